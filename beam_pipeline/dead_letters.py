@@ -1,0 +1,49 @@
+"""Dead letters: rows that broke a rule, kept with their file, row number, reason and values."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("reason", pa.string()),
+        ("value", pa.string()),
+    ]
+)
+MAX_VALUE_CHARS = 4096
+
+
+class DeadLetter(NamedTuple):
+    """One row: `row` counts from 0 in its file (of a JSON file: lines)."""
+
+    file: str
+    row: int
+    reason: str
+    value: str
+
+
+def to_parquet(letters: Sequence[DeadLetter]) -> bytes:
+    """Returns a Parquet file of the letters."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(to_table(letters), sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def to_table(letters: Sequence[DeadLetter]) -> pa.Table:
+    """Returns the letters as a table of SCHEMA, long values cut at MAX_VALUE_CHARS."""
+    columns = list(zip(*letters, strict=True)) if letters else [(), (), (), ()]
+    columns[3] = [value[:MAX_VALUE_CHARS] for value in columns[3]]
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
+        schema=SCHEMA,
+    )
+
+
+def count_by_reason(letters: Iterable[DeadLetter]) -> dict[str, int]:
+    """Returns how many letters have each reason."""
+    return dict(Counter(letter.reason for letter in letters))

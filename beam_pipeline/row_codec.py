@@ -1,0 +1,385 @@
+"""The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
+
+In goes a run (see `runs`), out comes a record of at most the wanted size, and back. Needs numpy
+and Arrow only: training reads with it. `measurements` has two encodings, told apart by their
+first bytes:
+
+  arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
+  compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
+           uint16 [n] RTT (see `encode_rtt`), [n / 8] bits "is IPv6" if the row has both families,
+           then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
+           10 or 22 bytes. Time is floored to whole seconds; RTT keeps a relative error of at
+           most 0.025 % above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
+
+Bytes follow from the measurements alone: Arrow arrays are built from compact buffers, without
+validity bitmaps or slice offsets.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline import addresses
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.runs import NARROW, WIDE
+
+Encoding = Literal["arrow", "compact"]
+ENCODINGS: tuple[Encoding, ...] = ("arrow", "compact")
+
+MEASUREMENT_SCHEMA = pa.schema(
+    [
+        ("event_time", pa.timestamp("us")),
+        ("dst_addr", pa.string()),
+        ("ip_version", pa.int8()),
+        ("rtt", pa.float32()),
+    ]
+)
+RECORD_SCHEMA = pa.schema(
+    [
+        ("src_id", pa.int64()),
+        ("measurements", pa.binary()),
+        ("n_measurements", pa.int32()),
+        ("time_span_seconds", pa.float64()),
+        ("first_timestamp", pa.timestamp("us")),
+        ("last_timestamp", pa.timestamp("us")),
+        ("src_addr", pa.string()),
+        ("row_index", pa.int32()),
+    ]
+)
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+COMPACT_MAGIC = b"PLc1"
+COMPACT_HEADER = struct.Struct("<4sIIQ")  # magic, n, number of IPv6 destinations, first second
+COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
+FAILED_RTT = 0xFFFF
+_MAX_RTT = 0xFFFE
+_US_PER_SECOND = 1_000_000
+
+
+class RowKey(NamedTuple):
+    """Where a row belongs: rows of a probe count from 0 in time order."""
+
+    src_addr: str
+    row_index: int
+
+
+# --- RTT in two bytes -------------------------------------------------------------------------
+
+
+def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
+    """Encodes float [n] milliseconds as uint16 [n]: 5 bits exponent, 11 bits mantissa of µs.
+
+    The value is mantissa << exponent. Negative (failed) becomes FAILED_RTT; what is too large
+    (50 days) becomes the largest value.
+    """
+    us = np.rint(np.asarray(rtt_ms, np.float64) * 1000)
+    _, bit_length = np.frexp(us)
+    exponent = np.clip(bit_length - 11, 0, 31)
+    mantissa = np.rint(np.ldexp(us, -exponent))
+    carried = mantissa >= 2048
+    exponent, mantissa = exponent + carried, np.where(carried, 1024, mantissa)
+    code = np.where(exponent > 31, _MAX_RTT, exponent * 2048 + mantissa)
+    code = np.minimum(code, _MAX_RTT)
+    return np.where(np.asarray(rtt_ms) < 0, FAILED_RTT, code).astype(np.uint16)
+
+
+def decode_rtt(codes: np.ndarray) -> np.ndarray:
+    """Inverts `encode_rtt`: uint16 [n] to float32 [n] milliseconds, -1.0 for a failed ping."""
+    codes = np.asarray(codes, np.uint16)
+    us = (codes & 0x7FF).astype(np.int64) << (codes >> 11).astype(np.int64)
+    return np.where(codes == FAILED_RTT, np.float32(-1), (us / 1000).astype(np.float32))
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def _padded(size: np.ndarray | int) -> np.ndarray | int:
+    return (size + 7) // 8 * 8
+
+
+def arrow_measurements_bytes(
+    n: np.ndarray | int, text_bytes: np.ndarray | int
+) -> np.ndarray | int:
+    """Returns the size of n measurements in arrow encoding whose addresses take `text_bytes`."""
+    buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
+    return _ARROW_OVERHEAD + buffers + _padded(n) + _padded(4 * n)
+
+
+def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
+    """Returns the size of n measurements in compact encoding."""
+    mixed = (num_ipv6 > 0) & (num_ipv6 < n)
+    bitmap = np.where(mixed, (np.asarray(n) + 7) // 8, 0)
+    return COMPACT_HEADER.size + 10 * n + 12 * num_ipv6 + bitmap
+
+
+def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndarray | int:
+    """Returns the size of the whole record around measurements of that many bytes."""
+    return _RECORD_OVERHEAD + _padded(measurements_bytes) + _padded(len(src_addr))
+
+
+class RowStart(NamedTuple):
+    """How much of a run the next row takes."""
+
+    count: int
+    is_full: bool  # False: the run ended before the row was full
+
+
+def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) -> RowStart:
+    """Returns how many measurements, from the run's first on, make the largest allowed row.
+
+    Raises:
+      ProbelineError: not even one measurement fits.
+    """
+    # No measurement takes less than 9 bytes, so the rest cannot matter.
+    run = run[: max_row_bytes // 9 + 1]
+    counts = np.arange(1, len(run) + 1)
+    end = len(run)
+    if encoding == "arrow":
+        sizes = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run)))
+    else:
+        sizes = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run)))
+        seconds = run["event_time"] // _US_PER_SECOND
+        end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
+    count = int(np.searchsorted(record_bytes(sizes, src_addr), max_row_bytes, "right"))
+    if count == 0:
+        raise ProbelineError(
+            f"one measurement of {src_addr} takes {int(record_bytes(sizes[0], src_addr))} bytes, "
+            f"over the limit of {max_row_bytes} bytes a row: raise --max_row_size_mb"
+        )
+    count = min(count, end)
+    return RowStart(count, is_full=count < len(run))
+
+
+def surely_fits(run: np.ndarray, encoding: Encoding, max_row_bytes: int) -> bool:
+    """Tells, without a look at the measurements, whether they make one row whatever they hold."""
+    if encoding == "compact":
+        span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
+        widest = 10 if run.dtype == NARROW else 23
+        return len(run) * widest + 1024 <= max_row_bytes and span < COMPACT_MAX_SPAN_SECONDS
+    widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
+    return len(run) * widest + 4096 <= max_row_bytes
+
+
+def _is_ipv6(run: np.ndarray) -> np.ndarray:
+    if run.dtype == NARROW:
+        return np.zeros(len(run), bool)
+    return (run["dst_hi"] != 0) | (run["dst_lo"] >> np.uint64(32) != 0xFFFF)
+
+
+def _format_destinations(run: np.ndarray) -> pa.StringArray:
+    if run.dtype == NARROW:
+        return addresses.format_ipv4(run["dst_lo"])
+    return addresses.format_any(run["dst_hi"], run["dst_lo"])
+
+
+def _text_lengths(run: np.ndarray) -> np.ndarray:
+    if run.dtype == NARROW:
+        return addresses.ipv4_text_lengths(run["dst_lo"])
+    return np.diff(addresses.string_buffers(_format_destinations(run))[0])
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def _schema_message(schema: pa.Schema) -> bytes:
+    return schema.serialize().to_pybytes()
+
+
+_MEASUREMENTS_HEAD = _schema_message(MEASUREMENT_SCHEMA)
+_RECORD_HEAD = _schema_message(RECORD_SCHEMA)
+
+
+def _encode_arrow(run: np.ndarray) -> bytes:
+    versions = np.full(len(run), 4, np.int8)
+    if run.dtype == WIDE:
+        versions[_is_ipv6(run)] = 6
+    columns = [
+        _primitive(pa.timestamp("us"), run["event_time"]),
+        _format_destinations(run),
+        _primitive(pa.int8(), versions),
+        _primitive(pa.float32(), run["rtt"]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
+    return b"".join((_MEASUREMENTS_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+
+
+def _primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
+    buffer = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(dtype, len(values), [None, buffer])
+
+
+def _encode_compact(run: np.ndarray) -> bytes:
+    seconds = run["event_time"] // _US_PER_SECOND
+    is_ipv6 = _is_ipv6(run)
+    num_ipv6 = int(np.count_nonzero(is_ipv6))
+    mixed = 0 < num_ipv6 < len(run)
+    ipv6 = run[is_ipv6]
+    parts = [
+        COMPACT_HEADER.pack(COMPACT_MAGIC, len(run), num_ipv6, int(seconds[0])),
+        (seconds - seconds[0]).astype("<u4").tobytes(),
+        encode_rtt(run["rtt"]).astype("<u2").tobytes(),
+        np.packbits(is_ipv6, bitorder="little").tobytes() if mixed else b"",
+        run["dst_lo"][~is_ipv6].astype(">u4").tobytes(),
+    ]
+    if num_ipv6:
+        parts.append(np.stack([ipv6["dst_hi"], ipv6["dst_lo"]], axis=1).astype(">u8").tobytes())
+    return b"".join(parts)
+
+
+def encode_row(run: np.ndarray, key: RowKey, encoding: Encoding) -> bytes:
+    """Returns the record of a sorted run of at least one measurement."""
+    measurements = _encode_arrow(run) if encoding == "arrow" else _encode_compact(run)
+    return _encode_record(measurements, run, key)
+
+
+def _encode_record(measurements: bytes, run: np.ndarray, key: RowKey) -> bytes:
+    first, last = int(run["event_time"][0]), int(run["event_time"][-1])
+    timestamp = pa.timestamp("us")
+    binary_offsets = pa.py_buffer(np.array([0, len(measurements)], np.int32))
+    address = key.src_addr.encode()
+    text_offsets = pa.py_buffer(np.array([0, len(address)], np.int32))
+    columns = [
+        _primitive(pa.int64(), np.array([addresses.src_id(key.src_addr)], np.int64)),
+        pa.Array.from_buffers(pa.binary(), 1, [None, binary_offsets, pa.py_buffer(measurements)]),
+        _primitive(pa.int32(), np.array([len(run)], np.int32)),
+        _primitive(pa.float64(), np.array([(last - first) / _US_PER_SECOND])),
+        _primitive(timestamp, np.array([first], np.int64)),
+        _primitive(timestamp, np.array([last], np.int64)),
+        pa.Array.from_buffers(pa.string(), 1, [None, text_offsets, pa.py_buffer(address)]),
+        _primitive(pa.int32(), np.array([key.row_index], np.int32)),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
+    return b"".join((_RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+
+
+def _overheads() -> tuple[int, int]:
+    """Measures what Arrow's framing adds to the padded buffers; it does not depend on values."""
+    run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
+    measurements = len(_encode_arrow(run))
+    record = len(_encode_record(b"\0" * 8, run, RowKey("10.0.0.1", 0)))
+    return measurements - (8 + 8 + 8 + 8 + 8), record - (8 + 8)
+
+
+_ARROW_OVERHEAD, _RECORD_OVERHEAD = _overheads()
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """One record, its measurements still encoded until asked for.
+
+    Attributes hold the record's columns; timestamps are µs since 1970 UTC.
+    """
+
+    src_id: int
+    src_addr: str
+    row_index: int
+    n_measurements: int
+    time_span_seconds: float
+    first_timestamp_us: int
+    last_timestamp_us: int
+    measurements: memoryview
+    num_bytes: int
+
+    @property
+    def encoding(self) -> Encoding:
+        is_compact = bytes(self.measurements[:4]) == COMPACT_MAGIC
+        return "compact" if is_compact else "arrow"
+
+    @cached_property
+    def run(self) -> np.ndarray:
+        """The measurements as a NARROW or WIDE run; whole seconds where the row is compact."""
+        decode = _decode_compact if self.encoding == "compact" else _decode_arrow
+        return decode(self.measurements)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The measurements as MEASUREMENT_SCHEMA, without a copy where the row is arrow."""
+        if self.encoding == "arrow":
+            return _read_stream(self.measurements, MEASUREMENT_SCHEMA)
+        stream = _encode_arrow(self.run)
+        return _read_stream(memoryview(stream), MEASUREMENT_SCHEMA)
+
+
+def _read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the one batch of an Arrow IPC stream; ValueError if it is not exactly that."""
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        if not reader.schema.equals(schema):
+            raise ValueError(f"schema is {reader.schema}, not {schema}")
+        batches = list(reader)
+    if len(batches) != 1:
+        raise ValueError(f"an Arrow stream of {len(batches)} batches, not of 1")
+    batches[0].validate(full=True)
+    return batches[0]
+
+
+def decode_record(record: bytes) -> ProbeRow:
+    """Reads a record.
+
+    Raises:
+      ValueError, pyarrow.ArrowInvalid: the bytes are no record of RECORD_SCHEMA with one row.
+    """
+    batch = _read_stream(record, RECORD_SCHEMA)
+    if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
+        raise ValueError(f"a record of {batch.num_rows} rows or with nulls, not of 1 row")
+    values = {name: batch.column(name)[0] for name in RECORD_SCHEMA.names}
+    return ProbeRow(
+        src_id=values["src_id"].as_py(),
+        src_addr=values["src_addr"].as_py(),
+        row_index=values["row_index"].as_py(),
+        n_measurements=values["n_measurements"].as_py(),
+        time_span_seconds=values["time_span_seconds"].as_py(),
+        first_timestamp_us=values["first_timestamp"].value,
+        last_timestamp_us=values["last_timestamp"].value,
+        measurements=memoryview(values["measurements"].as_buffer()),
+        num_bytes=len(record),
+    )
+
+
+def _decode_arrow(measurements: memoryview) -> np.ndarray:
+    batch = _read_stream(measurements, MEASUREMENT_SCHEMA)
+    hi, lo, status = addresses.parse(batch.column("dst_addr"))
+    if not np.isin(status, (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6)).all():
+        raise ValueError("a destination is not an IP address")
+    times = batch.column("event_time").cast(pa.int64()).to_numpy()
+    return _make_run(times, hi, lo, batch.column("rtt").to_numpy())
+
+
+def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray) -> np.ndarray:
+    """Returns a run of the narrowest layout from int64 µs, address halves and float32 ms, [n]."""
+    narrow = not hi.any() and bool(np.all(lo >> np.uint64(32) == 0xFFFF))
+    run = np.empty(len(times), NARROW if narrow else WIDE)
+    run["event_time"], run["rtt"] = times, rtt
+    run["dst_lo"] = lo & np.uint64(0xFFFFFFFF) if narrow else lo
+    if not narrow:
+        run["dst_hi"] = hi
+    return run
+
+
+def _decode_compact(measurements: memoryview) -> np.ndarray:
+    _, n, num_ipv6, first_second = COMPACT_HEADER.unpack_from(measurements)
+    expected = int(compact_measurements_bytes(n, num_ipv6))
+    if len(measurements) != expected or num_ipv6 > n:
+        raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
+    at = COMPACT_HEADER.size
+    seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
+    codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)
+    at += 6 * n
+    is_ipv6 = np.full(n, num_ipv6 > 0)
+    if 0 < num_ipv6 < n:
+        bits = np.frombuffer(measurements, np.uint8, (n + 7) // 8, at)
+        is_ipv6 = np.unpackbits(bits, count=n, bitorder="little").astype(bool)
+        at += len(bits)
+        if np.count_nonzero(is_ipv6) != num_ipv6:
+            raise ValueError("the families of compact measurements contradict their header")
+    hi, lo = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
+    ipv4 = np.frombuffer(measurements, ">u4", n - num_ipv6, at)
+    lo[~is_ipv6] = ipv4.astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
+    halves = np.frombuffer(measurements, ">u8", 2 * num_ipv6, at + 4 * len(ipv4)).reshape(-1, 2)
+    hi[is_ipv6], lo[is_ipv6] = halves[:, 0], halves[:, 1]
+    return _make_run(seconds * _US_PER_SECOND, hi, lo, decode_rtt(codes))

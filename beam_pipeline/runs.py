@@ -1,0 +1,182 @@
+"""Runs: measurements of one probe as packed records, in the one order that a probe row has.
+
+A run is a numpy array of NARROW (16 bytes, all destinations IPv4) or WIDE (28 bytes) records.
+The order is (event_time, destination as a 128-bit number, rtt): total, so that equal neighbours
+are equal bytes and no result depends on the order of arrival. Records side by side, not columns:
+a piece of a run is a range of bytes, so runs are cut, joined and stored without decoding.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+NARROW = np.dtype([("event_time", "<i8"), ("dst_lo", "<u4"), ("rtt", "<f4")])
+WIDE = np.dtype([("event_time", "<i8"), ("dst_hi", "<u8"), ("dst_lo", "<u8"), ("rtt", "<f4")])
+_INSERTION_SORT_UP_TO = 48
+
+
+@njit(cache=True, nogil=True)
+def _insertion_sort(records, start, end):
+    for i in range(start + 1, end):
+        time = records[i].event_time
+        j = i
+        while j > start and records[j - 1].event_time > time:
+            j -= 1
+        if j < i:
+            moved = records[i : i + 1].copy()
+            for k in range(i, j, -1):
+                records[k] = records[k - 1]
+            records[j] = moved[0]
+
+
+@njit(cache=True, nogil=True)
+def _radix_sort(records, start, end, scratch, earliest, span):
+    """Stable least-significant-digit sort by event_time, 8 bits a pass over `span`'s bits."""
+    counts = np.zeros(256, np.int64)
+    in_scratch = False
+    shift = 0
+    while shift < 64 and span >> shift > 0:
+        counts[:] = 0
+        for i in range(start, end):
+            time = scratch[i - start].event_time if in_scratch else records[i].event_time
+            counts[((time - earliest) >> shift) & 255] += 1
+        total = 0
+        for digit in range(256):
+            counts[digit], total = total, total + counts[digit]
+        for i in range(start, end):
+            if in_scratch:
+                digit = ((scratch[i - start].event_time - earliest) >> shift) & 255
+                records[start + counts[digit]] = scratch[i - start]
+            else:
+                digit = ((records[i].event_time - earliest) >> shift) & 255
+                scratch[counts[digit]] = records[i]
+            counts[digit] += 1
+        in_scratch = not in_scratch
+        shift += 8
+    if in_scratch:
+        for i in range(start, end):
+            records[i] = scratch[i - start]
+
+
+@njit(cache=True, nogil=True)
+def _sort_groups_by_time(records, bounds, scratch):
+    """Sorts each records[bounds[g]:bounds[g+1]] by event_time; returns the number of ties."""
+    ties = 0
+    for group in range(len(bounds) - 1):
+        start, end = bounds[group], bounds[group + 1]
+        if end - start < 2:
+            continue
+        earliest = latest = records[start].event_time
+        in_order = True
+        for i in range(start + 1, end):
+            time = records[i].event_time
+            if time < latest:
+                in_order = False
+            earliest = min(earliest, time)
+            latest = max(latest, time)
+        if not in_order:
+            if end - start <= _INSERTION_SORT_UP_TO:
+                _insertion_sort(records, start, end)
+            else:
+                _radix_sort(records, start, end, scratch, earliest, latest - earliest)
+        for i in range(start + 1, end):
+            ties += records[i].event_time == records[i - 1].event_time
+    return ties
+
+
+def sort_groups(records: np.ndarray, bounds: np.ndarray) -> None:
+    """Sorts in place every group of a NARROW or WIDE array.
+
+    Args:
+      records: [n] measurements, group after group.
+      bounds: int64 [num_groups + 1]; group g is records[bounds[g]:bounds[g + 1]].
+    """
+    largest = int(np.diff(bounds).max(initial=0))
+    scratch = np.empty(largest if largest > _INSERTION_SORT_UP_TO else 0, records.dtype)
+    if _sort_groups_by_time(records, bounds, scratch):
+        _break_ties(records, bounds)
+
+
+def _break_ties(records: np.ndarray, bounds: np.ndarray) -> None:
+    """Orders records of equal time within a group by destination and rtt."""
+    time = records["event_time"]
+    equal = time[1:] == time[:-1]
+    group_starts = bounds[1:-1]
+    equal[group_starts[(group_starts > 0) & (group_starts < len(records))] - 1] = False
+    tied = np.zeros(len(records), bool)
+    tied[1:] |= equal
+    tied[:-1] |= equal
+    rows = np.flatnonzero(tied)
+    run_number = np.cumsum(np.concatenate([[True], ~equal]))[rows]
+    some = records[rows]
+    halves = [some["dst_hi"]] if "dst_hi" in (some.dtype.names or ()) else []
+    # numpy's lexsort takes the least significant key first.
+    order = np.lexsort([some["rtt"], some["dst_lo"], *halves, run_number])
+    records[rows] = some[order]
+
+
+def widen(run: np.ndarray) -> np.ndarray:
+    """Returns a run with WIDE records: IPv4 destinations become ::ffff:a.b.c.d."""
+    if run.dtype == WIDE:
+        return run
+    wide = np.zeros(len(run), WIDE)
+    wide["event_time"], wide["rtt"] = run["event_time"], run["rtt"]
+    wide["dst_lo"] = run["dst_lo"].astype(np.uint64) | np.uint64(0xFFFF << 32)
+    return wide
+
+
+def narrowest(run: np.ndarray) -> np.ndarray:
+    """Returns the run with NARROW records if all its destinations are IPv4.
+
+    A row's bytes must follow from its measurements alone, not from what else the probe measured.
+    """
+    if run.dtype == NARROW:
+        return run
+    if np.any(run["dst_hi"] != 0) or np.any(run["dst_lo"] >> np.uint64(32) != 0xFFFF):
+        return run
+    narrow = np.empty(len(run), NARROW)
+    narrow["event_time"], narrow["rtt"] = run["event_time"], run["rtt"]
+    narrow["dst_lo"] = run["dst_lo"].astype(np.uint32)
+    return narrow
+
+
+def join(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenates runs of one probe, widened if any of them is wide."""
+    if len(runs) > 1 and any(run.dtype != runs[0].dtype for run in runs):
+        runs = [widen(run) for run in runs]
+    return runs[0].copy() if len(runs) == 1 else np.concatenate(runs)
+
+
+def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns one run with the records of sorted `runs`, all of them in memory."""
+    # Files of one period each are the usual input: then joining in time order is all there is.
+    merged = join(sorted(runs, key=lambda run: int(run["event_time"][0])))
+    sort_groups(merged, np.array([0, len(merged)]))
+    return merged
+
+
+def count_up_to(run: np.ndarray, last: np.void) -> int:
+    """Returns how many records of a sorted run are not after `last` (of the same dtype)."""
+    time = run["event_time"]
+    start = int(np.searchsorted(time, last["event_time"], "left"))
+    end = int(np.searchsorted(time, last["event_time"], "right"))
+    tied = run[start:end]
+    before = (tied["dst_lo"] < last["dst_lo"]) | (
+        (tied["dst_lo"] == last["dst_lo"]) & (tied["rtt"] <= last["rtt"])
+    )
+    if "dst_hi" in (run.dtype.names or ()):
+        before = (tied["dst_hi"] < last["dst_hi"]) | (
+            (tied["dst_hi"] == last["dst_hi"]) & before
+        )
+    return start + int(np.count_nonzero(before))
+
+
+def is_sorted(run: np.ndarray) -> bool:
+    """Tells whether a run is in order, destinations and rtt included."""
+    time = run["event_time"]
+    if np.any(time[1:] < time[:-1]):
+        return False
+    checked = run.copy()
+    _break_ties(checked, np.array([0, len(run)]))
+    return checked.tobytes() == run.tobytes()

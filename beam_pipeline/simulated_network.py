@@ -1,0 +1,372 @@
+"""A network with known truth that pings itself: probes, anchors, paths, and what they measure.
+
+A `NetworkOptions` enters; `build_network` returns every address, place, delay and loss rate, and
+`simulate` yields the measurements as time-ordered NumPy arrays. Time is cut into slices, and a
+slice is a pure function of (options, slice index), so memory does not grow with the number of
+measurements. An address prefix belongs to one city: who knows source prefix and destination can
+predict the round trip, which is what a model trained on such data should learn.
+"""
+
+import ipaddress
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+type Floats = NDArray[np.float64]
+type Ints = NDArray[np.int64]
+
+DAY_US = 86_400_000_000
+MAX_DESTINATIONS = 20  # of one probe
+MIN_DESTINATIONS = 10
+
+_KM_PER_MS = 200.0  # light in fibre
+_EARTH_RADIUS_KM = 6371.0
+_MIN_STRETCH = 1.15  # path over great circle; jitter would need seven sigma to undercut 1.0
+_JITTER = 0.02  # sigma of the multiplicative noise
+_SPIKE_SHARE, _SPIKE_MS = 0.05, 5.0
+_EVENING_PEAK_TURN = 15 / 24  # sin() is zero at 15:00 local time, so load peaks at 21:00
+_OUTAGE_SHARE, _MAX_OUTAGE_HOURS = 0.05, 8.0  # of the probe-days
+_MAX_DELAY_S = 5.0  # a measurement starts up to this long after its tick
+_MIN_DAYS, _MAX_DAYS = 1, 365
+_SLICE_ROWS = 1 << 19
+_FLOOR_MEASUREMENTS = 5  # what even the quietest probe should get
+
+# A stream of random numbers per use: adding a draw to one leaves the others as they were.
+_NETWORK_STREAM, _OUTAGE_STREAM, _SLICE_STREAM = range(3)
+
+# One measurement. `probe` and `destination` are indices into Probes and Anchors.
+MEASUREMENT = np.dtype(
+    [("time_us", "i8"), ("probe", "i4"), ("destination", "i4"), ("rtt_ms", "f4")], align=True
+)
+
+
+class City(NamedTuple):
+    """A place where probes and anchors stand; `weight` is relative."""
+
+    name: str
+    latitude: float
+    longitude: float
+    weight: int
+
+
+CITIES = (
+    City("Amsterdam", 52.37, 4.90, 5),
+    City("Athens", 37.98, 23.73, 1),
+    City("Bangkok", 13.76, 100.50, 1),
+    City("Berlin", 52.52, 13.41, 3),
+    City("Bogota", 4.71, -74.07, 1),
+    City("Buenos Aires", -34.60, -58.38, 1),
+    City("Cairo", 30.04, 31.24, 1),
+    City("Chicago", 41.88, -87.63, 2),
+    City("Dallas", 32.78, -96.80, 2),
+    City("Dubai", 25.20, 55.27, 1),
+    City("Frankfurt", 50.11, 8.68, 5),
+    City("Istanbul", 41.01, 28.98, 1),
+    City("Jakarta", -6.21, 106.85, 1),
+    City("Johannesburg", -26.20, 28.05, 1),
+    City("Kyiv", 50.45, 30.52, 1),
+    City("London", 51.51, -0.13, 4),
+    City("Los Angeles", 34.05, -118.24, 2),
+    City("Madrid", 40.42, -3.70, 2),
+    City("Mexico City", 19.43, -99.13, 1),
+    City("Mumbai", 19.08, 72.88, 2),
+    City("Nairobi", -1.29, 36.82, 1),
+    City("New York", 40.71, -74.01, 4),
+    City("Paris", 48.86, 2.35, 4),
+    City("Prague", 50.08, 14.44, 2),
+    City("San Francisco", 37.77, -122.42, 3),
+    City("Sao Paulo", -23.55, -46.63, 2),
+    City("Seoul", 37.57, 126.98, 1),
+    City("Singapore", 1.35, 103.82, 2),
+    City("Stockholm", 59.33, 18.07, 2),
+    City("Sydney", -33.87, 151.21, 2),
+    City("Tokyo", 35.68, 139.69, 2),
+    City("Toronto", 43.65, -79.38, 1),
+    City("Warsaw", 52.23, 21.01, 2),
+    City("Zurich", 47.38, 8.54, 2),
+)
+
+_PREFIXES_PER_CITY = 4
+# First octets with no special block inside (private, loopback, documentation, multicast, ...),
+# so that any address under them is a public one.
+_PUBLIC_OCTETS = sorted(
+    set(range(1, 224)) - {10, 100, 127, 169, 172, 192, 198, 203}  # 0/8 and 224/3 are not in it
+)
+_HOSTS_PER_IPV4_PREFIX = 256 * 254  # the last octet is neither 0 nor 255
+_HOSTS_PER_IPV6_PREFIX = 1 << 16  # one address in each /48 of a /32
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """What determines every measurement. Checked by the caller (`generate`)."""
+
+    num_measurements: int
+    num_probes: int
+    num_anchors: int
+    ipv6_share: float
+    interval_seconds: float
+    hot_share: float
+    start_us: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Where things stand: arrays of one length; `city` is an index into CITIES, degrees."""
+
+    city: Ints
+    latitude: Floats
+    longitude: Floats
+
+
+@dataclass(frozen=True)
+class Probes:
+    """The sources, `[num_probes]` each; `weight` is the expected share of all measurements."""
+
+    nodes: Nodes
+    addresses: list[str]
+    is_ipv6: NDArray[np.bool_]
+    weight: Floats
+    access_delay_ms: Floats
+    loss_rate: Floats
+    load_ms: Floats  # mean extra delay of the daily cycle, which swings between 0 and twice it
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """The destinations. Anchor a is destination a by IPv4 and num_anchors + a by IPv6."""
+
+    nodes: Nodes
+    addresses: list[str]  # [2 * num_anchors]
+    load_ms: Floats
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Which probe pings what, how often and how far: `[num_pairs]` each, in probe order."""
+
+    probe: NDArray[np.int32]
+    destination: NDArray[np.int32]
+    rate_hz: Floats
+    phase: NDArray[np.float32]  # of the first tick, in intervals, [0, 1)
+    mean_ms: NDArray[np.float32]  # distance, access and the mean of the daily load
+    # The daily load is sine_ms * sin(t) + cosine_ms * cos(t), t being the UTC time of day in
+    # radians: the sum of the probe's and the anchor's sinusoids, each at its own local hour.
+    sine_ms: NDArray[np.float32]
+    cosine_ms: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Network:
+    """The truth behind the measurements."""
+
+    probes: Probes
+    anchors: Anchors
+    pairs: Pairs
+    slices_per_day: int
+
+
+def build_network(options: NetworkOptions) -> Network:
+    """Draws the whole network from the seed."""
+    rng = np.random.default_rng([options.seed, _NETWORK_STREAM])
+    probe_nodes = _place(rng, options.num_probes)
+    anchor_nodes = _place(rng, options.num_anchors)
+    rank = rng.permutation(options.num_probes)
+    is_ipv6 = _spread_over_ranks(rank, options.ipv6_share)
+    sources, destinations = _addresses(rng, probe_nodes.city, is_ipv6, anchor_nodes.city)
+    probes = Probes(
+        nodes=probe_nodes,
+        addresses=sources,
+        is_ipv6=is_ipv6,
+        weight=_weights(rank, options),
+        access_delay_ms=np.round(rng.lognormal(math.log(4.0), 0.6, options.num_probes), 3),
+        loss_rate=np.round(rng.uniform(0.02, 0.04, options.num_probes), 4),
+        load_ms=rng.lognormal(0.0, 0.7, options.num_probes),
+    )
+    anchors = Anchors(anchor_nodes, destinations, rng.exponential(0.3, options.num_anchors))
+    probe, anchor = _choose_destinations(rng, options.num_probes, options.num_anchors)
+    days = _period_days(options, num_pairs=len(probe))
+    pairs = _pairs(rng, probes, anchors, probe, anchor, options.num_measurements / days)
+    rows_per_day = options.num_measurements / days
+    return Network(probes, anchors, pairs, max(1, math.ceil(rows_per_day / _SLICE_ROWS)))
+
+
+def distance_km(
+    latitude: Floats, longitude: Floats, other_latitude: Floats, other_longitude: Floats
+) -> Floats:
+    """Great-circle distance (haversine) between places given in degrees."""
+    lat, lon, other_lat, other_lon = map(
+        np.radians, (latitude, longitude, other_latitude, other_longitude)
+    )
+    chord = (
+        np.sin((other_lat - lat) / 2) ** 2
+        + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
+    )
+    return 2 * _EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0)))
+
+
+# ---- the network ----
+
+
+def _place(rng: np.random.Generator, num_nodes: int) -> Nodes:
+    """Puts nodes into cities by weight, scattered by about half a degree (55 km)."""
+    weight = np.array([city.weight for city in CITIES], float)
+    city = rng.choice(len(CITIES), num_nodes, p=weight / weight.sum())
+    latitude = np.array([city.latitude for city in CITIES])[city]
+    longitude = np.array([city.longitude for city in CITIES])[city]
+    scatter = rng.normal(0.0, 0.5, (2, num_nodes))
+    return Nodes(
+        city=city,
+        latitude=np.round(latitude + scatter[0], 4),
+        longitude=np.round(longitude + scatter[1] / np.cos(np.radians(latitude)), 4),
+    )
+
+
+def _spread_over_ranks(rank: Ints, share: float) -> NDArray[np.bool_]:
+    """Picks round(share * n) ranks at even steps: the share holds for probes and for rows."""
+    return np.floor((rank + 1) * share + 0.5) > np.floor(rank * share + 0.5)
+
+
+def _weights(rank: Ints, options: NetworkOptions) -> Floats:
+    """Zipf's law (1/rank), raised at its tail so that most probes get several measurements."""
+    zipf = 1.0 / (rank + 1.0)
+    zipf /= zipf.sum()
+    even_share = min(
+        0.5, _FLOOR_MEASUREMENTS * options.num_probes / options.num_measurements
+    )
+    weight = (1 - even_share) * zipf + even_share / options.num_probes
+    busiest = int(np.argmin(rank))
+    if options.num_probes > 1 and options.hot_share > weight[busiest]:
+        weight *= (1 - options.hot_share) / (1 - weight[busiest])
+        weight[busiest] = options.hot_share
+    return weight
+
+
+def _period_days(options: NetworkOptions, num_pairs: int) -> float:
+    """The period in which all pairs at the average interval yield num_measurements.
+
+    Kept between a day and a year: with fewer or more measurements the interval gives way.
+    """
+    days = options.num_measurements * options.interval_seconds / num_pairs / 86_400
+    return min(max(days, _MIN_DAYS), _MAX_DAYS)
+
+
+def _choose_destinations(
+    rng: np.random.Generator, num_probes: int, num_anchors: int
+) -> tuple[Ints, Ints]:
+    """Returns (probe, anchor) of every pair: 10 to 20 different anchors a probe, if there are.
+
+    Robert Floyd's sampling without replacement, for all probes at once: memory does not depend
+    on the number of anchors.
+    """
+    most = min(MAX_DESTINATIONS, num_anchors)
+    chosen = np.empty((num_probes, most), np.int64)
+    for column, newest in enumerate(range(num_anchors - most, num_anchors)):
+        draw = rng.integers(0, newest + 1, num_probes)
+        taken = (chosen[:, :column] == draw[:, None]).any(axis=1)
+        chosen[:, column] = np.where(taken, newest, draw)
+    num_kept = np.minimum(rng.integers(MIN_DESTINATIONS, MAX_DESTINATIONS + 1, num_probes), most)
+    kept = np.arange(most) < num_kept[:, None]
+    # The set is uniform but its order is not: shuffle before keeping the first few.
+    return np.repeat(np.arange(num_probes), num_kept), rng.permuted(chosen, axis=1)[kept]
+
+
+def _pairs(
+    rng: np.random.Generator,
+    probes: Probes,
+    anchors: Anchors,
+    probe: Ints,
+    anchor: Ints,
+    rows_per_day: float,
+) -> Pairs:
+    """Works out rate and delays of every (probe, anchor) pair."""
+    distance = distance_km(
+        probes.nodes.latitude[probe],
+        probes.nodes.longitude[probe],
+        anchors.nodes.latitude[anchor],
+        anchors.nodes.longitude[anchor],
+    )
+    stretch = np.maximum(_MIN_STRETCH, rng.lognormal(math.log(1.5), 0.12, len(probe)))
+    probe_load, anchor_load = probes.load_ms[probe], anchors.load_ms[anchor]
+    probe_turn, anchor_turn = (
+        2 * np.pi * (longitude / 360 - _EVENING_PEAK_TURN)
+        for longitude in (probes.nodes.longitude[probe], anchors.nodes.longitude[anchor])
+    )
+    uptime = 1 - _OUTAGE_SHARE * (1 + _MAX_OUTAGE_HOURS) / 2 / 24
+    num_of_probe = np.bincount(probe)
+    rate_hz = (probes.weight / num_of_probe)[probe] * (rows_per_day / 86_400 / uptime)
+    mean_ms = 2 * distance / _KM_PER_MS * stretch + probes.access_delay_ms[probe]
+    sine_ms = probe_load * np.cos(probe_turn) + anchor_load * np.cos(anchor_turn)
+    cosine_ms = probe_load * np.sin(probe_turn) + anchor_load * np.sin(anchor_turn)
+    return Pairs(
+        probe=probe.astype(np.int32),
+        destination=(anchor + np.where(probes.is_ipv6[probe], len(anchors.load_ms), 0)).astype(
+            np.int32
+        ),
+        rate_hz=rate_hz,
+        phase=rng.random(len(probe), np.float32),
+        mean_ms=(mean_ms + probe_load + anchor_load).astype(np.float32),
+        sine_ms=sine_ms.astype(np.float32),
+        cosine_ms=cosine_ms.astype(np.float32),
+    )
+
+
+def _addresses(
+    rng: np.random.Generator,
+    probe_city: Ints,
+    is_ipv6: NDArray[np.bool_],
+    anchor_city: Ints,
+) -> tuple[list[str], list[str]]:
+    """Returns all sources, one a probe, and all destinations: IPv4, then IPv6 of every anchor.
+
+    Probes and anchors of a city share its prefixes; hosts are drawn without replacement.
+    """
+    num_ipv4 = int((~is_ipv6).sum())
+    ipv4 = _ipv4_texts(rng, np.concatenate([probe_city[~is_ipv6], anchor_city]))
+    ipv6 = _ipv6_texts(rng, np.concatenate([probe_city[is_ipv6], anchor_city]))
+    num_ipv6 = len(probe_city) - num_ipv4
+    of_family = {False: iter(ipv4[:num_ipv4]), True: iter(ipv6[:num_ipv6])}
+    sources = [next(of_family[bool(family)]) for family in is_ipv6]
+    return sources, ipv4[num_ipv4:] + ipv6[num_ipv6:]
+
+
+def _ipv4_texts(rng: np.random.Generator, city: Ints) -> list[str]:
+    """Draws an IPv4 address in one of the /16 of each node's city; a first octet has one city."""
+    octets = rng.permutation(_PUBLIC_OCTETS)[: len(CITIES) * _PREFIXES_PER_CITY]
+    prefix = octets * 256 + rng.integers(0, 256, len(octets))
+    slot, host = _draw_hosts(rng, city, _HOSTS_PER_IPV4_PREFIX)
+    third, last = np.divmod(host, 254)
+    address = prefix[slot] << 16 | third << 8 | last + 1
+    return [str(ipaddress.IPv4Address(value)) for value in address.tolist()]
+
+
+def _ipv6_texts(rng: np.random.Generator, city: Ints) -> list[str]:
+    """Draws an IPv6 address in one of the /32 (2a00:… to 2a0f:…) of each node's city."""
+    num_prefixes = len(CITIES) * _PREFIXES_PER_CITY
+    prefix = (0x2A00 + rng.integers(0, 16, num_prefixes)) << 16 | rng.choice(
+        np.arange(1, 1 << 16), num_prefixes, replace=False
+    )
+    slot, site = _draw_hosts(rng, city, _HOSTS_PER_IPV6_PREFIX)
+    network = prefix[slot] << 16 | site  # a /48
+    interface = rng.integers(1, 1 << 63, len(city))
+    return [
+        str(ipaddress.IPv6Address(high << 80 | low))
+        for high, low in zip(network.tolist(), interface.tolist(), strict=True)
+    ]
+
+
+def _draw_hosts(rng: np.random.Generator, city: Ints, num_hosts: int) -> tuple[Ints, Ints]:
+    """Returns for each node a prefix of its city and a host number below num_hosts, all unlike."""
+    number = np.empty(len(city), np.int64)
+    for index in range(len(CITIES)):
+        members = np.flatnonzero(city == index)
+        number[members] = rng.choice(
+            num_hosts * _PREFIXES_PER_CITY, len(members), replace=False
+        )
+    slot, host = np.divmod(number, num_hosts)
+    return city * _PREFIXES_PER_CITY + slot, host
