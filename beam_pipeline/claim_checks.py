@@ -25,9 +25,9 @@ _INLINE_KIND, _STORED_KIND = b"i", b"s"
 _MAX_OPEN_FILES = 128
 
 
-def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
+def crc32c(data: bytes, crc: int = 0) -> int:
     """Extends a CRC-32C, the checksum that GCS keeps of every object."""
-    return google_crc32c.extend(crc, bytes(data) if isinstance(data, memoryview) else data)
+    return google_crc32c.extend(crc, data)
 
 
 class StoredPayload(NamedTuple):
@@ -92,20 +92,27 @@ class ClaimWriter:
     def __init__(self, folder: str, name: str, inline_bytes: int = 0):
         self.path = unique_path(folder, name)
         self.num_bytes = 0
+        self._crc32c = 0
         self._inline_bytes = inline_bytes
         self._file: io.BufferedIOBase | None = None
 
     def put(self, payload: bytes | memoryview) -> Payload:
         """Stores a payload; what is returned may be emitted after `close` only."""
+        payload = bytes(payload)
         if len(payload) <= self._inline_bytes:
-            return bytes(payload)
+            return payload
         with explained_os_errors("write", self.path):
             if self._file is None:
                 self._file = create_file(self.path)
             self._file.write(payload)
         stored = StoredPayload(self.path, self.num_bytes, len(payload), crc32c(payload))
         self.num_bytes += len(payload)
+        self._crc32c = crc32c(payload, self._crc32c)
         return stored
+
+    def everything(self) -> StoredPayload:
+        """Returns all that was stored as one payload."""
+        return StoredPayload(self.path, 0, self.num_bytes, self._crc32c)
 
     def close(self) -> None:
         """Makes the payloads readable for every worker."""

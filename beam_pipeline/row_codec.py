@@ -164,6 +164,18 @@ def surely_fits(run: np.ndarray, encoding: Encoding, max_row_bytes: int) -> bool
     return len(run) * widest + 4096 <= max_row_bytes
 
 
+def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
+    """Returns about what the measurements take in a row, framing and padding left out."""
+    if encoding == "arrow":
+        return 17 * len(run) + int(_text_lengths(run).sum(dtype=np.int64))
+    return 10 * len(run) + 12 * count_ipv6(run)
+
+
+def count_ipv6(run: np.ndarray) -> int:
+    """Returns how many destinations are IPv6."""
+    return int(np.count_nonzero(_is_ipv6(run)))
+
+
 def _is_ipv6(run: np.ndarray) -> np.ndarray:
     if run.dtype == NARROW:
         return np.zeros(len(run), bool)

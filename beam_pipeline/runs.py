@@ -126,21 +126,6 @@ def widen(run: np.ndarray) -> np.ndarray:
     return wide
 
 
-def narrowest(run: np.ndarray) -> np.ndarray:
-    """Returns the run with NARROW records if all its destinations are IPv4.
-
-    A row's bytes must follow from its measurements alone, not from what else the probe measured.
-    """
-    if run.dtype == NARROW:
-        return run
-    if np.any(run["dst_hi"] != 0) or np.any(run["dst_lo"] >> np.uint64(32) != 0xFFFF):
-        return run
-    narrow = np.empty(len(run), NARROW)
-    narrow["event_time"], narrow["rtt"] = run["event_time"], run["rtt"]
-    narrow["dst_lo"] = run["dst_lo"].astype(np.uint32)
-    return narrow
-
-
 def join(runs: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenates runs of one probe, widened if any of them is wide."""
     if len(runs) > 1 and any(run.dtype != runs[0].dtype for run in runs):

@@ -5,20 +5,53 @@ million measurements (a day at most), and the ticks, delays and losses of a slic
 function of (options, slice index): memory does not grow with the number of measurements.
 """
 
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from beam_pipeline.simulated_network import (
+    MAX_OUTAGE_HOURS,
+    MIN_OUTAGE_HOURS,
+    OUTAGE_SHARE,
+    OUTAGE_STREAM,
+    SLICE_STREAM,
+    Ints,
+    Network,
+    NetworkOptions,
+    Pairs,
+)
+
+# One measurement. `probe` and `destination` are indices into Probes and Anchors.
+MEASUREMENT = np.dtype(
+    [("time_us", "i8"), ("probe", "i4"), ("destination", "i4"), ("rtt_ms", "f4")], align=True
+)
+
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
+_SLICE_ROWS = 1 << 19
+_MAX_DELAY_S = 5.0  # a measurement starts up to this long after its tick
+_JITTER = 0.02  # sigma of the multiplicative noise
+_SPIKE_SHARE, _SPIKE_MS = 0.05, 5.0
+
+
 def simulate(network: Network, options: NetworkOptions) -> Iterator[np.ndarray]:
     """Yields exactly `num_measurements` rows of dtype MEASUREMENT, in time order throughout.
 
     The arrays hold about half a million rows or, where a day has fewer, a day's.
     """
     num_left = options.num_measurements
+    slices_per_day = math.ceil(network.rows_per_day / _SLICE_ROWS)
     late = np.empty(0, MEASUREMENT)  # a tick before the slice's end may be measured after it
     for index in itertools.count():
-        day, part = divmod(index, network.slices_per_day)
-        begin_us = day * DAY_US + part * DAY_US // network.slices_per_day
-        end_us = day * DAY_US + (part + 1) * DAY_US // network.slices_per_day
-        rng = np.random.default_rng([options.seed, _SLICE_STREAM, index])
+        day, part = divmod(index, slices_per_day)
+        begin_us = day * _DAY_US + part * _DAY_US // slices_per_day
+        end_us = day * _DAY_US + (part + 1) * _DAY_US // slices_per_day
+        rng = np.random.default_rng([options.seed, SLICE_STREAM, index])
         pair, tick_us = _regular_ticks(network.pairs, begin_us, end_us)
-        up = ~_silent(network.pairs.probe[pair], tick_us - day * DAY_US, options, day)
+        up = ~_silent(network.pairs.probe[pair], tick_us - day * _DAY_US, options, day)
         pair, tick_us = pair[up], tick_us[up]
         rows = _in_time_order(
             np.concatenate([late, _measure(network, pair, options.start_us + tick_us, rng)])
@@ -53,17 +86,16 @@ def _silent(
     probe: NDArray[np.int32], time_of_day_us: Ints, options: NetworkOptions, day: int
 ) -> NDArray[np.bool_]:
     """True where the probe has an outage: one of 1 to 8 hours, within some of its days."""
-    rng = np.random.default_rng([options.seed, _OUTAGE_STREAM, day])
-    happens = rng.random(options.num_probes) < _OUTAGE_SHARE
-    length = rng.uniform(1 / 24, _MAX_OUTAGE_HOURS / 24, options.num_probes) * happens
-    begin = rng.random(options.num_probes) * (1 - length)
-    begin_us, end_us = ((day_part * DAY_US).astype(np.int64) for day_part in (begin, begin + length))
+    rng = np.random.default_rng([options.seed, OUTAGE_STREAM, day])
+    happens = rng.random(options.num_probes) < OUTAGE_SHARE
+    hours = rng.uniform(MIN_OUTAGE_HOURS, MAX_OUTAGE_HOURS, options.num_probes) * happens
+    begin_hour = rng.random(options.num_probes) * (24 - hours)
+    begin_us = (begin_hour * _HOUR_US).astype(np.int64)
+    end_us = begin_us + (hours * _HOUR_US).astype(np.int64)
     return (time_of_day_us >= begin_us[probe]) & (time_of_day_us < end_us[probe])
 
 
-def _measure(
-    network: Network, pair: Ints, tick_us: Ints, rng: np.random.Generator
-) -> np.ndarray:
+def _measure(network: Network, pair: Ints, tick_us: Ints, rng: np.random.Generator) -> np.ndarray:
     """Pings once a tick (us since 1970): returns MEASUREMENT rows in the order of the ticks."""
     pairs = network.pairs
     rows = np.empty(len(pair), MEASUREMENT)
@@ -72,7 +104,7 @@ def _measure(
     max_delay_us = 1e6 * np.minimum(_MAX_DELAY_S, 0.25 / pairs.rate_hz[pair])
     rows["time_us"] = tick_us + (rng.random(len(pair)) * max_delay_us).astype(np.int64)
 
-    angle = (rows["time_us"] % DAY_US).astype(np.float32) * np.float32(2 * np.pi / DAY_US)
+    angle = (rows["time_us"] % _DAY_US).astype(np.float32) * np.float32(2 * np.pi / _DAY_US)
     rtt_ms = pairs.mean_ms[pair]
     rtt_ms += pairs.sine_ms[pair] * np.sin(angle) + pairs.cosine_ms[pair] * np.cos(angle)
     rtt_ms *= 1 + np.float32(_JITTER) * rng.standard_normal(len(pair), np.float32)

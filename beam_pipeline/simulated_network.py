@@ -1,16 +1,13 @@
-"""A network with known truth that pings itself: probes, anchors, paths, and what they measure.
+"""A network with known truth: probes and anchors in cities, and the paths between them.
 
-A `NetworkOptions` enters; `build_network` returns every address, place, delay and loss rate, and
-`simulate` yields the measurements as time-ordered NumPy arrays. Time is cut into slices, and a
-slice is a pure function of (options, slice index), so memory does not grow with the number of
-measurements. An address prefix belongs to one city: who knows source prefix and destination can
-predict the round trip, which is what a model trained on such data should learn.
+A `NetworkOptions` enters; a `Network` leaves: every address, place, rate, delay and loss rate,
+drawn from the seed. An address prefix belongs to one city: who knows source prefix and
+destination can predict the round trip, which is what a model trained on such data should learn.
+What the network measures is in `simulated_measurements`.
 """
 
 import ipaddress
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,29 +17,20 @@ from numpy.typing import NDArray
 type Floats = NDArray[np.float64]
 type Ints = NDArray[np.int64]
 
-DAY_US = 86_400_000_000
 MAX_DESTINATIONS = 20  # of one probe
 MIN_DESTINATIONS = 10
+OUTAGE_SHARE = 0.05  # of a probe's days have an outage
+MIN_OUTAGE_HOURS, MAX_OUTAGE_HOURS = 1.0, 8.0
 
 _KM_PER_MS = 200.0  # light in fibre
 _EARTH_RADIUS_KM = 6371.0
-_MIN_STRETCH = 1.15  # path over great circle; jitter would need seven sigma to undercut 1.0
-_JITTER = 0.02  # sigma of the multiplicative noise
-_SPIKE_SHARE, _SPIKE_MS = 0.05, 5.0
+_MIN_STRETCH = 1.15  # path over great circle; jitter would need six sigma to undo it
 _EVENING_PEAK_TURN = 15 / 24  # sin() is zero at 15:00 local time, so load peaks at 21:00
-_OUTAGE_SHARE, _MAX_OUTAGE_HOURS = 0.05, 8.0  # of the probe-days
-_MAX_DELAY_S = 5.0  # a measurement starts up to this long after its tick
 _MIN_DAYS, _MAX_DAYS = 1, 365
-_SLICE_ROWS = 1 << 19
 _FLOOR_MEASUREMENTS = 5  # what even the quietest probe should get
 
 # A stream of random numbers per use: adding a draw to one leaves the others as they were.
-_NETWORK_STREAM, _OUTAGE_STREAM, _SLICE_STREAM = range(3)
-
-# One measurement. `probe` and `destination` are indices into Probes and Anchors.
-MEASUREMENT = np.dtype(
-    [("time_us", "i8"), ("probe", "i4"), ("destination", "i4"), ("rtt_ms", "f4")], align=True
-)
+NETWORK_STREAM, OUTAGE_STREAM, SLICE_STREAM = range(3)
 
 
 class City(NamedTuple):
@@ -168,12 +156,12 @@ class Network:
     probes: Probes
     anchors: Anchors
     pairs: Pairs
-    slices_per_day: int
+    rows_per_day: float
 
 
 def build_network(options: NetworkOptions) -> Network:
     """Draws the whole network from the seed."""
-    rng = np.random.default_rng([options.seed, _NETWORK_STREAM])
+    rng = np.random.default_rng([options.seed, NETWORK_STREAM])
     probe_nodes = _place(rng, options.num_probes)
     anchor_nodes = _place(rng, options.num_anchors)
     rank = rng.permutation(options.num_probes)
@@ -190,27 +178,9 @@ def build_network(options: NetworkOptions) -> Network:
     )
     anchors = Anchors(anchor_nodes, destinations, rng.exponential(0.3, options.num_anchors))
     probe, anchor = _choose_destinations(rng, options.num_probes, options.num_anchors)
-    days = _period_days(options, num_pairs=len(probe))
-    pairs = _pairs(rng, probes, anchors, probe, anchor, options.num_measurements / days)
-    rows_per_day = options.num_measurements / days
-    return Network(probes, anchors, pairs, max(1, math.ceil(rows_per_day / _SLICE_ROWS)))
-
-
-def distance_km(
-    latitude: Floats, longitude: Floats, other_latitude: Floats, other_longitude: Floats
-) -> Floats:
-    """Great-circle distance (haversine) between places given in degrees."""
-    lat, lon, other_lat, other_lon = map(
-        np.radians, (latitude, longitude, other_latitude, other_longitude)
-    )
-    chord = (
-        np.sin((other_lat - lat) / 2) ** 2
-        + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
-    )
-    return 2 * _EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0)))
-
-
-# ---- the network ----
+    rows_per_day = options.num_measurements / _period_days(options, num_pairs=len(probe))
+    pairs = _pairs(rng, probes, anchors, probe, anchor, rows_per_day)
+    return Network(probes, anchors, pairs, rows_per_day)
 
 
 def _place(rng: np.random.Generator, num_nodes: int) -> Nodes:
@@ -236,9 +206,7 @@ def _weights(rank: Ints, options: NetworkOptions) -> Floats:
     """Zipf's law (1/rank), raised at its tail so that most probes get several measurements."""
     zipf = 1.0 / (rank + 1.0)
     zipf /= zipf.sum()
-    even_share = min(
-        0.5, _FLOOR_MEASUREMENTS * options.num_probes / options.num_measurements
-    )
+    even_share = min(0.5, _FLOOR_MEASUREMENTS * options.num_probes / options.num_measurements)
     weight = (1 - even_share) * zipf + even_share / options.num_probes
     busiest = int(np.argmin(rank))
     if options.num_probes > 1 and options.hot_share > weight[busiest]:
@@ -285,7 +253,7 @@ def _pairs(
     rows_per_day: float,
 ) -> Pairs:
     """Works out rate and delays of every (probe, anchor) pair."""
-    distance = distance_km(
+    distance = _distance_km(
         probes.nodes.latitude[probe],
         probes.nodes.longitude[probe],
         anchors.nodes.latitude[anchor],
@@ -297,7 +265,7 @@ def _pairs(
         2 * np.pi * (longitude / 360 - _EVENING_PEAK_TURN)
         for longitude in (probes.nodes.longitude[probe], anchors.nodes.longitude[anchor])
     )
-    uptime = 1 - _OUTAGE_SHARE * (1 + _MAX_OUTAGE_HOURS) / 2 / 24
+    uptime = 1 - OUTAGE_SHARE * (MIN_OUTAGE_HOURS + MAX_OUTAGE_HOURS) / 2 / 24
     num_of_probe = np.bincount(probe)
     rate_hz = (probes.weight / num_of_probe)[probe] * (rows_per_day / 86_400 / uptime)
     mean_ms = 2 * distance / _KM_PER_MS * stretch + probes.access_delay_ms[probe]
@@ -314,6 +282,20 @@ def _pairs(
         sine_ms=sine_ms.astype(np.float32),
         cosine_ms=cosine_ms.astype(np.float32),
     )
+
+
+def _distance_km(
+    latitude: Floats, longitude: Floats, other_latitude: Floats, other_longitude: Floats
+) -> Floats:
+    """Great-circle distance (haversine) between places given in degrees."""
+    lat, lon, other_lat, other_lon = map(
+        np.radians, (latitude, longitude, other_latitude, other_longitude)
+    )
+    chord = (
+        np.sin((other_lat - lat) / 2) ** 2
+        + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
+    )
+    return 2 * _EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0)))
 
 
 def _addresses(
@@ -365,8 +347,6 @@ def _draw_hosts(rng: np.random.Generator, city: Ints, num_hosts: int) -> tuple[I
     number = np.empty(len(city), np.int64)
     for index in range(len(CITIES)):
         members = np.flatnonzero(city == index)
-        number[members] = rng.choice(
-            num_hosts * _PREFIXES_PER_CITY, len(members), replace=False
-        )
+        number[members] = rng.choice(num_hosts * _PREFIXES_PER_CITY, len(members), replace=False)
     slot, host = np.divmod(number, num_hosts)
     return city * _PREFIXES_PER_CITY + slot, host

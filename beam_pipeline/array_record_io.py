@@ -1,0 +1,259 @@
+"""ArrayRecord for Apache Beam: WriteToArrayRecord and ReadFromArrayRecord.
+
+Both work on any filesystem that Beam knows, in bounded memory, without TensorFlow, and know
+nothing of what a record holds. Written shards are the same bytes on every run and runner: a
+record's shard and its place there follow from its key.
+
+  (pipeline
+   | beam.Create([b"alpha", b"beta"])
+   | WriteToArrayRecord("gs://bucket/words", num_shards=2))     words-00000-of-00002.arrayrecord
+
+  lines = pipeline | ReadFromArrayRecord("gs://bucket/words-*.arrayrecord")
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import coders
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from beam_pipeline.claim_checks import is_local
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.sharded_write import Framing, Record, RecordWriter, StageRecords, WriteShards
+
+DEFAULT_OPTIONS = "group_size:1,zstd:1"
+SUFFIX = ".arrayrecord"
+_READ_BYTES = 16 << 20
+_SPLIT_BYTES = 64 << 20
+_COPY_BYTES = 8 << 20
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+
+
+@dataclass(frozen=True)
+class ArrayRecordFraming:
+    """ArrayRecord files; `options` as ArrayRecordWriter takes them."""
+
+    options: str = DEFAULT_OPTIONS
+
+    def open_writer(self, path: str) -> RecordWriter:
+        return ArrayRecordWriter(path, self.options)
+
+
+def content_key(element: bytes) -> bytes:
+    """The key of a record that has none: a hash of its bytes, so equal ones are neighbours."""
+    return hashlib.blake2b(element, digest_size=16).digest()
+
+
+class WriteToArrayRecord(beam.PTransform):
+    """Writes elements to ArrayRecord shards; takes what `beam.io.WriteToTFRecord` takes.
+
+    The result is a PCollection of `ShardInfo` (path, shard, num_shards, num_records, num_bytes,
+    crc32c), one for each file, once all files have their final names. Memory: one record and
+    ArrayRecord's own buffers (about 60 MB at 8 MiB a record), and 200 bytes a record of one
+    shard. Records are staged once below `temp_location`; what attempts that died left there is
+    removed at the end.
+
+    Args:
+      file_path_prefix: a shard's path up to its number.
+      coder: turns an element into the bytes of a record.
+      file_name_suffix: what follows the number.
+      num_shards: the number of files, or 0: as many as make files of about 256 MiB. It follows
+        from the records, never from bundles, and is at least 1: no records make one empty file.
+      shard_name_template: S's and N's stand for the shard and the number of shards.
+      options: options of ArrayRecordWriter, such as "group_size:1,zstd:3" or "uncompressed".
+      key: gives the bytes, at most 65,535, by which a record is placed and ordered; by default
+        a hash of the record, which makes the order random but fixed.
+      temp_location: a folder for temporary files on the same filesystem; by default
+        one beside the result.
+      framing: another file format than ArrayRecord, see `sharded_write.Framing`.
+    """
+
+    def __init__(
+        self,
+        file_path_prefix: str,
+        coder: coders.Coder | None = None,
+        file_name_suffix: str = SUFFIX,
+        num_shards: int = 0,
+        shard_name_template: str = "-SSSSS-of-NNNNN",
+        options: str = DEFAULT_OPTIONS,
+        key: Callable[[Any], bytes] | None = None,
+        temp_location: str | None = None,
+        framing: Framing | None = None,
+    ):
+        super().__init__()
+        if num_shards < 0:
+            raise ValueError(f"num_shards is {num_shards}; it must be 0 (automatic) or more")
+        if "S" not in shard_name_template and num_shards != 1:
+            raise ValueError(
+                f"shard_name_template {shard_name_template!r} names every shard alike: "
+                "put SSSSS in it or write num_shards=1"
+            )
+        self._prefix = file_path_prefix
+        self._suffix = file_name_suffix
+        self._coder = coder or coders.BytesCoder()
+        self._num_shards = num_shards
+        self._template = shard_name_template
+        self._key = key
+        self._framing = framing or ArrayRecordFraming(options)
+        parent = temp_location or FileSystems.split(file_path_prefix)[0] or "."
+        self._temp_folder = FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}")
+
+    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+        if not elements.is_bounded:
+            raise ValueError("WriteToArrayRecord takes a bounded PCollection: its shards must end")
+        shards = (
+            elements
+            | "Into one window" >> beam.WindowInto(beam.window.GlobalWindows())
+            | "Encode" >> beam.Map(_encode, self._coder, self._key)
+            | "Stage" >> beam.ParDo(StageRecords(self._temp_folder, inline_bytes=1024))
+            | "Write shards"
+            >> WriteShards(
+                prefix=self._prefix,
+                suffix=self._suffix,
+                shard_name_template=self._template,
+                framing=self._framing,
+                temp_folder=self._temp_folder,
+                num_shards=self._num_shards,
+            )
+        )
+        _ = (
+            elements.pipeline
+            | "Last" >> beam.Create([self._temp_folder])
+            | "Remove temporary files" >> beam.Map(_remove, beam.pvalue.AsIter(shards))
+        )
+        return shards
+
+
+def _encode(
+    element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None
+) -> Record:
+    payload = coder.encode(element)
+    return Record(key(element) if key else content_key(payload), payload)
+
+
+def _remove(folder: str, _: Any) -> None:
+    if FileSystems.exists(folder) or FileSystems.match([folder + "/*"])[0].metadata_list:
+        FileSystems.delete([folder])
+
+
+class ReadFromArrayRecord(beam.PTransform):
+    """Reads all records of the ArrayRecord files that match a pattern, in no fixed order.
+
+    Files are split by ranges of records, also while they are read where the runner can do that.
+    Memory: 16 MiB of records, or one record where that is larger.
+
+    Args:
+      file_pattern: a path or glob of any Beam filesystem. `gs://` is read in place; what
+        ArrayRecord cannot read itself is first copied to a local temporary file.
+      coder: turns the bytes of a record into an element.
+      validate: whether a pattern that matches nothing is an error when the pipeline is built.
+    """
+
+    def __init__(
+        self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True
+    ):
+        super().__init__()
+        self._pattern = file_pattern
+        self._coder = coder or coders.BytesCoder()
+        if validate and not FileSystems.match([file_pattern], limits=[1])[0].metadata_list:
+            raise ProbelineError(f"{file_pattern} matches no ArrayRecord file: check the pattern")
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection:
+        return (
+            pbegin
+            | "Pattern" >> beam.Create([self._pattern])
+            | "Match" >> beam.FlatMap(_match)
+            | "Spread files" >> beam.Reshuffle()
+            | "Read records" >> beam.ParDo(_ReadRecords())
+            | "Decode" >> beam.Map(self._coder.decode)
+        )
+
+
+def _match(pattern: str) -> list[tuple[str, int]]:
+    files = FileSystems.match([pattern])[0].metadata_list
+    return [(file.path, file.size_in_bytes) for file in files]
+
+
+class _RecordRanges(beam.transforms.core.RestrictionProvider):
+    """The restriction of a file is the range of its records."""
+
+    def initial_restriction(self, element: tuple[str, int]) -> OffsetRange:
+        with _open_reader(element[0]) as reader:
+            return OffsetRange(0, reader.num_records())
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def split(
+        self, element: tuple[str, int], restriction: OffsetRange
+    ) -> Iterator[OffsetRange]:
+        num_parts = max(1, element[1] // _SPLIT_BYTES)
+        step = max(1, -(-restriction.size() // num_parts))
+        yield from restriction.split(step, step)
+
+    def restriction_size(self, element: tuple[str, int], restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class _ReadRecords(beam.DoFn):
+    """(path, bytes) → each record of the file, as bytes."""
+
+    def process(
+        self,
+        element: tuple[str, int],
+        tracker: Any = beam.DoFn.RestrictionParam(_RecordRanges()),
+    ) -> Iterator[bytes]:
+        path, num_bytes = element
+        with _open_reader(path) as reader:
+            average = max(1, num_bytes // max(1, reader.num_records()))
+            at, stop = tracker.current_restriction().start, tracker.current_restriction().stop
+            while at < stop:
+                # Compressed sizes: what is read may be some times larger in memory.
+                end = min(stop, at + max(1, _READ_BYTES // 4 // average))
+                for record in reader.read(at, end):
+                    if not tracker.try_claim(at):
+                        return
+                    yield record
+                    at += 1
+
+
+class _open_reader:  # noqa: N801
+    """An ArrayRecordReader for a file of any Beam filesystem."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._copy: str | None = None
+
+    def __enter__(self) -> ArrayRecordReader:
+        path = self._path
+        if not is_local(path) and not path.startswith("gs://"):
+            path = self._copy = _copy_to_local(path)
+        try:
+            self._reader = ArrayRecordReader(path, options=_READER_OPTIONS)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ProbelineError(
+                f"{self._path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"
+            ) from error
+        return self._reader
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+        if self._copy is not None:
+            os.remove(self._copy)
+
+
+def _copy_to_local(path: str) -> str:
+    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source:
+        with tempfile.NamedTemporaryFile(prefix="arrayrecord-", delete=False) as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+            return target.name

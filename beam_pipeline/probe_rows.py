@@ -1,0 +1,384 @@
+"""The chain from measurements to a committed dataset, readable from top to bottom.
+
+`build` adds it to a pipeline. Everything that a worker writes goes to the run's own folder
+first; the last step alone gives files their names, writes the manifest and then `_SUCCESS`.
+"""
+
+import hashlib
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+
+from beam_pipeline import __version__, addresses, inputs, manifest
+from beam_pipeline.array_record_io import ArrayRecordFraming
+from beam_pipeline.claim_checks import is_local
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.external_sort import as_run
+from beam_pipeline.grouping import GroupIntoRows, UnitSummary, Workspace
+from beam_pipeline.inputs import InputFile, ReadOptions, Unit, plan_units
+from beam_pipeline.manifest import Counts, Manifest, Shard, Split
+from beam_pipeline.row_codec import Encoding, count_ipv6, encode_row
+from beam_pipeline.row_splitting import CutRow
+from beam_pipeline.sharded_write import (
+    Record,
+    RecordIndex,
+    ShardInfo,
+    StagedRecord,
+    StageRecords,
+    WriteShards,
+    move,
+    size_and_checksum,
+)
+
+MAX_SHARD_BYTES = 512 << 20
+# src_id and row_index, big-endian, so that the order of bytes is the order of numbers.
+_KEY = struct.Struct(">qi")
+# split, row_index, n, IPv6 destinations, failed, first and last timestamp; src_addr follows.
+_ATTRIBUTES = struct.Struct("<BiiiiQQ")
+_INDEX_SCHEMA = pa.schema(
+    [
+        ("src_id", pa.int64()),
+        ("src_addr", pa.string()),
+        ("row_index", pa.int32()),
+        ("n_measurements", pa.int32()),
+        ("num_ipv6", pa.int32()),
+        ("num_failed", pa.int32()),
+        ("first_timestamp", pa.timestamp("us")),
+        ("last_timestamp", pa.timestamp("us")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """What shapes the bytes of a dataset; names and meaning as the flags of `options`."""
+
+    measurement_encoding: Encoding
+    max_row_size_mb: float
+    train_ratio: float
+    split_seed: int
+    probes_per_shard: int
+    num_shards: int
+    array_record_options: str
+
+    @property
+    def max_row_bytes(self) -> int:
+        return int(self.max_row_size_mb * (1 << 20))
+
+
+# --- pure functions --------------------------------------------------------------------------
+
+
+def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:
+    """Returns the side of a probe, an index into manifest.SPLITS, from its address alone."""
+    digest = hashlib.blake2b(
+        addresses.packed(src_addr),
+        digest_size=8,
+        key=str(split_seed).encode(),
+        person=b"split",
+    ).digest()
+    return int(int.from_bytes(digest, "big") >= train_ratio * 2.0**64)
+
+
+def encode(row: CutRow, options: DatasetOptions) -> Record:
+    """Returns the record of a row, with the key and attributes that place and describe it."""
+    run = as_run(row.is_wide, row.data).copy()
+    src_addr, row_index = row.key
+    attributes = _ATTRIBUTES.pack(
+        split_of(src_addr, options.train_ratio, options.split_seed),
+        row_index,
+        len(run),
+        count_ipv6(run),
+        int(np.count_nonzero(run["rtt"] < 0)),
+        int(run["event_time"][0]),
+        int(run["event_time"][-1]),
+    )
+    return Record(
+        _KEY.pack(addresses.src_id(src_addr), row_index),
+        encode_row(run, row.key, options.measurement_encoding),
+        attributes + src_addr.encode(),
+    )
+
+
+def index_table(attributes: Sequence[bytes]) -> pa.Table:
+    """Returns the lines of rows.parquet for the records of a shard, in its order.
+
+    Raises:
+      ProbelineError: two probes have the same src_id.
+    """
+    lines = [_ATTRIBUTES.unpack_from(line) for line in attributes]
+    names = [line[_ATTRIBUTES.size :].decode() for line in attributes]
+    ids = [addresses.src_id(name) for name in names]
+    rows = [(src_id, line[1]) for src_id, line in zip(ids, lines, strict=True)]
+    for at in range(1, len(rows)):
+        if rows[at] == rows[at - 1]:
+            raise ProbelineError(
+                f"probes {names[at - 1]} and {names[at]} have the same src_id {ids[at]}: "
+                "leave one of them out of the input"
+            )
+    _, row_index, counts, num_ipv6, num_failed, first, last = (
+        zip(*lines, strict=True) if lines else [()] * 7
+    )
+    columns = [ids, names, row_index, counts, num_ipv6, num_failed, first, last]
+    return pa.Table.from_arrays(
+        [pa.array(values, field.type) for values, field in zip(columns, _INDEX_SCHEMA, strict=True)],
+        schema=_INDEX_SCHEMA,
+    )
+
+
+def count_shards(num_probes: int, num_bytes: int, options: DatasetOptions) -> int:
+    """Returns how many shards a split of that size gets; it follows from the data alone."""
+    if options.num_shards:
+        return options.num_shards
+    by_probes = -(-num_probes // options.probes_per_shard)
+    return max(1, by_probes, -(-num_bytes // MAX_SHARD_BYTES))
+
+
+def library_versions() -> dict[str, str]:
+    """Returns the versions of what shapes the bytes of a shard."""
+    names = ("apache-beam", "array-record", "numpy", "pyarrow")
+    return {"probeline": __version__, **{name: version(name) for name in names}}
+
+
+# --- the chain -------------------------------------------------------------------------------
+
+
+def build(
+    pipeline: beam.Pipeline,
+    files: Sequence[InputFile] | Sequence[tuple[str, int]],
+    output: str,
+    run_folder: str,
+    read_options: ReadOptions,
+    options: DatasetOptions,
+    inline_bytes: int,
+    skip_bad_files: bool = False,
+) -> None:
+    """Adds the whole job to a pipeline.
+
+    Args:
+      files: the input, each looked at already, or (path, bytes), which workers then look at.
+      output: the dataset's folder.
+      run_folder: a folder of this run alone, on the filesystem of `output`.
+    """
+    workspace = Workspace(run_folder, inline_bytes)
+    rows = _units(pipeline, files, read_options) | "Group into rows" >> GroupIntoRows(
+        read_options, workspace, options.measurement_encoding, options.max_row_bytes, skip_bad_files
+    )
+    stage = StageRecords(workspace.below("records"), inline_bytes)
+    staged = [
+        kind
+        | f"Encode {name}" >> beam.Map(encode, options).with_output_types(Record)
+        | f"Stage {name}" >> beam.ParDo(stage).with_output_types(bytes)
+        for name, kind in (("single rows", rows.single), ("split rows", rows.split))
+    ]
+    by_split = (
+        staged
+        | "All rows" >> beam.Flatten()
+        | "Split by probe"
+        >> beam.Partition(lambda value, _: _attributes(value)[0], len(manifest.SPLITS))
+    )
+    shards = [
+        part | f"Write {split}" >> _WriteSplit(split, output, run_folder, options)
+        for split, part in zip(manifest.SPLITS, by_split, strict=True)
+    ]
+    _ = pipeline | "Finish" >> beam.Create([None]) | "Commit the dataset" >> beam.ParDo(
+        Commit(output, run_folder, options, read_options, len(files)),
+        beam.pvalue.AsList(rows.summaries),
+        *[beam.pvalue.AsList(part) for part in shards],
+    )
+
+
+def _units(
+    pipeline: beam.Pipeline,
+    files: Sequence[InputFile] | Sequence[tuple[str, int]],
+    options: ReadOptions,
+) -> beam.PCollection:
+    """Returns the units of work, spread over the workers."""
+    if files and isinstance(files[0], InputFile):
+        units = pipeline | "Units of work" >> beam.Create(plan_units(files))  # type: ignore[arg-type]
+    else:
+        # Grouping is a barrier: no row is read before every file has been looked at.
+        units = (
+            pipeline
+            | "Files" >> beam.Create(list(files))
+            | "Spread files" >> beam.Reshuffle()
+            | "Look at files" >> beam.Map(lambda file: (0, inputs.inspect(*file, options)))
+            | "Gather files" >> beam.GroupByKey()
+            | "Plan units of work" >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(Unit)
+        )
+    return units | "Spread units" >> beam.Reshuffle()
+
+
+def _attributes(value: bytes) -> tuple[int, ...]:
+    return _ATTRIBUTES.unpack_from(StagedRecord.decode(value).attributes)
+
+
+class _WriteSplit(beam.PTransform):
+    """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
+
+    def __init__(self, split: str, output: str, run_folder: str, options: DatasetOptions):
+        super().__init__()
+        self._split = split
+        self._folder = FileSystems.join(output, split)
+        self._run_folder = run_folder
+        self._options = options
+
+    def expand(self, staged: beam.PCollection) -> beam.PCollection:
+        num_shards = (
+            staged
+            | "Probes and bytes" >> beam.Map(_probes_and_bytes)
+            | "Add up" >> beam.CombineGlobally(_add_pairs)
+            | "Number of shards"
+            >> beam.Map(lambda total, options: count_shards(*total, options), self._options)
+        )
+        index_path = FileSystems.join(self._folder, manifest.INDEX_NAME)
+        return staged | WriteShards(
+            prefix=FileSystems.join(self._folder, f"{self._split}_shard"),
+            suffix=".arrayrecord",
+            shard_name_template="_SSSSS-of-NNNNN",
+            framing=ArrayRecordFraming(self._options.array_record_options),
+            temp_folder=f"{self._run_folder}/{self._split}",
+            num_shards=num_shards,
+            index=RecordIndex(index_path, _INDEX_SCHEMA, index_table),
+        )
+
+
+def _probes_and_bytes(value: bytes) -> tuple[int, int]:
+    return int(_attributes(value)[1] == 0), StagedRecord.decode(value).num_bytes
+
+
+def _add_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    probes = num_bytes = 0
+    for pair in pairs:
+        probes += pair[0]
+        num_bytes += pair[1]
+    return probes, num_bytes
+
+
+class Commit(beam.DoFn):
+    """Moves the dead letters, proves the counts, writes the manifest and `_SUCCESS`, tidies up.
+
+    Every step may have been done by an attempt before this one.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        run_folder: str,
+        options: DatasetOptions,
+        read_options: ReadOptions,
+        num_files: int,
+    ):
+        self._output = output
+        self._run_folder = run_folder
+        self._options = options
+        self._read_options = read_options
+        self._num_files = num_files
+        self._probes = {
+            split: Metrics.counter("probeline", f"{split}_probes") for split in manifest.SPLITS
+        }
+
+    def process(
+        self,
+        _: None,
+        summaries: Iterable[UnitSummary],
+        *splits: Iterable[ShardInfo],
+    ) -> Iterator[Any]:
+        summaries = sorted(UnitSummary(*summary) for summary in summaries)
+        described = {
+            name: describe_split(self._output, name, [ShardInfo(*shard) for shard in shards])
+            for name, shards in zip(manifest.SPLITS, splits, strict=True)
+        }
+        counts = _count(summaries, self._num_files)
+        check_counts(counts, described.values())
+        self._move_dead_letters(summaries)
+        for name, split in described.items():
+            self._probes[name].inc(split.num_probes)
+        whole = Manifest(
+            manifest.FORMAT_VERSION,
+            {**vars(self._options), "atlas_source": self._read_options.atlas_source},
+            library_versions(),
+            counts,
+            described,
+        )
+        manifest.write_success(self._output, whole.to_json())
+        if FileSystems.exists(self._run_folder) or not is_local(self._run_folder):
+            FileSystems.delete([self._run_folder])
+        return iter(())
+
+    def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> None:
+        parts = [path for summary in summaries for path in summary.dead_letter_parts]
+        for number, path in enumerate(parts):
+            name = f"dead_letter_{number:05d}-of-{len(parts):05d}.parquet"
+            target = FileSystems.join(self._output, manifest.DEAD_LETTER_FOLDER, name)
+            found = path if FileSystems.exists(path) else target
+            move(path, target, *size_and_checksum(found))
+
+
+def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
+    dead_letters: Counter[str] = Counter()
+    for summary in summaries:
+        dead_letters.update(summary.dead_letters)
+    return Counts(
+        input_files=num_files,
+        rows_read=sum(summary.num_rows for summary in summaries),
+        measurements=sum(summary.num_measurements for summary in summaries),
+        dead_letters=dict(sorted(dead_letters.items())),
+    )
+
+
+def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
+    """Raises ProbelineError unless every row read is in a shard or among the dead letters."""
+    written = sum(split.num_measurements for split in splits)
+    if counts.rows_read != counts.measurements + counts.num_dead_letters:
+        raise ProbelineError(
+            f"{counts.rows_read} rows were read, but {counts.measurements} were grouped and "
+            f"{counts.num_dead_letters} are dead letters: this is a fault of Probeline, report it"
+        )
+    if counts.measurements != written:
+        raise ProbelineError(
+            f"{counts.measurements} measurements were grouped, but {written} were written: this "
+            "is a fault of Probeline or of the runner, report it"
+        )
+
+
+def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
+    """Returns the manifest's account of a split, measurements counted from its rows.parquet."""
+    index_path = FileSystems.join(output, name, manifest.INDEX_NAME)
+    measurements = [0] * len(shards)
+    num_probes = 0
+    with inputs.open_parquet(index_path) as file:
+        for batch in file.iter_batches(columns=["shard", "row_index", "n_measurements"]):
+            in_shard = batch.column("shard").to_numpy()
+            counts = batch.column("n_measurements").to_numpy()
+            for shard in np.unique(in_shard).tolist():
+                measurements[shard] += int(counts[in_shard == shard].sum(dtype=np.int64))
+            num_probes += int(np.count_nonzero(batch.column("row_index").to_numpy() == 0))
+    listed = [
+        Shard(
+            path=f"{name}/{FileSystems.split(shard.path)[1]}",
+            num_records=shard.num_records,
+            num_measurements=measurements[shard.shard],
+            num_bytes=shard.num_bytes,
+            crc32c=manifest.checksum_text(shard.crc32c),
+        )
+        for shard in sorted(shards, key=lambda shard: shard.shard)
+    ]
+    return Split(
+        num_probes=num_probes,
+        num_records=sum(shard.num_records for shard in listed),
+        num_measurements=sum(measurements),
+        num_bytes=sum(shard.num_bytes for shard in listed),
+        shards=listed,
+        index_crc32c=manifest.checksum_text(size_and_checksum(index_path)[1]),
+    )

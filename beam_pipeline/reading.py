@@ -1,0 +1,133 @@
+"""Reading a piece of input: batches of checked measurements and the dead letters beside them.
+
+Whatever the format, each row or result comes out either in a Block or as a dead letter, and
+`num_rows` counts both. Arrow reads Parquet in batches with the address columns as dictionaries,
+so that a row group of any size needs bounded memory.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from beam_pipeline import atlas, inputs
+from beam_pipeline.dead_letters import DeadLetter
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.inputs import Piece, ReadOptions
+from beam_pipeline.measurements import COLUMNS, Block, as_text, check
+
+BATCH_ROWS = 131_072
+
+
+class CheckedBatch(NamedTuple):
+    """`num_rows` input rows: the good ones in `block`, the others as `letters`."""
+
+    num_rows: int
+    block: Block | None
+    letters: list[DeadLetter]
+
+
+class UnreadableInput(Exception):
+    """A file that cannot be read (on): `row` is the first one that is missing."""
+
+    def __init__(self, path: str, row: int, reason: str):
+        super().__init__(f"cannot read {path} from row {row} on: {reason}")
+        self.path, self.row, self.reason = path, row, reason
+
+    def as_error(self) -> ProbelineError:
+        """Returns the one line that ends a run."""
+        return ProbelineError(
+            f"cannot read {self.path} (row {self.row}): {self.reason}; repair or remove the "
+            "file, or say --on_bad_file=dead_letter to go on without it"
+        )
+
+    def as_letter(self) -> DeadLetter:
+        """Returns the dead letter that stands for all that was not read."""
+        return DeadLetter(self.path, self.row, "file_unreadable", self.reason)
+
+
+def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    """Yields all of a piece.
+
+    Raises:
+      UnreadableInput: the file is damaged; what was yielded before stays right.
+    """
+    if piece.problem:
+        raise UnreadableInput(piece.path, 0, piece.problem)
+    readers = {
+        "parquet": _read_parquet,
+        "atlas_json": _read_atlas_json,
+        "atlas_bigquery": _read_atlas_bigquery,
+    }
+    row = piece.first_row
+    try:
+        for batch in readers[piece.input_format](piece, options):
+            yield batch
+            row += batch.num_rows
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise UnreadableInput(piece.path, row, " ".join(str(error).split())) from error
+
+
+def _batches(piece: Piece, names: list[str], addresses: list[str]) -> Iterator[pa.RecordBatch]:
+    if not piece.row_groups:
+        return
+    with inputs.open_parquet(piece.path, addresses) as file:
+        yield from file.iter_batches(
+            BATCH_ROWS, row_groups=list(piece.row_groups), columns=names, use_threads=False
+        )
+
+
+def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    names = options.names
+    dictionaries = [names["src_addr"], names["dst_addr"]]
+    row = piece.first_row
+    for raw in _batches(piece, list(names.values()), dictionaries):
+        batch = pa.RecordBatch.from_arrays(
+            [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
+        )
+        yield _checked(piece.path, batch, np.arange(row, row + batch.num_rows))
+        row += batch.num_rows
+
+
+def _checked(path: str, batch: pa.RecordBatch, rows: np.ndarray) -> CheckedBatch:
+    """Checks a batch whose measurements came from these rows of the file, int64 [n]."""
+    block, faults = check(batch)
+    letters = []
+    if len(faults.rows):
+        texts = as_text(batch, faults.rows)
+        numbers = rows[faults.rows].tolist()
+        letters = [
+            DeadLetter(path, row, reason, orjson.dumps(text).decode())
+            for row, reason, text in zip(numbers, faults.reasons, texts, strict=True)
+        ]
+    return CheckedBatch(batch.num_rows, block, letters)
+
+
+def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    with inputs.open_decompressed(piece.path) as stream:
+        for part in atlas.read_json(stream, options.atlas_source, BATCH_ROWS):
+            bad = [DeadLetter(piece.path, *line) for line in part.bad_lines]
+            if part.measurements.num_rows == 0:
+                yield CheckedBatch(len(bad), None, bad)
+                continue
+            batch = _checked(piece.path, part.measurements, part.lines)
+            yield CheckedBatch(
+                batch.num_rows + len(bad), batch.block, bad + batch.letters
+            )
+
+
+def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    row = piece.first_row
+    for raw in _batches(piece, atlas.bigquery_columns(), []):
+        exploded = atlas.explode_bigquery(raw, options.atlas_source)
+        empty = [
+            DeadLetter(piece.path, row + parent, "no_results", "")
+            for parent in exploded.without_pings.tolist()
+        ]
+        batch = _checked(piece.path, exploded.measurements, row + exploded.parents)
+        yield CheckedBatch(
+            batch.num_rows + len(empty), batch.block, empty + batch.letters
+        )
+        row += raw.num_rows

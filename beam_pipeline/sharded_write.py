@@ -1,0 +1,426 @@
+"""Sharded files whose bytes do not depend on the runner: stage, group by shard, write, commit.
+
+  | Record(key, payload, attributes)
+  v  StageRecords   payloads go to attempt-unique files; what travels on is a reference
+  | StagedRecord
+  v  WriteShards    shard = hash(key); GroupByKey on the shard; one writer sorts by key and writes
+  | part of a shard, under a temporary name
+  v                 one finaliser renames all parts; done twice, it finds its work done
+  | ShardInfo
+
+Knows nothing of what a record means, nor of a file format but its `Framing`. Bundles may be
+retried or run twice at once: every attempt has files of its own, and only those that the
+pipeline's own data name are ever read or renamed.
+"""
+
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+from apache_beam.utils.windowed_value import WindowedValue
+
+from beam_pipeline.claim_checks import (
+    ClaimReader,
+    ClaimWriter,
+    Payload,
+    crc32c,
+    create_file,
+    decode_claim,
+    encode_claim,
+    is_local,
+    payload_bytes,
+    unique_path,
+)
+from beam_pipeline.errors import ProbelineError, explained_os_errors
+
+STAGING_FILE_BYTES = 128 << 20
+_MAX_STAGED_IN_MEMORY = 10_000
+_COPY_BYTES = 8 << 20
+_STAGED = struct.Struct("<HH")
+DEFAULT_SHARD_BYTES = 256 << 20
+
+
+class Record(NamedTuple):
+    """What is written: `key` orders and places it, `attributes` go to the index only."""
+
+    key: bytes
+    payload: bytes
+    attributes: bytes = b""
+
+
+class StagedRecord(NamedTuple):
+    """A record whose payload may lie on storage."""
+
+    key: bytes
+    payload: Payload
+    attributes: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return payload_bytes(self.payload)
+
+    def encode(self) -> bytes:
+        """Returns the record as an element."""
+        head = _STAGED.pack(len(self.key), len(self.attributes))
+        return head + self.key + self.attributes + encode_claim(self.payload)
+
+    @staticmethod
+    def decode(value: bytes) -> "StagedRecord":
+        """Inverts `encode`."""
+        key_length, attributes_length = _STAGED.unpack_from(value)
+        attributes_at = _STAGED.size + key_length
+        claim_at = attributes_at + attributes_length
+        key, attributes = value[_STAGED.size : attributes_at], value[attributes_at:claim_at]
+        return StagedRecord(key, decode_claim(value[claim_at:]), attributes)
+
+    def order(self) -> tuple:
+        """Orders the records of a shard: by key, equal keys by what is known of the payload."""
+        if isinstance(self.payload, bytes):
+            return (self.key, self.attributes, len(self.payload), crc32c(self.payload))
+        return (self.key, self.attributes, self.payload.length, self.payload.crc32c)
+
+
+class ShardInfo(NamedTuple):
+    """One file of the result."""
+
+    path: str
+    shard: int
+    num_shards: int
+    num_records: int
+    num_bytes: int
+    crc32c: int
+
+
+class _Part(NamedTuple):
+    """A shard under its temporary name, and the part of the index that speaks of it."""
+
+    temporary_path: str
+    index_path: str | None
+    info: ShardInfo
+
+
+class RecordWriter(Protocol):
+    def write(self, record: bytes) -> Any: ...
+    def close(self) -> Any: ...
+
+
+class Framing(Protocol):
+    """A file format that holds records in order."""
+
+    def open_writer(self, path: str) -> RecordWriter:
+        """Opens a new local file."""
+        ...
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """A Parquet file beside the shards, with a line for each record.
+
+    Attributes:
+      path: where it goes.
+      schema: the columns that `table` gives; shard, position and num_bytes come first.
+      table: makes them of the attributes of a shard's records, in the shard's order. It may
+        raise ProbelineError to refuse them.
+    """
+
+    path: str
+    schema: pa.Schema
+    table: Callable[[Sequence[bytes]], pa.Table]
+
+    @property
+    def full_schema(self) -> pa.Schema:
+        own = [("shard", pa.int32()), ("position", pa.int64()), ("num_bytes", pa.int64())]
+        return pa.schema([*own, *self.schema])
+
+
+class StageRecords(beam.DoFn):
+    """Record → StagedRecord, encoded."""
+
+    def __init__(self, folder: str, inline_bytes: int):
+        self._folder = folder
+        self._inline_bytes = inline_bytes
+        self._bytes = Metrics.distribution("probeline", "record_bytes")
+
+    def start_bundle(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        self._writer = ClaimWriter(self._folder, "records", self._inline_bytes)
+        self._staged: list[StagedRecord] = []
+
+    def process(
+        self,
+        record: Record,
+        timestamp: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+    ) -> Iterator[bytes]:
+        key, payload, attributes = record
+        self._bytes.update(len(payload))
+        self._staged.append(StagedRecord(key, self._writer.put(payload), attributes))
+        self._where = (timestamp, window)
+        is_large = self._writer.num_bytes >= STAGING_FILE_BYTES
+        if is_large or len(self._staged) >= _MAX_STAGED_IN_MEMORY:
+            yield from self._close()
+            self._open()
+
+    def _close(self) -> Iterator[bytes]:
+        self._writer.close()
+        for staged in self._staged:
+            yield staged.encode()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for value in self._close():
+            timestamp, window = self._where
+            yield WindowedValue(value, timestamp, [window])
+
+
+def shard_of(key: bytes, num_shards: int) -> int:
+    """Returns the shard of a key; the salt keeps it independent of other hashes of the key."""
+    digest = hashlib.blake2b(key, digest_size=8, person=b"shard").digest()
+    return int.from_bytes(digest, "big") % num_shards
+
+
+def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:
+    """Returns the name of a shard: runs of S and N in `template` become its numbers."""
+    name = template
+    for letter, number in (("S", shard), ("N", num_shards)):
+        width = template.count(letter)
+        name = name.replace(letter * width, f"{number:0{width}d}") if width else name
+    return f"{prefix}{name}{suffix}"
+
+
+class WriteShard(beam.DoFn):
+    """(shard, [StagedRecord]) → _Part: one file, written in the order of the keys."""
+
+    def __init__(self, target: "WriteShards"):
+        self._target = target
+        self._written = Metrics.counter("probeline", "records_written")
+
+    def setup(self) -> None:
+        self._reader = ClaimReader()
+
+    def teardown(self) -> None:
+        self._reader.close()
+
+    def process(
+        self, element: tuple[int, Iterable[bytes]], num_shards: int
+    ) -> Iterator[_Part]:
+        shard, values = element
+        staged = sorted(
+            (StagedRecord.decode(value) for value in values if value), key=StagedRecord.order
+        )
+        target = self._target
+        final_path = shard_path(
+            target.prefix, target.shard_name_template, target.suffix, shard, num_shards
+        )
+        temporary_path = unique_path(target.temp_folder, FileSystems.split(final_path)[1])
+        index_path = self._write_index(shard, staged)
+        num_bytes, checksum = self._write(temporary_path, staged)
+        self._written.inc(len(staged))
+        info = ShardInfo(final_path, shard, num_shards, len(staged), num_bytes, checksum)
+        yield _Part(temporary_path, index_path, info)
+
+    def _write(self, path: str, staged: Sequence[StagedRecord]) -> tuple[int, int]:
+        """Writes a shard; returns its size and checksum. Holds one record at a time."""
+        with _local_file(path) as local_path:
+            writer = self._target.framing.open_writer(local_path)
+            try:
+                for record in staged:
+                    writer.write(self._reader.read(record.payload))
+            finally:
+                writer.close()
+            return size_and_checksum(local_path)
+
+    def _write_index(self, shard: int, staged: Sequence[StagedRecord]) -> str | None:
+        index = self._target.index
+        if index is None:
+            return None
+        table = index.table([record.attributes for record in staged])
+        own = [
+            pa.array([shard] * len(staged), pa.int32()),
+            pa.array(range(len(staged)), pa.int64()),
+            pa.array([record.num_bytes for record in staged], pa.int64()),
+        ]
+        table = pa.Table.from_arrays([*own, *table.columns], schema=index.full_schema)
+        path = unique_path(self._target.temp_folder, f"index-{shard:05d}")
+        with explained_os_errors("write", path), create_file(path) as file:
+            pq.write_table(table, file)
+        return path
+
+
+class _local_file:  # noqa: N801
+    """A local file that is at `path`, wherever that is, once the block has ended well."""
+
+    def __init__(self, path: str):
+        self._path = path
+        self._folder: str | None = None
+
+    def __enter__(self) -> str:
+        if is_local(self._path):
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            return self._path
+        self._folder = tempfile.mkdtemp(prefix="probeline-")
+        return os.path.join(self._folder, "shard")
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
+        if self._folder is not None:
+            try:
+                if kind is None:
+                    with open(os.path.join(self._folder, "shard"), "rb") as source:
+                        with create_file(self._path) as target:
+                            shutil.copyfileobj(source, target, _COPY_BYTES)
+            finally:
+                shutil.rmtree(self._folder)
+
+
+def size_and_checksum(path: str) -> tuple[int, int]:
+    """Reads a file of any Beam filesystem in bounded memory."""
+    size = checksum = 0
+    opened = (
+        open(path, "rb")
+        if is_local(path)
+        else FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    )
+    with opened as file:
+        while block := file.read(_COPY_BYTES):
+            size += len(block)
+            checksum = crc32c(block, checksum)
+    return size, checksum
+
+
+class Finalise(beam.DoFn):
+    """Renames all parts and joins the index: an impulse → ShardInfo, shard by shard.
+
+    A part that is gone while its target has the right size and checksum has been renamed before,
+    by an attempt whose result was lost.
+    """
+
+    def __init__(self, index: RecordIndex | None):
+        self._index = index
+
+    def process(self, _: Any, parts: Iterable[_Part]) -> Iterator[ShardInfo]:
+        ordered = sorted((_Part(*part) for part in parts), key=lambda part: part.info.shard)
+        for part in ordered:
+            move(part.temporary_path, part.info.path, part.info.num_bytes, part.info.crc32c)
+        if self._index is not None:
+            self._join_index(ordered, self._index)
+        for part in ordered:
+            yield part.info
+
+    @staticmethod
+    def _join_index(parts: Sequence[_Part], index: RecordIndex) -> None:
+        folder, name = FileSystems.split(parts[0].temporary_path)[0], "index"
+        temporary_path = unique_path(folder, name)
+        with explained_os_errors("write", index.path):
+            with create_file(temporary_path) as file:
+                with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
+                    for part in parts:
+                        with FileSystems.open(part.index_path) as piece:
+                            table = pq.read_table(pa.PythonFile(piece, mode="r"))
+                        if table.num_rows:
+                            writer.write_table(table)
+        size, checksum = size_and_checksum(temporary_path)
+        move(temporary_path, index.path, size, checksum)
+
+
+def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
+    """Renames a file over whatever is there; does nothing if that has happened already."""
+    folder = FileSystems.split(target)[0]
+    with explained_os_errors("write", target):
+        if not FileSystems.exists(source):
+            if not FileSystems.exists(target) or size_and_checksum(target) != (
+                num_bytes,
+                checksum,
+            ):
+                raise ProbelineError(
+                    f"{source} is gone and {target} is not what it held: something else removes "
+                    "files from the output; run the command again"
+                )
+            return
+        if is_local(target):
+            os.makedirs(folder, exist_ok=True)
+            os.replace(source, target)
+            return
+        try:
+            FileSystems.rename([source], [target])
+        except BeamIOError as error:
+            raise OSError(f"cannot rename {source}: {error}") from error
+
+
+class WriteShards(beam.PTransform):
+    """StagedRecord, encoded → ShardInfo, each a file that is whole and has its final name.
+
+    Args:
+      prefix, suffix, shard_name_template: the parts of a shard's name.
+      framing: the file format.
+      temp_folder: a folder for this write alone, on the filesystem of `prefix`.
+      num_shards: a number; a PCollection of one number; or 0: as many as make shards of about
+        DEFAULT_SHARD_BYTES.
+      index: a Parquet file that lists the records, if wanted.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        suffix: str,
+        shard_name_template: str,
+        framing: Framing,
+        temp_folder: str,
+        num_shards: int | beam.PCollection = 0,
+        index: RecordIndex | None = None,
+    ):
+        super().__init__()
+        self.prefix, self.suffix = prefix, suffix
+        self.shard_name_template = shard_name_template
+        self.framing = framing
+        self.temp_folder = temp_folder
+        self.index = index
+        self._num_shards = num_shards
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers need the names, not the PCollection.
+        return {**self.__dict__, "_num_shards": None}
+
+    def expand(self, staged: beam.PCollection) -> beam.PCollection:
+        impulse = staged.pipeline | "Start" >> beam.Create([None])
+        num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
+        all_shards = impulse | "Every shard" >> beam.FlatMap(
+            lambda _, count: [(shard, b"") for shard in range(count)], num_shards
+        ).with_output_types(tuple[int, bytes])
+        assigned = staged | "Assign to shards" >> beam.Map(
+            lambda value, count: (shard_of(StagedRecord.decode(value).key, count), value),
+            num_shards,
+        ).with_output_types(tuple[int, bytes])
+        parts = (
+            (all_shards, assigned)
+            | "With empty shards" >> beam.Flatten()
+            | "Group by shard" >> beam.GroupByKey()
+            | "Write shard" >> beam.ParDo(WriteShard(self), num_shards)
+        )
+        return impulse | "Rename shards" >> beam.ParDo(
+            Finalise(self.index), beam.pvalue.AsList(parts)
+        )
+
+    def _counted_shards(self, staged: beam.PCollection) -> beam.PCollection:
+        if isinstance(self._num_shards, beam.PCollection):
+            return self._num_shards
+        if self._num_shards:
+            return staged.pipeline | "Number of shards" >> beam.Create([self._num_shards])
+        return (
+            staged
+            | "Size of each" >> beam.Map(lambda value: StagedRecord.decode(value).num_bytes)
+            | "Size of all" >> beam.CombineGlobally(sum)
+            | "Number of shards"
+            >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
+        )

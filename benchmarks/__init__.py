@@ -1,0 +1,1 @@
+"""Benchmarks: Probeline beside what one would otherwise write, on the same machine and data."""
