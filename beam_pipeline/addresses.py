@@ -262,9 +262,7 @@ def format_ipv4(values: np.ndarray) -> pa.StringArray:
     """Writes uint32 [n] IPv4 addresses as text; offsets and bytes are compact."""
     offsets, out = np.zeros(len(values) + 1, np.int32), np.empty(len(values) * 15 + 4, np.uint8)
     size = _format_ipv4(values, offsets, out)
-    return pa.StringArray.from_buffers(
-        len(values), pa.py_buffer(offsets), pa.py_buffer(out[:size])
-    )
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(out[:size]))
 
 
 def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:

@@ -108,7 +108,7 @@ class WriteToArrayRecord(beam.PTransform):
         parent = temp_location or FileSystems.split(file_path_prefix)[0] or "."
         self._temp_folder = FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}")
 
-    def expand(self, elements: beam.PCollection) -> beam.PCollection:
+    def expand(self, elements: beam.PCollection) -> Any:
         if not elements.is_bounded:
             raise ValueError("WriteToArrayRecord takes a bounded PCollection: its shards must end")
         shards = (
@@ -134,9 +134,7 @@ class WriteToArrayRecord(beam.PTransform):
         return shards
 
 
-def _encode(
-    element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None
-) -> Record:
+def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Record:
     payload = coder.encode(element)
     return Record(key(element) if key else content_key(payload), payload)
 
@@ -159,9 +157,7 @@ class ReadFromArrayRecord(beam.PTransform):
       validate: whether a pattern that matches nothing is an error when the pipeline is built.
     """
 
-    def __init__(
-        self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True
-    ):
+    def __init__(self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True):
         super().__init__()
         self._pattern = file_pattern
         self._coder = coder or coders.BytesCoder()
@@ -194,9 +190,7 @@ class _RecordRanges(beam.transforms.core.RestrictionProvider):
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return OffsetRestrictionTracker(restriction)
 
-    def split(
-        self, element: tuple[str, int], restriction: OffsetRange
-    ) -> Iterator[OffsetRange]:
+    def split(self, element: tuple[str, int], restriction: OffsetRange) -> Iterator[OffsetRange]:
         num_parts = max(1, element[1] // _SPLIT_BYTES)
         step = max(1, -(-restriction.size() // num_parts))
         yield from restriction.split(step, step)
@@ -211,7 +205,7 @@ class _ReadRecords(beam.DoFn):
     def process(
         self,
         element: tuple[str, int],
-        tracker: Any = beam.DoFn.RestrictionParam(_RecordRanges()),
+        tracker: Any = beam.DoFn.RestrictionParam(_RecordRanges()),  # noqa: B008
     ) -> Iterator[bytes]:
         path, num_bytes = element
         with _open_reader(path) as reader:

@@ -66,7 +66,7 @@ class Exploded(NamedTuple):
     empty_rows: np.ndarray  # int64 [k], the rows without pings: dead letters, 'no_results'
 
 
-class _BadLine(Exception):
+class _BadLineError(Exception):
     """A line is a dead letter; the message is its reason."""
 
 
@@ -113,7 +113,7 @@ def read_json(
     for line, text in enumerate(_lines(stream)):
         try:
             result, pings = _parse(line, text, src_names)
-        except _BadLine as bad:
+        except _BadLineError as bad:
             if text.strip():
                 bad_lines.append((line, str(bad), _excerpt(text)))
         else:
@@ -153,23 +153,23 @@ def _excerpt(text: bytes) -> str:
 def _parse(
     line: int, text: bytes, src_names: tuple[str, ...]
 ) -> tuple[_Result, list[float | None]]:
-    """Returns a line's result and the rtt of each ping, or raises _BadLine."""
+    """Returns a line's result and the rtt of each ping, or raises _BadLineError."""
     if len(text) > MAX_LINE_BYTES:
-        raise _BadLine("line_too_long")
+        raise _BadLineError("line_too_long")
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError:
-        raise _BadLine("json_invalid") from None
+        raise _BadLineError("json_invalid") from None
     if type(fields) is not dict:
-        raise _BadLine("json_not_an_object")
+        raise _BadLineError("json_not_an_object")
     # Firmware before 4460 gives no type.
     if fields.get("type", "ping") != "ping":
-        raise _BadLine("not_a_ping")
+        raise _BadLineError("not_a_ping")
     pings = fields.get("result")
     if pings is None or pings == []:
-        raise _BadLine("dns_error" if fields.get("dnserr") is not None else "no_results")
+        raise _BadLineError("dns_error" if fields.get("dnserr") is not None else "no_results")
     if type(pings) is not list:
-        raise _BadLine("wrong_type")
+        raise _BadLineError("wrong_type")
     result = _Result(
         line,
         len(pings),
@@ -188,9 +188,9 @@ def _event_time(timestamp: Any) -> int | None:
     if timestamp is None:
         return None
     if type(timestamp) is not int and type(timestamp) is not float:
-        raise _BadLine("wrong_type")
+        raise _BadLineError("wrong_type")
     if abs(timestamp) > _MAX_SECONDS:
-        raise _BadLine("event_time_out_of_range")
+        raise _BadLineError("event_time_out_of_range")
     return round(timestamp * _US_PER_S)
 
 
@@ -200,7 +200,7 @@ def _text(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
         if type(value) is str:
             return value
         if value is not None:
-            raise _BadLine("wrong_type")
+            raise _BadLineError("wrong_type")
     return None
 
 
@@ -209,28 +209,26 @@ def _ip_version(fields: dict[str, Any]) -> int | None:
     if version is None:
         return None
     if type(version) is not int:
-        raise _BadLine("wrong_type")
+        raise _BadLineError("wrong_type")
     if not -128 <= version <= 127:
-        raise _BadLine("ip_version_not_4_or_6")
+        raise _BadLineError("ip_version_not_4_or_6")
     return version
 
 
 def _rtt(ping: Any) -> float | None:
     if type(ping) is not dict:
-        raise _BadLine("wrong_type")
-    failure = ping.get("x")
-    if failure is None:
-        failure = ping.get("error")
-    if failure is not None:
+        raise _BadLineError("wrong_type")
+    if "x" in ping or "error" in ping:
+        failure = ping.get("x", ping.get("error"))
         if type(failure) is not str:
-            raise _BadLine("wrong_type")
+            raise _BadLineError("wrong_type")
         return _FAILED
     rtt = ping.get("rtt")
-    if rtt is None or type(rtt) is float:
+    if type(rtt) is float or rtt is None:
         return rtt
     if type(rtt) is int:
         return float(rtt)
-    raise _BadLine("wrong_type")
+    raise _BadLineError("wrong_type")
 
 
 def _to_batch(
@@ -355,7 +353,7 @@ def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Explod
     num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     parents = np.repeat(np.arange(len(lists)), num_pings)
     # `struct_field` gives null for the fields of a null entry, as `StructArray.field` would not.
-    timeout, error, rtt = (pc.struct_field(pc.list_flatten(lists), name) for name in _PING_FIELDS)
+    timeout, error, rtt = (pc.struct_field(lists.flatten(), name) for name in _PING_FIELDS)
     failed = pc.or_kleene(timeout, error).fill_null(False)
     rtt = pc.if_else(failed, pa.scalar(_FAILED, rtt.type), rtt)
     shared = [

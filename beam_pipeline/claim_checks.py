@@ -7,12 +7,11 @@ Payloads up to `inline_bytes` travel in the claim itself. A claim is bytes, so t
 shuffle with the cheapest coder that there is.
 """
 
-import io
 import os
 import struct
 import uuid
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 from apache_beam.io.filesystem import CompressionTypes
@@ -81,7 +80,7 @@ def unique_path(folder: str, name: str) -> str:
     return FileSystems.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
-def create_file(path: str) -> io.BufferedIOBase:
+def create_file(path: str) -> BinaryIO:
     """Opens a new file of any Beam filesystem for writing, byte for byte."""
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
@@ -94,7 +93,7 @@ class ClaimWriter:
         self.num_bytes = 0
         self._crc32c = 0
         self._inline_bytes = inline_bytes
-        self._file: io.BufferedIOBase | None = None
+        self._file: BinaryIO | None = None
 
     def put(self, payload: bytes | memoryview) -> Payload:
         """Stores a payload; what is returned may be emitted after `close` only."""
@@ -127,7 +126,7 @@ class ClaimReader:
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._streams: OrderedDict[str, io.BufferedIOBase] = OrderedDict()
+        self._streams: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def read(self, payload: Payload) -> bytes:
         """Returns the payload's bytes.
@@ -165,9 +164,7 @@ class ClaimReader:
     def _read_remote(self, payload: StoredPayload) -> bytes:
         stream = self._streams.get(payload.path)
         if stream is None:
-            stream = FileSystems.open(
-                payload.path, compression_type=CompressionTypes.UNCOMPRESSED
-            )
+            stream = FileSystems.open(payload.path, compression_type=CompressionTypes.UNCOMPRESSED)
             self._streams[payload.path] = stream
             if len(self._streams) > _MAX_OPEN_FILES:
                 self._streams.popitem(last=False)[1].close()

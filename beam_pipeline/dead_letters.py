@@ -36,12 +36,8 @@ def to_parquet(letters: Sequence[DeadLetter]) -> bytes:
 
 def to_table(letters: Sequence[DeadLetter]) -> pa.Table:
     """Returns the letters as a table of SCHEMA, long values cut at MAX_VALUE_CHARS."""
-    columns = list(zip(*letters, strict=True)) if letters else [(), (), (), ()]
-    columns[3] = [value[:MAX_VALUE_CHARS] for value in columns[3]]
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)],
-        schema=SCHEMA,
-    )
+    rows = [letter._replace(value=letter.value[:MAX_VALUE_CHARS])._asdict() for letter in letters]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def count_by_reason(letters: Iterable[DeadLetter]) -> dict[str, int]:

@@ -1,19 +1,19 @@
 """From units of work to rows: pre-group, GroupByKey on src_addr, bounded sort, stateful cut.
 
-  | Unit
-  v  PreGroup      reads, checks, sorts one chunk a probe; large chunks stay on storage
-  | (src_addr, chunk)                                    dead letters, counts -> UnitSummary
-  v  GroupByKey
-  | (src_addr, [chunk])
-  v  SortProbe     merges a probe's chunks in bounded memory
-  | CutRow, the probe's only one    | (src_addr, segment)
-  |                                 v  SplitRows, stateful, see `row_splitting`
-  |                                 | CutRow
+| Unit
+v  PreGroup      reads, checks, sorts one chunk a probe; large chunks stay on storage
+| (src_addr, chunk)                                    dead letters, counts -> UnitSummary
+v  GroupByKey
+| (src_addr, [chunk])
+v  SortProbe     merges a probe's chunks in bounded memory
+| CutRow, the probe's only one    | (src_addr, segment)
+|                                 v  SplitRows, stateful, see `row_splitting`
+|                                 | CutRow
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -28,7 +28,7 @@ from beam_pipeline.external_sort import ExternalSort, StoredRun
 from beam_pipeline.inputs import UNIT_ROWS, Piece, ReadOptions, Unit
 from beam_pipeline.measurements import Block
 from beam_pipeline.pregroup import pregroup
-from beam_pipeline.reading import UnreadableInput, read_piece
+from beam_pipeline.reading import UnreadableInputError, read_piece
 from beam_pipeline.row_codec import Encoding, RowKey, content_bytes, fit, surely_fits
 from beam_pipeline.row_splitting import CutRow, Segment, SplitRows, make_row
 from beam_pipeline.runs import WIDE
@@ -78,7 +78,9 @@ class PreGroup(beam.DoFn):
         self._read = Metrics.counter("probeline", "rows_read")
         self._chunk_bytes = Metrics.distribution("probeline", "chunk_bytes")
 
-    def process(self, unit: Unit) -> Iterator[tuple[str, bytes] | TaggedOutput[Literal["summary"], UnitSummary]]:
+    def process(
+        self, unit: Unit
+    ) -> Iterator[tuple[str, bytes] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_rows = 0
         letters = _LetterBox(unit.index, self._workspace)
@@ -110,7 +112,7 @@ class PreGroup(beam.DoFn):
             for batch in read_piece(piece, self._options):
                 letters.add(batch.letters)
                 yield batch.num_rows, batch.block
-        except UnreadableInput as error:
+        except UnreadableInputError as error:
             if not self._skip_bad_files:
                 raise error.as_error() from error
             letters.add([error.as_letter()])
@@ -173,9 +175,7 @@ class SortProbe(beam.DoFn):
 
     def setup(self) -> None:
         self._reader = ClaimReader()
-        self._sorter = ExternalSort(
-            self._workspace.below("runs"), self._reader, self._memory_bytes
-        )
+        self._sorter = ExternalSort(self._workspace.below("runs"), self._reader, self._memory_bytes)
 
     def teardown(self) -> None:
         self._reader.close()
@@ -207,8 +207,8 @@ class SortProbe(beam.DoFn):
         """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
         writer = ClaimWriter(self._workspace.below("segments"), "segments")
         closed: list[Segment] = []
-        seq = num_measurements = 0
-        for run in _pieces(blocks, self._segment_bytes):
+        num_measurements = 0
+        for seq, run in enumerate(_pieces(blocks, self._segment_bytes)):
             # The newest segment is held back: it may turn out to be the last one.
             if writer.num_bytes >= _SEGMENT_FILE_BYTES:
                 writer.close()
@@ -217,7 +217,6 @@ class SortProbe(beam.DoFn):
                 closed = closed[-1:]
             stored = StoredRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
             closed.append(Segment(seq, False, content_bytes(run, self._encoding), stored))
-            seq += 1
             num_measurements += len(run)
         writer.close()
         self._measurements.update(num_measurements)
@@ -247,7 +246,7 @@ class GroupedRows(NamedTuple):
 
 
 class GroupIntoRows(beam.PTransform):
-    """Unit → GroupedRows.
+    """Unit → GroupedRows, three PCollections.
 
     Rows of the two kinds stay apart, since joining them would make some runners hold them all.
     """
@@ -265,15 +264,15 @@ class GroupIntoRows(beam.PTransform):
         self._sort = SortProbe(workspace, encoding, max_row_bytes)
         self._split = SplitRows(encoding, max_row_bytes)
 
-    def expand(self, units: beam.PCollection) -> GroupedRows:
-        chunks, summaries = units | "Read, check and pre-group" >> beam.ParDo(
-            self._pregroup
-        ).with_outputs(PreGroup.SUMMARY, main="chunks")
-        single, segments = (
-            chunks
+    def expand(self, units: beam.PCollection) -> Any:
+        read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(
+            PreGroup.SUMMARY, main="chunks"
+        )
+        ordered = (
+            read.chunks
             | "Group by probe" >> beam.GroupByKey()
             | "Sort each probe"
             >> beam.ParDo(self._sort).with_outputs(SortProbe.SEGMENTS, main="rows")
         )
-        split = segments | "Cut rows" >> beam.ParDo(self._split)
-        return GroupedRows(single, split, summaries)
+        split = ordered.segments | "Cut rows" >> beam.ParDo(self._split)
+        return GroupedRows(ordered.rows, split, read.summary)

@@ -114,7 +114,7 @@ def _folder_as_glob(pattern: str) -> str:
 def open_input(path: str) -> BinaryIO:
     """Opens an input file of any Beam filesystem for reading, byte for byte."""
     if is_local(path):
-        return open(path, "rb")  # noqa: SIM115
+        return open(path, "rb")
     stream = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     return cast(BinaryIO, stream)
 
@@ -155,7 +155,7 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
     if input_format == "parquet" and options.input_format == "auto":
         input_format = "atlas_bigquery" if atlas.is_bigquery_export(schema) else "parquet"
     if input_format == "atlas_bigquery":
-        problem = atlas.bigquery_schema_problem(schema)
+        problem = atlas.bigquery_schema_problem(schema, options.atlas_source)
     else:
         problem = measurements.schema_problem(schema, options.names)
     if problem:

@@ -182,9 +182,7 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
     return AddressColumn(codes.to_numpy().astype(np.int32, copy=False), hi, lo), status
 
 
-def _check_addresses(
-    name: str, codes: np.ndarray, status: np.ndarray, reason: np.ndarray
-) -> None:
+def _check_addresses(name: str, codes: np.ndarray, status: np.ndarray, reason: np.ndarray) -> None:
     if status.min(initial=addresses.FAMILY_IPV4) >= addresses.FAMILY_IPV4:
         return
     by_entry = np.zeros(len(status), np.uint8)
@@ -227,6 +225,4 @@ def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | Non
             if name != "event_time":
                 raise ProbelineError(f"cannot write {name} as text: {error}") from error
             columns[name] = pc.cast(column.cast(pa.int64()), pa.string()).to_pylist()
-    return [
-        {name: columns[name][row] for name in COLUMNS} for row in range(some.num_rows)
-    ]
+    return [{name: columns[name][row] for name in COLUMNS} for row in range(some.num_rows)]

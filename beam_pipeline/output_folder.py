@@ -55,7 +55,7 @@ def taken(output: str, overwrite: bool) -> Iterator[str]:
 def _locked(temp: str) -> Iterator[None]:
     with explained_os_errors("write", temp):
         os.makedirs(temp, exist_ok=True)
-        lock = open(os.path.join(temp, _LOCK_NAME), "a+")  # noqa: SIM115
+        lock = open(os.path.join(temp, _LOCK_NAME), "a+")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

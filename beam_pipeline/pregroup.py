@@ -26,7 +26,9 @@ class Chunk(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _place(times, src_ranks, dst_codes, dst_hi, dst_lo, is_ipv4, rtts, narrow, narrow_at, wide, wide_at):  # noqa: E501
+def _place(
+    times, src_ranks, dst_codes, dst_hi, dst_lo, is_ipv4, rtts, narrow, narrow_at, wide, wide_at
+):
     """Writes each measurement behind those of the same probe that came before."""
     for row in range(len(times)):
         rank, dst = src_ranks[row], dst_codes[row]
@@ -72,9 +74,7 @@ def pregroup(blocks: Sequence[Block]) -> Iterator[Chunk]:
     src_hi, src_lo, tables = rank_sources(blocks)
     num_probes = len(src_hi)
     ranked = [table[block.src.codes] for table, block in zip(tables, blocks, strict=True)]
-    is_ipv4 = [
-        (block.dst.hi == 0) & (block.dst.lo >> np.uint64(32) == 0xFFFF) for block in blocks
-    ]
+    is_ipv4 = [(block.dst.hi == 0) & (block.dst.lo >> np.uint64(32) == 0xFFFF) for block in blocks]
     narrow_counts, wide_counts = np.zeros(num_probes, np.int64), np.zeros(num_probes, np.int64)
     for block, ranks, ipv4 in zip(blocks, ranked, is_ipv4, strict=True):
         counts = np.bincount(ranks, minlength=num_probes)

@@ -15,7 +15,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 
@@ -131,13 +130,17 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     )
     columns = [ids, names, row_index, counts, num_ipv6, num_failed, first, last]
     return pa.Table.from_arrays(
-        [pa.array(values, field.type) for values, field in zip(columns, _INDEX_SCHEMA, strict=True)],
+        [
+            pa.array(values, field.type)
+            for values, field in zip(columns, _INDEX_SCHEMA, strict=True)
+        ],
         schema=_INDEX_SCHEMA,
     )
 
 
-def count_shards(num_probes: int, num_bytes: int, options: DatasetOptions) -> int:
+def count_shards(probes_and_bytes: tuple[int, int], options: DatasetOptions) -> int:
     """Returns how many shards a split of that size gets; it follows from the data alone."""
+    num_probes, num_bytes = probes_and_bytes
     if options.num_shards:
         return options.num_shards
     by_probes = -(-num_probes // options.probes_per_shard)
@@ -185,16 +188,21 @@ def build(
         staged
         | "All rows" >> beam.Flatten()
         | "Split by probe"
-        >> beam.Partition(lambda value, _: _attributes(value)[0], len(manifest.SPLITS))
+        >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
     )
     shards = [
         part | f"Write {split}" >> _WriteSplit(split, output, run_folder, options)
         for split, part in zip(manifest.SPLITS, by_split, strict=True)
     ]
-    _ = pipeline | "Finish" >> beam.Create([None]) | "Commit the dataset" >> beam.ParDo(
-        Commit(output, run_folder, options, read_options, len(files)),
-        beam.pvalue.AsList(rows.summaries),
-        *[beam.pvalue.AsList(part) for part in shards],
+    _ = (
+        pipeline
+        | "Finish" >> beam.Create([None])
+        | "Commit the dataset"
+        >> beam.ParDo(
+            Commit(output, run_folder, options, read_options, len(files)),
+            beam.pvalue.AsList(rows.summaries),
+            *[beam.pvalue.AsList(part) for part in shards],
+        )
     )
 
 
@@ -212,11 +220,20 @@ def _units(
             pipeline
             | "Files" >> beam.Create(list(files))
             | "Spread files" >> beam.Reshuffle()
-            | "Look at files" >> beam.Map(lambda file: (0, inputs.inspect(*file, options)))
+            | "Look at files" >> beam.Map(_look_at, options)
             | "Gather files" >> beam.GroupByKey()
-            | "Plan units of work" >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(Unit)
+            | "Plan units of work"
+            >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(Unit)
         )
     return units | "Spread units" >> beam.Reshuffle()
+
+
+def _look_at(file: tuple[str, int], options: ReadOptions) -> tuple[int, InputFile]:
+    return 0, inputs.inspect(file[0], file[1], options)
+
+
+def _side(value: bytes, _: int) -> int:
+    return _attributes(value)[0]
 
 
 def _attributes(value: bytes) -> tuple[int, ...]:
@@ -233,13 +250,13 @@ class _WriteSplit(beam.PTransform):
         self._run_folder = run_folder
         self._options = options
 
-    def expand(self, staged: beam.PCollection) -> beam.PCollection:
-        num_shards = (
+    def expand(self, staged: beam.PCollection) -> Any:
+        num_shards: Any = (
             staged
             | "Probes and bytes" >> beam.Map(_probes_and_bytes)
             | "Add up" >> beam.CombineGlobally(_add_pairs)
             | "Number of shards"
-            >> beam.Map(lambda total, options: count_shards(*total, options), self._options)
+            >> beam.Map(count_shards, self._options)
         )
         index_path = FileSystems.join(self._folder, manifest.INDEX_NAME)
         return staged | WriteShards(

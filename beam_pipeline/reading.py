@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_pipeline import atlas, inputs
 from beam_pipeline.dead_letters import DeadLetter
@@ -29,7 +30,7 @@ class CheckedBatch(NamedTuple):
     letters: list[DeadLetter]
 
 
-class UnreadableInput(Exception):
+class UnreadableInputError(Exception):
     """A file that cannot be read (on): `row` is the first one that is missing."""
 
     def __init__(self, path: str, row: int, reason: str):
@@ -52,10 +53,10 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     """Yields all of a piece.
 
     Raises:
-      UnreadableInput: the file is damaged; what was yielded before stays right.
+      UnreadableInputError: the file is damaged; what was yielded before stays right.
     """
     if piece.problem:
-        raise UnreadableInput(piece.path, 0, piece.problem)
+        raise UnreadableInputError(piece.path, 0, piece.problem)
     readers = {
         "parquet": _read_parquet,
         "atlas_json": _read_atlas_json,
@@ -67,28 +68,26 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             yield batch
             row += batch.num_rows
     except (OSError, EOFError, pa.ArrowException) as error:
-        raise UnreadableInput(piece.path, row, " ".join(str(error).split())) from error
-
-
-def _batches(piece: Piece, names: list[str], addresses: list[str]) -> Iterator[pa.RecordBatch]:
-    if not piece.row_groups:
-        return
-    with inputs.open_parquet(piece.path, addresses) as file:
-        yield from file.iter_batches(
-            BATCH_ROWS, row_groups=list(piece.row_groups), columns=names, use_threads=False
-        )
+        raise UnreadableInputError(piece.path, row, " ".join(str(error).split())) from error
 
 
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
-    for raw in _batches(piece, list(names.values()), dictionaries):
-        batch = pa.RecordBatch.from_arrays(
-            [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
-        )
-        yield _checked(piece.path, batch, np.arange(row, row + batch.num_rows))
-        row += batch.num_rows
+    with inputs.open_parquet(piece.path, dictionaries) as file:
+        for raw in _batches(file, piece, list(names.values())):
+            batch = pa.RecordBatch.from_arrays(
+                [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
+            )
+            yield _checked(piece.path, batch, np.arange(row, row + batch.num_rows))
+            row += batch.num_rows
+
+
+def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    return file.iter_batches(
+        BATCH_ROWS, row_groups=list(piece.row_groups), columns=columns, use_threads=False
+    )
 
 
 def _checked(path: str, batch: pa.RecordBatch, rows: np.ndarray) -> CheckedBatch:
@@ -113,21 +112,19 @@ def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
                 yield CheckedBatch(len(bad), None, bad)
                 continue
             batch = _checked(piece.path, part.measurements, part.lines)
-            yield CheckedBatch(
-                batch.num_rows + len(bad), batch.block, bad + batch.letters
-            )
+            yield CheckedBatch(batch.num_rows + len(bad), batch.block, bad + batch.letters)
 
 
 def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     row = piece.first_row
-    for raw in _batches(piece, atlas.bigquery_columns(), []):
-        exploded = atlas.explode_bigquery(raw, options.atlas_source)
-        empty = [
-            DeadLetter(piece.path, row + parent, "no_results", "")
-            for parent in exploded.without_pings.tolist()
-        ]
-        batch = _checked(piece.path, exploded.measurements, row + exploded.parents)
-        yield CheckedBatch(
-            batch.num_rows + len(empty), batch.block, empty + batch.letters
-        )
-        row += raw.num_rows
+    with inputs.open_parquet(piece.path) as file:
+        columns = atlas.bigquery_columns(file.schema, options.atlas_source)
+        for raw in _batches(file, piece, columns):
+            exploded = atlas.explode_bigquery(raw, options.atlas_source)
+            empty = [
+                DeadLetter(piece.path, row + empty_row, "no_results", "")
+                for empty_row in exploded.empty_rows.tolist()
+            ]
+            batch = _checked(piece.path, exploded.measurements, row + exploded.rows)
+            yield CheckedBatch(batch.num_rows + len(empty), batch.block, empty + batch.letters)
+            row += raw.num_rows

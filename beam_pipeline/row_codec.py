@@ -101,9 +101,7 @@ def _padded(size: np.ndarray | int) -> np.ndarray | int:
     return (size + 7) // 8 * 8
 
 
-def arrow_measurements_bytes(
-    n: np.ndarray | int, text_bytes: np.ndarray | int
-) -> np.ndarray | int:
+def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
     """Returns the size of n measurements in arrow encoding whose addresses take `text_bytes`."""
     buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
     return _ARROW_OVERHEAD + buffers + _padded(n) + _padded(4 * n)
@@ -144,11 +142,12 @@ def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) 
         sizes = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run)))
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
-    count = int(np.searchsorted(record_bytes(sizes, src_addr), max_row_bytes, "right"))
+    sizes = np.asarray(record_bytes(sizes, src_addr))
+    count = int(np.searchsorted(sizes, max_row_bytes, "right"))
     if count == 0:
         raise ProbelineError(
-            f"one measurement of {src_addr} takes {int(record_bytes(sizes[0], src_addr))} bytes, "
-            f"over the limit of {max_row_bytes} bytes a row: raise --max_row_size_mb"
+            f"one measurement of {src_addr} takes {sizes[0]} bytes, over the limit of "
+            f"{max_row_bytes} bytes a row: raise --max_row_size_mb"
         )
     count = min(count, end)
     return RowStart(count, is_full=count < len(run))

@@ -97,9 +97,7 @@ class OpenRows:
         run = join([segment.run.load(self._reader) for segment in self.segments])
         start = 0
         while start < len(run):
-            count, is_full = fit(
-                run[start:], self._src_addr, self._encoding, self._max_row_bytes
-            )
+            count, is_full = fit(run[start:], self._src_addr, self._encoding, self._max_row_bytes)
             if not is_full and not is_last:
                 break
             yield make_row(RowKey(self._src_addr, self.row_index), run[start : start + count])
@@ -162,7 +160,7 @@ class SplitRows(beam.DoFn):
         if first_early.read() == expected + 1:
             ready += self._take_early(expected + 1, first_early, early)
         # Bags promise no order either: seq restores it.
-        held = sorted((Segment.decode(segment) for segment in open_segments.read()))
+        held = sorted(Segment.decode(segment) for segment in open_segments.read())
         rows = OpenRows(
             src_addr, held, row_index.read() or 0,
             self._encoding, self._max_row_bytes, self._reader,

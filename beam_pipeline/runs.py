@@ -151,9 +151,7 @@ def count_up_to(run: np.ndarray, last: np.void) -> int:
         (tied["dst_lo"] == last["dst_lo"]) & (tied["rtt"] <= last["rtt"])
     )
     if "dst_hi" in (run.dtype.names or ()):
-        before = (tied["dst_hi"] < last["dst_hi"]) | (
-            (tied["dst_hi"] == last["dst_hi"]) & before
-        )
+        before = (tied["dst_hi"] < last["dst_hi"]) | ((tied["dst_hi"] == last["dst_hi"]) & before)
     return start + int(np.count_nonzero(before))
 
 

@@ -182,7 +182,7 @@ class StageRecords(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for value in self._close():
             timestamp, window = self._where
-            yield WindowedValue(value, timestamp, [window])
+            yield WindowedValue(value, timestamp, (window,))
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
@@ -213,9 +213,7 @@ class WriteShard(beam.DoFn):
     def teardown(self) -> None:
         self._reader.close()
 
-    def process(
-        self, element: tuple[int, Iterable[bytes]], num_shards: int
-    ) -> Iterator[_Part]:
+    def process(self, element: tuple[int, Iterable[bytes]], num_shards: int) -> Iterator[_Part]:
         shard, values = element
         staged = sorted(
             (StagedRecord.decode(value) for value in values if value), key=StagedRecord.order
@@ -392,7 +390,7 @@ class WriteShards(beam.PTransform):
         # Workers need the names, not the PCollection.
         return {**self.__dict__, "_num_shards": None}
 
-    def expand(self, staged: beam.PCollection) -> beam.PCollection:
+    def expand(self, staged: beam.PCollection) -> Any:
         impulse = staged.pipeline | "Start" >> beam.Create([None])
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
         all_shards = impulse | "Every shard" >> beam.FlatMap(
@@ -412,7 +410,7 @@ class WriteShards(beam.PTransform):
             Finalise(self.index), beam.pvalue.AsList(parts)
         )
 
-    def _counted_shards(self, staged: beam.PCollection) -> beam.PCollection:
+    def _counted_shards(self, staged: beam.PCollection) -> Any:
         if isinstance(self._num_shards, beam.PCollection):
             return self._num_shards
         if self._num_shards:
@@ -421,6 +419,5 @@ class WriteShards(beam.PTransform):
             staged
             | "Size of each" >> beam.Map(lambda value: StagedRecord.decode(value).num_bytes)
             | "Size of all" >> beam.CombineGlobally(sum)
-            | "Number of shards"
-            >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
+            | "Number of shards" >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
         )

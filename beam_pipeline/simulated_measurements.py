@@ -75,11 +75,13 @@ def _regular_ticks(pairs: Pairs, begin_us: int, end_us: int) -> tuple[Ints, Ints
     num_ticks = (np.ceil(end_us / 1e6 * pairs.rate_hz - pairs.phase) - first).astype(np.int64)
     active = np.flatnonzero(num_ticks)
     num_ticks = num_ticks[active]
-    first_us = (first[active] + pairs.phase[active]) / pairs.rate_hz[active] * 1e6
     interval_us = 1e6 / pairs.rate_hz[active]
     row = np.repeat(np.arange(len(active)), num_ticks)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(num_ticks) - num_ticks, num_ticks)
-    return active[row], (first_us[row] + nth * interval_us[row]).astype(np.int64)
+    # From n itself, not from the slice's first tick: rounding, too, is the same in any slicing.
+    pair = active[row]
+    tick_us = (first[pair] + nth + pairs.phase[pair]) * interval_us[row]
+    return pair, tick_us.astype(np.int64)
 
 
 def _silent(

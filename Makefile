@@ -1,0 +1,42 @@
+# make demo · make test · make bench: each makes .venv itself if it is not there.
+PYTHON ?= python3.12
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO ?= demo
+
+.PHONY: setup demo test test-slow test-all quality format bench clean
+
+setup: $(VENV)/.ready
+
+# pip is asked for what setup.py names; requirements.txt pins what it gets.
+$(VENV)/.ready: setup.py requirements.txt
+	@scripts/make_venv.sh "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: setup
+	@$(BIN)/python scripts/demo.py $(DEMO)
+
+test: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow tests
+
+quality: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --warnings
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# SIZES="1m 10m 100m" ROUNDS=3 make bench
+SIZES ?= 1m 10m
+ROUNDS ?= 3
+bench: setup
+	$(BIN)/python -m benchmarks.grouping --sizes $(SIZES) --rounds $(ROUNDS)
+	$(BIN)/python -m benchmarks.table
+
+clean:
+	rm -rf $(VENV) $(DEMO) .engines build *.egg-info

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Builds Beam's Prism runner into .engines/ with Go: build_prism.sh VERSION
+# A lock lets parallel test processes share one build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p .engines
+exec 9>.engines/prism.lock
+flock 9
+[ -x .engines/prism ] || GOBIN="$PWD/.engines" go install "github.com/apache/beam/sdks/v2/go/cmd/prism@$1"

@@ -1,0 +1,52 @@
+"""Packaging of Probeline; Dataflow workers install it with --setup_file=./setup.py."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "beam_pipeline/__init__.py").read_text())[1]  # type: ignore[index]
+
+setup(
+    name="probeline",
+    version=VERSION,
+    description="Ping measurements in Parquet to probe rows in ArrayRecord, for transformers",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.12,<3.14",
+    packages=find_packages(include=["beam_pipeline*", "training*"]),
+    # Each with its reason; the upper bound is the next version that may break it.
+    install_requires=[
+        "apache-beam>=2.77,<3",  # the pipeline
+        "array-record>=0.8.1,<0.9",  # the shards
+        "google-crc32c>=1.5,<2",  # the checksum that GCS keeps of every object
+        "numba>=0.61,<1",  # addresses, sorting
+        "numpy>=2,<3",
+        "orjson>=3.10,<4",  # RIPE Atlas results, the manifest
+        "pyarrow>=18,<27",  # Parquet, the bytes of a row
+        "rich>=13,<16",  # progress, tables
+    ],
+    extras_require={
+        "gcp": ["apache-beam[gcp]>=2.77,<3"],  # gs://, Dataflow
+        "training": ["grain>=0.2.18,<0.3", "jax>=0.8,<0.12"],
+        "tpu": ["jax[tpu]>=0.8,<0.12"],
+        "dev": [
+            "duckdb>=1.4,<3",  # a peer in benchmarks/
+            "hypothesis>=6.100,<7",
+            "polars>=1.30,<3",  # a peer in benchmarks/
+            "psutil>=6,<8",  # CPU and memory in benchmarks/ and in tests of memory
+            "pyright==1.1.414",  # another version may find more
+            "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
+            "ripe.atlas.sagan>=2,<3",  # the oracle for RIPE Atlas results (GPL, tests only)
+            "ruff==0.17.5",  # another version may format otherwise
+        ],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering",
+    ],
+)
