@@ -8,6 +8,7 @@ library's `ipaddress`, which decides. Text is written as RFC 5952 wants it.
 
 import hashlib
 import ipaddress
+import socket
 
 import numpy as np
 import pyarrow as pa
@@ -287,7 +288,8 @@ def ipv4_text_lengths(values):
 
 def packed(address: str) -> bytes:
     """Returns the 4 or 16 bytes of a canonical address, in network order."""
-    return ipaddress.ip_address(address).packed
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.inet_pton(family, address)
 
 
 def src_id(address: str) -> int:

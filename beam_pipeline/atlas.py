@@ -47,6 +47,7 @@ _DST_NAMES = ("dst_addr", "addr")
 _SRC_NAMES = {"from": ("from",), "src_addr": ("src_addr", "srcaddr")}
 _BIGQUERY_SRC_NAMES = {"from": "synth_addr", "src_addr": "src_addr"}
 _PING_FIELDS = ("timeout", "error", "rtt")
+_PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
 
 
 class JsonBatch(NamedTuple):
@@ -289,11 +290,10 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
     """
     wanted = {"start_time", _BIGQUERY_SRC_NAMES[atlas_source], "dst_addr", "af"}
     paths = [schema.column(i).path for i in range(len(schema))]
-    parts = [(path, path.split(".")) for path in paths]
     return [
         path
-        for path, names in parts
-        if path in wanted or (names[0] == "pings" and names[-1] in _PING_FIELDS)
+        for path in paths
+        if path in wanted or (path.startswith("pings.") and path.endswith(_PING_PATHS))
     ]
 
 
@@ -310,8 +310,9 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
         count = len(schema.get_all_field_indices(name))
         if count != 1:
             return (
-                f"has {count or 'no'} columns {name!r} (it has {', '.join(schema.names)}); export "
-                f"start_time, {src_name}, dst_addr, af and pings of ripencc-atlas.measurements.ping"
+                f"must have one column {name!r} and has {count} (of {', '.join(schema.names)}); "
+                f"export start_time, {src_name}, dst_addr, af and pings of the table "
+                "ripencc-atlas.measurements.ping"
             )
         dtype = schema.field(name).type
         if name == "pings":
@@ -353,7 +354,8 @@ def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Explod
     num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     parents = np.repeat(np.arange(len(lists)), num_pings)
     # `struct_field` gives null for the fields of a null entry, as `StructArray.field` would not.
-    timeout, error, rtt = (pc.struct_field(lists.flatten(), name) for name in _PING_FIELDS)
+    pings = lists.flatten()
+    timeout, error, rtt = (pc.struct_field(pings, name) for name in _PING_FIELDS)
     failed = pc.or_kleene(timeout, error).fill_null(False)
     rtt = pc.if_else(failed, pa.scalar(_FAILED, rtt.type), rtt)
     shared = [

@@ -43,12 +43,16 @@ _CURES = {
 }
 
 
+def explained(action: str, path: str, error: OSError) -> ProbelineError:
+    """Returns an OSError as one line: `cannot action path: reason; cure`."""
+    cure = _CURES.get(error.errno or 0, "check the path and the storage behind it")
+    return ProbelineError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
+
+
 @contextmanager
 def explained_os_errors(action: str, path: str) -> Iterator[None]:
-    """Turns an OSError raised inside into one line: `action path: reason; cure`."""
+    """Raises an OSError from inside as `explained`."""
     try:
         yield
     except OSError as error:
-        cure = _CURES.get(error.errno or 0, "check the path and the storage behind it")
-        reason = error.strerror or str(error)
-        raise ProbelineError(f"cannot {action} {path}: {reason}; {cure}") from error
+        raise explained(action, path, error) from error

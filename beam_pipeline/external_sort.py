@@ -125,7 +125,8 @@ class ExternalSort:
 
     def _merge_stored(self, runs: Sequence[StoredRun]) -> Iterator[np.ndarray]:
         any_wide = any(run.is_wide for run in runs)
-        block_bytes = max(self._memory_bytes // max(1, len(runs)), WIDE.itemsize)
+        # What is merged is copied twice; half of the memory keeps that within bounds.
+        block_bytes = max(self._memory_bytes // 2 // max(1, len(runs)), WIDE.itemsize)
         heads = [_Head(run, self._reader, block_bytes, any_wide) for run in runs]
         while heads := [head for head in heads if head.fill()]:
             unread = [head.last for head in heads if not head.is_at_end]

@@ -33,7 +33,7 @@ from beam_pipeline.row_codec import Encoding, RowKey, content_bytes, fit, surely
 from beam_pipeline.row_splitting import CutRow, Segment, SplitRows, make_row
 from beam_pipeline.runs import WIDE
 
-SORT_MEMORY_BYTES = 64 << 20
+SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
 _MAX_LETTERS_IN_MEMORY = 20_000
@@ -76,7 +76,7 @@ class PreGroup(beam.DoFn):
         self._skip_bad_files = skip_bad_files
         self._unit_rows = UNIT_ROWS
         self._read = Metrics.counter("probeline", "rows_read")
-        self._chunk_bytes = Metrics.distribution("probeline", "chunk_bytes")
+        self._chunks = Metrics.counter("probeline", "chunks")
 
     def process(
         self, unit: Unit
@@ -123,13 +123,20 @@ class PreGroup(beam.DoFn):
         writer = ClaimWriter(
             self._workspace.below("chunks"), f"unit-{unit:06d}", self._workspace.inline_bytes
         )
+        grouped = pregroup(blocks)
         chunks = []
-        for src_addr, run in pregroup(blocks):
-            payload = writer.put(memoryview(run).cast("B"))
-            self._chunk_bytes.update(run.nbytes)
-            chunks.append((src_addr, StoredRun(run.dtype == WIDE, payload)))
+        for records, bounds in (
+            (grouped.narrow, grouped.narrow_bounds),
+            (grouped.wide, grouped.wide_bounds),
+        ):
+            in_bytes = (bounds * records.itemsize).tolist()
+            payloads = writer.put_parts(memoryview(records.view(np.uint8)), in_bytes)
+            for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True):
+                if payload:  # not every probe has records of both kinds
+                    chunks.append((src_addr, StoredRun(records.dtype == WIDE, payload).encode()))
         writer.close()
-        return [(src_addr, run.encode()) for src_addr, run in chunks]
+        self._chunks.inc(len(chunks))
+        return chunks
 
 
 class _LetterBox:

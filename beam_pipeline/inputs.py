@@ -132,9 +132,7 @@ def open_decompressed(path: str) -> BinaryIO:
 def open_parquet(path: str, dictionary_columns: list[str] | None = None) -> pq.ParquetFile:
     """Opens a Parquet file of any Beam filesystem, some columns to be read as dictionaries."""
     source = path if is_local(path) else pa.PythonFile(open_input(path), mode="r")
-    return pq.ParquetFile(
-        source, read_dictionary=dictionary_columns, memory_map=is_local(path), pre_buffer=False
-    )
+    return pq.ParquetFile(source, read_dictionary=dictionary_columns, pre_buffer=False)
 
 
 def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:

@@ -9,6 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +27,7 @@ from beam_pipeline.external_sort import as_run
 from beam_pipeline.grouping import GroupIntoRows, UnitSummary, Workspace
 from beam_pipeline.inputs import InputFile, ReadOptions, Unit, plan_units
 from beam_pipeline.manifest import Counts, Manifest, Shard, Split
-from beam_pipeline.row_codec import Encoding, count_ipv6, encode_row
+from beam_pipeline.row_codec import Encoding, RowKey, count_ipv6, encode_row
 from beam_pipeline.row_splitting import CutRow
 from beam_pipeline.sharded_write import (
     Record,
@@ -39,11 +40,13 @@ from beam_pipeline.sharded_write import (
     size_and_checksum,
 )
 
-MAX_SHARD_BYTES = 512 << 20
+# Counted on runs, 16 or 28 bytes a measurement: a record is up to twice that.
+MAX_SHARD_RUN_BYTES = 256 << 20
 # src_id and row_index, big-endian, so that the order of bytes is the order of numbers.
 _KEY = struct.Struct(">qi")
-# split, row_index, n, IPv6 destinations, failed, first and last timestamp; src_addr follows.
-_ATTRIBUTES = struct.Struct("<BiiiiQQ")
+# split, is_wide, row_index, n, number of IPv6 destinations, of failed pings, first and last
+# timestamp; src_addr follows.
+_ATTRIBUTES = struct.Struct("<B?iiiiQQ")
 _INDEX_SCHEMA = pa.schema(
     [
         ("src_id", pa.int64()),
@@ -89,12 +92,13 @@ def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:
     return int(int.from_bytes(digest, "big") >= train_ratio * 2.0**64)
 
 
-def encode(row: CutRow, options: DatasetOptions) -> Record:
-    """Returns the record of a row, with the key and attributes that place and describe it."""
-    run = as_run(row.is_wide, row.data).copy()
+def describe(row: CutRow, options: DatasetOptions) -> Record:
+    """Returns a row as it is staged: its run, and the key and attributes that place it."""
+    run = as_run(row.is_wide, row.data)
     src_addr, row_index = row.key
     attributes = _ATTRIBUTES.pack(
         split_of(src_addr, options.train_ratio, options.split_seed),
+        row.is_wide,
         row_index,
         len(run),
         count_ipv6(run),
@@ -102,11 +106,16 @@ def encode(row: CutRow, options: DatasetOptions) -> Record:
         int(run["event_time"][0]),
         int(run["event_time"][-1]),
     )
-    return Record(
-        _KEY.pack(addresses.src_id(src_addr), row_index),
-        encode_row(run, row.key, options.measurement_encoding),
-        attributes + src_addr.encode(),
-    )
+    key = _KEY.pack(addresses.src_id(src_addr), row_index)
+    return Record(key, row.data, attributes + src_addr.encode())
+
+
+def encode(data: bytes, attributes: bytes, encoding: Encoding) -> bytes:
+    """Returns the record of a staged row."""
+    _, is_wide, row_index, *_ = _ATTRIBUTES.unpack_from(attributes)
+    src_addr = attributes[_ATTRIBUTES.size :].decode()
+    # A copy, since the kernels are compiled for arrays that may be written to.
+    return encode_row(as_run(is_wide, data).copy(), RowKey(src_addr, row_index), encoding)
 
 
 def index_table(attributes: Sequence[bytes]) -> pa.Table:
@@ -118,15 +127,15 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     lines = [_ATTRIBUTES.unpack_from(line) for line in attributes]
     names = [line[_ATTRIBUTES.size :].decode() for line in attributes]
     ids = [addresses.src_id(name) for name in names]
-    rows = [(src_id, line[1]) for src_id, line in zip(ids, lines, strict=True)]
+    rows = [(src_id, line[2]) for src_id, line in zip(ids, lines, strict=True)]
     for at in range(1, len(rows)):
         if rows[at] == rows[at - 1]:
             raise ProbelineError(
                 f"probes {names[at - 1]} and {names[at]} have the same src_id {ids[at]}: "
                 "leave one of them out of the input"
             )
-    _, row_index, counts, num_ipv6, num_failed, first, last = (
-        zip(*lines, strict=True) if lines else [()] * 7
+    _, _, row_index, counts, num_ipv6, num_failed, first, last = (
+        zip(*lines, strict=True) if lines else [()] * 8
     )
     columns = [ids, names, row_index, counts, num_ipv6, num_failed, first, last]
     return pa.Table.from_arrays(
@@ -144,7 +153,7 @@ def count_shards(probes_and_bytes: tuple[int, int], options: DatasetOptions) -> 
     if options.num_shards:
         return options.num_shards
     by_probes = -(-num_probes // options.probes_per_shard)
-    return max(1, by_probes, -(-num_bytes // MAX_SHARD_BYTES))
+    return max(1, by_probes, -(-num_bytes // MAX_SHARD_RUN_BYTES))
 
 
 def library_versions() -> dict[str, str]:
@@ -180,15 +189,14 @@ def build(
     stage = StageRecords(workspace.below("records"), inline_bytes)
     staged = [
         kind
-        | f"Encode {name}" >> beam.Map(encode, options).with_output_types(Record)
+        | f"Describe {name}" >> beam.Map(describe, options).with_output_types(Record)
         | f"Stage {name}" >> beam.ParDo(stage).with_output_types(bytes)
         for name, kind in (("single rows", rows.single), ("split rows", rows.split))
     ]
     by_split = (
         staged
         | "All rows" >> beam.Flatten()
-        | "Split by probe"
-        >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
+        | "Split by probe" >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
     )
     shards = [
         part | f"Write {split}" >> _WriteSplit(split, output, run_folder, options)
@@ -255,8 +263,7 @@ class _WriteSplit(beam.PTransform):
             staged
             | "Probes and bytes" >> beam.Map(_probes_and_bytes)
             | "Add up" >> beam.CombineGlobally(_add_pairs)
-            | "Number of shards"
-            >> beam.Map(count_shards, self._options)
+            | "Number of shards" >> beam.Map(count_shards, self._options)
         )
         index_path = FileSystems.join(self._folder, manifest.INDEX_NAME)
         return staged | WriteShards(
@@ -267,11 +274,12 @@ class _WriteSplit(beam.PTransform):
             temp_folder=f"{self._run_folder}/{self._split}",
             num_shards=num_shards,
             index=RecordIndex(index_path, _INDEX_SCHEMA, index_table),
+            encode=partial(encode, encoding=self._options.measurement_encoding),
         )
 
 
 def _probes_and_bytes(value: bytes) -> tuple[int, int]:
-    return int(_attributes(value)[1] == 0), StagedRecord.decode(value).num_bytes
+    return int(_attributes(value)[2] == 0), StagedRecord.decode(value).num_bytes
 
 
 def _add_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:

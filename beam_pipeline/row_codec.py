@@ -17,7 +17,7 @@ validity bitmaps or slice offsets.
 
 import struct
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -104,7 +104,7 @@ def _padded(size: np.ndarray | int) -> np.ndarray | int:
 def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
     """Returns the size of n measurements in arrow encoding whose addresses take `text_bytes`."""
     buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
-    return _ARROW_OVERHEAD + buffers + _padded(n) + _padded(4 * n)
+    return _overheads()[0] + buffers + _padded(n) + _padded(4 * n)
 
 
 def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
@@ -116,7 +116,7 @@ def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
 
 def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndarray | int:
     """Returns the size of the whole record around measurements of that many bytes."""
-    return _RECORD_OVERHEAD + _padded(measurements_bytes) + _padded(len(src_addr))
+    return _overheads()[1] + _padded(measurements_bytes) + _padded(len(src_addr))
 
 
 class RowStart(NamedTuple):
@@ -132,8 +132,9 @@ def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) 
     Raises:
       ProbelineError: not even one measurement fits.
     """
-    # No measurement takes less than 9 bytes, so the rest cannot matter.
-    run = run[: max_row_bytes // 9 + 1]
+    # The smallest measurement takes that much, so what lies behind cannot matter.
+    smallest = 24 if encoding == "arrow" else 10
+    run = run[: max_row_bytes // smallest + 1]
     counts = np.arange(1, len(run) + 1)
     end = len(run)
     if encoding == "arrow":
@@ -267,15 +268,13 @@ def _encode_record(measurements: bytes, run: np.ndarray, key: RowKey) -> bytes:
     return b"".join((_RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
 
 
+@cache
 def _overheads() -> tuple[int, int]:
     """Measures what Arrow's framing adds to the padded buffers; it does not depend on values."""
     run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
     measurements = len(_encode_arrow(run))
     record = len(_encode_record(b"\0" * 8, run, RowKey("10.0.0.1", 0)))
     return measurements - (8 + 8 + 8 + 8 + 8), record - (8 + 8)
-
-
-_ARROW_OVERHEAD, _RECORD_OVERHEAD = _overheads()
 
 
 # --- decoding -----------------------------------------------------------------------------------

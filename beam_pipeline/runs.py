@@ -128,9 +128,11 @@ def widen(run: np.ndarray) -> np.ndarray:
 
 def join(runs: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenates runs of one probe, widened if any of them is wide."""
-    if len(runs) > 1 and any(run.dtype != runs[0].dtype for run in runs):
+    if any(run.dtype != runs[0].dtype for run in runs):
         runs = [widen(run) for run in runs]
-    return runs[0].copy() if len(runs) == 1 else np.concatenate(runs)
+    # As plain bytes: numpy is slow to agree with itself on equal record types.
+    joined = np.concatenate([np.ascontiguousarray(run).view(np.uint8) for run in runs])
+    return joined.view(runs[0].dtype)
 
 
 def merge(runs: Sequence[np.ndarray]) -> np.ndarray:

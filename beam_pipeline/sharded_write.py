@@ -223,34 +223,45 @@ class WriteShard(beam.DoFn):
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
         temporary_path = unique_path(target.temp_folder, FileSystems.split(final_path)[1])
-        index_path = self._write_index(shard, staged)
-        num_bytes, checksum = self._write(temporary_path, staged)
+        lines = (
+            target.index.table([record.attributes for record in staged]) if target.index else None
+        )
+        record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
+        index_path = self._write_index(shard, lines, record_bytes) if lines is not None else None
         self._written.inc(len(staged))
         info = ShardInfo(final_path, shard, num_shards, len(staged), num_bytes, checksum)
         yield _Part(temporary_path, index_path, info)
 
-    def _write(self, path: str, staged: Sequence[StagedRecord]) -> tuple[int, int]:
-        """Writes a shard; returns its size and checksum. Holds one record at a time."""
+    def _write(
+        self, path: str, staged: Sequence[StagedRecord]
+    ) -> tuple[list[int], tuple[int, int]]:
+        """Writes a shard, one record in memory at a time.
+
+        Returns:
+          The size of each record; the size and checksum of the file.
+        """
+        encode = self._target.encode
+        record_bytes = []
         with _local_file(path) as local_path:
             writer = self._target.framing.open_writer(local_path)
             try:
                 for record in staged:
-                    writer.write(self._reader.read(record.payload))
+                    data = self._reader.read(record.payload)
+                    data = encode(data, record.attributes) if encode else data
+                    writer.write(data)
+                    record_bytes.append(len(data))
             finally:
                 writer.close()
-            return size_and_checksum(local_path)
+            return record_bytes, size_and_checksum(local_path)
 
-    def _write_index(self, shard: int, staged: Sequence[StagedRecord]) -> str | None:
-        index = self._target.index
-        if index is None:
-            return None
-        table = index.table([record.attributes for record in staged])
+    def _write_index(self, shard: int, lines: pa.Table, record_bytes: list[int]) -> str:
         own = [
-            pa.array([shard] * len(staged), pa.int32()),
-            pa.array(range(len(staged)), pa.int64()),
-            pa.array([record.num_bytes for record in staged], pa.int64()),
+            pa.array([shard] * len(record_bytes), pa.int32()),
+            pa.array(range(len(record_bytes)), pa.int64()),
+            pa.array(record_bytes, pa.int64()),
         ]
-        table = pa.Table.from_arrays([*own, *table.columns], schema=index.full_schema)
+        assert self._target.index is not None
+        table = pa.Table.from_arrays([*own, *lines.columns], schema=self._target.index.full_schema)
         path = unique_path(self._target.temp_folder, f"index-{shard:05d}")
         with explained_os_errors("write", path), create_file(path) as file:
             pq.write_table(table, file)
@@ -366,6 +377,8 @@ class WriteShards(beam.PTransform):
       num_shards: a number; a PCollection of one number; or 0: as many as make shards of about
         DEFAULT_SHARD_BYTES.
       index: a Parquet file that lists the records, if wanted.
+      encode: makes the record of a staged payload and its attributes, if they are not the same:
+        what is staged may be smaller, and the shards' writers share the work.
     """
 
     def __init__(
@@ -377,6 +390,7 @@ class WriteShards(beam.PTransform):
         temp_folder: str,
         num_shards: int | beam.PCollection = 0,
         index: RecordIndex | None = None,
+        encode: Callable[[bytes, bytes], bytes] | None = None,
     ):
         super().__init__()
         self.prefix, self.suffix = prefix, suffix
@@ -384,6 +398,7 @@ class WriteShards(beam.PTransform):
         self.framing = framing
         self.temp_folder = temp_folder
         self.index = index
+        self.encode = encode
         self._num_shards = num_shards
 
     def __getstate__(self) -> dict[str, Any]:

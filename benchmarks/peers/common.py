@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _FIXED_BYTES = 8 + 4 + 1 + 4  # of one measurement: time, text offset, version, rtt
 _LONGEST_ADDRESS = 39
 _FRAME_BYTES = 4096  # more than Arrow's messages, padding and the record's other columns take
+_MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # some 8 MiB until encoded
 _SPLITS = ("train", "test")
 
 
@@ -67,6 +69,14 @@ def src_id(src_addr: str) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+class Row(NamedTuple):
+    """What becomes one record."""
+
+    src_addr: str
+    row_index: int
+    measurements: pa.RecordBatch
+
+
 class Shards:
     """One ArrayRecord file a split; a probe's split follows from a hash of its address."""
 
@@ -79,10 +89,11 @@ class Shards:
             path = folder / f"{split}_shard_{shard}.arrayrecord"
             self._writers[split] = ArrayRecordWriter(str(path), args.array_record_options)
 
-    def write(self, src_addr: str, record: bytes) -> None:
-        salted = hashlib.blake2b(src_addr.encode(), digest_size=8, key=b"split").digest()
-        is_train = int.from_bytes(salted, "big") / 2**64 < self._train_ratio
-        self._writers["train" if is_train else "test"].write(record)
+    def write(self, rows: list[Row]) -> None:
+        for row, record in zip(rows, encode(rows), strict=True):
+            salted = hashlib.blake2b(row.src_addr.encode(), digest_size=8, key=b"split").digest()
+            is_train = int.from_bytes(salted, "big") / 2**64 < self._train_ratio
+            self._writers["train" if is_train else "test"].write(record)
 
     def close(self) -> None:
         for writer in self._writers.values():
@@ -93,9 +104,16 @@ def write_ordered(batches: Iterable[pa.RecordBatch], args: argparse.Namespace) -
     """Writes all of a stream that is sorted by src_addr, event_time and the other columns."""
     max_row_bytes = int(args.max_row_size_mb * 2**20)
     shards = Shards(args)
+    rows: list[Row] = []
+    num_waiting = 0
     for src_addr, parts in _probes(batches):
-        for record in records(src_addr, parts, max_row_bytes):
-            shards.write(src_addr, record)
+        for row in cut(src_addr, parts, max_row_bytes):
+            rows.append(row)
+            num_waiting += row.measurements.num_rows
+            if len(rows) == _MAX_WAITING_ROWS or num_waiting >= _MAX_WAITING_MEASUREMENTS:
+                shards.write(rows)
+                rows, num_waiting = [], 0
+    shards.write(rows)
     shards.close()
 
 
@@ -140,15 +158,13 @@ def _measurements(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
 
 
-def records(
-    src_addr: str, parts: list[pa.RecordBatch], max_row_bytes: int
-) -> Iterator[bytes]:
-    """Yields a probe's records, each as full as `max_row_bytes` (less a page) allows."""
+def cut(src_addr: str, parts: list[pa.RecordBatch], max_row_bytes: int) -> Iterator[Row]:
+    """Yields a probe's rows, each as full as `max_row_bytes` (less a page) allows."""
     run = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
     start = row_index = 0
     while start < run.num_rows:
         count = _fitting(run, start, max_row_bytes - _FRAME_BYTES)
-        yield _record(src_addr, row_index, run.slice(start, count))
+        yield Row(src_addr, row_index, run.slice(start, count))
         start, row_index = start + count, row_index + 1
 
 
@@ -165,25 +181,29 @@ def _fitting(run: pa.RecordBatch, start: int, num_bytes: int) -> int:
     return max(int(np.searchsorted(sizes, num_bytes, "right")) - 1, 1)
 
 
-def _record(src_addr: str, row_index: int, measurements: pa.RecordBatch) -> bytes:
-    # A slice is written as if it stood alone: IPC leaves out what lies around it.
-    stream = b"".join(
-        (_MEASUREMENTS_HEAD, memoryview(measurements.serialize()), _END_OF_STREAM)
-    )
-    times = measurements.column("event_time")
-    first, last = times[0].value, times[-1].value
-    values = (
-        src_id(src_addr),
-        stream,
-        measurements.num_rows,
+def encode(rows: list[Row]) -> Iterator[bytes]:
+    """Yields the rows' records; columns are built for all of them at once, then sliced."""
+    times = [row.measurements.column("event_time") for row in rows]
+    first = np.array([column[0].value for column in times], np.int64)
+    last = np.array([column[-1].value for column in times], np.int64)
+    columns = [
+        [src_id(row.src_addr) for row in rows],
+        [_stream(_MEASUREMENTS_HEAD, row.measurements) for row in rows],
+        [row.measurements.num_rows for row in rows],
         (last - first) / 1e6,
         first,
         last,
-        src_addr,
-        row_index,
-    )
-    columns = [
-        pa.array([value], field.type) for value, field in zip(values, RECORD_SCHEMA, strict=True)
+        [row.src_addr for row in rows],
+        [row.row_index for row in rows],
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    return b"".join((_RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+    arrays = [
+        pa.array(values, field.type) for values, field in zip(columns, RECORD_SCHEMA, strict=True)
+    ]
+    table = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+    for index in range(len(rows)):
+        yield _stream(_RECORD_HEAD, table.slice(index, 1))
+
+
+def _stream(head: bytes, batch: pa.RecordBatch) -> bytes:
+    # A slice is written as if it stood alone: IPC leaves out what lies around it.
+    return b"".join((head, memoryview(batch.serialize()), _END_OF_STREAM))

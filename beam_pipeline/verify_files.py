@@ -1,0 +1,271 @@
+"""What must hold of a dataset's files (SPEC 4): the manifest's sums, names, sizes, checksums.
+
+Each promise is a small generator of faults, as in `verify_checks`; here a fault is of a file and
+has no record. Files other than shards are read through Beam's filesystems, shards by
+ArrayRecord itself, which reads `gs://` natively.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+from array_record.python.array_record_module import ArrayRecordReader
+
+from beam_pipeline import dead_letters
+from beam_pipeline.claim_checks import is_local
+from beam_pipeline.inputs import open_parquet
+from beam_pipeline.manifest import (
+    DEAD_LETTER_FOLDER,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    SPLITS,
+    Dataset,
+    Manifest,
+    Shard,
+    Split,
+    checksum_text,
+)
+from beam_pipeline.probe_rows import DatasetOptions, count_shards
+from beam_pipeline.sharded_write import size_and_checksum
+from beam_pipeline.verify_checks import Fault
+from beam_pipeline.verify_rows import INDEX_SCHEMA
+
+_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+_READ_BYTES = 1 << 20  # compressed: what is held may be some times larger, or one record
+_INDEX_BATCH_LINES = 16_384
+
+
+class Unreadable(Exception):
+    """A file or record that cannot be read; the message says why."""
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# --- the manifest -------------------------------------------------------------------------------
+
+
+def sums(manifest: Manifest) -> Iterator[Fault]:
+    """Every row read is a measurement of one shard or a dead letter; shards make up splits."""
+    counts = manifest.counts
+    if tuple(sorted(manifest.splits)) != tuple(sorted(SPLITS)):
+        yield _wrong(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
+    if counts.rows_read != counts.measurements + counts.num_dead_letters:
+        yield _wrong(
+            f"rows_read is {counts.rows_read}, {counts.measurements} measurements and "
+            f"{counts.num_dead_letters} dead letters are {counts.measurements + counts.num_dead_letters}"
+        )
+    written = sum(split.num_measurements for split in manifest.splits.values())
+    if counts.measurements != written:
+        yield _wrong(f"measurements is {counts.measurements}, the splits' sum {written}")
+    for name, split in manifest.splits.items():
+        for column in ("num_records", "num_measurements", "num_bytes"):
+            total = sum(getattr(shard, column) for shard in split.shards)
+            if getattr(split, column) != total:
+                yield _wrong(f"{column} of {name} is {getattr(split, column)}, its shards' {total}")
+
+
+def shard_totals(
+    shard: Shard, num_bytes: int, num_records: int, num_measurements: int
+) -> Iterator[Fault]:
+    """A shard holds what the manifest says."""
+    found = {
+        "num_bytes": num_bytes,
+        "num_records": num_records,
+        "num_measurements": num_measurements,
+    }
+    for name, number in found.items():
+        said = getattr(shard, name)
+        if said != number:
+            yield Fault(shard.path, None, f"its {name} is {number}, the manifest says {said}")
+
+
+def split_totals(
+    name: str, split: Split, num_probes: int, record_bytes: int, options: DatasetOptions
+) -> Iterator[Fault]:
+    """A split has the probes that the manifest says, and as many shards as follow from its size.
+
+    Args:
+      num_probes, record_bytes: what its records turned out to be.
+    """
+    if split.num_probes != num_probes:
+        yield _wrong(f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}")
+    wanted = count_shards(num_probes, record_bytes, options)
+    if len(split.shards) != wanted:
+        yield _wrong(
+            f"{name} has {len(split.shards)} shards; its {num_probes} probes and {record_bytes} "
+            f"bytes of records make {wanted}"
+        )
+
+
+def _wrong(message: str) -> Fault:
+    return Fault(MANIFEST_NAME, None, message)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def names_in(folder: str) -> list[str]:
+    """Returns the names of the files right below a folder, sorted; none if it is not there."""
+    if is_local(folder):
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    files = FileSystems.match([FileSystems.join(folder, "*")])[0].metadata_list
+    return sorted(FileSystems.split(file.path)[1] for file in files)
+
+
+def shard_names(name: str, split: Split) -> Iterator[Fault]:
+    """Shards are named train_shard_00000-of-00016.arrayrecord, each number once and in order."""
+    for number, shard in enumerate(split.shards):
+        wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}.arrayrecord"
+        if shard.path != wanted:
+            yield Fault(shard.path, None, f"the manifest names it where {wanted} belongs")
+
+
+def stray_files(dataset: Dataset, name: str, split: Split) -> Iterator[Fault]:
+    """A split's folder holds no shard that the manifest does not name."""
+    named = {shard.path for shard in split.shards}
+    for file in names_in(dataset.file(name)):
+        looks_like_shard = "_shard_" in file or file.endswith((".arrayrecord", ".tfrecord"))
+        if looks_like_shard and f"{name}/{file}" not in named:
+            yield Fault(f"{name}/{file}", None, "the manifest does not name it: remove it")
+
+
+def file_checksum(dataset: Dataset, path: str) -> tuple[int, str]:
+    """Reads a file through; returns its size and CRC-32C.
+
+    Raises:
+      Unreadable: it is missing or cannot be read.
+    """
+    full_path = dataset.file(path)
+    try:
+        if not FileSystems.exists(full_path):
+            raise Unreadable("it is missing")
+        size, checksum = size_and_checksum(full_path)
+    except OSError as error:
+        raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+    return size, checksum_text(checksum)
+
+
+def checksum_agrees(path: str, found: str, said: str) -> Iterator[Fault]:
+    """A file has the checksum that the manifest says."""
+    if found != said:
+        yield Fault(path, None, f"its crc32c is {found}, the manifest says {said}")
+
+
+def letters(dataset: Dataset) -> Iterator[Fault]:
+    """The files of dead letters are all there and hold as many of each reason as were counted."""
+    found: Counter[str] = Counter()
+    numbers: dict[int, set[int]] = {}
+    for name in names_in(dataset.file(DEAD_LETTER_FOLDER)):
+        path = f"{DEAD_LETTER_FOLDER}/{name}"
+        match = re.fullmatch(r"dead_letter_(\d{5,})-of-(\d{5,})\.parquet", name)
+        if match is None:
+            yield Fault(path, None, "it is no file of dead letters: remove it")
+            continue
+        numbers.setdefault(int(match[2]), set()).add(int(match[1]))
+        try:
+            found.update(_reasons(dataset.file(path)))
+        except (OSError, pa.ArrowException) as error:
+            yield Fault(path, None, f"it cannot be read: {_one_line(error)}")
+    for total, there in numbers.items():
+        for number in sorted(set(range(total)) - there):
+            name = f"dead_letter_{number:05d}-of-{total:05d}.parquet"
+            yield Fault(f"{DEAD_LETTER_FOLDER}/{name}", None, "it is missing")
+    said = dataset.manifest.counts.dead_letters
+    for reason in sorted({*said, *found}):
+        if said.get(reason, 0) != found[reason]:
+            yield Fault(
+                DEAD_LETTER_FOLDER,
+                None,
+                f"it holds {found[reason]} rows of {reason}, the manifest says {said.get(reason, 0)}",
+            )
+
+
+def _reasons(path: str) -> Counter[str]:
+    reasons: Counter[str] = Counter()
+    with open_parquet(path) as file:
+        if not file.schema_arrow.equals(dead_letters.SCHEMA):
+            raise pa.ArrowInvalid(f"its columns are {', '.join(file.schema_arrow.names)}")
+        for batch in file.iter_batches(columns=["reason"]):
+            for count in batch.column("reason").value_counts().to_pylist():
+                reasons[str(count["values"])] += count["counts"]
+    return reasons
+
+
+# --- records and their index --------------------------------------------------------------------
+
+
+def read_shard(path: str, num_bytes: int) -> Iterator[bytes | Unreadable]:
+    """Yields each record of a shard, or why that one cannot be read.
+
+    Raises:
+      Unreadable: the file as a whole is no ArrayRecord file.
+    """
+    reader = ArrayRecordReader(path, _READER_OPTIONS)
+    try:
+        # A damaged file has 0 records until one asks whether all is well.
+        if not reader.ok():
+            raise Unreadable("it is no whole ArrayRecord file")
+        num_records = reader.num_records()
+        step = max(1, _READ_BYTES * num_records // max(1, num_bytes))
+        for start in range(0, num_records, step):
+            end = min(num_records, start + step)
+            try:
+                yield from reader.read(start, end)
+            except (RuntimeError, ValueError, IndexError):
+                for record in range(start, end):
+                    yield _read_one(reader, record)
+    finally:
+        _close(reader)
+
+
+def _read_one(reader: ArrayRecordReader, record: int) -> bytes | Unreadable:
+    try:
+        return reader.read(record, record + 1)[0]
+    except (RuntimeError, ValueError, IndexError) as error:
+        return Unreadable(_one_line(error))
+
+
+def _close(reader: ArrayRecordReader) -> None:
+    try:
+        reader.close()
+    except RuntimeError as error:
+        raise Unreadable(f"it is no whole ArrayRecord file: {_one_line(error)}") from error
+
+
+class IndexLines:
+    """The lines of a split's rows.parquet, taken from its start on.
+
+    Raises:
+      Unreadable: it is no Parquet file with the columns of INDEX_SCHEMA.
+    """
+
+    def __init__(self, dataset: Dataset, split: str):
+        try:
+            self._file = open_parquet(dataset.file(f"{split}/{INDEX_NAME}"))
+        except (OSError, pa.ArrowException) as error:
+            raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+        if not self._file.schema_arrow.equals(INDEX_SCHEMA):
+            names = ", ".join(self._file.schema_arrow.names)
+            raise Unreadable(f"its columns are {names}, or their types other than {INDEX_SCHEMA}")
+        self.num_lines = self._file.metadata.num_rows
+        self._batches = self._file.iter_batches(_INDEX_BATCH_LINES, use_threads=False)
+        self._waiting = INDEX_SCHEMA.empty_table()
+
+    def take(self, count: int) -> pa.Table:
+        """Returns the next lines, fewer than `count` at the end."""
+        while self._waiting.num_rows < count:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                break
+            except (OSError, pa.ArrowException) as error:
+                raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+            more = pa.Table.from_batches([batch], INDEX_SCHEMA)
+            self._waiting = pa.concat_tables([self._waiting, more])
+        taken, self._waiting = self._waiting.slice(0, count), self._waiting.slice(count)
+        return taken
