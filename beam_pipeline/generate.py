@@ -13,7 +13,6 @@ import argparse
 import itertools
 import math
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,6 +29,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
+from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.simulated_measurements import simulate
 from beam_pipeline.simulated_network import (
     CITIES,
@@ -64,8 +64,8 @@ _LATEST_START = datetime(2200, 1, 1, tzinfo=UTC)
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns 0, 1 (could not write) or 2 (cannot run as given)."""
-    args = _parser().parse_args(_normalise_flags(sys.argv[1:] if argv is None else argv))
     try:
+        args = _parser().parse_args(normalise_flags(sys.argv[1:] if argv is None else argv))
         options, num_files = _checked_options(args)
         folder = Path(args.output)
         with explained_os_errors("write", args.output):
@@ -83,16 +83,8 @@ def main(argv: list[str] | None = None) -> int:
 # ---- flags ----
 
 
-def _normalise_flags(argv: list[str]) -> list[str]:
-    """--num-probes is --num_probes."""
-    return [
-        re.sub(r"^--[^=]+", lambda flag: "--" + flag[0][2:].replace("-", "_"), word)
-        for word in argv
-    ]
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="python -m beam_pipeline.generate",
         description="Write simulated ping measurements, and the truth behind them, as Parquet.",
         allow_abbrev=False,
@@ -101,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", required=True, help="local folder to write into")
     add("--num_measurements", type=int, required=True, help="rows, exactly")
     add("--num_probes", type=int, required=True, help="sources; the busiest has most of the rows")
-    add("--seed", type=int, required=True, help="the same flags give the same bytes")
+    add("--seed", type=int, default=0, help="the same flags give the same bytes")
     add("--num_files", type=int, help="default: at most 5 M rows a file, at least 4 files")
     add("--num_anchors", type=int, default=200, help="destinations (default: %(default)s)")
     add("--ipv6_share", type=float, default=0.1, help="of the probes (default: %(default)s)")

@@ -12,6 +12,7 @@ Exit code 0: the dataset is there. 1: the run failed. 2: the command cannot be r
 
 import contextlib
 import logging
+import signal
 import sys
 import time
 import warnings
@@ -111,5 +112,10 @@ def _quiet():
         logging.disable(previous)
 
 
+def _on_sigterm(*_: object) -> None:
+    raise KeyboardInterrupt  # so that what the run left is removed
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _on_sigterm)
     sys.exit(main())

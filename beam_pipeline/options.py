@@ -10,11 +10,12 @@ import difflib
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, NoReturn
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.measurements import COLUMNS
 from beam_pipeline.probe_rows import DatasetOptions
@@ -148,24 +149,6 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
     if len(set(names.values())) < len(names):
         raise UsageError(f"--columns={columns} takes two columns from the same one of the input")
     return tuple(names.items())
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are UsageErrors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; --help lists the flags")
-
-
-def normalise_flags(argv: Sequence[str]) -> list[str]:
-    """Writes the names of flags with underscores: --num-shards=4 becomes --num_shards=4."""
-    normalised = []
-    for argument in argv:
-        name, equals, value = argument.partition("=")
-        if name.startswith("--"):
-            name = "--" + name[2:].replace("-", "_")
-        normalised.append(name + equals + value)
-    return normalised
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -67,6 +67,8 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
         for batch in readers[piece.input_format](piece, options):
             yield batch
             row += batch.num_rows
+    except ProbelineError as error:
+        raise ProbelineError(f"{piece.path}: {error}") from error
     except (OSError, EOFError, pa.ArrowException) as error:
         raise UnreadableInputError(piece.path, row, " ".join(str(error).split())) from error
 

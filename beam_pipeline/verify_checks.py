@@ -5,6 +5,7 @@ in Python. Expected values are worked out from what is stored, not with the writ
 sizes, so that a fault of the writer shows. Checks across records are in `verify_rows`.
 """
 
+import ipaddress
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -76,10 +77,13 @@ class StoredRow:
     @cached_property
     def canonical_src_addr(self) -> str | None:
         """The canonical text of src_addr, None if it is no address."""
-        hi, lo, status = addresses.parse(pa.array([self.row.src_addr], pa.string()))
-        if status[0] not in (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6):
+        try:
+            address = ipaddress.ip_address(self.row.src_addr)
+        except ValueError:
             return None
-        return addresses.format_any(hi, lo)[0].as_py()
+        if isinstance(address, ipaddress.IPv6Address):
+            return None if address.scope_id else str(address.ipv4_mapped or address)
+        return str(address)
 
 
 def read_row(record: bytes, place: Place) -> StoredRow:

@@ -29,6 +29,7 @@ from beam_pipeline.manifest import (
     checksum_text,
 )
 from beam_pipeline.probe_rows import DatasetOptions, count_shards
+from beam_pipeline.runs import NARROW, WIDE
 from beam_pipeline.sharded_write import size_and_checksum
 from beam_pipeline.verify_checks import Fault
 from beam_pipeline.verify_rows import INDEX_SCHEMA
@@ -38,7 +39,7 @@ _READ_BYTES = 1 << 20  # compressed: what is held may be some times larger, or o
 _INDEX_BATCH_LINES = 16_384
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """A file or record that cannot be read; the message says why."""
 
 
@@ -52,12 +53,13 @@ def _one_line(error: BaseException) -> str:
 def sums(manifest: Manifest) -> Iterator[Fault]:
     """Every row read is a measurement of one shard or a dead letter; shards make up splits."""
     counts = manifest.counts
+    accounted = counts.measurements + counts.num_dead_letters
     if tuple(sorted(manifest.splits)) != tuple(sorted(SPLITS)):
         yield _wrong(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
-    if counts.rows_read != counts.measurements + counts.num_dead_letters:
+    if counts.rows_read != accounted:
         yield _wrong(
             f"rows_read is {counts.rows_read}, {counts.measurements} measurements and "
-            f"{counts.num_dead_letters} dead letters are {counts.measurements + counts.num_dead_letters}"
+            f"{counts.num_dead_letters} dead letters are {accounted}"
         )
     written = sum(split.num_measurements for split in manifest.splits.values())
     if counts.measurements != written:
@@ -85,20 +87,25 @@ def shard_totals(
 
 
 def split_totals(
-    name: str, split: Split, num_probes: int, record_bytes: int, options: DatasetOptions
+    name: str, split: Split, num_probes: int, options: DatasetOptions
 ) -> Iterator[Fault]:
     """A split has the probes that the manifest says, and as many shards as follow from its size.
 
     Args:
-      num_probes, record_bytes: what its records turned out to be.
+      num_probes: how many its records turned out to be of.
     """
     if split.num_probes != num_probes:
         yield _wrong(f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}")
-    wanted = count_shards(num_probes, record_bytes, options)
-    if len(split.shards) != wanted:
+    # The writer counts runs, whose measurements are of two sizes.
+    least, most = (
+        count_shards((num_probes, split.num_measurements * dtype.itemsize), options)
+        for dtype in (NARROW, WIDE)
+    )
+    if not least <= len(split.shards) <= most:
+        wanted = f"{least}" if least == most else f"{least} to {most}"
         yield _wrong(
-            f"{name} has {len(split.shards)} shards; its {num_probes} probes and {record_bytes} "
-            f"bytes of records make {wanted}"
+            f"{name} has {len(split.shards)} shards; {num_probes} probes and "
+            f"{split.num_measurements} measurements make {wanted}"
         )
 
 
@@ -138,15 +145,15 @@ def file_checksum(dataset: Dataset, path: str) -> tuple[int, str]:
     """Reads a file through; returns its size and CRC-32C.
 
     Raises:
-      Unreadable: it is missing or cannot be read.
+      UnreadableError: it is missing or cannot be read.
     """
     full_path = dataset.file(path)
     try:
         if not FileSystems.exists(full_path):
-            raise Unreadable("it is missing")
+            raise UnreadableError("it is missing")
         size, checksum = size_and_checksum(full_path)
     except OSError as error:
-        raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+        raise UnreadableError(f"it cannot be read: {_one_line(error)}") from error
     return size, checksum_text(checksum)
 
 
@@ -177,12 +184,10 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
             yield Fault(f"{DEAD_LETTER_FOLDER}/{name}", None, "it is missing")
     said = dataset.manifest.counts.dead_letters
     for reason in sorted({*said, *found}):
-        if said.get(reason, 0) != found[reason]:
-            yield Fault(
-                DEAD_LETTER_FOLDER,
-                None,
-                f"it holds {found[reason]} rows of {reason}, the manifest says {said.get(reason, 0)}",
-            )
+        counted = said.get(reason, 0)
+        if counted != found[reason]:
+            message = f"it holds {found[reason]} rows of {reason}, the manifest says {counted}"
+            yield Fault(DEAD_LETTER_FOLDER, None, message)
 
 
 def _reasons(path: str) -> Counter[str]:
@@ -199,17 +204,17 @@ def _reasons(path: str) -> Counter[str]:
 # --- records and their index --------------------------------------------------------------------
 
 
-def read_shard(path: str, num_bytes: int) -> Iterator[bytes | Unreadable]:
+def read_shard(path: str, num_bytes: int) -> Iterator[bytes | UnreadableError]:
     """Yields each record of a shard, or why that one cannot be read.
 
     Raises:
-      Unreadable: the file as a whole is no ArrayRecord file.
+      UnreadableError: the file as a whole is no ArrayRecord file.
     """
     reader = ArrayRecordReader(path, _READER_OPTIONS)
     try:
         # A damaged file has 0 records until one asks whether all is well.
         if not reader.ok():
-            raise Unreadable("it is no whole ArrayRecord file")
+            raise UnreadableError("it is no whole ArrayRecord file")
         num_records = reader.num_records()
         step = max(1, _READ_BYTES * num_records // max(1, num_bytes))
         for start in range(0, num_records, step):
@@ -223,35 +228,37 @@ def read_shard(path: str, num_bytes: int) -> Iterator[bytes | Unreadable]:
         _close(reader)
 
 
-def _read_one(reader: ArrayRecordReader, record: int) -> bytes | Unreadable:
+def _read_one(reader: ArrayRecordReader, record: int) -> bytes | UnreadableError:
     try:
         return reader.read(record, record + 1)[0]
     except (RuntimeError, ValueError, IndexError) as error:
-        return Unreadable(_one_line(error))
+        return UnreadableError(_one_line(error))
 
 
 def _close(reader: ArrayRecordReader) -> None:
     try:
         reader.close()
     except RuntimeError as error:
-        raise Unreadable(f"it is no whole ArrayRecord file: {_one_line(error)}") from error
+        raise UnreadableError(f"it is no whole ArrayRecord file: {_one_line(error)}") from error
 
 
 class IndexLines:
     """The lines of a split's rows.parquet, taken from its start on.
 
     Raises:
-      Unreadable: it is no Parquet file with the columns of INDEX_SCHEMA.
+      UnreadableError: it is no Parquet file with the columns of INDEX_SCHEMA.
     """
 
     def __init__(self, dataset: Dataset, split: str):
         try:
             self._file = open_parquet(dataset.file(f"{split}/{INDEX_NAME}"))
         except (OSError, pa.ArrowException) as error:
-            raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+            raise UnreadableError(f"it cannot be read: {_one_line(error)}") from error
         if not self._file.schema_arrow.equals(INDEX_SCHEMA):
             names = ", ".join(self._file.schema_arrow.names)
-            raise Unreadable(f"its columns are {names}, or their types other than {INDEX_SCHEMA}")
+            raise UnreadableError(
+                f"its columns are {names}, or their types other than {INDEX_SCHEMA}"
+            )
         self.num_lines = self._file.metadata.num_rows
         self._batches = self._file.iter_batches(_INDEX_BATCH_LINES, use_threads=False)
         self._waiting = INDEX_SCHEMA.empty_table()
@@ -264,7 +271,7 @@ class IndexLines:
             except StopIteration:
                 break
             except (OSError, pa.ArrowException) as error:
-                raise Unreadable(f"it cannot be read: {_one_line(error)}") from error
+                raise UnreadableError(f"it cannot be read: {_one_line(error)}") from error
             more = pa.Table.from_batches([batch], INDEX_SCHEMA)
             self._waiting = pa.concat_tables([self._waiting, more])
         taken, self._waiting = self._waiting.slice(0, count), self._waiting.slice(count)

@@ -293,9 +293,10 @@ def collisions(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
         yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, another src_addr")
 
 
-ROW_CHECKS: dict[str, list[Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = {
-    "probe_rows": [row_order],
-    "size": [underfull],
-    "placement": [one_split],
-    "identity": [collisions],
-}
+# Under the name of the check that they are part of.
+ROW_CHECKS: list[tuple[str, Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = [
+    ("probe_rows", row_order),
+    ("size", underfull),
+    ("placement", one_split),
+    ("identity", collisions),
+]

@@ -226,7 +226,7 @@ def measurements_table(
     def some_addresses(count: int) -> list[int]:
         ipv4 = MAPPED_IPV4 | rng.integers(0, 2**32, count, np.uint64)
         is_ipv6 = rng.random(count) < ipv6_share
-        is_ipv6[:2] = False, ipv6_share > 0
+        is_ipv6[:1], is_ipv6[1:2] = False, ipv6_share > 0
         ipv6 = rng.integers(0, 2**63, count)
         return [
             0x2001_0DB8 << 96 | int(low) if wide else int(address)
