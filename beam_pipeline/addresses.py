@@ -150,7 +150,8 @@ def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     status = np.zeros(len(texts), np.uint8)
     _parse_all(offsets, data, hi, lo, status)
     for row in np.flatnonzero(status == UNSURE).tolist():
-        value, status[row] = _parse_unusual(texts[row].as_py() or "")
+        text = data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")
+        value, status[row] = _parse_unusual(text)
         hi[row], lo[row] = value >> 64, value & 0xFFFF_FFFF_FFFF_FFFF
     if texts.null_count:
         status[texts.is_null().to_numpy(zero_copy_only=False)] = NULL

@@ -11,10 +11,8 @@ record's shard and its place there follow from its key.
   lines = pipeline | ReadFromArrayRecord("gs://bucket/words-*.arrayrecord")
 """
 
+import contextlib
 import hashlib
-import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,20 +20,18 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders
-from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.claim_checks import is_local
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.files import local_copy
 from beam_pipeline.sharded_write import Framing, Record, RecordWriter, StageRecords, WriteShards
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
 SUFFIX = ".arrayrecord"
 _READ_BYTES = 16 << 20
 _SPLIT_BYTES = 64 << 20
-_COPY_BYTES = 8 << 20
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
@@ -221,33 +217,22 @@ class _ReadRecords(beam.DoFn):
                     at += 1
 
 
-class _open_reader:  # noqa: N801
-    """An ArrayRecordReader for a file of any Beam filesystem."""
+@contextlib.contextmanager
+def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
+    """Yields a reader for a file of any Beam filesystem.
 
-    def __init__(self, path: str):
-        self._path = path
-        self._copy: str | None = None
-
-    def __enter__(self) -> ArrayRecordReader:
-        path = self._path
-        if not is_local(path) and not path.startswith("gs://"):
-            path = self._copy = _copy_to_local(path)
+    Raises:
+      ProbelineError: the file is not ArrayRecord or is damaged.
+    """
+    in_place = path.startswith("gs://")  # ArrayRecord reads it itself
+    with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
         try:
-            self._reader = ArrayRecordReader(path, options=_READER_OPTIONS)
+            reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ProbelineError(
-                f"{self._path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"
+                f"{path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"
             ) from error
-        return self._reader
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.close()
-        if self._copy is not None:
-            os.remove(self._copy)
-
-
-def _copy_to_local(path: str) -> str:
-    with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as source:
-        with tempfile.NamedTemporaryFile(prefix="arrayrecord-", delete=False) as target:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
-            return target.name
+        try:
+            yield reader
+        finally:
+            reader.close()

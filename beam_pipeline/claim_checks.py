@@ -10,31 +10,17 @@ shuffle with the cheapest coder that there is.
 import itertools
 import os
 import struct
-import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
-import google_crc32c
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
+from beam_pipeline.checksum import crc32c
 from beam_pipeline.errors import ProbelineError, explained, explained_os_errors
+from beam_pipeline.files import create_file, is_local, open_file, unique_path
 
 _STORED = struct.Struct("<cQQI")  # kind, offset, length, crc32c; the path follows
 _INLINE_KIND, _STORED_KIND = b"i", b"s"
 _MAX_OPEN_FILES = 128
-_CRC_BLOCK_BYTES = 1 << 20
-_BUFFER_BYTES = 1 << 20
-
-
-def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """Extends a CRC-32C, the checksum that GCS keeps of every object."""
-    if isinstance(data, bytes):
-        return google_crc32c.extend(crc, data)
-    for start in range(0, len(data), _CRC_BLOCK_BYTES):  # the library takes bytes only
-        crc = google_crc32c.extend(crc, data[start : start + _CRC_BLOCK_BYTES].tobytes())
-    return crc
 
 
 class StoredPayload(NamedTuple):
@@ -76,24 +62,6 @@ def decode_claim(claim: bytes) -> Payload:
 def payload_bytes(payload: Payload) -> int:
     """Returns the number of bytes that the payload stands for."""
     return len(payload) if isinstance(payload, bytes) else payload.length
-
-
-def is_local(path: str) -> bool:
-    """Tells a local path from one of a Beam filesystem with a scheme."""
-    return "://" not in path
-
-
-def unique_path(folder: str, name: str) -> str:
-    """Returns a path below `folder` that no other attempt uses: name-<32 hex digits>."""
-    return FileSystems.join(folder, f"{name}-{uuid.uuid4().hex}")
-
-
-def create_file(path: str) -> BinaryIO:
-    """Opens a new file of any Beam filesystem for writing, byte for byte."""
-    if is_local(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return open(path, "wb", buffering=_BUFFER_BYTES)
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
 class ClaimWriter:
@@ -193,7 +161,7 @@ class ClaimReader:
     def _read_remote(self, payload: StoredPayload) -> bytes:
         stream = self._streams.get(payload.path)
         if stream is None:
-            stream = FileSystems.open(payload.path, compression_type=CompressionTypes.UNCOMPRESSED)
+            stream = open_file(payload.path)
             self._streams[payload.path] = stream
             if len(self._streams) > _MAX_OPEN_FILES:
                 self._streams.popitem(last=False)[1].close()

@@ -21,10 +21,11 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import dead_letters
-from beam_pipeline.claim_checks import ClaimReader, ClaimWriter, create_file, unique_path
+from beam_pipeline.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.dead_letters import DeadLetter
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.external_sort import ExternalSort, StoredRun
+from beam_pipeline.files import create_file, unique_path
 from beam_pipeline.inputs import UNIT_ROWS, Piece, ReadOptions, Unit
 from beam_pipeline.measurements import Block
 from beam_pipeline.pregroup import pregroup

@@ -14,12 +14,12 @@ from typing import BinaryIO, Literal, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import atlas, measurements
-from beam_pipeline.claim_checks import is_local
 from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.files import is_local, open_file
 
 InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
@@ -111,17 +111,9 @@ def _folder_as_glob(pattern: str) -> str:
     return FileSystems.join(pattern, "*")
 
 
-def open_input(path: str) -> BinaryIO:
-    """Opens an input file of any Beam filesystem for reading, byte for byte."""
-    if is_local(path):
-        return open(path, "rb")
-    stream = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return cast(BinaryIO, stream)
-
-
 def open_decompressed(path: str) -> BinaryIO:
     """Opens a plain, gzip or bzip2 file, told by its first bytes."""
-    stream = open_input(path)
+    stream = open_file(path)
     magic = stream.read(4)
     stream.seek(0)
     if magic.startswith(_GZIP_MAGIC):
@@ -131,7 +123,7 @@ def open_decompressed(path: str) -> BinaryIO:
 
 def open_parquet(path: str, dictionary_columns: list[str] | None = None) -> pq.ParquetFile:
     """Opens a Parquet file of any Beam filesystem, some columns to be read as dictionaries."""
-    source = path if is_local(path) else pa.PythonFile(open_input(path), mode="r")
+    source = path if is_local(path) else pa.PythonFile(open_file(path), mode="r")
     return pq.ParquetFile(source, read_dictionary=dictionary_columns, pre_buffer=False)
 
 
@@ -165,7 +157,7 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
 def _recognise(path: str, options: ReadOptions) -> InputFormat:
     if options.input_format != "auto":
         return options.input_format
-    with open_input(path) as stream:
+    with open_file(path) as stream:
         head = stream.read(4096)
     if head.startswith(_PARQUET_MAGIC):
         return "parquet"

@@ -22,8 +22,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import inputs, output_folder, probe_rows, progress
-from beam_pipeline.claim_checks import is_local
 from beam_pipeline.errors import ProbelineError, UsageError, user_message
+from beam_pipeline.files import is_local
 from beam_pipeline.manifest import Dataset, open_dataset
 from beam_pipeline.options import Options, parse
 from beam_pipeline.summary import print_summary
@@ -41,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             started = time.monotonic()
             dataset = run(options, beam_options)
         print_summary(dataset, time.monotonic() - started)
-    except KeyboardInterrupt:
-        print("stopped; the output holds no finished dataset", file=sys.stderr)
-        return 130
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
+        if "KeyboardInterrupt" in repr(error):  # Beam wraps what stops a worker
+            print("stopped; the output holds no finished dataset", file=sys.stderr)
+            return 130
         if debug:
             raise
         message = user_message(error) or (

@@ -9,10 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from beam_pipeline import addresses
-from beam_pipeline.errors import ProbelineError
 
 COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
 
@@ -213,16 +211,18 @@ def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
 
 def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | None]]:
     """Returns the values of some rows, as a person would write them, for the dead letters."""
-    some = pa.Table.from_batches([batch]).take(pa.array(rows))
-    columns = {}
-    for name in COLUMNS:
-        column = some.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        try:
-            columns[name] = pc.cast(column, pa.string()).to_pylist()
-        except pa.ArrowInvalid as error:  # a timestamp outside the calendar has no text
-            if name != "event_time":
-                raise ProbelineError(f"cannot write {name} as text: {error}") from error
-            columns[name] = pc.cast(column.cast(pa.int64()), pa.string()).to_pylist()
-    return [{name: columns[name][row] for name in COLUMNS} for row in range(some.num_rows)]
+    some = batch.take(pa.array(rows))
+    columns = [_column_as_text(some.column(name)) for name in COLUMNS]
+    return [dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _column_as_text(column: pa.Array) -> list[str | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        column = column.cast(pa.string())
+    except pa.ArrowInvalid:  # a timestamp outside the calendar has no text
+        column = column.cast(pa.int64()).cast(pa.string())
+    # Nobody has checked that a Parquet file's strings are UTF-8.
+    values = column.cast(pa.binary()).to_pylist()
+    return [value if value is None else value.decode(errors="backslashreplace") for value in values]

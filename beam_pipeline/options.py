@@ -6,7 +6,9 @@ each; a flag that neither we nor Beam know is an error, not a silent no-op.
 """
 
 import argparse
+import contextlib
 import difflib
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -185,11 +187,17 @@ def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
 
 
 def _beam_options(argv: list[str]) -> PipelineOptions:
+    complaint = io.StringIO()
     try:
-        beam_options = PipelineOptions(argv)
-        standard = beam_options.view_as(StandardOptions)
+        with contextlib.redirect_stderr(complaint):
+            beam_options = PipelineOptions(argv)
+            beam_options.get_all_options()
     except SystemExit as error:
-        raise UsageError(f"Beam does not take {' '.join(argv)}; --help lists the flags") from error
+        reason = complaint.getvalue().strip().splitlines()[-1:] or [""]
+        raise UsageError(
+            f"Beam does not take {' '.join(argv)}: {reason[0].partition('error: ')[2]}"
+        ) from error
+    standard = beam_options.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):
         # The DirectRunner of this Beam first tries to download Prism.
         standard.runner = IN_MEMORY_RUNNER

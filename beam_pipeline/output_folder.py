@@ -10,12 +10,13 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterator
+from typing import TextIO
 
 from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.claim_checks import is_local
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
+from beam_pipeline.files import is_local
 from beam_pipeline.manifest import DEAD_LETTER_FOLDER, MANIFEST_NAME, SPLITS, SUCCESS_NAME
 
 TEMP_FOLDER = ".probeline-temp"
@@ -46,31 +47,44 @@ def taken(output: str, overwrite: bool) -> Iterator[str]:
         finally:
             # The pipeline removes it too; here it is for runs that failed.
             _delete(_leftovers_of_temp(output))
-    if is_local(temp):
-        with contextlib.suppress(OSError):
-            os.rmdir(temp)
 
 
 @contextlib.contextmanager
 def _locked(temp: str) -> Iterator[None]:
     with explained_os_errors("write", temp):
-        os.makedirs(temp, exist_ok=True)
-        lock = open(os.path.join(temp, _LOCK_NAME), "a+")
+        lock = _open_lock(temp)
     with lock:
+        try:
+            yield
+        finally:
+            # While it is held, so that nobody can take a file that is about to go.
+            os.remove(lock.name)
+            os.rmdir(temp)
+
+
+def _open_lock(temp: str) -> TextIO:
+    """Returns the lock file, locked; UsageError if a live process holds it."""
+    path = os.path.join(temp, _LOCK_NAME)
+    while True:
+        os.makedirs(temp, exist_ok=True)
+        lock = open(path, "a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            lock.close()
             raise UsageError(
-                f"--output={os.path.dirname(temp)} is being written by process "
-                f"{lock.read().strip() or 'unknown'}: wait for it or choose another folder"
+                f"--output={os.path.dirname(temp)} is being written by process {owner}: wait for "
+                "it or choose another folder"
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
         with contextlib.suppress(FileNotFoundError):
-            os.remove(lock.name)
+            if os.stat(path).st_ino == os.fstat(lock.fileno()).st_ino:
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+                return lock
+        lock.close()  # its last holder removed it between our two calls: try again
 
 
 def _leftovers(output: str) -> list[str]:

@@ -6,38 +6,31 @@ first; the last step alone gives files their names, writes the manifest and then
 
 import hashlib
 import struct
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.metrics import Metrics
 
-from beam_pipeline import __version__, addresses, inputs, manifest
+from beam_pipeline import addresses, inputs, manifest
 from beam_pipeline.array_record_io import ArrayRecordFraming
-from beam_pipeline.claim_checks import is_local
+from beam_pipeline.commit import Commit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.external_sort import as_run
-from beam_pipeline.grouping import GroupIntoRows, UnitSummary, Workspace
+from beam_pipeline.grouping import GroupIntoRows, Workspace
 from beam_pipeline.inputs import InputFile, ReadOptions, Unit, plan_units
-from beam_pipeline.manifest import Counts, Manifest, Shard, Split
 from beam_pipeline.row_codec import Encoding, RowKey, count_ipv6, encode_row
 from beam_pipeline.row_splitting import CutRow
 from beam_pipeline.sharded_write import (
     Record,
     RecordIndex,
-    ShardInfo,
     StagedRecord,
     StageRecords,
     WriteShards,
-    move,
-    size_and_checksum,
 )
 
 # Counted on runs, 16 or 28 bytes a measurement: a record is up to twice that.
@@ -156,12 +149,6 @@ def count_shards(probes_and_bytes: tuple[int, int], options: DatasetOptions) -> 
     return max(1, by_probes, -(-num_bytes // MAX_SHARD_RUN_BYTES))
 
 
-def library_versions() -> dict[str, str]:
-    """Returns the versions of what shapes the bytes of a shard."""
-    names = ("apache-beam", "array-record", "numpy", "pyarrow")
-    return {"probeline": __version__, **{name: version(name) for name in names}}
-
-
 # --- the chain -------------------------------------------------------------------------------
 
 
@@ -202,12 +189,13 @@ def build(
         part | f"Write {split}" >> _WriteSplit(split, output, run_folder, options)
         for split, part in zip(manifest.SPLITS, by_split, strict=True)
     ]
+    shaping = {**vars(options), "atlas_source": read_options.atlas_source}
     _ = (
         pipeline
         | "Finish" >> beam.Create([None])
         | "Commit the dataset"
         >> beam.ParDo(
-            Commit(output, run_folder, options, read_options, len(files)),
+            Commit(output, run_folder, shaping, len(files)),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )
@@ -288,122 +276,3 @@ def _add_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
         probes += pair[0]
         num_bytes += pair[1]
     return probes, num_bytes
-
-
-class Commit(beam.DoFn):
-    """Moves the dead letters, proves the counts, writes the manifest and `_SUCCESS`, tidies up.
-
-    Every step may have been done by an attempt before this one.
-    """
-
-    def __init__(
-        self,
-        output: str,
-        run_folder: str,
-        options: DatasetOptions,
-        read_options: ReadOptions,
-        num_files: int,
-    ):
-        self._output = output
-        self._run_folder = run_folder
-        self._options = options
-        self._read_options = read_options
-        self._num_files = num_files
-        self._probes = {
-            split: Metrics.counter("probeline", f"{split}_probes") for split in manifest.SPLITS
-        }
-
-    def process(
-        self,
-        _: None,
-        summaries: Iterable[UnitSummary],
-        *splits: Iterable[ShardInfo],
-    ) -> Iterator[Any]:
-        summaries = sorted(UnitSummary(*summary) for summary in summaries)
-        described = {
-            name: describe_split(self._output, name, [ShardInfo(*shard) for shard in shards])
-            for name, shards in zip(manifest.SPLITS, splits, strict=True)
-        }
-        counts = _count(summaries, self._num_files)
-        check_counts(counts, described.values())
-        self._move_dead_letters(summaries)
-        for name, split in described.items():
-            self._probes[name].inc(split.num_probes)
-        whole = Manifest(
-            manifest.FORMAT_VERSION,
-            {**vars(self._options), "atlas_source": self._read_options.atlas_source},
-            library_versions(),
-            counts,
-            described,
-        )
-        manifest.write_success(self._output, whole.to_json())
-        if FileSystems.exists(self._run_folder) or not is_local(self._run_folder):
-            FileSystems.delete([self._run_folder])
-        return iter(())
-
-    def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> None:
-        parts = [path for summary in summaries for path in summary.dead_letter_parts]
-        for number, path in enumerate(parts):
-            name = f"dead_letter_{number:05d}-of-{len(parts):05d}.parquet"
-            target = FileSystems.join(self._output, manifest.DEAD_LETTER_FOLDER, name)
-            found = path if FileSystems.exists(path) else target
-            move(path, target, *size_and_checksum(found))
-
-
-def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
-    dead_letters: Counter[str] = Counter()
-    for summary in summaries:
-        dead_letters.update(summary.dead_letters)
-    return Counts(
-        input_files=num_files,
-        rows_read=sum(summary.num_rows for summary in summaries),
-        measurements=sum(summary.num_measurements for summary in summaries),
-        dead_letters=dict(sorted(dead_letters.items())),
-    )
-
-
-def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every row read is in a shard or among the dead letters."""
-    written = sum(split.num_measurements for split in splits)
-    if counts.rows_read != counts.measurements + counts.num_dead_letters:
-        raise ProbelineError(
-            f"{counts.rows_read} rows were read, but {counts.measurements} were grouped and "
-            f"{counts.num_dead_letters} are dead letters: this is a fault of Probeline, report it"
-        )
-    if counts.measurements != written:
-        raise ProbelineError(
-            f"{counts.measurements} measurements were grouped, but {written} were written: this "
-            "is a fault of Probeline or of the runner, report it"
-        )
-
-
-def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
-    """Returns the manifest's account of a split, measurements counted from its rows.parquet."""
-    index_path = FileSystems.join(output, name, manifest.INDEX_NAME)
-    measurements = [0] * len(shards)
-    num_probes = 0
-    with inputs.open_parquet(index_path) as file:
-        for batch in file.iter_batches(columns=["shard", "row_index", "n_measurements"]):
-            in_shard = batch.column("shard").to_numpy()
-            counts = batch.column("n_measurements").to_numpy()
-            for shard in np.unique(in_shard).tolist():
-                measurements[shard] += int(counts[in_shard == shard].sum(dtype=np.int64))
-            num_probes += int(np.count_nonzero(batch.column("row_index").to_numpy() == 0))
-    listed = [
-        Shard(
-            path=f"{name}/{FileSystems.split(shard.path)[1]}",
-            num_records=shard.num_records,
-            num_measurements=measurements[shard.shard],
-            num_bytes=shard.num_bytes,
-            crc32c=manifest.checksum_text(shard.crc32c),
-        )
-        for shard in sorted(shards, key=lambda shard: shard.shard)
-    ]
-    return Split(
-        num_probes=num_probes,
-        num_records=sum(shard.num_records for shard in listed),
-        num_measurements=sum(measurements),
-        num_bytes=sum(shard.num_bytes for shard in listed),
-        shards=listed,
-        index_crc32c=manifest.checksum_text(size_and_checksum(index_path)[1]),
-    )

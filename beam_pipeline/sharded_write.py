@@ -14,10 +14,7 @@ pipeline's own data name are ever read or renamed.
 """
 
 import hashlib
-import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -25,28 +22,31 @@ from typing import Any, NamedTuple, Protocol
 import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.metrics import Metrics
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_pipeline.checksum import crc32c
 from beam_pipeline.claim_checks import (
     ClaimReader,
     ClaimWriter,
     Payload,
-    crc32c,
-    create_file,
     decode_claim,
     encode_claim,
-    is_local,
     payload_bytes,
+)
+from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.files import (
+    create_file,
+    local_file,
+    move,
+    open_file,
+    size_and_checksum,
     unique_path,
 )
-from beam_pipeline.errors import ProbelineError, explained_os_errors
 
 STAGING_FILE_BYTES = 128 << 20
 _MAX_STAGED_IN_MEMORY = 10_000
-_COPY_BYTES = 8 << 20
 _STAGED = struct.Struct("<HH")
 DEFAULT_SHARD_BYTES = 256 << 20
 
@@ -242,7 +242,7 @@ class WriteShard(beam.DoFn):
         """
         encode = self._target.encode
         record_bytes = []
-        with _local_file(path) as local_path:
+        with local_file(path) as local_path:
             writer = self._target.framing.open_writer(local_path)
             try:
                 for record in staged:
@@ -266,46 +266,6 @@ class WriteShard(beam.DoFn):
         with explained_os_errors("write", path), create_file(path) as file:
             pq.write_table(table, file)
         return path
-
-
-class _local_file:  # noqa: N801
-    """A local file that is at `path`, wherever that is, once the block has ended well."""
-
-    def __init__(self, path: str):
-        self._path = path
-        self._folder: str | None = None
-
-    def __enter__(self) -> str:
-        if is_local(self._path):
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            return self._path
-        self._folder = tempfile.mkdtemp(prefix="probeline-")
-        return os.path.join(self._folder, "shard")
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
-        if self._folder is not None:
-            try:
-                if kind is None:
-                    with open(os.path.join(self._folder, "shard"), "rb") as source:
-                        with create_file(self._path) as target:
-                            shutil.copyfileobj(source, target, _COPY_BYTES)
-            finally:
-                shutil.rmtree(self._folder)
-
-
-def size_and_checksum(path: str) -> tuple[int, int]:
-    """Reads a file of any Beam filesystem in bounded memory."""
-    size = checksum = 0
-    opened = (
-        open(path, "rb")
-        if is_local(path)
-        else FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    )
-    with opened as file:
-        while block := file.read(_COPY_BYTES):
-            size += len(block)
-            checksum = crc32c(block, checksum)
-    return size, checksum
 
 
 class Finalise(beam.DoFn):
@@ -335,36 +295,13 @@ class Finalise(beam.DoFn):
             with create_file(temporary_path) as file:
                 with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
                     for part in parts:
-                        with FileSystems.open(part.index_path) as piece:
+                        assert part.index_path is not None
+                        with open_file(part.index_path) as piece:
                             table = pq.read_table(pa.PythonFile(piece, mode="r"))
                         if table.num_rows:
                             writer.write_table(table)
         size, checksum = size_and_checksum(temporary_path)
         move(temporary_path, index.path, size, checksum)
-
-
-def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
-    """Renames a file over whatever is there; does nothing if that has happened already."""
-    folder = FileSystems.split(target)[0]
-    with explained_os_errors("write", target):
-        if not FileSystems.exists(source):
-            if not FileSystems.exists(target) or size_and_checksum(target) != (
-                num_bytes,
-                checksum,
-            ):
-                raise ProbelineError(
-                    f"{source} is gone and {target} is not what it held: something else removes "
-                    "files from the output; run the command again"
-                )
-            return
-        if is_local(target):
-            os.makedirs(folder, exist_ok=True)
-            os.replace(source, target)
-            return
-        try:
-            FileSystems.rename([source], [target])
-        except BeamIOError as error:
-            raise OSError(f"cannot rename {source}: {error}") from error
 
 
 class WriteShards(beam.PTransform):

@@ -191,7 +191,7 @@ class _Walk:
             self._report.is_complete = False
             return lines
         try:
-            for record in read_shard(self._dataset.file(shard.path), num_bytes):
+            for record in read_shard(self._dataset.file(shard.path)):
                 line = self._record(record, place._replace(record=num_records))
                 lines += [line] if line else []
                 num_records += 1
@@ -281,7 +281,8 @@ class _Walk:
 def print_report(dataset: Dataset, report: Report, seconds: float) -> None:
     """Prints a line a check, a line a fault, and what it comes to, to stdout."""
     console = Console(file=sys.stdout, highlight=False)
-    console.width = max(console.width, 86)  # the table's: a log has 80 otherwise
+    if not console.is_terminal:
+        console.width = 100  # of a log nobody knows
     table = Table("check", "what holds", "checked", "faults", "", box=None, pad_edge=False)
     for column in (2, 3):
         table.columns[column].justify = "right"

@@ -5,6 +5,7 @@ has no record. Files other than shards are read through Beam's filesystems, shar
 ArrayRecord itself, which reads `gs://` natively.
 """
 
+import contextlib
 import os
 import re
 from collections import Counter
@@ -15,7 +16,8 @@ from apache_beam.io.filesystems import FileSystems
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import dead_letters
-from beam_pipeline.claim_checks import is_local
+from beam_pipeline.checksum import checksum_text
+from beam_pipeline.files import is_local, size_and_checksum
 from beam_pipeline.inputs import open_parquet
 from beam_pipeline.manifest import (
     DEAD_LETTER_FOLDER,
@@ -26,16 +28,14 @@ from beam_pipeline.manifest import (
     Manifest,
     Shard,
     Split,
-    checksum_text,
 )
 from beam_pipeline.probe_rows import DatasetOptions, count_shards
 from beam_pipeline.runs import NARROW, WIDE
-from beam_pipeline.sharded_write import size_and_checksum
 from beam_pipeline.verify_checks import Fault
 from beam_pipeline.verify_rows import INDEX_SCHEMA
 
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-_READ_BYTES = 1 << 20  # compressed: what is held may be some times larger, or one record
+_READER_ERRORS = (RuntimeError, ValueError, IndexError)
 _INDEX_BATCH_LINES = 16_384
 
 
@@ -204,42 +204,43 @@ def _reasons(path: str) -> Counter[str]:
 # --- records and their index --------------------------------------------------------------------
 
 
-def read_shard(path: str, num_bytes: int) -> Iterator[bytes | UnreadableError]:
-    """Yields each record of a shard, or why that one cannot be read.
+def read_shard(path: str) -> Iterator[bytes | UnreadableError]:
+    """Yields each record of a shard, or why that one cannot be read; holds one at a time.
 
     Raises:
       UnreadableError: the file as a whole is no ArrayRecord file.
     """
-    reader = ArrayRecordReader(path, _READER_OPTIONS)
-    try:
-        # A damaged file has 0 records until one asks whether all is well.
-        if not reader.ok():
-            raise UnreadableError("it is no whole ArrayRecord file")
+    num_read = 0
+    with _open_shard(path) as reader:
         num_records = reader.num_records()
-        step = max(1, _READ_BYTES * num_records // max(1, num_bytes))
-        for start in range(0, num_records, step):
-            end = min(num_records, start + step)
+        with contextlib.suppress(*_READER_ERRORS):
+            for _ in range(num_records):
+                yield reader.read()
+                num_read += 1
+            return
+    # A reader that failed reads no more. Random access, in a new one, gets at what is whole.
+    with _open_shard(path) as reader:
+        for record in range(num_read, num_records):
             try:
-                yield from reader.read(start, end)
-            except (RuntimeError, ValueError, IndexError):
-                for record in range(start, end):
-                    yield _read_one(reader, record)
-    finally:
-        _close(reader)
+                yield reader.read(record, record + 1)[0]
+            except _READER_ERRORS as error:
+                yield UnreadableError(_one_line(error))
 
 
-def _read_one(reader: ArrayRecordReader, record: int) -> bytes | UnreadableError:
-    try:
-        return reader.read(record, record + 1)[0]
-    except (RuntimeError, ValueError, IndexError) as error:
-        return UnreadableError(_one_line(error))
-
-
-def _close(reader: ArrayRecordReader) -> None:
-    try:
+@contextlib.contextmanager
+def _open_shard(path: str) -> Iterator[ArrayRecordReader]:
+    reader = ArrayRecordReader(path, _READER_OPTIONS)
+    # A damaged file opens without an error and has 0 records; closing it tells what is wrong.
+    if not reader.ok():
+        reason = ""
+        try:
+            reader.close()
+        except RuntimeError as error:
+            reason = f": {_one_line(error)}"
+        raise UnreadableError(f"it is no whole ArrayRecord file{reason}")
+    yield reader
+    with contextlib.suppress(*_READER_ERRORS):  # told already, of the record that it is about
         reader.close()
-    except RuntimeError as error:
-        raise UnreadableError(f"it is no whole ArrayRecord file: {_one_line(error)}") from error
 
 
 class IndexLines:

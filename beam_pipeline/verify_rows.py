@@ -212,6 +212,12 @@ class AllRows:
         src_id = self.facts["src_id"]
         return np.flatnonzero(src_id[1:] == src_id[:-1])
 
+    @cached_property
+    def followed(self) -> np.ndarray:
+        """Those of `neighbours` that are followed by a later row, not by a double."""
+        row_index, at = self.facts["row_index"], self.neighbours
+        return at[row_index[at] < row_index[at + 1]]
+
     def name(self, at: int) -> str:
         """Says where a row is."""
         shard, record, _ = self.fault(at, "")
@@ -247,8 +253,7 @@ def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
 
 def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     """A row of a probe begins where the one before ends or later, ties included."""
-    facts, at = rows.facts, rows.neighbours
-    at = at[facts["row_index"][at] < facts["row_index"][at + 1]]
+    facts, at = rows.facts, rows.followed
     last, first = facts["last_us"][at], facts["first_us"][at + 1]
     for i in at[last > first].tolist():
         yield rows.fault(i + 1, f"it begins before {rows.name(i)}, an earlier row, ends")
@@ -264,7 +269,7 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
 
 def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     """Every row but a probe's last is full, unless in compact its seconds ran out."""
-    facts, at = rows.facts, rows.neighbours
+    facts, at = rows.facts, rows.followed
     full_bytes = least_full_bytes(options)
     at = at[facts["num_bytes"][at] < full_bytes]
     if options.measurement_encoding == "compact":

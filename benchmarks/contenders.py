@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 MAX_ROW_SIZE_MB = 8
 TRAIN_RATIO = 0.9
 
@@ -57,8 +58,11 @@ def _peer(name: str) -> Callable[[Job], list[str]]:
 
 
 def prism_binary() -> Path:
-    """Returns where Prism should be: $PRISM_BINARY, else where `go install` leaves it."""
-    return Path(os.environ.get("PRISM_BINARY") or Path.home() / "go" / "bin" / "prism")
+    """Returns $PRISM_BINARY, else the one that the tests build, else that of `go install`."""
+    if given := os.environ.get("PRISM_BINARY"):
+        return Path(given).absolute()
+    built = ROOT / ".engines" / "prism"
+    return built if built.exists() else Path.home() / "go" / "bin" / "prism"
 
 
 def _no_prism() -> str | None:

@@ -1,6 +1,6 @@
 """Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline beside its peers.
 
-    python -m benchmarks.grouping --sizes 1m 10m --rounds 3 --data_dir /tmp/bench
+    python -m benchmarks.grouping --sizes 1m 10m --rounds 3
 
 Data is generated once a size. Every round runs all contenders on it, each as a process of its
 own, beginning with another one each time; an output is counted before its figure is. Before the
@@ -25,17 +25,19 @@ from rich.table import Table
 
 from benchmarks import results as results_files
 from benchmarks import table
-from benchmarks.contenders import CONTENDERS, MAX_ROW_SIZE_MB, TRAIN_RATIO, Job
+from benchmarks.contenders import CONTENDERS, MAX_ROW_SIZE_MB, ROOT, TRAIN_RATIO, Job
 from benchmarks.measure import measure
 from benchmarks.results import Results, Run
 
 _WARM_UP_MEASUREMENTS = 20_000
-_ROOT = Path(__file__).parents[1]
+_FILE_WIDTH = 120
 
 
 def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
     console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
     results = Results(
         bench="grouping",
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -78,7 +80,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
         "--contenders", nargs="+", choices=[*CONTENDERS], default=[*CONTENDERS], metavar="NAME",
         help=f"of {', '.join(CONTENDERS)}",
     )  # fmt: skip
-    parser.add_argument("--data_dir", type=Path, required=True, help="data and scratch outputs")
+    parser.add_argument(
+        "--data_dir", type=Path, default=ROOT / "build" / "benchmarks", help="data and outputs"
+    )
     parser.add_argument("--results", type=Path, default=results_files.FOLDER)
     parser.add_argument("--num_probes", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=1)
@@ -121,7 +125,7 @@ def _data(args: argparse.Namespace, size: int) -> Path:
         command = [sys.executable, "-m", "beam_pipeline.generate", f"--output={being_made}"]
         command += [f"--num_measurements={size}", f"--num_probes={args.num_probes}"]
         command += [f"--seed={args.seed}"]
-        subprocess.run(command, check=True, cwd=_ROOT, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         being_made.rename(folder)
     for path in folder.glob("*.parquet"):  # into the page cache, for the first as for the last
         with open(path, "rb") as file:
@@ -141,20 +145,18 @@ def _warm_up(args: argparse.Namespace, console: Console) -> None:
 
 def _run(name: str, data: Path, size: int, number: int, args: argparse.Namespace) -> Run:
     """Runs a contender, counts its output and removes it."""
-    output = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=args.data_dir))
     load = os.getloadavg()[0]
-    job = Job(f"{data}/*.parquet", output / "rows", args.threads, args.array_record_options)
-    with open(output / "log", "w+", encoding="utf-8", errors="replace") as log:
-        usage = measure(CONTENDERS[name].command(job), log, cwd=_ROOT)
-        log.seek(0)
-        last_lines = log.read().strip().splitlines()[-1:]
-    if usage.exit_code:
-        error = f"exit code {usage.exit_code}: {' '.join(last_lines)}"
-        counted = {}
-    else:
-        counted = _counted(job.output)
-        error = _fault(counted, size)
-    shutil.rmtree(output)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=args.data_dir) as folder:
+        output = Path(folder) / "rows"
+        job = Job(f"{data}/*.parquet", output, args.threads, args.array_record_options)
+        with open(Path(folder) / "log", "w+", encoding="utf-8", errors="replace") as log:
+            usage = measure(CONTENDERS[name].command(job), log, cwd=ROOT)
+            log.seek(0)
+            said = log.read()
+        if usage.exit_code:
+            counted, error = {}, f"exit code {usage.exit_code}: {_last_line(said)}"
+        else:
+            counted, error = _count(output, size)
     return Run(
         contender=name,
         num_measurements=size,
@@ -163,19 +165,27 @@ def _run(name: str, data: Path, size: int, number: int, args: argparse.Namespace
         wall_s=round(usage.wall_s, 3),
         cpu_s=round(usage.cpu_s, 3),
         peak_mib=round(usage.peak_mib, 1),
-        error=error and error.replace(str(args.data_dir), "DATA").replace(str(_ROOT), "ROOT"),
+        error=error and error.replace(str(args.data_dir), "DATA").replace(str(ROOT), "ROOT"),
         output=counted,
     )
 
 
-def _counted(output: Path) -> dict[str, int]:
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
+def _count(output: Path, size: int) -> tuple[dict[str, int], str | None]:
+    """Returns what an output holds, and what is wrong with it or None."""
     command = [sys.executable, "-m", "benchmarks.check", str(output)]
-    done = subprocess.run(command, check=True, cwd=_ROOT, capture_output=True, text=True)
-    return json.loads(done.stdout)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        return {}, f"the output cannot be read: {_last_line(done.stderr)}"
+    counted = json.loads(done.stdout)
+    return counted, fault(counted, size)
 
 
-def _fault(counted: dict[str, int], size: int) -> str | None:
-    """Says what is wrong with an output, or None."""
+def fault(counted: dict[str, int], size: int) -> str | None:
+    """Says what is wrong with an output of which benchmarks.check counted this, or None."""
     if counted["measurements"] != size:
         return f"the output holds {counted['measurements']:,} measurements, not {size:,}"
     if counted["largest_record"] > MAX_ROW_SIZE_MB * 2**20:

@@ -184,9 +184,7 @@ def test_a_disk_that_is_full(tmp_path: Path, flag: str) -> None:
         sys.executable, "-m", "beam_pipeline.main", f"--input={tmp_path}/in.parquet",
         f"--output={output}", "--array_record_options=group_size:1,uncompressed", flag,
     ]  # fmt: skip
-    result = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=lambda: limited(1)
-    )
+    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: limited(1))
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert result.returncode == 1, result.stderr
     assert len(errors) == 1 and "cannot write" in errors[0], result.stderr

@@ -42,8 +42,8 @@ PHASES = {
     "writing the index": ("sharded_write", "module.WriteShard", "_write_index", 2),
     "renaming the first shard": ("sharded_write", "module", "move", 1),
     "renaming another shard": ("sharded_write", "module", "move", 3),
-    "before the manifest": ("probe_rows", "module.manifest", "write_success", 1),
-    "before _SUCCESS": ("manifest", "module", "_write_whole", 2),
+    "before the manifest": ("commit", "module", "write_success", 1),
+    "before _SUCCESS": ("commit", "module", "_write_whole", 2),
 }
 
 
@@ -84,9 +84,7 @@ def test_a_kill_changes_nothing(
 def test_a_kill_after_success_leaves_a_finished_dataset(
     source: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    script = SCRIPT.format(
-        module="probe_rows", owner="module.FileSystems", name="delete", after=1
-    )
+    script = SCRIPT.format(module="commit", owner="module.FileSystems", name="delete", after=1)
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
     process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
@@ -115,9 +113,9 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
 
 def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    script = SCRIPT.format(
-        module="manifest", owner="module", name="write_success", after=1
-    ).replace("os.kill(os.getpid(), signal.SIGKILL)", "signal.pause()")
+    script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1).replace(
+        "os.kill(os.getpid(), signal.SIGKILL)", "signal.pause()"
+    )
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
     process = subprocess.Popen([sys.executable, "-c", script, *flags])
     try:

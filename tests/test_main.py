@@ -107,7 +107,15 @@ def test_compact_keeps_seconds_and_the_codes_of_rtt(table: pa.Table, tmp_path: P
         assert got[probe] == list(zip(whole_seconds, destinations, coarse, strict=True))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str, bytes]]:
+    """A table and the files of its dataset."""
+    folder = tmp_path_factory.mktemp("small")
+    table = measurements_table(400, seed=7, num_probes=6)
+    return table, files_of(make_dataset(write_input(folder / "in", table), folder / "out"))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_files=st.integers(1, 4),
@@ -119,6 +127,7 @@ def test_compact_keeps_seconds_and_the_codes_of_rtt(table: pa.Table, tmp_path: P
 )
 def test_the_bytes_follow_from_the_measurements_alone(
     tmp_path_factory: pytest.TempPathFactory,
+    small: tuple[pa.Table, dict[str, bytes]],
     seed: int,
     num_files: int,
     row_group_size: int,
@@ -129,8 +138,7 @@ def test_the_bytes_follow_from_the_measurements_alone(
 ) -> None:
     """Other order, other files, other bundles, other memory: the same shards."""
     folder = tmp_path_factory.mktemp("recut")
-    table = measurements_table(400, seed=7, num_probes=6)
-    expected = files_of(make_dataset(write_input(folder / "a", table), folder / "out"))
+    table, expected = small
     shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
     step = -(-table.num_rows // num_files)
     parts = [shuffled.slice(at, step) for at in range(0, table.num_rows, step)]

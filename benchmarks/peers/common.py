@@ -11,6 +11,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,34 +107,40 @@ def write_ordered(batches: Iterable[pa.RecordBatch], args: argparse.Namespace) -
     shards = Shards(args)
     rows: list[Row] = []
     num_waiting = 0
-    for src_addr, parts in _probes(batches):
-        for row in cut(src_addr, parts, max_row_bytes):
-            rows.append(row)
-            num_waiting += row.measurements.num_rows
-            if len(rows) == _MAX_WAITING_ROWS or num_waiting >= _MAX_WAITING_MEASUREMENTS:
-                shards.write(rows)
-                rows, num_waiting = [], 0
+    for row in _rows(batches, max_row_bytes):
+        rows.append(row)
+        num_waiting += row.measurements.num_rows
+        if len(rows) == _MAX_WAITING_ROWS or num_waiting >= _MAX_WAITING_MEASUREMENTS:
+            shards.write(rows)
+            rows, num_waiting = [], 0
     shards.write(rows)
     shards.close()
 
 
-def _probes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
-    """Yields every probe with its measurements, a slice from each batch that holds some."""
-    current, parts = None, []
+def _rows(batches: Iterable[pa.RecordBatch], max_row_bytes: int) -> Iterator[Row]:
+    """Cuts the stream into rows, as soon as it is known where one ends."""
+    current, parts, row_index = "", [], 0
+    for src_addr, part in _slices(batches):
+        if src_addr != current:
+            yield from cut(current, parts, max_row_bytes, row_index)
+            current, parts, row_index = src_addr, [], 0
+        parts.append(part)
+        if sum(part.num_rows for part in parts) > max_row_bytes // _FIXED_BYTES:
+            *full, rest = cut(current, parts, max_row_bytes, row_index)
+            yield from full
+            parts, row_index = [rest.measurements], rest.row_index
+    yield from cut(current, parts, max_row_bytes, row_index)
+
+
+def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yields (src_addr, its measurements) in order, from every batch that holds some."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
         measurements = _measurements(batch)
         addresses, bounds = _runs(batch.column("src_addr"))
-        for index, src_addr in enumerate(addresses):
-            if src_addr != current:
-                if current is not None:
-                    yield current, parts
-                current, parts = src_addr, []
-            start, end = bounds[index], bounds[index + 1]
-            parts.append(measurements.slice(start, end - start))
-    if current is not None:
-        yield current, parts
+        for src_addr, (start, end) in zip(addresses, pairwise(bounds), strict=True):
+            yield src_addr, measurements.slice(start, end - start)
 
 
 def _runs(column: pa.Array) -> tuple[list[str], list[int]]:
@@ -158,10 +165,14 @@ def _measurements(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
 
 
-def cut(src_addr: str, parts: list[pa.RecordBatch], max_row_bytes: int) -> Iterator[Row]:
-    """Yields a probe's rows, each as full as `max_row_bytes` (less a page) allows."""
+def cut(
+    src_addr: str, parts: list[pa.RecordBatch], max_row_bytes: int, row_index: int = 0
+) -> Iterator[Row]:
+    """Yields a probe's rows from `row_index` on, each as full as allowed (less a page)."""
+    if not parts:
+        return
     run = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-    start = row_index = 0
+    start = 0
     while start < run.num_rows:
         count = _fitting(run, start, max_row_bytes - _FRAME_BYTES)
         yield Row(src_addr, row_index, run.slice(start, count))

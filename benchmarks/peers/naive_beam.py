@@ -47,7 +47,7 @@ def main() -> None:
     args = common.arguments("Groups measurements by probe with Beam, naively.")
     max_row_bytes = int(args.max_row_size_mb * 2**20)
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        (
+        _ = (
             pipeline
             | "Read measurements" >> beam.io.ReadFromParquet(args.input, columns=_COLUMNS)
             | "Key by probe" >> beam.Map(lambda measurement: (measurement["src_addr"], measurement))

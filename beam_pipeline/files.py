@@ -1,0 +1,110 @@
+"""Files of any filesystem that Beam knows, byte for byte; local ones without the detour.
+
+A path without a scheme is local. Whatever is written has a name of its own first (`unique_path`)
+and is renamed when it is whole (`move`, which may be done twice).
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from beam_pipeline.checksum import crc32c
+from beam_pipeline.errors import ProbelineError, explained_os_errors
+
+_WRITE_BUFFER_BYTES = 1 << 20
+_COPY_BYTES = 8 << 20
+
+
+def is_local(path: str) -> bool:
+    """Tells a local path from one with a scheme."""
+    return "://" not in path
+
+
+def unique_path(folder: str, name: str) -> str:
+    """Returns a path below `folder` that no other attempt uses: name-<32 hex digits>."""
+    return FileSystems.join(folder, f"{name}-{uuid.uuid4().hex}")
+
+
+def create_file(path: str) -> BinaryIO:
+    """Opens a new file for writing; its folder is made if need be."""
+    if is_local(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
+    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file for reading."""
+    if is_local(path):
+        return open(path, "rb")
+    stream = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return cast(BinaryIO, stream)
+
+
+@contextlib.contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Yields the path of a new local file, which is at `path` once the block has ended well."""
+    if is_local(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
+        local_path = os.path.join(folder, "file")
+        yield local_path
+        with open(local_path, "rb") as source, create_file(path) as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+
+
+@contextlib.contextmanager
+def local_copy(path: str) -> Iterator[str]:
+    """Yields a local path with the bytes of `path`; a copy goes when the block ends."""
+    if is_local(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
+        copy = os.path.join(folder, "file")
+        with open_file(path) as source, open(copy, "wb") as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+        yield copy
+
+
+def size_and_checksum(path: str) -> tuple[int, int]:
+    """Returns the number of bytes of a file and their CRC-32C."""
+    size = checksum = 0
+    with open_file(path) as file:
+        while block := file.read(_COPY_BYTES):
+            size += len(block)
+            checksum = crc32c(block, checksum)
+    return size, checksum
+
+
+def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
+    """Renames a file over whatever is there; does nothing if that has happened already.
+
+    Raises:
+      ProbelineError: the file is gone, and its target does not hold these bytes.
+    """
+    with explained_os_errors("write", target):
+        if not FileSystems.exists(source):
+            done = FileSystems.exists(target) and size_and_checksum(target)
+            if done != (num_bytes, checksum):
+                raise ProbelineError(
+                    f"{source} is gone and {target} is not what it held: something else removes "
+                    "files from the output; run the command again"
+                )
+            return
+        if is_local(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(source, target)
+            return
+        try:
+            FileSystems.rename([source], [target])
+        except BeamIOError as error:
+            raise OSError(f"cannot rename {source}: {error}") from error
