@@ -104,9 +104,9 @@ class ClaimWriter:
         start, self.num_bytes = self.num_bytes, self.num_bytes + len(data)
         return start
 
-    def everything(self) -> StoredPayload:
-        """Returns all that was stored as one payload."""
-        return StoredPayload(self.path, 0, self.num_bytes, None)
+    def everything(self, checksum: int) -> StoredPayload:
+        """Returns all that was stored as one payload, given its CRC-32C."""
+        return StoredPayload(self.path, 0, self.num_bytes, checksum)
 
     def close(self) -> None:
         """Makes the payloads readable for every worker."""
@@ -114,6 +114,14 @@ class ClaimWriter:
             with explained_os_errors("write", self.path):
                 self._file.close()
             self._file = None
+
+
+def changed(payload: StoredPayload) -> ProbelineError:
+    """Returns the error of a payload that is not what was stored."""
+    return ProbelineError(
+        f"{payload.path} changed after it was written (bytes {payload.offset} to "
+        f"{payload.offset + payload.length}): check the storage, then run again"
+    )
 
 
 class ClaimReader:
@@ -143,10 +151,7 @@ class ClaimReader:
         if len(data) != payload.length or (
             payload.crc32c is not None and crc32c(data) != payload.crc32c
         ):
-            raise ProbelineError(
-                f"{payload.path} changed after it was written (bytes {payload.offset} to "
-                f"{payload.offset + payload.length}): check the storage, then run again"
-            )
+            raise changed(payload)
 
     def _read_local(self, payload: StoredPayload) -> bytes:
         descriptor = self._descriptors.get(payload.path)

@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.checksum import crc32c
 from beam_pipeline.claim_checks import (
     ClaimReader,
     ClaimWriter,
     Payload,
+    changed,
     decode_claim,
     encode_claim,
     payload_bytes,
@@ -114,14 +116,15 @@ class ExternalSort:
     def _store(self, blocks: Iterable[np.ndarray]) -> StoredRun:
         """Writes consecutive blocks as one run; all are widened if the first one is."""
         writer = ClaimWriter(self._folder, "run")
-        is_wide, size = False, 0
+        is_wide, checksum = False, 0
         for block in blocks:
             is_wide = block.dtype == WIDE
-            payload = writer.put(memoryview(block).cast("B"))
-            size += payload_bytes(payload)
+            data = memoryview(block.view(np.uint8))
+            writer.put(data)
+            checksum = crc32c(data, checksum)
         writer.close()
-        self.spilled_bytes += size
-        return StoredRun(is_wide, writer.everything())
+        self.spilled_bytes += writer.num_bytes
+        return StoredRun(is_wide, writer.everything(checksum))
 
     def _merge_stored(self, runs: Sequence[StoredRun]) -> Iterator[np.ndarray]:
         any_wide = any(run.is_wide for run in runs)
@@ -152,7 +155,7 @@ class _Head:
         self._make_wide = make_wide
         itemsize = (WIDE if run.is_wide else NARROW).itemsize
         self._block_records = max(1, block_bytes // itemsize)
-        self._read = 0
+        self._read = self._checksum = 0
         self._block = np.zeros(0, NARROW)
 
     def fill(self) -> bool:
@@ -162,7 +165,17 @@ class _Head:
             block = self._run.part(self._read, count).load(self._reader)
             self._block = widen(block) if self._make_wide else block
             self._read += count
+            self._check(block)
         return len(self._block) > 0
+
+    def _check(self, block: np.ndarray) -> None:
+        """Raises ProbelineError at the end of a run whose blocks are not what was stored."""
+        payload = self._run.payload
+        if isinstance(payload, bytes) or payload.crc32c is None:
+            return
+        self._checksum = crc32c(memoryview(block.view(np.uint8)), self._checksum)
+        if self.is_at_end and self._checksum != payload.crc32c:
+            raise changed(payload)
 
     @property
     def is_at_end(self) -> bool:

@@ -113,13 +113,13 @@ def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
     """Applies the rules of SPEC 3 to a batch with the columns of COLUMNS."""
     reason = np.zeros(batch.num_rows, np.uint8)
     # The last rule is applied first, so that the first one broken is what remains.
-    rtt = _check_rtt(batch.column("rtt"), reason)
+    rtt = _check_rtt(_decoded(batch.column("rtt")), reason)
     dst, dst_status = _parse_addresses(batch.column("dst_addr"))
-    _check_version(batch.column("ip_version"), dst_status, dst.codes, reason)
+    _check_version(_decoded(batch.column("ip_version")), dst_status, dst.codes, reason)
     _check_addresses("dst_addr", dst.codes, dst_status, reason)
     src, src_status = _parse_addresses(batch.column("src_addr"))
     _check_addresses("src_addr", src.codes, src_status, reason)
-    event_time = _check_event_time(batch.column("event_time"), reason)
+    event_time = _check_event_time(_decoded(batch.column("event_time")), reason)
     block = Block(event_time, src, dst, rtt)
     if not reason.any():
         return block, Faults(np.zeros(0, np.int64), [])
@@ -136,21 +136,31 @@ def _select(block: Block, kept: np.ndarray) -> Block:
     )
 
 
+def _decoded(column: pa.Array) -> pa.Array:
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if pa.types.is_string_view(column.type.value_type):  # Arrow takes nothing out of that
+        plain = column.dictionary.cast(pa.large_string())
+        column = pa.DictionaryArray.from_arrays(column.indices, plain)
+    return column.dictionary_decode()
+
+
 def _nulls(column: pa.Array) -> np.ndarray:
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
 def _check_rtt(column: pa.Array, reason: np.ndarray) -> np.ndarray:
     nulls = _nulls(column) if column.null_count else None
-    with np.errstate(over="ignore"):
-        rtt = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float32)
+    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", under="ignore"):
+        rtt = values.astype(np.float32)
     finite = np.isfinite(rtt)
     if not finite.all():
         reason[~finite] = _REASON_CODE["rtt_not_finite"]
     if nulls is not None:
         reason[nulls] = _REASON_CODE["rtt_null"]
     # Adding 0.0 turns -0.0 into 0.0.
-    return np.where(rtt < 0, np.float32(-1), rtt + np.float32(0))
+    return np.where(values < 0, np.float32(-1), rtt + np.float32(0))
 
 
 def _check_version(
@@ -211,14 +221,15 @@ def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
 
 def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | None]]:
     """Returns the values of some rows, as a person would write them, for the dead letters."""
-    some = batch.take(pa.array(rows))
-    columns = [_column_as_text(some.column(name)) for name in COLUMNS]
+    columns = [_column_as_text(batch.column(name), pa.array(rows)) for name in COLUMNS]
     return [dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _column_as_text(column: pa.Array) -> list[str | None]:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+def _column_as_text(column: pa.Array, rows: pa.Array) -> list[str | None]:
+    column = _decoded(column)
+    if pa.types.is_string_view(column.type):  # `take` does not know it
+        column = column.cast(pa.large_string())
+    column = column.take(rows)
     try:
         column = column.cast(pa.string())
     except pa.ArrowInvalid:  # a timestamp outside the calendar has no text

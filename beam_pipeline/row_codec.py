@@ -8,8 +8,8 @@ first bytes:
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
            uint16 [n] RTT (see `encode_rtt`), [n / 8] bits "is IPv6" if the row has both families,
            then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
-           10 or 22 bytes. Time is floored to whole seconds; RTT keeps a relative error of at
-           most 0.025 % above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
+           10 or 22 bytes. Time is floored to whole seconds; RTT is off by at most 0.049 %
+           (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
 
 Bytes follow from the measurements alone: Arrow arrays are built from compact buffers, without
 validity bitmaps or slice offsets.
@@ -58,6 +58,8 @@ COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
 FAILED_RTT = 0xFFFF
 _MAX_RTT = 0xFFFE
 _US_PER_SECOND = 1_000_000
+_MORE_THAN_FRAMING = 4096
+_MAX_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
 
 
 class RowKey(NamedTuple):
@@ -73,10 +75,10 @@ class RowKey(NamedTuple):
 def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
     """Encodes float [n] milliseconds as uint16 [n]: 5 bits exponent, 11 bits mantissa of µs.
 
-    The value is mantissa << exponent. Negative (failed) becomes FAILED_RTT; what is too large
-    (50 days) becomes the largest value.
+    The value is mantissa << exponent, the nearest one that there is. Negative (failed) becomes
+    FAILED_RTT; what is too large (50 days) becomes the largest value.
     """
-    us = np.rint(np.asarray(rtt_ms, np.float64) * 1000)
+    us = np.abs(np.asarray(rtt_ms, np.float64)) * 1000
     _, bit_length = np.frexp(us)
     exponent = np.clip(bit_length - 11, 0, 31)
     mantissa = np.rint(np.ldexp(us, -exponent))
@@ -138,9 +140,9 @@ def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) 
     counts = np.arange(1, len(run) + 1)
     end = len(run)
     if encoding == "arrow":
-        sizes = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run)))
+        sizes = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
     else:
-        sizes = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run)))
+        sizes = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
     sizes = np.asarray(record_bytes(sizes, src_addr))
@@ -159,9 +161,12 @@ def surely_fits(run: np.ndarray, encoding: Encoding, max_row_bytes: int) -> bool
     if encoding == "compact":
         span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
         widest = 10 if run.dtype == NARROW else 23
-        return len(run) * widest + 1024 <= max_row_bytes and span < COMPACT_MAX_SPAN_SECONDS
+        return (
+            len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
+            and span < COMPACT_MAX_SPAN_SECONDS
+        )
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
-    return len(run) * widest + 4096 <= max_row_bytes
+    return len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
 
 
 def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
@@ -318,13 +323,16 @@ class ProbeRow:
 
 def _read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the one batch of an Arrow IPC stream; ValueError if it is not exactly that."""
-    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-        if not reader.schema.equals(schema):
-            raise ValueError(f"schema is {reader.schema}, not {schema}")
-        batches = list(reader)
-    if len(batches) != 1:
-        raise ValueError(f"an Arrow stream of {len(batches)} batches, not of 1")
-    batches[0].validate(full=True)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            if not reader.schema.equals(schema):
+                raise ValueError(f"schema is {reader.schema}, not {schema}")
+            batches = list(reader)
+        if len(batches) != 1:
+            raise ValueError(f"an Arrow stream of {len(batches)} batches, not of 1")
+        batches[0].validate(full=True)
+    except (OSError, pa.ArrowException) as error:  # Arrow has both for bytes that are no stream
+        raise ValueError(f"not an Arrow stream: {error}") from error
     return batches[0]
 
 
@@ -332,7 +340,7 @@ def decode_record(record: bytes) -> ProbeRow:
     """Reads a record.
 
     Raises:
-      ValueError, pyarrow.ArrowInvalid: the bytes are no record of RECORD_SCHEMA with one row.
+      ValueError: the bytes are no record of RECORD_SCHEMA with one row.
     """
     batch = _read_stream(record, RECORD_SCHEMA)
     if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
@@ -372,10 +380,14 @@ def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray
 
 
 def _decode_compact(measurements: memoryview) -> np.ndarray:
+    if len(measurements) < COMPACT_HEADER.size:
+        raise ValueError(f"{len(measurements)} bytes of compact measurements, less than a header")
     _, n, num_ipv6, first_second = COMPACT_HEADER.unpack_from(measurements)
     expected = int(compact_measurements_bytes(n, num_ipv6))
     if len(measurements) != expected or num_ipv6 > n:
         raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
+    if first_second > _MAX_SECOND:
+        raise ValueError(f"compact measurements from second {first_second} on, past all time")
     at = COMPACT_HEADER.size
     seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
     codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)

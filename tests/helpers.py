@@ -24,7 +24,7 @@ from beam_pipeline.runs import NARROW, WIDE, sort_groups
 MAPPED_IPV4 = 0xFFFF << 32
 YEAR_2024_US = 1_704_067_200_000_000
 
-# --- Beam -----------------------------------------------------------------------------------
+# --- Beam ---------------------------------------------------------------------------------------
 
 _collected: dict[str, list] = {}
 
@@ -96,7 +96,7 @@ class FakeBag(FakeState):
         self.values.append(value)
 
 
-# --- runs -----------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------
 
 
 def make_run(n: int, seed: int, wide: bool = False, ties: bool = False) -> np.ndarray:
@@ -179,7 +179,7 @@ def runs_strategy(
     return run_of_tuples(sorted(records), wide)
 
 
-# --- measurements as they come in -------------------------------------------------------------
+# --- measurements as they come in ---------------------------------------------------------------
 
 
 def spellings_of(address: int) -> list[str]:

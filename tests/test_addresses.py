@@ -47,7 +47,7 @@ def halves(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return hi, np.array([number & (2**64 - 1) for number in numbers], np.uint64)
 
 
-# --- parse ------------------------------------------------------------------------------------
+# --- parse --------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -206,7 +206,7 @@ def test_a_null_over_bytes_is_still_null():
     assert addresses.parse(texts)[2].tolist() == [NULL]
 
 
-# --- format -----------------------------------------------------------------------------------
+# --- format -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
@@ -265,7 +265,7 @@ def test_string_buffers_follow_a_slice(dtype):
     assert [data[start:end].tobytes() for start, end in pairwise(offsets)] == [b"c", b"def"]
 
 
-# --- src_id -----------------------------------------------------------------------------------
+# --- src_id -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

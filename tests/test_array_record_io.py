@@ -25,7 +25,8 @@ from beam_pipeline.array_record_io import (
     WriteToArrayRecord,
     content_key,
 )
-from beam_pipeline.claim_checks import ClaimReader, StoredPayload, crc32c
+from beam_pipeline.checksum import crc32c
+from beam_pipeline.claim_checks import ClaimReader, StoredPayload
 from beam_pipeline.errors import ProbelineError, user_message
 from beam_pipeline.sharded_write import (
     Finalise,
@@ -40,7 +41,7 @@ from beam_pipeline.sharded_write import (
     shard_path,
 )
 
-WORDS = [f"word {number}".encode() * (1 + number % 400) for number in range(700)]
+WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
 EMPTY = [b"", b"", b"\0"]
 
 
@@ -64,6 +65,15 @@ def records_of(path: Path | str) -> list[bytes]:
     return records
 
 
+def write_file(path: Path, records: list[bytes], options: str = "group_size:1,zstd:1") -> Path:
+    """Writes a file without Beam, for tests that read."""
+    writer = ArrayRecordWriter(str(path), options)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
 def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
     infos = eager(elements, WriteToArrayRecord(str(prefix), **options))
     return sorted((ShardInfo(*info) for info in infos), key=lambda info: info.shard)
@@ -72,9 +82,8 @@ def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
 # --- round trip ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_shards", [0, 1, 3])
-def test_every_record_comes_back_once(tmp_path, num_shards):
-    write(WORDS + EMPTY, tmp_path / "words", num_shards=num_shards)
+def test_every_record_comes_back_once(tmp_path):
+    write(WORDS + EMPTY, tmp_path / "words", num_shards=3)
     read = eager(None, ReadFromArrayRecord(str(tmp_path / "words-*.arrayrecord")))
     assert sorted(read) == sorted(WORDS + EMPTY)
 
@@ -87,16 +96,16 @@ def test_the_result_tells_what_each_file_is(tmp_path):
         data = Path(info.path).read_bytes()
         assert info.path == str(tmp_path / f"words-0000{info.shard}-of-00003.arrayrecord")
         assert info.num_shards == 3
-        assert info.num_records == len(records_of(info.path)) > 100
+        assert info.num_records == len(records_of(info.path)) > 10
         assert (info.num_bytes, info.crc32c) == (len(data), crc32c(data))
 
 
 def test_other_elements_through_a_coder(tmp_path):
     texts = ["", "zażółć", "x" * 5000]
     write(texts, tmp_path / "texts", coder=coders.StrUtf8Coder(), num_shards=2)
-    pattern = str(tmp_path / "texts-*")
-    assert sorted(eager(None, ReadFromArrayRecord(pattern))) == sorted(t.encode() for t in texts)
-    read = eager(None, ReadFromArrayRecord(pattern, coder=coders.StrUtf8Coder()))
+    records = [record for path in tmp_path.iterdir() for record in records_of(path)]
+    assert sorted(records) == sorted(text.encode() for text in texts)
+    read = eager(None, ReadFromArrayRecord(str(tmp_path / "texts-*"), coder=coders.StrUtf8Coder()))
     assert sorted(read) == sorted(texts)
 
 
@@ -108,14 +117,14 @@ def test_elements_of_many_windows_are_one_set_of_files(tmp_path):
             windowed = numbers | stamped | beam.WindowInto(FixedWindows(10))
             return windowed | WriteToArrayRecord(str(tmp_path / "all"), num_shards=2)
 
-    infos = eager(range(100), InWindows())
+    infos = eager(range(30), InWindows())
     assert sorted(ShardInfo(*info).shard for info in infos) == [0, 1]
     assert sorted(r for info in infos for r in records_of(ShardInfo(*info).path)) == sorted(
-        b"%d" % number for number in range(100)
+        b"%d" % number for number in range(30)
     )
 
 
-@pytest.mark.parametrize("num_shards", [0, 1, 3])
+@pytest.mark.parametrize("num_shards", [0, 2])
 def test_no_elements_are_empty_files_that_can_be_read(tmp_path, num_shards):
     infos = write([], tmp_path / "none", num_shards=num_shards)
     assert len(infos) == max(1, num_shards)
@@ -124,15 +133,11 @@ def test_no_elements_are_empty_files_that_can_be_read(tmp_path, num_shards):
 
 
 def test_writer_options_reach_the_file(tmp_path):
-    sizes = {}
-    for options in ("uncompressed", "group_size:1,zstd:3", "group_size:16,zstd:1"):
-        folder = tmp_path / options.replace(":", "")
-        (info,) = write(WORDS, folder / "words", num_shards=1, options=options)
-        reader = ArrayRecordReader(info.path)
-        assert all(option in reader.writer_options_string() for option in options.split(","))
-        reader.close()
-        sizes[options] = info.num_bytes
-    assert len(set(sizes.values())) == 3
+    (info,) = write([b"x"], tmp_path / "w", num_shards=1, options="group_size:16,zstd:3")
+    reader = ArrayRecordReader(info.path)
+    assert "group_size:16," in reader.writer_options_string()
+    assert "zstd:3" in reader.writer_options_string()
+    reader.close()
 
 
 # --- the same bytes -----------------------------------------------------------------------------
@@ -149,8 +154,8 @@ def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
 
 def test_bytes_do_not_depend_on_what_was_staged_inline_or_in_how_many_files(tmp_path, monkeypatch):
     write(WORDS, tmp_path / "a" / "words", num_shards=2)
-    monkeypatch.setattr(sharded_write, "STAGING_FILE_BYTES", 5_000)
-    monkeypatch.setattr(sharded_write, "_MAX_STAGED_IN_MEMORY", 7)
+    monkeypatch.setattr(sharded_write, "STAGING_FILE_BYTES", 20_000)
+    monkeypatch.setattr(sharded_write, "_MAX_STAGED_IN_MEMORY", 11)
     write(WORDS, tmp_path / "b" / "words", num_shards=2)
     assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
 
@@ -165,9 +170,8 @@ def test_a_second_run_over_the_first_leaves_the_same_files(tmp_path):
 def test_the_number_of_shards_follows_from_the_bytes(tmp_path, monkeypatch):
     total = sum(map(len, WORDS))
     monkeypatch.setattr(sharded_write, "DEFAULT_SHARD_BYTES", -(-total // 4))
-    assert len(write(WORDS, tmp_path / "a" / "words")) == 4
-    assert len(write(shuffled(WORDS, 3), tmp_path / "b" / "words")) == 4
-    assert len(write([*WORDS, b"more" * total], tmp_path / "c" / "words")) == 20
+    assert len(write(shuffled(WORDS, 3), tmp_path / "a" / "words")) == 4
+    assert len(write([*WORDS, b"x" * total], tmp_path / "b" / "words")) == 8
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -205,7 +209,7 @@ def test_shards_are_about_even():
 def test_the_shard_of_a_key_never_changes():
     """Another shard would move every record of every dataset."""
     keys = [b"", b"key", b"\0" * 12, b"\xff" * 12]
-    assert [shard_of(key, 1000) for key in keys] == [0, 0, 0, 0]
+    assert [shard_of(key, 1000) for key in keys] == [505, 563, 317, 197]
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -260,23 +264,17 @@ def test_no_temporary_file_stays(tmp_path):
     assert [path for path in tmp_path.rglob("*") if "temp" in path.name] == []
 
 
-def test_temporary_files_go_to_the_place_asked_for(tmp_path, monkeypatch):
-    """And what an attempt that died left there goes with them."""
-    seen = []
-    original = array_record_io._remove
-
-    def spy(folder, shards):
-        seen.append(folder)
-        Path(folder, "left-by-a-dead-attempt").write_bytes(b"x")
-        original(folder, shards)
-
-    monkeypatch.setattr(array_record_io, "_remove", spy)
+def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
+    """With them goes what an attempt that died left there."""
     transform = WriteToArrayRecord(
         str(tmp_path / "out" / "w"), num_shards=1, temp_location=str(tmp_path / "elsewhere")
     )
+    folder = Path(transform._temp_folder)
+    assert folder.parent == tmp_path / "elsewhere"
+    folder.mkdir(parents=True)
+    (folder / "left-by-a-dead-attempt").write_bytes(b"x")
     eager(WORDS, transform)
     assert files_below(tmp_path) == ["out/w-00000-of-00001.arrayrecord"]
-    assert [Path(folder).parent for folder in seen] == [tmp_path / "elsewhere"]
 
 
 def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
@@ -409,7 +407,7 @@ def test_a_part_that_is_gone_without_having_become_its_target_ends_the_run(tmp_p
         path.unlink()
     else:
         path.write_bytes(data + b"\0" if damage == "longer" else data[:-1] + b"\1")
-    with pytest.raises(ProbelineError, match="is gone and .*w-01-02.ar is not what it held"):
+    with pytest.raises(ProbelineError, match=r"is gone and .*w-01-02\.ar is not what it held"):
         finalise(parts)
 
 
@@ -478,16 +476,15 @@ def test_an_unbounded_input_is_refused():
 
 
 def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, monkeypatch):
-    (info,) = write(WORDS, tmp_path / "w", num_shards=1)
-    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", info.num_bytes // 6)
+    path = write_file(tmp_path / "w", WORDS)
+    size = path.stat().st_size
+    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", size // 6)
     provider = array_record_io._RecordRanges()
-    element = (info.path, info.num_bytes)
-    whole = provider.initial_restriction(element)
-    ranges = list(provider.split(element, whole))
-    assert len(ranges) == 6
+    ranges = list(provider.split((str(path), size), OffsetRange(0, len(WORDS))))
+    assert len(ranges) >= 5
     assert [r.start for r in ranges] == [0, *(r.stop for r in ranges[:-1])]
     assert ranges[-1].stop == len(WORDS)
-    assert sorted(eager(None, ReadFromArrayRecord(info.path))) == sorted(WORDS)
+    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
 
 
 @pytest.mark.parametrize("split_bytes", [1, 10**9])
@@ -495,29 +492,40 @@ def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, mon
 def test_more_ranges_than_records_and_one_range_alone(
     tmp_path, monkeypatch, num_records, split_bytes
 ):
-    (info,) = write(WORDS[:num_records], tmp_path / "w", num_shards=1)
+    path = write_file(tmp_path / "w", WORDS[:num_records])
     monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", split_bytes)
-    assert sorted(eager(None, ReadFromArrayRecord(info.path))) == sorted(WORDS[:num_records])
+    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS[:num_records])
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    (info,) = write(WORDS, tmp_path / "w", num_shards=1)
-    monkeypatch.setattr(array_record_io, "_READ_BYTES", 4 * info.num_bytes // 50)
-    assert sorted(eager(None, ReadFromArrayRecord(info.path))) == sorted(WORDS)
+    path = write_file(tmp_path / "w", WORDS)
+    monkeypatch.setattr(array_record_io, "_READ_BYTES", 4 * path.stat().st_size // 10)
+    sizes = []
+    read = ArrayRecordReader.read
+
+    def spy(reader, start, stop):
+        sizes.append(stop - start)
+        return read(reader, start, stop)
+
+    monkeypatch.setattr(ArrayRecordReader, "read", spy)
+    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
+    assert sizes == [len(WORDS) // 10] * 10
 
 
 def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     """As a runner does that gives the rest of a slow file to another worker."""
-    (info,) = write(WORDS, tmp_path / "w", num_shards=1)
-    tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(100, 400))
-    reading = array_record_io._ReadRecords().process((info.path, info.num_bytes), tracker)
+    path = write_file(tmp_path / "w", WORDS)
+    tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(20, 100))
+    element = (str(path), path.stat().st_size)
+    reading = array_record_io._ReadRecords().process(element, tracker)
     read = [next(reading) for _ in range(10)]
-    primary, residual = tracker.try_split(0)
+    split = tracker.try_split(0)
+    assert split is not None
+    primary, residual = split
     read += reading
-    in_order = records_of(info.path)
-    assert read == in_order[100 : primary.stop]
-    assert primary.stop == residual.start < 400
-    assert residual.stop == 400
+    assert read == WORDS[20 : primary.stop]
+    assert primary.stop == residual.start < 100
+    assert residual.stop == 100
 
 
 def test_a_pattern_that_matches_nothing_is_an_error_unless_told(tmp_path):
@@ -527,20 +535,22 @@ def test_a_pattern_that_matches_nothing_is_an_error_unless_told(tmp_path):
     assert eager(None, ReadFromArrayRecord(pattern, validate=False)) == []
 
 
-def line_of_failed_read(path: Path) -> str:
+def line_of_failed_read(path: Path | str) -> str:
     """Returns the line that a user sees of a read that must fail."""
-    with pytest.raises(Exception) as failure:  # noqa: PT011: runners wrap what workers raise
+    with pytest.raises(Exception) as failure:  # runners wrap what workers raise
         eager(None, ReadFromArrayRecord(str(path)))
     line = user_message(failure.value)
     assert line is not None, failure.value
     return line
 
 
+RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]
+
+
 @pytest.mark.parametrize("missing", [1, 5_000, 70_000])
 def test_a_truncated_file_is_an_error_of_one_line_never_an_empty_file(tmp_path, missing):
-    (info,) = write([os.urandom(300) for _ in range(1000)], tmp_path / "w", num_shards=1)
-    path = Path(info.path)
-    os.truncate(path, info.num_bytes - missing)
+    path = write_file(tmp_path / "w", RANDOM)
+    os.truncate(path, path.stat().st_size - missing)
     line = line_of_failed_read(path)
     assert line.startswith(f"{path} is not a readable ArrayRecord file")
     assert "\n" not in line
@@ -556,8 +566,7 @@ def test_what_is_no_arrayrecord_file_is_an_error_of_one_line(tmp_path, data):
 
 
 def test_a_damaged_record_is_an_error_of_one_line(tmp_path):
-    (info,) = write([os.urandom(300) for _ in range(1000)], tmp_path / "w", num_shards=1)
-    path = Path(info.path)
+    path = write_file(tmp_path / "w", RANDOM)
     data = bytearray(path.read_bytes())
     data[70_000] ^= 0xFF
     path.write_bytes(data)
@@ -567,15 +576,12 @@ def test_a_damaged_record_is_an_error_of_one_line(tmp_path):
 
 
 def test_files_that_others_wrote_are_read(tmp_path):
-    """Grouped records and default options, as tools of the ecosystem write them."""
-    writer = ArrayRecordWriter(str(tmp_path / "w"), "group_size:64")
-    for word in WORDS:
-        writer.write(word)
-    writer.close()
-    assert sorted(eager(None, ReadFromArrayRecord(str(tmp_path / "w")))) == sorted(WORDS)
+    """Grouped records, as tools of the ecosystem may write them."""
+    path = write_file(tmp_path / "w", WORDS, "group_size:64")
+    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
 
 
-# --- a filesystem without folders -----------------------------------------------------------------
+# --- a filesystem without folders ---------------------------------------------------------------
 
 
 class _Objects(FileSystem):
@@ -672,10 +678,13 @@ def test_no_temporary_object_stays_in_a_bucket(objects):
 
 
 def test_a_bucket_is_read_and_leaves_no_local_copy(tmp_path, objects, monkeypatch):
-    write(WORDS, "objects://bucket/words", num_shards=3)
+    for name in "ab":
+        path = write_file(tmp_path / name, WORDS)
+        objects[f"objects://bucket/words-{name}"] = path.read_bytes()
+        path.unlink()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     read = eager(None, ReadFromArrayRecord("objects://bucket/words-*"))
-    assert sorted(read) == sorted(WORDS)
+    assert sorted(read) == sorted(WORDS + WORDS)
     assert files_below(tmp_path) == []
 
 
@@ -684,6 +693,5 @@ def test_a_file_of_a_bucket_that_cannot_be_read_leaves_no_local_copy(
 ):
     objects["objects://bucket/w"] = b"\0" * 200_000
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(Exception):  # noqa: B017, PT011: what it says is tested above
-        eager(None, ReadFromArrayRecord("objects://bucket/w"))
+    assert line_of_failed_read("objects://bucket/w").startswith("objects://bucket/w is not a")
     assert files_below(tmp_path) == []

@@ -164,7 +164,7 @@ def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path):
     assert peak < 4 * memory_bytes < len(wanted)
 
 
-# --- chunk files that changed -----------------------------------------------------------------
+# --- chunk files that changed -------------------------------------------------------------------
 
 
 def damage(path: str, at: int) -> None:
@@ -203,7 +203,7 @@ def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
         sort_all(tmp_path, chunks, 1 << 20)
 
 
-# --- StoredRun --------------------------------------------------------------------------------
+# --- StoredRun ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])

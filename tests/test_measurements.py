@@ -194,7 +194,7 @@ def test_good_measurements_have_no_faults():
     assert reasons_of(table.combine_chunks().to_batches()[0]) == [None] * 500
 
 
-# --- event_time -----------------------------------------------------------------------------------
+# --- event_time ---------------------------------------------------------------------------------
 
 NOON = datetime.datetime(2024, 7, 1, 12, 0, 0, tzinfo=datetime.UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000
@@ -251,7 +251,7 @@ def test_a_null_time_does_not_take_the_value_below_it():
     assert reasons_of(with_column("event_time", column)) == ["event_time_null", None]
 
 
-# --- addresses ------------------------------------------------------------------------------------
+# --- addresses ----------------------------------------------------------------------------------
 
 TEXTS = ["192.0.2.1", "bad", None, "::FFFF:192.0.2.1", "::1%0"]
 TEXT_REASONS = [None, "src_addr_invalid", "src_addr_null", None, "src_addr_zone_id"]
@@ -302,7 +302,7 @@ def test_spellings_of_one_address_are_one_value():
     }
 
 
-# --- ip_version, rtt ------------------------------------------------------------------------------
+# --- ip_version, rtt ----------------------------------------------------------------------------
 
 INTEGERS = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(),
@@ -368,7 +368,7 @@ def test_a_dictionary_that_the_schema_check_lets_through_is_understood(name, col
     assert reasons[2] == f"{name}_null"
 
 
-# --- the schema -----------------------------------------------------------------------------------
+# --- the schema ---------------------------------------------------------------------------------
 
 NAMES = {name: name for name in COLUMNS}
 
@@ -440,7 +440,7 @@ def test_a_problem_is_one_line():
         assert "\n" not in line
 
 
-# --- the text of dead letters -----------------------------------------------------------------
+# --- the text of dead letters -------------------------------------------------------------------
 
 
 def test_the_values_of_bad_rows_as_a_person_writes_them():

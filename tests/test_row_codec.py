@@ -59,7 +59,7 @@ def short_span(run: np.ndarray) -> np.ndarray:
     return run
 
 
-# --- sizes ------------------------------------------------------------------------------------
+# --- sizes --------------------------------------------------------------------------------------
 
 
 @both_encodings
@@ -204,7 +204,7 @@ def test_count_ipv6_counts_what_is_not_ipv4_mapped(run):
     assert count_ipv6(run) == expected
 
 
-# --- round trip -------------------------------------------------------------------------------
+# --- round trip ---------------------------------------------------------------------------------
 
 
 @settings(max_examples=80, deadline=None)
@@ -272,7 +272,7 @@ def test_one_instant_spans_nothing():
     assert decode_record(encode_row(run, KEY, "arrow")).time_span_seconds == 0
 
 
-# --- RTT --------------------------------------------------------------------------------------
+# --- RTT ----------------------------------------------------------------------------------------
 
 LARGEST_RTT_MS = (2046 << 31) / 1000
 
@@ -287,7 +287,7 @@ def test_rtt_below_2_ms_is_whole_microseconds():
 
 @pytest.mark.parametrize("lowest", [2.048, 4.096, 1000.0, 1e6, 4e9])
 def test_rtt_above_2_ms_keeps_the_stated_relative_error(lowest):
-    """0.025 %, as the docstring of `row_codec` states it."""
+    """0.049 %, as the docstring of `row_codec` states it."""
     rtt = np.concatenate(
         [
             np.linspace(lowest, lowest * 1.01, 50_001),
@@ -296,7 +296,7 @@ def test_rtt_above_2_ms_keeps_the_stated_relative_error(lowest):
     )
     rtt = rtt[rtt <= LARGEST_RTT_MS]
     error = np.abs(decode_rtt(encode_rtt(rtt)).astype(np.float64) - rtt) / rtt
-    assert error.max() <= 0.00025 + 1e-7  # and what float32 adds
+    assert error.max() <= 2**-11 + 1e-7  # and what float32 adds
 
 
 def test_rtt_is_coded_in_order_over_its_whole_range():
@@ -345,7 +345,7 @@ def test_an_rtt_is_rounded_once_to_the_nearest_code():
     assert decode_rtt(encode_rtt(np.array([2.0491]))).tolist() == [np.float32(2.05)]
 
 
-# --- bytes ------------------------------------------------------------------------------------
+# --- bytes --------------------------------------------------------------------------------------
 
 
 def golden_run() -> np.ndarray:
@@ -431,7 +431,7 @@ def test_a_wide_run_of_ipv4_alone_has_the_bytes_of_a_narrow_one(encoding):
     assert encode_row(wide, KEY, encoding) == encode_row(narrow, KEY, encoding)
 
 
-# --- damaged bytes ----------------------------------------------------------------------------
+# --- damaged bytes ------------------------------------------------------------------------------
 
 
 def read_all(record: bytes) -> None:

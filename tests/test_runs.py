@@ -28,7 +28,7 @@ def shuffled(run: np.ndarray, seed: int) -> np.ndarray:
     return run[np.random.default_rng(seed).permutation(len(run))]
 
 
-# --- sort_groups ------------------------------------------------------------------------------
+# --- sort_groups --------------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -97,7 +97,7 @@ def test_empty_groups_at_both_ends_and_equal_times_across_a_border():
     assert records_as_tuples(records) == before
 
 
-# --- merge, join, widen -----------------------------------------------------------------------
+# --- merge, join, widen -------------------------------------------------------------------------
 
 
 @settings(max_examples=150, deadline=None)
@@ -149,7 +149,7 @@ def test_widening_a_wide_run_is_nothing():
     assert widen(run).tobytes() == run.tobytes()
 
 
-# --- count_up_to, is_sorted -------------------------------------------------------------------
+# --- count_up_to, is_sorted ---------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)

@@ -31,6 +31,7 @@ from beam_pipeline.verify_rows import (
     FACTS,
     AllRows,
     collisions,
+    one_split,
     row_indices,
     row_order,
     underfull,
@@ -533,7 +534,7 @@ def rows_of_one_probe(*facts: dict[str, int], ends: list | None = None) -> AllRo
     for at, fact in enumerate(facts):
         for name, value in {"record": at, "num_bytes": 8 << 20, "ends": -1, **fact}.items():
             table[at][name] = value
-    return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard"})
+    return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard", (1, 0): "other"})
 
 
 OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
@@ -542,6 +543,11 @@ OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
 def test_two_probes_of_one_src_id() -> None:
     rows = rows_of_one_probe({"src_addr_crc32": 1}, {"src_addr_crc32": 2, "row_index": 1})
     assert [fault[:2] for fault in collisions(rows, OPTIONS)] == [("shard", 1)]
+
+
+def test_a_probe_in_two_splits() -> None:
+    rows = rows_of_one_probe({"split": 0}, {"split": 1, "row_index": 1})
+    assert [fault.record for fault in one_split(rows, OPTIONS)] == [1]
 
 
 def test_compact_rows_may_end_where_their_seconds_do() -> None:
