@@ -213,10 +213,7 @@ def test_a_live_run_is_waited_for_and_a_killed_one_is_not(tmp_path):
             assert Path(own_folder) != run_folder
     finally:
         process.kill()
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
-        process.stdout.close()
+        process.communicate()
     assert files_below(tmp_path) == {"train_marker"}
 
 

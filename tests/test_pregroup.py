@@ -140,10 +140,12 @@ def test_rank_sources_numbers_addresses_in_order_and_equal_ones_alike():
         (like,) = blocks_of(measurements_table(1, seed=5))
         return Block(like.event_time, like.src._replace(hi=hi, lo=lo), like.dst, like.rtt)
 
-    low, ipv4, high = 1, MAPPED_IPV4 | 1, 1 << 64
-    hi, lo, ranks = rank_sources([block([high, low, high]), block([]), block([ipv4, high])])
-    assert [int(h) << 64 | int(number) for h, number in zip(hi, lo)] == [low, ipv4, high]
-    assert [rank.tolist() for rank in ranks] == [[2, 0, 2], [], [1, 2]]
+    low, ipv4, high, higher = 1, MAPPED_IPV4 | 1, 1 << 64 | 5, 2 << 64 | 5
+    blocks = [block([high, low, high]), block([]), block([ipv4, higher, high])]
+    hi, lo, ranks = rank_sources(blocks)
+    numbers = [int(h) << 64 | int(number) for h, number in zip(hi, lo, strict=True)]
+    assert numbers == [low, ipv4, high, higher]
+    assert [rank.tolist() for rank in ranks] == [[2, 0, 2], [], [1, 3, 2]]
 
 
 @pytest.mark.parametrize("num_empty", [0, 1, 3])

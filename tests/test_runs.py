@@ -89,12 +89,12 @@ def test_nothing_to_sort(bounds):
     assert len(records) == 0
 
 
-def test_empty_groups_at_both_ends_and_equal_times_across_a_border():
-    """The tie of two groups' neighbours is none: destinations stay where they are."""
-    records = run_of_tuples([(1, MAPPED_IPV4 | 9, 1.0), (1, MAPPED_IPV4 | 3, 1.0)])
-    before = records_as_tuples(records)
-    sort_groups(records, np.array([0, 0, 1, 1, 2, 2]))
-    assert records_as_tuples(records) == before
+def test_equal_times_on_both_sides_of_a_border_are_no_tie():
+    """Also where there are ties to break within each group, and empty groups between them."""
+    groups = [[(1, MAPPED_IPV4 | dst, 1.0) for dst in dsts] for dsts in ([9, 7], [], [8, 3], [])]
+    records = run_of_tuples([record for group in groups for record in group])
+    sort_groups(records, np.array([0, 0, 2, 2, 4, 4]))
+    assert [dst & 0xFF for _, dst, _ in records_as_tuples(records)] == [7, 9, 3, 8]
 
 
 # --- merge, join, widen -------------------------------------------------------------------------
