@@ -144,7 +144,8 @@ def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
       hi, lo: uint64 [n], the halves of the 128-bit address, zero where there is none.
       status: uint8 [n], 4 or 6 for an address of that family, else INVALID, ZONE_ID or NULL.
     """
-    texts = texts.cast(pa.large_string())
+    if not pa.types.is_string(texts.type):
+        texts = texts.cast(pa.large_string())
     offsets, data = string_buffers(texts)
     hi, lo = np.zeros(len(texts), np.uint64), np.zeros(len(texts), np.uint64)
     status = np.zeros(len(texts), np.uint8)

@@ -25,7 +25,7 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.files import local_copy
+from beam_pipeline.files import local_copy, remove_folder
 from beam_pipeline.sharded_write import Framing, Record, RecordWriter, StageRecords, WriteShards
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
@@ -136,8 +136,7 @@ def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | Non
 
 
 def _remove(folder: str, _: Any) -> None:
-    if FileSystems.exists(folder) or FileSystems.match([folder + "/*"])[0].metadata_list:
-        FileSystems.delete([folder])
+    remove_folder(folder)
 
 
 class ReadFromArrayRecord(beam.PTransform):
@@ -226,13 +225,13 @@ def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
     """
     in_place = path.startswith("gs://")  # ArrayRecord reads it itself
     with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
+        reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
         try:
-            reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
+            # A damaged file opens with no record and says why only when it is closed.
+            if reader.ok():
+                yield reader
+            reader.close()
         except (RuntimeError, ValueError, IndexError) as error:
             raise ProbelineError(
                 f"{path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"
             ) from error
-        try:
-            yield reader
-        finally:
-            reader.close()

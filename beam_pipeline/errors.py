@@ -18,6 +18,14 @@ class UsageError(ProbelineError):
     """The command cannot be run as given. Exit code 2."""
 
 
+def same_src_id(src_id: int, one: str, other: str) -> ProbelineError:
+    """Returns the error of two probes that have one identifier."""
+    return ProbelineError(
+        f"probes {one} and {other} have the same src_id {src_id}: leave one of them out of the "
+        "input"
+    )
+
+
 _OUR_LINE = re.compile(
     r"beam_pipeline\.errors\.(ProbelineError|UsageError): (?P<message>.*?)"
     r"(?: \[while running .*)?$",

@@ -32,10 +32,14 @@ def unique_path(folder: str, name: str) -> str:
     return FileSystems.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
+def _make_folder_of(path: str) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+
+
 def create_file(path: str) -> BinaryIO:
     """Opens a new file for writing; its folder is made if need be."""
     if is_local(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _make_folder_of(path)
         return open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
@@ -52,7 +56,7 @@ def open_file(path: str) -> BinaryIO:
 def local_file(path: str) -> Iterator[str]:
     """Yields the path of a new local file, which is at `path` once the block has ended well."""
     if is_local(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _make_folder_of(path)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
@@ -73,6 +77,17 @@ def local_copy(path: str) -> Iterator[str]:
         with open_file(path) as source, open(copy, "wb") as target:
             shutil.copyfileobj(source, target, _COPY_BYTES)
         yield copy
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder, if there is one, and all below it."""
+    if is_local(path):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+        return
+    found = FileSystems.match([path + "/**"])[0].metadata_list
+    if found:  # what has no files has no folder
+        FileSystems.delete([file.path for file in found])
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
@@ -101,7 +116,7 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
                 )
             return
         if is_local(target):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            _make_folder_of(target)
             os.replace(source, target)
             return
         try:

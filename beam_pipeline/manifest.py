@@ -156,10 +156,16 @@ def open_dataset(path: str) -> Dataset:
             f"{stamp.decode(errors='replace').strip()!r}: one of them was changed or belongs to "
             "another dataset; copy the dataset again as a whole"
         )
-    version = orjson.loads(data).get("format_version")
-    if version != FORMAT_VERSION:
+    try:
+        version = orjson.loads(data)["format_version"]
+        if version == FORMAT_VERSION:
+            return Dataset(folder, Manifest.from_json(data))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProbelineError(
-            f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: "
-            "use the version that wrote it"
-        )
-    return Dataset(folder, Manifest.from_json(data))
+            f"{folder}/{MANIFEST_NAME} is no manifest ({type(error).__name__}: {error}): copy the "
+            "dataset again as a whole"
+        ) from error
+    raise ProbelineError(
+        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
+        "version that wrote it"
+    )

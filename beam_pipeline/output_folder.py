@@ -8,6 +8,7 @@ system frees when its process dies keeps it from removing what a live run is wri
 import contextlib
 import fcntl
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from typing import TextIO
@@ -16,8 +17,14 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.files import is_local
-from beam_pipeline.manifest import DEAD_LETTER_FOLDER, MANIFEST_NAME, SPLITS, SUCCESS_NAME
+from beam_pipeline.files import is_local, remove_folder
+from beam_pipeline.manifest import (
+    DEAD_LETTER_FOLDER,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    SPLITS,
+    SUCCESS_NAME,
+)
 
 TEMP_FOLDER = ".probeline-temp"
 _LOCK_NAME = "lock"
@@ -40,13 +47,15 @@ def taken(output: str, overwrite: bool) -> Iterator[str]:
                     "--overwrite to replace it"
                 )
             _delete([FileSystems.join(output, SUCCESS_NAME)])
+        clear = _remove_dead_runs if is_local(output) else _refuse_other_runs
+        clear(temp)
         _delete(_leftovers(output))
         run_folder = FileSystems.join(temp, uuid.uuid4().hex[:12])
         try:
             yield run_folder
         finally:
             # The pipeline removes it too; here it is for runs that failed.
-            _delete(_leftovers_of_temp(output))
+            remove_folder(run_folder)
 
 
 @contextlib.contextmanager
@@ -59,7 +68,8 @@ def _locked(temp: str) -> Iterator[None]:
         finally:
             # While it is held, so that nobody can take a file that is about to go.
             os.remove(lock.name)
-            os.rmdir(temp)
+            with contextlib.suppress(OSError):  # another run may have begun by now
+                os.rmdir(temp)
 
 
 def _open_lock(temp: str) -> TextIO:
@@ -89,23 +99,43 @@ def _open_lock(temp: str) -> TextIO:
 
 def _leftovers(output: str) -> list[str]:
     """Returns what an unfinished run may have left, and nothing that is not ours."""
-    patterns = [FileSystems.join(output, MANIFEST_NAME + "*")]
-    for split in SPLITS:
-        patterns += [
-            FileSystems.join(output, split, f"{split}_shard_*"),
-            FileSystems.join(output, split, "rows.parquet"),
-        ]
-    patterns.append(FileSystems.join(output, DEAD_LETTER_FOLDER, "dead_letter_*"))
-    return _matching(patterns) + _leftovers_of_temp(output)
+    return [
+        FileSystems.join(folder, name)
+        for folder, ours in (
+            (output, rf"({MANIFEST_NAME}|{SUCCESS_NAME}\.\d+\.tmp|{MANIFEST_NAME}\.\d+\.tmp)"),
+            *((FileSystems.join(output, split), _shard_or_index(split)) for split in SPLITS),
+            (FileSystems.join(output, DEAD_LETTER_FOLDER), r"dead_letter_\d+-of-\d+\.parquet"),
+        )
+        for name in _names(folder)
+        if re.fullmatch(ours, name)
+    ]
 
 
-def _leftovers_of_temp(output: str) -> list[str]:
-    temp = FileSystems.join(output, TEMP_FOLDER)
-    if not is_local(output):
-        return _matching([temp + "/**"])
-    if not os.path.isdir(temp):
-        return []
-    return [entry.path for entry in os.scandir(temp) if entry.name != _LOCK_NAME]
+def _shard_or_index(split: str) -> str:
+    return rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
+
+
+def _names(folder: str) -> list[str]:
+    if is_local(folder):  # whose name may have characters that a pattern means otherwise
+        return os.listdir(folder) if os.path.isdir(folder) else []
+    return [FileSystems.split(path)[1] for path in _matching([folder + "/*"])]
+
+
+def _remove_dead_runs(temp: str) -> None:
+    """Removes the temporary folders of all other runs; the lock says that they are dead."""
+    for entry in os.scandir(temp):
+        if entry.name != _LOCK_NAME:
+            remove_folder(entry.path)
+
+
+def _refuse_other_runs(temp: str) -> None:
+    """Object stores have no lock that ends with its process, so a person has to tell."""
+    files = _matching([temp + "/**"])
+    if files:
+        raise UsageError(
+            f"{temp} holds files of another run, such as {files[0]}: if that run is over, remove "
+            "the folder (gcloud storage rm -r), else choose another --output"
+        )
 
 
 def _matching(patterns: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 from beam_pipeline import addresses, inputs, manifest
 from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.commit import Commit
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import same_src_id
 from beam_pipeline.external_sort import as_run
 from beam_pipeline.grouping import GroupIntoRows, Workspace
 from beam_pipeline.inputs import InputFile, ReadOptions, Unit, plan_units
@@ -123,10 +123,7 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     rows = [(src_id, line[2]) for src_id, line in zip(ids, lines, strict=True)]
     for at in range(1, len(rows)):
         if rows[at] == rows[at - 1]:
-            raise ProbelineError(
-                f"probes {names[at - 1]} and {names[at]} have the same src_id {ids[at]}: "
-                "leave one of them out of the input"
-            )
+            raise same_src_id(ids[at], names[at - 1], names[at])
     _, _, row_index, counts, num_ipv6, num_failed, first, last = (
         zip(*lines, strict=True) if lines else [()] * 8
     )
@@ -267,7 +264,9 @@ class _WriteSplit(beam.PTransform):
 
 
 def _probes_and_bytes(value: bytes) -> tuple[int, int]:
-    return int(_attributes(value)[2] == 0), StagedRecord.decode(value).num_bytes
+    # Counted per measurement: how wide a run happens to be may depend on how it was cut.
+    _, _, row_index, num_measurements, num_ipv6, *_ = _attributes(value)
+    return int(row_index == 0), 16 * num_measurements + 12 * num_ipv6
 
 
 def _add_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:

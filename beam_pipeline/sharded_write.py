@@ -14,6 +14,7 @@ pipeline's own data name are ever read or renamed.
 """
 
 import hashlib
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -193,10 +194,8 @@ def shard_of(key: bytes, num_shards: int) -> int:
 
 def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:
     """Returns the name of a shard: runs of S and N in `template` become its numbers."""
-    name = template
-    for letter, number in (("S", shard), ("N", num_shards)):
-        width = template.count(letter)
-        name = name.replace(letter * width, f"{number:0{width}d}") if width else name
+    numbers = {"S": shard, "N": num_shards}
+    name = re.sub(r"S+|N+", lambda run: f"{numbers[run[0][0]]:0{len(run[0])}d}", template)
     return f"{prefix}{name}{suffix}"
 
 

@@ -96,7 +96,7 @@ def split_totals(
     """
     if split.num_probes != num_probes:
         yield _wrong(f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}")
-    # The writer counts runs, whose measurements are of two sizes.
+    # The writer counts 16 or 28 bytes a measurement; of which family they are is not said here.
     least, most = (
         count_shards((num_probes, split.num_measurements * dtype.itemsize), options)
         for dtype in (NARROW, WIDE)

@@ -1,8 +1,6 @@
 """ArrayRecord through Beam: what goes in comes out, in the same bytes on every attempt."""
 
-import io
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import apache_beam as beam
@@ -11,12 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from apache_beam import coders
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from helpers import eager, run_do_fn
+from helpers import Objects, eager, run_do_fn
 
 from beam_pipeline import array_record_io, sharded_write
 from beam_pipeline.array_record_io import (
@@ -584,84 +581,10 @@ def test_files_that_others_wrote_are_read(tmp_path):
 # --- a filesystem without folders ---------------------------------------------------------------
 
 
-class _Objects(FileSystem):
-    """Objects in memory under objects://, with the manners of a bucket: no folders, no seeking
-    writes, and `delete` takes a whole prefix only where the path ends with a slash."""
-
-    stored: dict[str, bytes] = {}  # noqa: RUF012
-
-    @classmethod
-    def scheme(cls):
-        return "objects"
-
-    def join(self, basepath, *paths):
-        return "/".join([basepath.rstrip("/"), *paths])
-
-    def split(self, path):
-        head, _, tail = path.rpartition("/")
-        return head, tail
-
-    def mkdirs(self, path):
-        raise AssertionError("a bucket has no folders")
-
-    def has_dirs(self):
-        return False
-
-    def _list(self, dir_or_prefix) -> Iterator[FileMetadata]:
-        for path in sorted(self.stored):
-            if path.startswith(dir_or_prefix):
-                yield self.metadata(path)
-
-    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        stored = self.stored
-
-        class Upload(io.BytesIO):
-            def close(self):
-                if not self.closed:
-                    stored[path] = self.getvalue()
-                super().close()
-
-        return Upload()
-
-    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
-        return io.BytesIO(self.stored[path])
-
-    def copy(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            self.stored[destination] = self.stored[source]
-
-    def rename(self, source_file_names, destination_file_names):
-        for source, destination in zip(source_file_names, destination_file_names, strict=True):
-            if source not in self.stored:
-                raise BeamIOError("Rename operation failed", {source: "no such object"})
-            self.stored[destination] = self.stored.pop(source)
-
-    def exists(self, path):
-        return path in self.stored
-
-    def size(self, path):
-        return len(self.stored[path])
-
-    def last_updated(self, path):
-        return 0.0
-
-    def checksum(self, path):
-        return str(crc32c(self.stored[path]))
-
-    def metadata(self, path):
-        return FileMetadata(path, len(self.stored[path]))
-
-    def delete(self, paths):
-        for path in paths:
-            for other in list(self.stored):
-                if other == path or (path.endswith("/") and other.startswith(path)):
-                    del self.stored[other]
-
-
 @pytest.fixture
 def objects(monkeypatch) -> dict[str, bytes]:
     stored: dict[str, bytes] = {}
-    monkeypatch.setattr(_Objects, "stored", stored)
+    monkeypatch.setattr(Objects, "stored", stored)
     return stored
 
 

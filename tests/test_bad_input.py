@@ -231,12 +231,23 @@ def test_a_row_limit_that_holds_no_measurement(
     assert "over the limit of 1048 bytes a row" in line and "raise --max_row_size_mb" in line
 
 
+@pytest.mark.parametrize("train_ratio", [1, 0.5])
 def test_two_probes_with_one_src_id_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    train_ratio: float,
 ) -> None:
+    """In one shard, or one in train and one in test."""
     monkeypatch.setattr(probe_rows.addresses, "src_id", lambda address: 7)
-    table = measurements_table(20, seed=1, num_probes=2, ipv6_share=0)
-    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table), "--train_ratio=1")
-    probes = set(table["src_addr"].to_pylist())
+    table = measurements_table(40, seed=1, num_probes=2, ipv6_share=0)
+    probes = {probe for probe in table["src_addr"].to_pylist() if ":" not in probe}
+    seed = next(
+        seed
+        for seed in range(100)
+        if len({probe_rows.split_of(probe, 0.5, seed) for probe in probes}) == 2
+    )
+    flags = [f"--train_ratio={train_ratio}", f"--split_seed={seed}"]
+    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table), *flags)
     assert "same src_id 7" in line
-    assert sum(probe in line for probe in probes if ":" not in probe) == 2
+    assert len(probes) == 2 and all(probe in line for probe in probes)

@@ -114,16 +114,35 @@ def test_one_chunk_larger_than_memory_is_streamed_without_a_spill(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_small_chunks_are_joined_before_they_are_merged(tmp_path):
+def test_small_chunks_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
     """One file handle and one block a chunk would be too many and too small."""
-    run = make_run(2_000, seed=10)
+    run, memory_bytes = make_run(2_000, seed=10), 4_000
     reader = ClaimReader()
-    sorter = ExternalSort(str(tmp_path / "runs"), reader, 4_000)
+    sorter = ExternalSort(str(tmp_path / "runs"), reader, memory_bytes)
     blocks = list(sorter.sort(store(tmp_path, cut(run, 400, seed=11))))
     reader.close()
     assert np.concatenate(blocks).tobytes() == run.tobytes()
     assert sorter.spilled_bytes == run.nbytes
-    assert len(os.listdir(tmp_path / "runs")) <= 2 + run.nbytes // 4_000
+    sizes = [path.stat().st_size for path in (tmp_path / "runs").iterdir()]
+    assert sum(sizes) == run.nbytes
+    assert len(sizes) <= 1 + run.nbytes // memory_bytes
+    assert max(sizes) < memory_bytes + memory_bytes // 16
+
+
+@pytest.mark.parametrize(("num_chunks", "passes"), [(3, 0), (4, 1), (9, 1), (10, 2), (27, 2)])
+def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(
+    tmp_path, monkeypatch, num_chunks, passes
+):
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
+    run = make_run(num_chunks * 20, seed=23)
+    reader = ClaimReader()
+    sorter = ExternalSort(str(tmp_path / "runs"), reader, 300)
+    blocks = list(
+        sorter.sort(store(tmp_path, [run[at::num_chunks].copy() for at in range(num_chunks)]))
+    )
+    reader.close()
+    assert np.concatenate(blocks).tobytes() == run.tobytes()
+    assert sorter.spilled_bytes == passes * run.nbytes
 
 
 def test_what_fits_in_memory_is_one_sorted_block_and_touches_no_storage(tmp_path):

@@ -84,7 +84,7 @@ def test_a_kill_changes_nothing(
 def test_a_kill_after_success_leaves_a_finished_dataset(
     source: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    script = SCRIPT.format(module="commit", owner="module.FileSystems", name="delete", after=1)
+    script = SCRIPT.format(module="commit", owner="module", name="remove_folder", after=1)
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
     process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import Objects
 
 from beam_pipeline import commit, output_folder
 from beam_pipeline.commit import write_success
@@ -250,6 +251,38 @@ def test_a_run_may_end_while_the_next_one_begins(tmp_path, monkeypatch):
     with taken(str(tmp_path), overwrite=False):
         monkeypatch.setattr(output_folder.os, "remove", next_one_begins)
     assert files_below(tmp_path) == {f"{TEMP_FOLDER}/lock"}
+
+
+# --- a bucket ---
+
+BUCKET = "objects://bucket/out"
+
+
+@pytest.fixture
+def objects(monkeypatch) -> dict[str, bytes]:
+    stored: dict[str, bytes] = {}
+    monkeypatch.setattr(Objects, "stored", stored)
+    return stored
+
+
+def test_a_bucket_is_cleaned_of_a_dataset_and_of_a_failed_run(objects):
+    ours = [name for name in OURS if not name.startswith(TEMP_FOLDER)]
+    objects.update({f"{BUCKET}/{name}": b"x" for name in [*ours, *FOREIGN, SUCCESS_NAME]})
+    with taken(BUCKET, overwrite=True) as run_folder:
+        assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
+        objects[f"{run_folder}/records/records-1"] = b"x"
+    assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_refused_run_touches_nothing_of_a_bucket(objects, overwrite):
+    """A finished dataset stays finished if another run is writing there, or was."""
+    objects.update({f"{BUCKET}/{name}": b"x" for name in [*OURS, *FOREIGN, SUCCESS_NAME]})
+    before = dict(objects)
+    with pytest.raises(UsageError):
+        with taken(BUCKET, overwrite=overwrite):
+            pytest.fail("the bucket was taken")
+    assert objects == before
 
 
 # --- a place that cannot be written ---------------------------------------------------------------
