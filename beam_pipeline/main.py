@@ -11,7 +11,6 @@ Exit code 0: the dataset is there. 1: the run failed. 2: the command cannot be r
 """
 
 import contextlib
-import gc
 import logging
 import signal
 import sys
@@ -38,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         options, beam_options = parse(arguments)
-        with contextlib.nullcontext() if debug else _quiet(), _calm_collector():
+        with contextlib.nullcontext() if debug else _quiet():
             started = time.monotonic()
             dataset = run(options, beam_options)
         print_summary(dataset, time.monotonic() - started)
@@ -96,19 +95,6 @@ def _progress(
     known = files if files and isinstance(files[0], inputs.InputFile) else []
     units = inputs.plan_units(known)
     return progress.watched(run_folder, units, options.measurement_encoding, sys.stderr)
-
-
-@contextlib.contextmanager
-def _calm_collector():
-    """Lets the cycle collector look rarely, and not at what was imported: a sixth of the CPU."""
-    previous = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*previous)
-        gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -40,15 +40,17 @@ def taken(output: str, overwrite: bool) -> Iterator[str]:
     """
     temp = FileSystems.join(output, TEMP_FOLDER)
     with _locked(temp) if is_local(output) else contextlib.nullcontext():
-        if FileSystems.exists(FileSystems.join(output, SUCCESS_NAME)):
-            if not overwrite:
-                raise UsageError(
-                    f"--output={output} holds a finished dataset: choose another folder, or say "
-                    "--overwrite to replace it"
-                )
-            _delete([FileSystems.join(output, SUCCESS_NAME)])
+        success = FileSystems.join(output, SUCCESS_NAME)
+        is_finished = FileSystems.exists(success)
+        if is_finished and not overwrite:
+            raise UsageError(
+                f"--output={output} holds a finished dataset: choose another folder, or say "
+                "--overwrite to replace it"
+            )
         clear = _remove_dead_runs if is_local(output) else _refuse_other_runs
         clear(temp)
+        if is_finished:
+            _delete([success])
         _delete(_leftovers(output))
         run_folder = FileSystems.join(temp, uuid.uuid4().hex[:12])
         try:
@@ -147,8 +149,12 @@ def _delete(paths: list[str]) -> None:
     if not paths:
         return
     try:
-        FileSystems.delete(paths)
-    except BeamIOError as error:
+        if is_local(paths[0]):
+            for path in paths:
+                os.remove(path)
+        else:
+            FileSystems.delete(paths)
+    except (BeamIOError, OSError) as error:
         raise ProbelineError(
             f"cannot remove {paths[0]}, left by an earlier run: {error}; remove it by hand"
         ) from error

@@ -111,13 +111,13 @@ def test_overwrite_removes_all_that_is_ours_and_nothing_else(finished):
 def test_overwrite_removes_success_before_anything_else(finished, monkeypatch):
     """A run that dies while it removes must not leave a dataset that looks whole."""
     removed = []
-    delete = output_folder.FileSystems.delete
+    delete = output_folder._delete
 
     def spy(paths):
         removed.append([str(Path(path).relative_to(finished)) for path in paths])
         delete(paths)
 
-    monkeypatch.setattr(output_folder.FileSystems, "delete", spy)
+    monkeypatch.setattr(output_folder, "_delete", spy)
     with taken(str(finished), overwrite=True):
         pass
     assert removed[0] == [SUCCESS_NAME]
@@ -300,12 +300,15 @@ def test_a_place_that_cannot_be_a_folder_is_one_line_with_its_name(tmp_path, nam
 
 def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, monkeypatch):
     fill(tmp_path, OURS)
-    denied = output_folder.BeamIOError("Delete operation failed", {"x": "denied"})
 
-    def refuse(paths):
-        raise denied
+    remove = os.remove
 
-    monkeypatch.setattr(output_folder.FileSystems, "delete", refuse)
+    def refuse(path):
+        if TEMP_FOLDER not in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        remove(path)
+
+    monkeypatch.setattr(output_folder.os, "remove", refuse)
     with pytest.raises(ProbelineError, match=r"cannot remove .*manifest\.json, left by an earlier"):
         with taken(str(tmp_path), overwrite=False):
             pytest.fail("the folder was taken")
