@@ -230,7 +230,10 @@ def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
             # A damaged file opens with no record and says why only when it is closed.
             if reader.ok():
                 yield reader
+                reader.close()
+                return
             reader.close()
+            raise ValueError("it cannot be opened")
         except (RuntimeError, ValueError, IndexError) as error:
             raise ProbelineError(
                 f"{path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"

@@ -125,7 +125,7 @@ def _read_file(path: str) -> bytes | None:
 def dataset_folder(path: str) -> str:
     """Returns the dataset that a folder, a split's folder, a shard or a glob of shards is in."""
     folder = path.rstrip("/")
-    if any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
+    while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
         folder = folder.rpartition("/")[0]
     parent, _, name = folder.rpartition("/")
     if name in SPLITS and _read_file(f"{folder}/{MANIFEST_NAME}") is None:

@@ -5,6 +5,7 @@ the addresses as codes into tables, plus the rows that break a rule of SPEC 3 wi
 Work is done per column and per distinct address, never per measurement in Python.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +50,8 @@ class AddressColumn(NamedTuple):
     lo: np.ndarray
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True)
+class Block:
     """n measurements that keep every rule."""
 
     event_time: np.ndarray  # int64 [n], µs since 1970 UTC

@@ -69,8 +69,8 @@ def _locked(temp: str) -> Iterator[None]:
             yield
         finally:
             # While it is held, so that nobody can take a file that is about to go.
-            os.remove(lock.name)
             with contextlib.suppress(OSError):  # another run may have begun by now
+                os.remove(lock.name)
                 os.rmdir(temp)
 
 
@@ -146,15 +146,12 @@ def _matching(patterns: list[str]) -> list[str]:
 
 
 def _delete(paths: list[str]) -> None:
-    if not paths:
-        return
     try:
-        if is_local(paths[0]):
-            for path in paths:
-                os.remove(path)
-        else:
+        for path in paths if paths and is_local(paths[0]) else []:
+            os.remove(path)
+        if paths and not is_local(paths[0]):
             FileSystems.delete(paths)
     except (BeamIOError, OSError) as error:
         raise ProbelineError(
-            f"cannot remove {paths[0]}, left by an earlier run: {error}; remove it by hand"
+            f"cannot remove what an earlier run left: {error}; remove it by hand"
         ) from error

@@ -7,12 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import MAPPED_IPV4, as_number, canonical, spellings_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline import addresses
 from beam_pipeline.addresses import FAMILY_IPV4, FAMILY_IPV6, INVALID, NULL, ZONE_ID
+from tests.helpers import MAPPED_IPV4, as_number, canonical, spellings_of
 
 IPV4 = st.integers(0, 2**32 - 1)
 # Groups of zeros decide where '::' goes, so most groups are zero or short.

@@ -13,7 +13,6 @@ from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from helpers import Objects, eager, run_do_fn
 
 from beam_pipeline import array_record_io, sharded_write
 from beam_pipeline.array_record_io import (
@@ -37,6 +36,7 @@ from beam_pipeline.sharded_write import (
     shard_of,
     shard_path,
 )
+from tests.helpers import Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
 EMPTY = [b"", b"", b"\0"]

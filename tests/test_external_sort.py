@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import make_run, records_as_tuples, records_strategy, run_of_tuples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from beam_pipeline.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.external_sort import ExternalSort, StoredRun
 from beam_pipeline.runs import NARROW, WIDE, is_sorted
+from tests.helpers import make_run, records_as_tuples, records_strategy, run_of_tuples
 
 
 def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[StoredRun]:

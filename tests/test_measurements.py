@@ -5,7 +5,6 @@ import datetime
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import MAPPED_IPV4, canonical, measurements_table
 
 from beam_pipeline.measurements import (
     COLUMNS,
@@ -16,6 +15,7 @@ from beam_pipeline.measurements import (
     schema_problem,
     type_problem,
 )
+from tests.helpers import MAPPED_IPV4, canonical, measurements_table
 
 GOOD = {
     "event_time": 1_700_000_000_000_000,

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import Objects
 
 from beam_pipeline import commit, output_folder
 from beam_pipeline.commit import write_success
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.manifest import SUCCESS_NAME
 from beam_pipeline.output_folder import TEMP_FOLDER, taken
+from tests.helpers import Objects
 
 OURS = (
     "manifest.json",
@@ -309,6 +309,8 @@ def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, m
         remove(path)
 
     monkeypatch.setattr(output_folder.os, "remove", refuse)
-    with pytest.raises(ProbelineError, match=r"cannot remove .*manifest\.json, left by an earlier"):
+    with pytest.raises(
+        ProbelineError, match=r"cannot remove what an earlier run left: .*manifest\.json"
+    ):
         with taken(str(tmp_path), overwrite=False):
             pytest.fail("the folder was taken")

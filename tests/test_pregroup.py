@@ -3,7 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.measurements import Block, check
+from beam_pipeline.pregroup import Grouped, pregroup, rank_sources
+from beam_pipeline.runs import NARROW, WIDE, is_sorted
+from tests.helpers import (
     MAPPED_IPV4,
     as_number,
     measurements_table,
@@ -11,12 +17,6 @@ from helpers import (
     reference_rows,
     spellings_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from beam_pipeline.measurements import Block, check
-from beam_pipeline.pregroup import Grouped, pregroup, rank_sources
-from beam_pipeline.runs import NARROW, WIDE, is_sorted
 
 
 def blocks_of(table: pa.Table, batch_rows: int = 1 << 20, as_dictionary: bool = False):

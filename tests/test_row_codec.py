@@ -6,16 +6,6 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from helpers import (
-    MAPPED_IPV4,
-    YEAR_2024_US,
-    canonical,
-    ipc_stream,
-    make_run,
-    records_as_tuples,
-    run_of_tuples,
-    runs_strategy,
-)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +30,16 @@ from beam_pipeline.row_codec import (
     surely_fits,
 )
 from beam_pipeline.runs import NARROW, WIDE
+from tests.helpers import (
+    MAPPED_IPV4,
+    YEAR_2024_US,
+    canonical,
+    ipc_stream,
+    make_run,
+    records_as_tuples,
+    run_of_tuples,
+    runs_strategy,
+)
 
 KEY = RowKey("192.0.2.1", 0)
 IPV4 = MAPPED_IPV4 | 0xC0000201

@@ -7,7 +7,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from helpers import FakeBag, FakeState, eager, make_run, records_as_tuples, runs_strategy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from beam_pipeline.external_sort import StoredRun, as_run
 from beam_pipeline.row_codec import ENCODINGS, RowKey, content_bytes, encode_row, fit
 from beam_pipeline.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
 from beam_pipeline.runs import WIDE, is_sorted, widen
+from tests.helpers import FakeBag, FakeState, eager, make_run, records_as_tuples, runs_strategy
 
 PROBE = "192.0.2.1"
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers import MAPPED_IPV4, make_run, records_as_tuples, records_strategy, run_of_tuples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from beam_pipeline.runs import (
     sort_groups,
     widen,
 )
+from tests.helpers import MAPPED_IPV4, make_run, records_as_tuples, records_strategy, run_of_tuples
 
 
 def sort_one(records: np.ndarray) -> list[tuple]:
