@@ -55,7 +55,7 @@ class Commit(beam.DoFn):
 
     def process(
         self,
-        _: None,
+        _: bytes,
         summaries: Iterable[UnitSummary],
         *splits: Iterable[ShardInfo],
     ) -> Iterator[Any]:

@@ -177,19 +177,17 @@ def build(
         | f"Stage {name}" >> beam.ParDo(stage).with_output_types(bytes)
         for name, kind in (("single rows", rows.single), ("split rows", rows.split))
     ]
-    by_split = (
-        staged
-        | "All rows" >> beam.Flatten()
-        | "Split by probe" >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
-    )
+    all_rows: Any = staged | "All rows" >> beam.Flatten()
+    totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
+    by_split = all_rows | "Split by probe" >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
     shards = [
-        part | f"Write {split}" >> _WriteSplit(split, output, run_folder, options)
+        part | f"Write {split}" >> _write_split(split, totals, output, run_folder, options)
         for split, part in zip(manifest.SPLITS, by_split, strict=True)
     ]
     shaping = {**vars(options), "atlas_source": read_options.atlas_source}
     _ = (
         pipeline
-        | "Finish" >> beam.Create([None])
+        | "Finish" >> beam.Impulse()
         | "Commit the dataset"
         >> beam.ParDo(
             Commit(output, run_folder, shaping, len(files)),
@@ -206,12 +204,12 @@ def _units(
 ) -> beam.PCollection:
     """Returns the units of work, spread over the workers."""
     if files and isinstance(files[0], InputFile):
-        units = pipeline | "Units of work" >> beam.Create(plan_units(files))  # type: ignore[arg-type]
+        units = pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
     else:
         # Grouping is a barrier: no row is read before every file has been looked at.
         units = (
             pipeline
-            | "Files" >> beam.Create(list(files))
+            | "Files" >> beam.Create(list(files), reshuffle=False)
             | "Spread files" >> beam.Reshuffle()
             | "Look at files" >> beam.Map(_look_at, options)
             | "Gather files" >> beam.GroupByKey()
@@ -233,45 +231,41 @@ def _attributes(value: bytes) -> tuple[int, ...]:
     return _ATTRIBUTES.unpack_from(StagedRecord.decode(value).attributes)
 
 
-class _WriteSplit(beam.PTransform):
-    """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
-
-    def __init__(self, split: str, output: str, run_folder: str, options: DatasetOptions):
-        super().__init__()
-        self._split = split
-        self._folder = FileSystems.join(output, split)
-        self._run_folder = run_folder
-        self._options = options
-
-    def expand(self, staged: beam.PCollection) -> Any:
-        num_shards: Any = (
-            staged
-            | "Probes and bytes" >> beam.Map(_probes_and_bytes)
-            | "Add up" >> beam.CombineGlobally(_add_pairs)
-            | "Number of shards" >> beam.Map(count_shards, self._options)
-        )
-        index_path = FileSystems.join(self._folder, manifest.INDEX_NAME)
-        return staged | WriteShards(
-            prefix=FileSystems.join(self._folder, f"{self._split}_shard"),
-            suffix=".arrayrecord",
-            shard_name_template="_SSSSS-of-NNNNN",
-            framing=ArrayRecordFraming(self._options.array_record_options),
-            temp_folder=f"{self._run_folder}/{self._split}",
-            num_shards=num_shards,
-            index=RecordIndex(index_path, _INDEX_SCHEMA, index_table),
-            encode=partial(encode, encoding=self._options.measurement_encoding),
-        )
-
-
-def _probes_and_bytes(value: bytes) -> tuple[int, int]:
+def _size(value: bytes) -> tuple[int, int, int]:
+    """Returns the split, whether the row is its probe's first, and its size as a run."""
     # Counted per measurement: how wide a run happens to be may depend on how it was cut.
-    _, _, row_index, num_measurements, num_ipv6, *_ = _attributes(value)
-    return int(row_index == 0), 16 * num_measurements + 12 * num_ipv6
+    side, _, row_index, num_measurements, num_ipv6, *_ = _attributes(value)
+    return side, int(row_index == 0), 16 * num_measurements + 12 * num_ipv6
 
 
-def _add_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    probes = num_bytes = 0
-    for pair in pairs:
-        probes += pair[0]
-        num_bytes += pair[1]
-    return probes, num_bytes
+def _add_up(sizes: Iterable[Any]) -> list[tuple[int, int, int]]:
+    """Adds up probes and bytes by split; takes its own results, too."""
+    totals = [[0, 0] for _ in manifest.SPLITS]
+    for size in sizes:
+        for side, probes, num_bytes in [size] if isinstance(size, tuple) else size:
+            totals[side][0] += probes
+            totals[side][1] += num_bytes
+    return [(side, probes, num_bytes) for side, (probes, num_bytes) in enumerate(totals)]
+
+
+def _write_split(
+    split: str, totals: Any, output: str, run_folder: str, options: DatasetOptions
+) -> WriteShards:
+    """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
+    side = manifest.SPLITS.index(split)
+    num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
+        lambda sizes: count_shards(sizes[side][1:], options)
+    )
+    folder = FileSystems.join(output, split)
+    return WriteShards(
+        prefix=FileSystems.join(folder, f"{split}_shard"),
+        suffix=".arrayrecord",
+        shard_name_template="_SSSSS-of-NNNNN",
+        framing=ArrayRecordFraming(options.array_record_options),
+        temp_folder=f"{run_folder}/{split}",
+        num_shards=num_shards,
+        index=RecordIndex(
+            FileSystems.join(folder, manifest.INDEX_NAME), _INDEX_SCHEMA, index_table
+        ),
+        encode=partial(encode, encoding=options.measurement_encoding),
+    )

@@ -342,7 +342,7 @@ class WriteShards(beam.PTransform):
         return {**self.__dict__, "_num_shards": None}
 
     def expand(self, staged: beam.PCollection) -> Any:
-        impulse = staged.pipeline | "Start" >> beam.Create([None])
+        impulse = staged.pipeline | "Start" >> beam.Impulse()
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
         all_shards = impulse | "Every shard" >> beam.FlatMap(
             lambda _, count: [(shard, b"") for shard in range(count)], num_shards

@@ -1,0 +1,40 @@
+"""One line for a person out of whatever a runner made of it."""
+
+import errno
+
+import pytest
+
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, user_message
+
+TRACEBACK = """Traceback (most recent call last):
+  File "worker.py", line 1, in process
+beam_pipeline.errors.ProbelineError: in.parquet has no column 'rtt'
+
+During handling of the above exception, another exception occurred:
+
+  File "worker.py", line 2, in process
+beam_pipeline.errors.ProbelineError: cannot read in.parquet: repair it [while running 'Read']
+"""
+
+
+def test_the_last_of_our_lines_is_found_in_a_workers_traceback() -> None:
+    assert user_message(RuntimeError(TRACEBACK)) == "cannot read in.parquet: repair it"
+
+
+@pytest.mark.parametrize("kind", [ProbelineError, UsageError])
+def test_our_own_is_its_own_line(kind: type[ProbelineError]) -> None:
+    assert user_message(kind("a; b [while running 'X/Y']")) == "a; b"
+
+
+def test_a_stranger_has_no_line() -> None:
+    assert user_message(ValueError("x")) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [(errno.ENOSPC, "free some space"), (errno.EACCES, "the right to write"), (errno.EIO, "check")],
+)
+def test_an_os_error_says_what_to_do(number: int, cure: str) -> None:
+    with pytest.raises(ProbelineError, match=rf"cannot write /x: .*{cure}"):
+        with explained_os_errors("write", "/x"):
+            raise OSError(number, "reason")
