@@ -79,7 +79,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset:
             options.inline_bytes_for(beam_options),
             skip_bad_files=options.on_bad_file == "dead_letter",
         )
-        with _progress(files, run_folder, dataset_options):
+        with _progress(files, run_folder):
             pipeline.run().wait_until_finish()
     try:
         return open_dataset(options.output)
@@ -87,14 +87,12 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset:
         raise ProbelineError(f"the runner ended without an error, yet {error}") from error
 
 
-def _progress(
-    files: list, run_folder: str, options: probe_rows.DatasetOptions
-) -> contextlib.AbstractContextManager[None]:
+def _progress(files: list, run_folder: str) -> contextlib.AbstractContextManager[None]:
     if not is_local(run_folder):
         return contextlib.nullcontext()  # the runner's own page shows it
     known = files if files and isinstance(files[0], inputs.InputFile) else []
     units = inputs.plan_units(known)
-    return progress.watched(run_folder, units, options.measurement_encoding, sys.stderr)
+    return progress.watched(run_folder, units, sys.stderr)
 
 
 @contextlib.contextmanager

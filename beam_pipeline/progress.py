@@ -18,11 +18,8 @@ from rich.console import Console
 from rich.status import Status
 
 from beam_pipeline.inputs import Unit
-from beam_pipeline.row_codec import Encoding
 
 _LINE_SECONDS, _REDRAW_SECONDS = 5.0, 0.5
-# Bytes of a record for each byte of a run, about: 30 or 10 bytes for 16.
-_GROWTH = {"arrow": 30.2 / 16, "compact": 10.0 / 16}
 _UNIT = re.compile(r"unit-(\d+)-")
 _SHARD = re.compile(r"(train|test)_shard_(\d+)-of-(\d+)\.")
 
@@ -37,7 +34,7 @@ class Snapshot:
     text: str
 
 
-def look(run_folder: str, units: Sequence[Unit], encoding: Encoding) -> Snapshot:
+def look(run_folder: str, units: Sequence[Unit]) -> Snapshot:
     """Tells from the files of a run how far it is."""
     shards = {_SHARD.match(name).groups() for name in _names(run_folder, "train", "test")}  # type: ignore[union-attr]
     if shards:
@@ -46,9 +43,9 @@ def look(run_folder: str, units: Sequence[Unit], encoding: Encoding) -> Snapshot
         return Snapshot("writing", len(shards), total, f"{len(shards)} of {total} shards")
     staged = _size(run_folder, "records")
     if staged:
-        total = max(1.0, _size(run_folder, "chunks") * _GROWTH[encoding])
-        done = min(staged, total)
-        text = f"{staged / 1e6:,.0f} MB of rows, about {done / total:.0%}"
+        total = max(staged, _size(run_folder, "chunks"))  # what was small traveled otherwise
+        done = staged
+        text = f"{staged / 1e6:,.0f} of about {total / 1e6:,.0f} MB"
         return Snapshot("sorting", done, total, text)
     seen = {int(_UNIT.match(name)[1]) for name in _names(run_folder, "chunks")}  # type: ignore[index]
     done = [unit for unit in units if unit.index in seen]
@@ -110,9 +107,7 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def watched(
-    run_folder: str, units: Sequence[Unit], encoding: Encoding, stream: TextIO
-) -> Iterator[None]:
+def watched(run_folder: str, units: Sequence[Unit], stream: TextIO) -> Iterator[None]:
     """Shows the progress of a run on `stream` while the block runs."""
     console = Console(file=stream)
     stop = threading.Event()
@@ -121,7 +116,7 @@ def watched(
     def show() -> None:
         clock = _Clock()
         while not stop.wait(_REDRAW_SECONDS if status else _LINE_SECONDS):
-            line = clock.describe(look(run_folder, units, encoding))
+            line = clock.describe(look(run_folder, units))
             if status:
                 status.update(line)
             else:

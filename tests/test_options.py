@@ -39,9 +39,9 @@ def test_beams_flags_go_on() -> None:
 
 
 def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
-    parse([*NEEDED, "--runner=PortableRunner", "--parallelism=2"])
-    with pytest.raises(UsageError, match="--parallelism is neither"):
-        parse([*NEEDED, "--parallelism=2"])
+    parse([*NEEDED, "--runner=PortableRunner", "--fasterCopy=true"])
+    with pytest.raises(UsageError, match="--fasterCopy is neither"):
+        parse([*NEEDED, "--fasterCopy=true"])
 
 
 def test_small_payloads_travel_inline_where_that_is_cheap() -> None:

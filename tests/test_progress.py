@@ -23,14 +23,14 @@ def touch(folder: Path, name: str, size: int = 1) -> None:
 
 
 def test_nothing_yet(tmp_path: Path) -> None:
-    seen = look(str(tmp_path / "none"), UNITS, "arrow")
+    seen = look(str(tmp_path / "none"), UNITS)
     assert (seen.phase, seen.done, seen.total) == ("reading", 0, 4_000_000)
 
 
 def test_units_that_were_read_twice_count_once(tmp_path: Path) -> None:
     touch(tmp_path, "chunks/unit-000001-aaaa")
     touch(tmp_path, "chunks/unit-000001-bbbb")
-    seen = look(str(tmp_path), UNITS, "arrow")
+    seen = look(str(tmp_path), UNITS)
     assert (seen.phase, seen.done, seen.total) == ("reading", 2_000_000, 4_000_000)
     assert seen.text == "1 of 2 files, 2.0 of 4.0 M measurements"
 
@@ -38,7 +38,7 @@ def test_units_that_were_read_twice_count_once(tmp_path: Path) -> None:
 def test_staged_rows_mean_sorting(tmp_path: Path) -> None:
     touch(tmp_path, "chunks/unit-000000-a", 1000)
     touch(tmp_path, "records/records-a", 500)
-    seen = look(str(tmp_path), UNITS, "arrow")
+    seen = look(str(tmp_path), UNITS)
     assert seen.phase == "sorting" and seen.done / seen.total == 0.5
 
 
@@ -46,14 +46,14 @@ def test_a_shard_that_was_written_twice_counts_once(tmp_path: Path) -> None:
     for attempt in "ab":
         touch(tmp_path, f"train/train_shard_00001-of-00003.arrayrecord-{attempt}")
     touch(tmp_path, "test/test_shard_00000-of-00001.arrayrecord-a")
-    seen = look(str(tmp_path), UNITS, "arrow")
+    seen = look(str(tmp_path), UNITS)
     assert (seen.phase, seen.done, seen.total) == ("writing", 2, 4)
 
 
 def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
     units = [Unit(0, (Piece("a.json", "atlas_json", (), 0, 0, 300),)), Unit(1, ())]
     touch(tmp_path, "chunks/unit-000000-a")
-    seen = look(str(tmp_path), units, "arrow")
+    seen = look(str(tmp_path), units)
     assert (seen.done, seen.total) == (300, 300)
 
 
@@ -61,7 +61,7 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.05)
     touch(tmp_path, "chunks/unit-000001-a")
     stream = io.StringIO()
-    with watched(str(tmp_path), UNITS, "arrow", stream):
+    with watched(str(tmp_path), UNITS, stream):
         time.sleep(0.3)
     lines = stream.getvalue().splitlines()
     assert len(lines) >= 2
