@@ -45,7 +45,6 @@ setup(
         ],
     },
     classifiers=[
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.12",
         "Topic :: Scientific/Engineering",
     ],

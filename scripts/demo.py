@@ -4,6 +4,7 @@ make demo                 into demo/
 python scripts/demo.py FOLDER
 """
 
+import shlex
 import shutil
 import sys
 import time
@@ -46,11 +47,11 @@ def run(folder: Path) -> int:
         (verify.main, "beam_pipeline.verify", [str(rows)]),
     )
     for step, module, arguments in steps:
-        console.rule(f"python -m {module} {' '.join(arguments)}", align="left")
+        console.print(f"\n$ python -m {module} {shlex.join(arguments)}", soft_wrap=True)
         code = step(arguments)
         if code:
             return code
-    console.rule("one row", align="left")
+    console.print()
     show_row(rows, console)
     console.print(
         f"\nAll of it took {time.monotonic() - started:.0f} s. The dataset is in {rows}: shards in "
@@ -75,7 +76,9 @@ def show_row(dataset: Path, console: Console) -> None:
     )
     table = Table(*row.to_arrow().schema.names)
     for measurement in row.to_arrow().slice(0, 5).to_pylist():
-        table.add_row(*(str(value) for value in measurement.values()))
+        time_of_day = f"{measurement['event_time']:%Y-%m-%d %H:%M:%S.%f}"
+        values = (measurement["dst_addr"], measurement["ip_version"], f"{measurement['rtt']:.3f}")
+        table.add_row(time_of_day, *(str(value) for value in values))
     console.print(table)
 
 

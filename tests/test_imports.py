@@ -31,6 +31,9 @@ def test_reading_and_generating_need_no_beam(module: str) -> None:
 
 
 def test_no_part_of_the_product_needs_the_tests_oracle() -> None:
-    script = "import sys, beam_pipeline.main, beam_pipeline.verify; print('ripe.atlas.sagan' in sys.modules)"
+    script = (
+        "import sys, beam_pipeline.main, beam_pipeline.verify; "
+        "print('ripe.atlas.sagan' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert result.stdout.strip() == b"False"
