@@ -131,12 +131,17 @@ def load(path: Path) -> Results:
 
 
 def newest(bench: str, folder: Path) -> Results:
-    """Returns the latest results of a bench.
+    """Returns the latest results of a bench; FileNotFoundError if there are none."""
+    return newest_day(bench, folder)[-1]
+
+
+def newest_day(bench: str, folder: Path) -> list[Results]:
+    """Returns the results of the last day that has any, in the order in which they were made.
 
     Raises:
       FileNotFoundError: there are none.
     """
-    found = [load(path) for path in folder.glob(f"{bench}-*.json")]
+    found = sorted((load(path) for path in folder.glob(f"{bench}-*.json")), key=lambda r: r.date)
     if not found:
         raise FileNotFoundError(f"no {bench}-*.json in {folder}: run python -m benchmarks.{bench}")
-    return max(found, key=lambda results: results.date)
+    return [results for results in found if results.date[:10] == found[-1].date[:10]]

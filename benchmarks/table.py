@@ -1,4 +1,4 @@
-"""Turns the newest results into the README's table.
+"""Turns the results of the newest day into the README's tables.
 
     python -m benchmarks.table [--readme README.md] [--results benchmarks/results]
 
@@ -115,7 +115,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=results_files.FOLDER)
     args = parser.parse_args(argv)
     try:
-        table = markdown(results_files.newest("grouping", args.results))
+        day = results_files.newest_day("grouping", args.results)
+        table = "\n\n".join(markdown(results) for results in day)
         args.readme.write_text(insert(args.readme.read_text(), table))
     except (OSError, ValueError) as error:
         print(f"error: {args.readme}: {error}", file=sys.stderr)

@@ -618,3 +618,24 @@ def test_a_file_of_a_bucket_that_cannot_be_read_leaves_no_local_copy(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert line_of_failed_read("objects://bucket/w").startswith("objects://bucket/w is not a")
     assert files_below(tmp_path) == []
+
+
+# --- another runner -------------------------------------------------------------------------------
+
+
+@pytest.mark.prism
+def test_prism_writes_the_same_bytes_and_reads_them(tmp_path, prism):
+    """Written by one pipeline, read by another into text, all on Prism."""
+    write(WORDS, tmp_path / "memory" / "w", num_shards=3)
+    flags = ["--runner=PrismRunner", f"--prism_location={prism}"]
+    with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+        _ = pipeline | beam.Create(WORDS) | WriteToArrayRecord(f"{tmp_path}/prism/w", num_shards=3)
+    assert bytes_below(tmp_path / "prism") == bytes_below(tmp_path / "memory")
+    with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
+        _ = (
+            pipeline
+            | ReadFromArrayRecord(f"{tmp_path}/prism/w-*")
+            | beam.Map(bytes.hex)
+            | beam.io.WriteToText(f"{tmp_path}/read", num_shards=1, shard_name_template="")
+        )
+    assert sorted((tmp_path / "read").read_text().split()) == sorted(word.hex() for word in WORDS)

@@ -152,11 +152,12 @@ def test_the_bytes_follow_from_the_measurements_alone(
     assert files_of(output) == expected
 
 
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
 def test_several_workers_write_the_same_bytes(
-    table: pa.Table, dataset: Path, tmp_path: Path
+    table: pa.Table, dataset: Path, tmp_path: Path, mode: str
 ) -> None:
     source = write_input(tmp_path / "in", table.slice(0, 1700), table.slice(1700))
-    flags = ["--direct_num_workers=2", "--direct_running_mode=multi_threading"]
+    flags = ["--direct_num_workers=2", f"--direct_running_mode={mode}"]
     output = make_dataset(source, tmp_path / "out", *flags)
     assert files_of(output) == files_of(dataset)
 
