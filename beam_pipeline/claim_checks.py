@@ -19,7 +19,7 @@ from beam_pipeline.errors import ProbelineError, explained, explained_os_errors
 from beam_pipeline.files import create_file, is_local, open_file, unique_path
 
 _STORED = struct.Struct("<cQQI")  # kind, offset, length, crc32c; the path follows
-_INLINE_KIND, _STORED_KIND = b"i", b"s"
+_INLINE_KIND, _STORED_KIND, _PART_KIND = b"i", b"s", b"p"
 _MAX_OPEN_FILES = 128
 
 
@@ -41,21 +41,24 @@ class StoredPayload(NamedTuple):
 Payload = bytes | StoredPayload
 
 
-def encode_claim(payload: Payload) -> bytes:
-    """Packs a payload, given inline or as a stored one, as an element's value."""
+def encode_claim(payload: Payload, folder: str = "") -> bytes:
+    """Packs a payload, given inline or as a stored one, as an element's value.
+
+    A path below `folder` goes without it: groups are made of claims, so their bytes count.
+    """
     if isinstance(payload, bytes):
         return _INLINE_KIND + payload
-    kind = _STORED_KIND if payload.crc32c is not None else b"p"
+    kind = _STORED_KIND if payload.crc32c is not None else _PART_KIND
     head = _STORED.pack(kind, payload.offset, payload.length, payload.crc32c or 0)
-    return head + payload.path.encode()
+    return head + payload.path.removeprefix(folder).encode()
 
 
-def decode_claim(claim: bytes) -> Payload:
-    """Inverts `encode_claim`."""
+def decode_claim(claim: bytes, folder: str = "") -> Payload:
+    """Inverts `encode_claim`, given the same folder."""
     if claim[:1] == _INLINE_KIND:
         return claim[1:]
     kind, offset, length, crc = _STORED.unpack_from(claim)
-    path = claim[_STORED.size :].decode()
+    path = folder + claim[_STORED.size :].decode()
     return StoredPayload(path, offset, length, crc if kind == _STORED_KIND else None)
 
 

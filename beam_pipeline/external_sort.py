@@ -44,14 +44,14 @@ class StoredRun(NamedTuple):
     def count(self) -> int:
         return self.num_bytes // (WIDE if self.is_wide else NARROW).itemsize
 
-    def encode(self) -> bytes:
-        """Returns the run as an element's value."""
-        return (b"w" if self.is_wide else b"n") + encode_claim(self.payload)
+    def encode(self, folder: str = "") -> bytes:
+        """Returns the run as an element's value, its path less `folder`."""
+        return (b"w" if self.is_wide else b"n") + encode_claim(self.payload, folder)
 
     @staticmethod
-    def decode(value: bytes) -> "StoredRun":
-        """Inverts `encode`."""
-        return StoredRun(value[:1] == b"w", decode_claim(value[1:]))
+    def decode(value: bytes, folder: str = "") -> "StoredRun":
+        """Inverts `encode`, given the same folder."""
+        return StoredRun(value[:1] == b"w", decode_claim(value[1:], folder))
 
     def part(self, start: int, count: int) -> "StoredRun":
         """Returns the run of `count` records from record `start` on."""

@@ -134,7 +134,8 @@ class PreGroup(beam.DoFn):
             payloads = writer.put_parts(memoryview(records.view(np.uint8)), in_bytes)
             for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True):
                 if payload:  # not every probe has records of both kinds
-                    chunks.append((src_addr, StoredRun(records.dtype == WIDE, payload).encode()))
+                    run = StoredRun(records.dtype == WIDE, payload)
+                    chunks.append((src_addr, run.encode(self._workspace.folder)))
         writer.close()
         self._chunks.inc(len(chunks))
         return chunks
@@ -193,7 +194,8 @@ class SortProbe(beam.DoFn):
     ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
         src_addr, chunks = element
         spilled_before = self._sorter.spilled_bytes
-        blocks = self._sorter.sort(StoredRun.decode(chunk) for chunk in chunks)
+        folder = self._workspace.folder
+        blocks = self._sorter.sort(StoredRun.decode(chunk, folder) for chunk in chunks)
         first = next(blocks)
         second = next(blocks, None)
         self._probes.inc()

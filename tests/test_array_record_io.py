@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam import coders
 from apache_beam.io.restriction_trackers import OffsetRange
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
