@@ -57,10 +57,12 @@ def notes(results: Results) -> list[str]:
     """Returns what a reader must know to judge the table, a sentence each."""
     machine, options = results.machine, results.options
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    rounds = "one round"
+    if options["rounds"] > 1:
+        rounds = f"medians of {options['rounds']} rounds, the contenders interleaved"
     lines = [
         f"{results.date[:10]}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB; medians of {options['rounds']} rounds, the contenders "
-        f"interleaved; {versions}.",
+        f"{machine['memory_gib']} GiB; {rounds}; {versions}.",
         f"Simulated measurements of {options['num_probes']:,} probes; all write arrow-encoded "
         f"records of at most {options['max_row_size_mb']} MiB with ArrayRecord options "
         f"`{options['array_record_options']}`; the engines of the peers have "
