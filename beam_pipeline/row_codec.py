@@ -6,7 +6,7 @@ first bytes:
 
   arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
-           uint16 [n] RTT (see `encode_rtt`), [n / 8] bits "is IPv6" if the row has both families,
+           uint16 [n] RTT (see `rtt`), [n / 8] bits "is IPv6" if the row has both families,
            then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
            10 or 22 bytes. Time is floored to whole seconds; RTT is off by at most 0.049 %
            (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from beam_pipeline import addresses
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.rtt import decode_rtt, encode_rtt
 from beam_pipeline.runs import NARROW, WIDE
 
 Encoding = Literal["arrow", "compact"]
@@ -55,8 +56,6 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 COMPACT_MAGIC = b"PLc1"
 COMPACT_HEADER = struct.Struct("<4sIIQ")  # magic, n, number of IPv6 destinations, first second
 COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
-FAILED_RTT = 0xFFFF
-_MAX_RTT = 0xFFFE
 _US_PER_SECOND = 1_000_000
 _MORE_THAN_FRAMING = 4096
 _MAX_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
@@ -67,33 +66,6 @@ class RowKey(NamedTuple):
 
     src_addr: str
     row_index: int
-
-
-# --- RTT in two bytes -------------------------------------------------------------------------
-
-
-def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
-    """Encodes float [n] milliseconds as uint16 [n]: 5 bits exponent, 11 bits mantissa of µs.
-
-    The value is mantissa << exponent, the nearest one that there is. Negative (failed) becomes
-    FAILED_RTT; what is too large (50 days) becomes the largest value.
-    """
-    us = np.abs(np.asarray(rtt_ms, np.float64)) * 1000
-    _, bit_length = np.frexp(us)
-    exponent = np.clip(bit_length - 11, 0, 31)
-    mantissa = np.rint(np.ldexp(us, -exponent))
-    carried = mantissa >= 2048
-    exponent, mantissa = exponent + carried, np.where(carried, 1024, mantissa)
-    code = np.where(exponent > 31, _MAX_RTT, exponent * 2048 + mantissa)
-    code = np.minimum(code, _MAX_RTT)
-    return np.where(np.asarray(rtt_ms) < 0, FAILED_RTT, code).astype(np.uint16)
-
-
-def decode_rtt(codes: np.ndarray) -> np.ndarray:
-    """Inverts `encode_rtt`: uint16 [n] to float32 [n] milliseconds, -1.0 for a failed ping."""
-    codes = np.asarray(codes, np.uint16)
-    us = (codes & 0x7FF).astype(np.int64) << (codes >> 11).astype(np.int64)
-    return np.where(codes == FAILED_RTT, np.float32(-1), (us / 1000).astype(np.float32))
 
 
 # --- sizes --------------------------------------------------------------------------------------

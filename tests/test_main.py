@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from beam_pipeline import grouping, inputs, verify
 from beam_pipeline.main import main
 from beam_pipeline.manifest import open_dataset
-from beam_pipeline.row_codec import ProbeRow, decode_record, decode_rtt, encode_rtt
+from beam_pipeline.row_codec import ProbeRow, decode_record
+from beam_pipeline.rtt import decode_rtt, encode_rtt
 from tests.helpers import measurements_table, records_as_tuples, reference_rows
 
 FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3"]

@@ -14,7 +14,6 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.row_codec import (
     COMPACT_MAX_SPAN_SECONDS,
     ENCODINGS,
-    FAILED_RTT,
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,
     RowKey,
@@ -22,13 +21,12 @@ from beam_pipeline.row_codec import (
     content_bytes,
     count_ipv6,
     decode_record,
-    decode_rtt,
     encode_row,
-    encode_rtt,
     fit,
     record_bytes,
     surely_fits,
 )
+from beam_pipeline.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.runs import NARROW, WIDE
 from tests.helpers import (
     MAPPED_IPV4,
