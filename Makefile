@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-slow test-all quality format bench clean
+.PHONY: setup demo test test-slow quality format bench clean
 
 setup: $(VENV)/.ready
 

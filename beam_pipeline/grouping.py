@@ -11,6 +11,7 @@ v  SortProbe     merges a probe's chunks in bounded memory
 |                                 | CutRow
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -203,8 +204,9 @@ class SortProbe(beam.DoFn):
             self._measurements.update(len(first))
             yield make_row(RowKey(src_addr, 0), first)
             return
-        rest = [first] if second is None else _chain(first, second, blocks)
-        for segment in self._store_segments(rest):
+        blocks = itertools.chain([first] if second is None else [first, second], blocks)
+        del first, second  # or these two blocks would stay in memory
+        for segment in self._store_segments(blocks):
             yield TaggedOutput(self.SEGMENTS, (src_addr, segment.encode()))
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
@@ -232,12 +234,6 @@ class SortProbe(beam.DoFn):
         self._measurements.update(num_measurements)
         yield from closed[:-1]
         yield closed[-1]._replace(is_last=True)
-
-
-def _chain(first: np.ndarray, second: np.ndarray, rest: Iterator[np.ndarray]) -> Iterator:
-    yield first
-    yield second
-    yield from rest
 
 
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:

@@ -90,12 +90,14 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
     found: dict[str, int] = {}
     for pattern in patterns:
         try:
-            results = FileSystems.match([_folder_as_glob(pattern)])
-            files = results[0].metadata_list
+            glob = _folder_as_glob(pattern)
+            files = FileSystems.match([glob])[0].metadata_list
         except (BeamIOError, ValueError, OSError) as error:
             raise UsageError(
                 f"cannot look for --input={pattern}: {error}; check the path and the access to it"
             ) from error
+        if glob != pattern:  # engines leave _SUCCESS and .crc files beside their data
+            files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
             raise UsageError(
                 f"--input={pattern} matches no file: check the pattern, and quote it so that the "

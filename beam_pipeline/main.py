@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 130
         if debug:
             raise
+        last_line = (str(error).strip().splitlines() or ["no message"])[-1]
         message = user_message(error) or (
-            f"unexpected {type(error).__name__}: {str(error).strip().splitlines()[-1:]}; "
-            "--debug shows where"
+            f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
         )
         print(f"error: {message}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

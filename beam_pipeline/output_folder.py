@@ -146,10 +146,13 @@ def _matching(patterns: list[str]) -> list[str]:
 
 
 def _delete(paths: list[str]) -> None:
+    if not paths:
+        return
     try:
-        for path in paths if paths and is_local(paths[0]) else []:
-            os.remove(path)
-        if paths and not is_local(paths[0]):
+        if is_local(paths[0]):
+            for path in paths:
+                os.remove(path)
+        else:
             FileSystems.delete(paths)
     except (BeamIOError, OSError) as error:
         raise ProbelineError(

@@ -48,6 +48,8 @@ def look(run_folder: str, units: Sequence[Unit]) -> Snapshot:
         text = f"{staged / 1e6:,.0f} of about {total / 1e6:,.0f} MB"
         return Snapshot("sorting", done, total, text)
     seen = {int(_UNIT.match(name)[1]) for name in _names(run_folder, "chunks")}  # type: ignore[index]
+    if not units:  # so many files that the workers planned them
+        return Snapshot("reading", 0, 0, f"{len(seen)} units of work")
     done = [unit for unit in units if unit.index in seen]
     files = len({piece.path for unit in done for piece in unit.pieces})
     all_files = len({piece.path for unit in units for piece in unit.pieces})

@@ -36,7 +36,7 @@ from beam_pipeline.claim_checks import (
     encode_claim,
     payload_bytes,
 )
-from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.files import (
     create_file,
     local_file,
@@ -242,15 +242,22 @@ class WriteShard(beam.DoFn):
         encode = self._target.encode
         record_bytes = []
         with local_file(path) as local_path:
-            writer = self._target.framing.open_writer(local_path)
             try:
-                for record in staged:
-                    data = self._reader.read(record.payload)
-                    data = encode(data, record.attributes) if encode else data
-                    writer.write(data)
-                    record_bytes.append(len(data))
-            finally:
-                writer.close()
+                writer = self._target.framing.open_writer(local_path)
+                try:
+                    for record in staged:
+                        data = self._reader.read(record.payload)
+                        data = encode(data, record.attributes) if encode else data
+                        writer.write(data)
+                        record_bytes.append(len(data))
+                finally:
+                    writer.close()
+            except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
+                reason = " ".join(str(error).split())
+                raise ProbelineError(
+                    f"cannot write {path}: {reason}; free some space or check the storage behind "
+                    "it, then run the same command again"
+                ) from error
             return record_bytes, size_and_checksum(local_path)
 
     def _write_index(self, shard: int, lines: pa.Table, record_bytes: list[int]) -> str:

@@ -166,28 +166,35 @@ def test_a_finished_dataset_is_not_replaced_unasked(
     assert (output / "_SUCCESS").stat().st_mtime_ns == before
 
 
-def limited(megabytes: int) -> None:
+def limited(num_bytes: int) -> None:
     # A file over the limit fails as a full disk does, with an OSError of its own.
     import signal
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (megabytes << 20, megabytes << 20))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-@pytest.mark.parametrize("flag", ["--inline_bytes=0", "--inline_bytes=1048576"])
-def test_a_disk_that_is_full(tmp_path: Path, flag: str) -> None:
-    """Chunks or, if all else travels inline, the shard itself do not fit."""
+@pytest.mark.parametrize(
+    ("inline_bytes", "limit", "what"),
+    [(0, 1 << 20, "/chunks/"), (1 << 20, 1 << 20, "/records/"), (1 << 20, 2 << 20, "_shard_")],
+)
+def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
+    """Chunks do not fit, or staged rows, or, where all that went inline, the shard itself."""
     table = measurements_table(90_000, seed=1, num_probes=30)
     pq.write_table(table, tmp_path / "in.parquet")
     output = tmp_path / "out"
     command = [
         sys.executable, "-m", "beam_pipeline.main", f"--input={tmp_path}/in.parquet",
-        f"--output={output}", "--array_record_options=group_size:1,uncompressed", flag,
+        f"--output={output}", "--array_record_options=group_size:1,uncompressed",
+        f"--inline_bytes={inline_bytes}",
     ]  # fmt: skip
-    result = subprocess.run(command, capture_output=True, text=True, preexec_fn=lambda: limited(1))
+    result = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: limited(limit)
+    )
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert result.returncode == 1, result.stderr
-    assert len(errors) == 1 and "cannot write" in errors[0], result.stderr
+    assert len(errors) == 1 and "error: cannot write" in errors[0], result.stderr
+    assert what in errors[0] and "unexpected" not in errors[0]
     assert "Traceback" not in result.stderr
     assert not (output / "_SUCCESS").exists()
     assert not (output / "manifest.json").exists()

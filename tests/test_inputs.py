@@ -134,8 +134,8 @@ def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
         inspect(str(tmp_path / "x"), 1, ReadOptions(input_format="atlas_bigquery"))
 
 
-def test_a_folder_is_all_of_its_files(tmp_path: Path) -> None:
-    for name in ("b", "a"):
+def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Path) -> None:
+    for name in ("b", "a", "_SUCCESS", ".a.crc"):
         (tmp_path / name).write_text("x")
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "c").write_text("x")

@@ -76,3 +76,8 @@ def test_rate_and_time_left(monkeypatch) -> None:
     clock.describe(seen)
     now[0] += 4
     assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")
+
+
+def test_unknown_units_are_counted(tmp_path: Path) -> None:
+    touch(tmp_path, "chunks/unit-000007-a")
+    assert look(str(tmp_path), []).text == "1 units of work"
