@@ -30,7 +30,11 @@ setup(
     ],
     extras_require={
         "gcp": ["apache-beam[gcp]>=2.77,<3"],  # gs://, Dataflow
-        "training": ["grain>=0.2.18,<0.3", "jax>=0.8,<0.12"],
+        "training": [
+            "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
+            "grain>=0.2.18,<0.3",
+            "jax>=0.8,<0.12",
+        ],
         "tpu": ["jax[tpu]>=0.8,<0.12"],
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/

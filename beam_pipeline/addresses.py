@@ -22,7 +22,7 @@ INVALID, ZONE_ID, UNSURE, NULL = 0, 1, 2, 3
 
 
 @njit(cache=True, nogil=True)
-def _parse_ipv4(data, start, end):
+def parse_ipv4_text(data, start, end):
     """Returns the 32-bit address, or -1 where the text is not plain dotted decimal."""
     value = octet = dots = digits = 0
     for at in range(start, end):
@@ -46,7 +46,7 @@ def _parse_ipv4(data, start, end):
 
 
 @njit(cache=True, nogil=True)
-def _parse_ipv6(data, start, end, groups):
+def parse_ipv6_text(data, start, end, groups):
     """Fills the eight 16-bit `groups`; returns False where the text is not plain hex groups."""
     count = 0
     gap = -1
@@ -105,11 +105,11 @@ def _parse_all(offsets, data, hi, lo, status):
     groups = np.zeros(8, np.uint64)
     for row in range(len(offsets) - 1):
         start, end = offsets[row], offsets[row + 1]
-        value = _parse_ipv4(data, start, end)
+        value = parse_ipv4_text(data, start, end)
         if value >= 0:
             lo[row] = np.uint64(MAPPED_IPV4) | np.uint64(value)
             status[row] = FAMILY_IPV4
-        elif _parse_ipv6(data, start, end, groups):
+        elif parse_ipv6_text(data, start, end, groups):
             for i in range(4):
                 hi[row] = (hi[row] << np.uint64(16)) | groups[i]
                 lo[row] = (lo[row] << np.uint64(16)) | groups[4 + i]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import pyarrow.fs as pafs
 
 from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.storage import read_file
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
@@ -109,26 +109,13 @@ def success_stamp(manifest: bytes) -> bytes:
     return f"{checksum_text(crc32c(manifest))}\n".encode()
 
 
-def _read_file(path: str) -> bytes | None:
-    """Returns the whole of a small file, or None if there is none."""
-    if "://" in path:
-        filesystem, path = pafs.FileSystem.from_uri(path)
-    else:
-        filesystem = pafs.LocalFileSystem()
-    try:
-        with filesystem.open_input_stream(path, compression=None) as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def dataset_folder(path: str) -> str:
     """Returns the dataset that a folder, a split's folder, a shard or a glob of shards is in."""
     folder = path.rstrip("/")
     while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
         folder = folder.rpartition("/")[0]
     parent, _, name = folder.rpartition("/")
-    if name in SPLITS and _read_file(f"{folder}/{MANIFEST_NAME}") is None:
+    if name in SPLITS and read_file(f"{folder}/{MANIFEST_NAME}") is None:
         folder = parent
     return folder or "."
 
@@ -140,13 +127,13 @@ def open_dataset(path: str) -> Dataset:
       ProbelineError: it is not finished, was changed since, or is of a newer format.
     """
     folder = dataset_folder(path)
-    stamp = _read_file(f"{folder}/{SUCCESS_NAME}")
+    stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
         raise ProbelineError(
             f"{folder} holds no finished dataset: it has no {SUCCESS_NAME}; run "
             "python -m beam_pipeline.main to the end, or check the path"
         )
-    data = _read_file(f"{folder}/{MANIFEST_NAME}")
+    data = read_file(f"{folder}/{MANIFEST_NAME}")
     if data is None:
         raise ProbelineError(f"{folder} has no {MANIFEST_NAME}: copy the dataset as a whole")
     found = checksum_text(crc32c(data))

@@ -178,8 +178,8 @@ def _schema_message(schema: pa.Schema) -> bytes:
     return schema.serialize().to_pybytes()
 
 
-_MEASUREMENTS_HEAD = _schema_message(MEASUREMENT_SCHEMA)
-_RECORD_HEAD = _schema_message(RECORD_SCHEMA)
+MEASUREMENTS_HEAD = _schema_message(MEASUREMENT_SCHEMA)
+RECORD_HEAD = _schema_message(RECORD_SCHEMA)
 
 
 def _encode_arrow(run: np.ndarray) -> bytes:
@@ -193,7 +193,7 @@ def _encode_arrow(run: np.ndarray) -> bytes:
         _primitive(pa.float32(), run["rtt"]),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
-    return b"".join((_MEASUREMENTS_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+    return b"".join((MEASUREMENTS_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
 
 
 def _primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
@@ -201,7 +201,8 @@ def _primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(dtype, len(values), [None, buffer])
 
 
-def _encode_compact(run: np.ndarray) -> bytes:
+def encode_compact(run: np.ndarray) -> bytes:
+    """Returns the measurements of a sorted run, which spans less than 2**32 s, as compact bytes."""
     seconds = run["event_time"] // _US_PER_SECOND
     is_ipv6 = _is_ipv6(run)
     num_ipv6 = int(np.count_nonzero(is_ipv6))
@@ -221,7 +222,7 @@ def _encode_compact(run: np.ndarray) -> bytes:
 
 def encode_row(run: np.ndarray, key: RowKey, encoding: Encoding) -> bytes:
     """Returns the record of a sorted run of at least one measurement."""
-    measurements = _encode_arrow(run) if encoding == "arrow" else _encode_compact(run)
+    measurements = _encode_arrow(run) if encoding == "arrow" else encode_compact(run)
     return _encode_record(measurements, run, key)
 
 
@@ -242,7 +243,7 @@ def _encode_record(measurements: bytes, run: np.ndarray, key: RowKey) -> bytes:
         _primitive(pa.int32(), np.array([key.row_index], np.int32)),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    return b"".join((_RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+    return b"".join((RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
 
 
 @cache

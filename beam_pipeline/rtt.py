@@ -4,10 +4,35 @@ The high 5 bits are an exponent, the low 11 a mantissa: mantissa << exponent is 
 is off by at most 0.5 µs below 2.048 ms and by 2**-11 = 0.049 % above.
 """
 
+import math
+
 import numpy as np
+from numba import njit
 
 FAILED_RTT = 0xFFFF
 _MAX_RTT = 0xFFFE
+
+
+@njit(inline="always")
+def rtt_code(rtt_ms):
+    """Encodes one RTT, float32 or float64 milliseconds, for use in kernels; see `encode_rtt`."""
+    if rtt_ms < 0:
+        return FAILED_RTT
+    us = np.float64(rtt_ms) * 1000
+    exponent = 0
+    if us >= 2048:
+        exponent = math.frexp(us)[1] - 11
+        us = math.ldexp(us, -exponent)
+    mantissa = int(np.rint(us)) if us < 2048 else 2048
+    if mantissa == 2048:
+        exponent, mantissa = exponent + 1, 1024
+    return min(exponent * 2048 + mantissa, _MAX_RTT)
+
+
+@njit(cache=True, nogil=True)
+def _encode_all(rtt_ms, codes):
+    for i in range(len(codes)):
+        codes[i] = rtt_code(rtt_ms[i])
 
 
 def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
@@ -16,15 +41,12 @@ def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
     The value is mantissa << exponent, the nearest one that there is. Negative (failed) becomes
     FAILED_RTT; what is too large (50 days) becomes the largest value.
     """
-    us = np.abs(np.asarray(rtt_ms, np.float64)) * 1000
-    _, bit_length = np.frexp(us)
-    exponent = np.clip(bit_length - 11, 0, 31)
-    mantissa = np.rint(np.ldexp(us, -exponent))
-    carried = mantissa >= 2048
-    exponent, mantissa = exponent + carried, np.where(carried, 1024, mantissa)
-    code = np.where(exponent > 31, _MAX_RTT, exponent * 2048 + mantissa)
-    code = np.minimum(code, _MAX_RTT)
-    return np.where(np.asarray(rtt_ms) < 0, FAILED_RTT, code).astype(np.uint16)
+    values = np.ascontiguousarray(rtt_ms)
+    if values.dtype != np.float32:
+        values = values.astype(np.float64)
+    codes = np.empty(values.shape, np.uint16)
+    _encode_all(values.reshape(-1), codes.reshape(-1))
+    return codes
 
 
 def decode_rtt(codes: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,7 +21,7 @@ _PACKAGES = ("apache-beam", "array-record", "duckdb", "numba", "numpy", "polars"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one contender; `error` is None if its output held all measurements."""
+    """One run of the grouping bench; `error` is None if its output held all measurements."""
 
     contender: str
     num_measurements: int
@@ -32,10 +33,34 @@ class Run:
     error: str | None
     output: dict[str, int]  # what benchmarks.check counted
 
+    @property
+    def case(self) -> dict[str, Any]:
+        """What is the same in all rounds."""
+        return {"contender": self.contender, "num_measurements": self.num_measurements}
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """What was measured."""
+        return {"wall_s": self.wall_s, "cpu_s": self.cpu_s, "peak_mib": self.peak_mib}
+
+
+@dataclass(frozen=True)
+class LoadingRun:
+    """One run of the loading bench; `figures` are those of `loading_process`, and the peak."""
+
+    case: dict[str, Any]  # a loading.Case
+    round: int
+    load_before: float
+    figures: dict[str, float]
+    error: str | None
+
+
+_RUN_OF_BENCH = {"grouping": Run, "loading": LoadingRun}
+
 
 @dataclass
 class Results:
-    """A whole bench."""
+    """A whole bench; what its runs are follows from its name."""
 
     bench: str
     date: str  # ISO 8601, UTC
@@ -43,20 +68,17 @@ class Results:
     machine: dict[str, Any] = field(default_factory=lambda: machine())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     skipped: list[dict[str, Any]] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Median:
-    """The medians of a contender's good runs at one size; None where no run was good."""
+    """The medians of a case's good runs; no figures where none was good."""
 
-    contender: str
-    num_measurements: int
+    case: dict[str, Any]
     num_runs: int
     num_failed: int
-    wall_s: float | None
-    cpu_s: float | None
-    peak_mib: float | None
+    figures: dict[str, float]
 
 
 def machine() -> dict[str, Any]:
@@ -71,10 +93,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """Returns the versions of Python and of the packages that do the work."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -82,27 +104,19 @@ def versions() -> dict[str, str]:
     return found
 
 
-def medians(runs: list[Run]) -> list[Median]:
-    """Returns a line a contender and size, in the order in which they first ran."""
+def medians(runs: Sequence[Run | LoadingRun]) -> list[Median]:
+    """Returns a line a case, in the order in which they first ran."""
+    cases: dict[tuple[Any, ...], list[Run | LoadingRun]] = {}
+    for run in runs:
+        cases.setdefault(tuple(run.case.items()), []).append(run)
     lines = []
-    for contender, size in dict.fromkeys((run.contender, run.num_measurements) for run in runs):
-        same = [r for r in runs if (r.contender, r.num_measurements) == (contender, size)]
-        good = [run for run in same if run.error is None]
-
-        def median(name: str, good: list[Run] = good) -> float | None:
-            return statistics.median(getattr(run, name) for run in good) if good else None
-
-        lines.append(
-            Median(
-                contender,
-                size,
-                num_runs=len(same),
-                num_failed=len(same) - len(good),
-                wall_s=median("wall_s"),
-                cpu_s=median("cpu_s"),
-                peak_mib=median("peak_mib"),
-            )
-        )
+    for same in cases.values():
+        good = [run.figures for run in same if run.error is None]
+        figures = {
+            name: statistics.median(figures[name] for figures in good)
+            for name in (good[0] if good else ())
+        }
+        lines.append(Median(same[0].case, len(same), len(same) - len(good), figures))
     return lines
 
 
@@ -119,7 +133,11 @@ def path_for(results: Results, folder: Path) -> Path:
 def save(results: Results, path: Path) -> None:
     """Writes the results, medians included."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = asdict(results) | {"medians": [asdict(line) for line in medians(results.runs)]}
+    lines = [
+        line.case | {"num_runs": line.num_runs, "num_failed": line.num_failed} | line.figures
+        for line in medians(results.runs)
+    ]
+    content = asdict(results) | {"medians": lines}
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -127,7 +145,8 @@ def load(path: Path) -> Results:
     """Reads what `save` wrote."""
     content = json.loads(path.read_text())
     del content["medians"]
-    return Results(**content | {"runs": [Run(**run) for run in content["runs"]]})
+    run_type = _RUN_OF_BENCH.get(content["bench"], Run)
+    return Results(**content | {"runs": [run_type(**run) for run in content["runs"]]})
 
 
 def newest(bench: str, folder: Path) -> Results:

@@ -1,15 +1,17 @@
-"""Turns the results of the newest day into the README's tables.
+"""Turns the newest results of a bench into the tables of a document.
 
-    python -m benchmarks.table [--readme README.md] [--results benchmarks/results]
+    python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
 
-Replaces what stands between <!-- bench:grouping --> and <!-- /bench:grouping -->.
+Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
+loading bench in docs/training.md. Of the grouping bench, all results of the newest day are shown.
 """
 
 import argparse
-import re
 import sys
 from pathlib import Path
 
+from benchmarks import loading_table
+from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
 from benchmarks.results import Median, Results, medians
@@ -23,29 +25,33 @@ COLUMNS = (
     "peak MiB",
     "ratio to DuckDB",
 )
-_BEGIN, _END = "<!-- bench:grouping -->", "<!-- /bench:grouping -->"
+_DOCUMENTS = {"grouping": Path("README.md"), "loading": Path("docs/training.md")}
 
 
 def rows(results: Results) -> list[list[str]]:
     """Returns the table's cells, a row a contender and size; sizes ascending, fastest first."""
     lines = medians(results.runs)
-    lines.sort(key=lambda line: (line.num_measurements, line.cpu_s or float("inf")))
-    duckdb = {line.num_measurements: line.cpu_s for line in lines if line.contender == DUCKDB}
-    return [_row(line, duckdb.get(line.num_measurements)) for line in lines]
+    lines.sort(key=lambda line: (line.case["num_measurements"], line.figures.get("cpu_s", 1e99)))
+    duckdb = {
+        line.case["num_measurements"]: line.figures["cpu_s"]
+        for line in lines
+        if line.case["contender"] == DUCKDB and line.figures
+    }
+    return [_row(line, duckdb.get(line.case["num_measurements"])) for line in lines]
 
 
 def _row(line: Median, duckdb_cpu_s: float | None) -> list[str]:
-    contender = CONTENDERS.get(line.contender)
-    cells = [contender.title if contender else line.contender, _count(line.num_measurements)]
-    if line.cpu_s is None or line.wall_s is None or line.peak_mib is None:
+    size, figures = line.case["num_measurements"], line.figures
+    cells = [_title(line.case["contender"]), _count(size)]
+    if not figures:
         return [*cells, "failed", "", "", "", ""]
     return [
         *cells,
-        f"{line.num_measurements / line.cpu_s / 1e6:.2f}",
-        f"{line.wall_s:.1f}",
-        f"{line.cpu_s:.1f}",
-        f"{line.peak_mib:,.0f}",
-        f"{duckdb_cpu_s / line.cpu_s:.2f}" if duckdb_cpu_s else "",
+        f"{size / figures['cpu_s'] / 1e6:.2f}",
+        f"{figures['wall_s']:.1f}",
+        f"{figures['cpu_s']:.1f}",
+        f"{figures['peak_mib']:,.0f}",
+        f"{duckdb_cpu_s / figures['cpu_s']:.2f}" if duckdb_cpu_s else "",
     ]
 
 
@@ -55,14 +61,9 @@ def _count(number: int) -> str:
 
 def notes(results: Results) -> list[str]:
     """Returns what a reader must know to judge the table, a sentence each."""
-    machine, options = results.machine, results.options
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    rounds = "one round"
-    if options["rounds"] > 1:
-        rounds = f"medians of {options['rounds']} rounds, the contenders interleaved"
+    options = results.options
     lines = [
-        f"{results.date[:10]}, {machine['cpu']}, {machine['cores']} cores, "
-        f"{machine['memory_gib']} GiB; {rounds}; {versions}.",
+        md.circumstances(results),
         f"Simulated measurements of {options['num_probes']:,} probes; all write arrow-encoded "
         f"records of at most {options['max_row_size_mb']} MiB with ArrayRecord options "
         f"`{options['array_record_options']}`; the engines of the peers have "
@@ -77,8 +78,8 @@ def notes(results: Results) -> list[str]:
         for skip in results.skipped
     ]
     lines += [
-        f"{_title(line.contender)} failed {line.num_failed} of {line.num_runs} runs at "
-        f"{_count(line.num_measurements)}."
+        f"{_title(line.case['contender'])} failed {line.num_failed} of {line.num_runs} runs at "
+        f"{_count(line.case['num_measurements'])}."
         for line in medians(results.runs)
         if line.num_failed
     ]
@@ -90,38 +91,29 @@ def _title(contender: str) -> str:
 
 
 def markdown(results: Results) -> str:
-    """Returns the table and its notes."""
-    aligned = ["---", *["---:"] * (len(COLUMNS) - 1)]
-    table = [f"| {' | '.join(cells)} |" for cells in (COLUMNS, aligned, *rows(results))]
-    return "\n".join([*table, "", *notes(results)])
+    """Returns the table of a grouping bench and its notes."""
+    return "\n".join([md.table(COLUMNS, rows(results)), "", *notes(results)])
 
 
-def insert(readme: str, table: str) -> str:
-    """Returns the README's text with the table between the markers.
-
-    Raises:
-      ValueError: the markers are not there, once each and in order.
-    """
-    if readme.count(_BEGIN) != 1 or readme.count(_END) != 1:
-        raise ValueError(f"needs one line {_BEGIN} and after it one line {_END}")
-    pattern = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
-    replaced, count = pattern.subn(lambda _: f"{_BEGIN}\n{table}\n{_END}", readme)
-    if count != 1:
-        raise ValueError(f"{_END} stands before {_BEGIN}")
-    return replaced
+def _tables(bench: str, folder: Path) -> str:
+    if bench == "loading":
+        return loading_table.markdown(results_files.newest(bench, folder))
+    day = results_files.newest_day(bench, folder)
+    return "\n\n".join(markdown(results) for results in day)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes the README's table of the grouping bench.")
-    parser.add_argument("--readme", type=Path, default=Path("README.md"))
+    parser = argparse.ArgumentParser(description="Writes a bench's tables into a document.")
+    parser.add_argument("--bench", choices=[*_DOCUMENTS], default="grouping")
+    parser.add_argument("--readme", type=Path, help="the document, if not the bench's own")
     parser.add_argument("--results", type=Path, default=results_files.FOLDER)
     args = parser.parse_args(argv)
+    path = args.readme or _DOCUMENTS[args.bench]
     try:
-        day = results_files.newest_day("grouping", args.results)
-        table = "\n\n".join(markdown(results) for results in day)
-        args.readme.write_text(insert(args.readme.read_text(), table))
+        tables = _tables(args.bench, args.results)
+        path.write_text(md.insert(path.read_text(), args.bench, tables))
     except (OSError, ValueError) as error:
-        print(f"error: {args.readme}: {error}", file=sys.stderr)
+        print(f"error: {path}: {error}", file=sys.stderr)
         return 1
     return 0
 

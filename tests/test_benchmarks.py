@@ -1,4 +1,4 @@
-"""The peers lose nothing and keep the comparison's rules; measuring, results and table work."""
+"""The peers lose nothing and keep the comparisons' rules; measuring, results and tables work."""
 
 import itertools
 import json
@@ -15,10 +15,22 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import addresses, row_codec
 from beam_pipeline.row_codec import ProbeRow, decode_record
-from benchmarks import check, grouping, results, table
+from benchmarks import (
+    check,
+    grouping,
+    loading,
+    loading_data,
+    loading_process,
+    loading_table,
+    markdown,
+    results,
+    table,
+)
 from benchmarks.contenders import CONTENDERS, ROOT
-from benchmarks.peers import common
-from benchmarks.results import Results, Run
+from benchmarks.loading_cases import Case, cases, obstacle
+from benchmarks.peers import common, plan1_buckets, seed_sampler
+from benchmarks.results import LoadingRun, Results, Run
+from training import tokenizer
 
 NUM_MEASUREMENTS = 50_000
 COLUMNS = ["src_addr", "event_time", "dst_addr", "ip_version", "rtt"]
@@ -287,7 +299,7 @@ def test_table_takes_medians_of_good_runs_and_tells_of_the_others():
     assert "Probeline, Prism did not run at 1 M: no Prism." in notes
     assert "Probeline, in-memory runner failed 1 of 4 runs at 1 M." in notes
     for order in itertools.permutations(found.runs[:3]):
-        assert results.medians([*order])[0].cpu_s == 0.5
+        assert results.medians([*order])[0].figures["cpu_s"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -301,4 +313,296 @@ def test_table_takes_medians_of_good_runs_and_tells_of_the_others():
 )
 def test_a_readme_without_its_markers_is_refused(readme):
     with pytest.raises(ValueError, match="bench:grouping"):
-        table.insert(readme, "table")
+        markdown.insert(readme, "grouping", "table")
+
+
+# --- peers of the loading bench -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rows(measurements, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A glob of probe rows of all measurements."""
+    folder = tmp_path_factory.mktemp("rows")
+    flags = [f"--input={measurements[0]}/*.parquet", f"--output={folder}/rows"]
+    flags += ["--train_ratio=1", "--max_row_size_mb=0.0625"]
+    done = run_module("beam_pipeline.main", *flags)
+    assert done.returncode == 0, done.stderr
+    return f"{folder}/rows/train/*.arrayrecord"
+
+
+def known(whole: pa.Table) -> Counter[tuple]:
+    """Counts (source, destination, RTT, second) of measurements; their RTTs have exact codes."""
+    seconds = [us // 1_000_000 for us in whole.column("event_time").cast(pa.int64()).to_pylist()]
+    columns = [whole.column(name).to_pylist() for name in ("src_addr", "dst_addr", "rtt")]
+    return Counter(zip(*columns, seconds, strict=True))
+
+
+def contexts_of(batch) -> list[list[tokenizer.Measurement]]:
+    """Decodes a batch of either peer, having checked its masks."""
+    assert loading_process.fault(batch, len(batch["inputs"])) is None
+    positions = np.arange(loading_process.CROP_SIZE)
+    lengths = batch["targets_segmentation"].sum(axis=1)
+    assert np.array_equal(batch["inputs"], batch["targets"])
+    for side in ("inputs", "targets"):
+        assert np.array_equal(batch[f"{side}_segmentation"], positions < lengths[:, None])
+        assert (batch[f"{side}_position"] == positions).all()
+    assert not batch["inputs"][batch["inputs_segmentation"] == 0].any()
+    return [
+        tokenizer.decode(tokens[:length])
+        for tokens, length in zip(batch["inputs"], lengths, strict=True)
+    ]
+
+
+def test_seed_sampler_yields_what_its_rows_hold_in_all_three_modes(rows, measurements):
+    truth = known(measurements[1])
+    untimed_truth = {key[:3] for key in truth}
+    num_contexts = sum(
+        min(-(-row.n_measurements // 30), 16) for row in read_rows(Path(rows).parent)
+    )
+    batches = list(seed_sampler.batches(rows, 4, num_epochs=1))
+    assert len(batches) == num_contexts // 4
+    shares, orders = [], set()
+    for context in itertools.chain.from_iterable(map(contexts_of, batches)):
+        whole = [found for found in context if found.is_whole]
+        for found in whole:
+            key = (found.src_addr, found.dst_addr, found.rtt_ms)
+            if found.event_time is None:
+                assert key in untimed_truth
+            else:
+                assert (*key, found.event_time) in truth
+            orders.add(found.roles[0])
+        assert len({found.src_addr for found in whole}) == 1
+        times = [found.event_time for found in whole if found.event_time is not None]
+        assert times == sorted(times)
+        if len(whole) > 10:
+            shares.append(len(times) / len(whole))
+    shares = np.array(shares)
+    for is_mode, weight in ((shares == 1, 0.4), (shares == 0, 0.3)):
+        assert abs(is_mode.mean() - weight) < 5 * np.sqrt(weight * (1 - weight) / len(shares))
+    assert ((shares > 0) & (shares < 1)).any()
+    assert len(orders) > 4  # fields change places
+
+
+def test_seed_sampler_draws_other_contexts_in_each_epoch_and_joins_them_across_rows(rows):
+    one = [batch["inputs"] for batch in seed_sampler.batches(rows, 1, num_epochs=1)]
+    two = [batch["inputs"] for batch in seed_sampler.batches(rows, 1, num_epochs=2)]
+    assert len(two) == 2 * len(one)
+    assert all(np.array_equal(*pair) for pair in zip(one, two, strict=False))
+    assert not np.array_equal(one, two[len(one) :])
+    with pytest.raises(ValueError, match="no records"):
+        next(seed_sampler.batches("/nowhere/*.arrayrecord", 1))
+
+
+def test_plan1_keeps_every_measurement_in_chunks_of_one_bucket(rows, measurements, tmp_path):
+    counts = plan1_buckets.convert(rows, tmp_path, "group_size:1,zstd:1", NUM_MEASUREMENTS)
+    assert counts == json.loads((tmp_path / "counts.json").read_text())
+    batches = list(plan1_buckets.batches(tmp_path, 1, num_epochs=1))
+    assert counts["records"] == len(batches)
+    assert counts["tokens"] == sum(int(batch["targets_segmentation"].sum()) for batch in batches)
+    found: Counter[tuple] = Counter()
+    chunks_of_bucket: Counter[tuple] = Counter()
+    for context in itertools.chain.from_iterable(map(contexts_of, batches)):
+        assert all(measurement.is_whole for measurement in context)
+        (bucket,) = {(m.src_addr, m.event_time // 300) for m in context if m.event_time is not None}
+        chunks_of_bucket[bucket] += 1
+        found.update((m.src_addr, m.dst_addr, m.rtt_ms, m.event_time) for m in context)
+    assert found == known(measurements[1])
+    assert counts["measurements"] == NUM_MEASUREMENTS
+    assert max(chunks_of_bucket.values()) > 1  # a bucket over 1,024 tokens was cut
+
+
+def test_plan1_stops_at_its_limit_and_shuffles_whole_batches(rows, tmp_path):
+    counts = plan1_buckets.convert(rows, tmp_path, "group_size:1,uncompressed", 1000)
+    assert 1000 <= counts["measurements"] < NUM_MEASUREMENTS
+    size = counts["records"] // 2 - 1
+    batches = [batch["inputs"] for batch in plan1_buckets.batches(tmp_path, size, num_epochs=2)]
+    assert len(batches) == 4
+    assert not np.array_equal(batches[:2], batches[2:])
+    assert len(np.unique(np.concatenate(batches[:2]), axis=0)) == 2 * size
+    with pytest.raises(ValueError, match="do not fill a batch"):
+        next(plan1_buckets.batches(tmp_path, counts["records"] + 1))
+
+
+# --- the loading bench --------------------------------------------------------------------------
+
+
+def test_cases_vary_workers_threads_and_the_step_on_the_first_dataset_only():
+    datasets = ["arrow-256k-zstd", "arrow-8m-zstd", "arrow-8m-none", "small"]
+    found = cases(datasets, ["seed", "plan1", "shards"], [0, 2], [0, 3], 100)
+    assert len(found) == len(set(found)) == 4 + 3 + 4 + 3
+    varied = [case for case in found if case != Case(case.dataset, case.loader)]
+    first = datasets[0]
+    assert varied == [
+        Case(first, "shards", num_workers=2),
+        Case(first, "shards", num_threads=3),
+        Case(first, "shards", num_workers=2, step_ms=100),
+    ]
+    chunked = [case.dataset for case in found if case.loader == "plan1"]
+    assert chunked == ["arrow-256k-zstd", "arrow-8m-none", "small"]
+
+
+def test_what_cannot_run_is_told(monkeypatch):
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    assert "STORAGE_EMULATOR_HOST" in str(obstacle(Case("small", "gcs")))
+    assert "arrow rows only" in str(obstacle(Case("compact-8m-none", "seed")))
+    assert obstacle(Case("arrow-8m-none", "seed")) is None
+    found = make_loading_results()
+    found.options["stored"] = {"small": {"cache": {}}, "mixed": {}}
+    assert loading._has_its_cache(Case("small", "cache"), found)
+    assert not loading._has_its_cache(Case("mixed", "cache"), found)
+    assert found.skipped[-1]["reason"] == "its cache was not filled"
+
+
+def make_batch(num_real: int) -> dict[str, np.ndarray]:
+    shape = (4, loading_process.CROP_SIZE)
+    batch = {name: np.zeros(shape, np.int32) for name in loading_process.NAMES}
+    batch["targets_segmentation"].flat[:num_real] = 1
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, None),
+        ({"weights": np.zeros(4)}, "a batch has"),
+        ({"inputs": np.zeros((4, 1024), np.int64)}, "inputs is int64"),
+        ({"targets": np.zeros((3, 1024), np.int32)}, "targets is int32"),
+        ({"inputs": np.full((4, 1024), 267, np.int32)}, "vocabulary"),
+        ({"targets": np.full((4, 1024), -1, np.int32)}, "vocabulary"),
+        ({"targets_segmentation": np.zeros((4, 1024), np.int32)}, "no real token"),
+    ],
+)
+def test_a_batch_of_another_form_is_at_fault(change, message):
+    found = loading_process.fault(make_batch(7) | change, 4)
+    assert found is None if message is None else message in str(found)
+
+
+def test_measuring_counts_real_tokens_and_the_cpu_of_workers():
+    def batches():
+        while True:
+            subprocess.run([sys.executable, "-c", _BURN], check=True)
+            yield make_batch(1024)
+
+    figures = loading_process.measure(batches(), seconds=0, step_s=0, num_workers=2)
+    assert figures["num_batches"] == 1
+    assert figures["padding"] == 0.75
+    assert figures["tokens_per_cpu_s"] <= 1024 / 0.4
+    wall_s = 1024 / figures["tokens_per_s"]
+    assert 0.2 <= figures["worker_cpu"] * wall_s < 0.4 * 5
+    assert figures["waiting"] > 0.5
+    slept = loading_process.measure(iter([make_batch(1)]), seconds=0, step_s=0.2, num_workers=0)
+    assert slept["waiting"] < 0.5
+
+
+def test_small_probes_have_few_measurements_of_one_family():
+    table_ = loading_data._among_small_probes(make_measurements(), np.random.default_rng(0))
+    assert table_.num_rows == NUM_MEASUREMENTS
+    counts = Counter(table_.column("src_addr").to_pylist())
+    assert all(5 <= count <= 64 for count in counts.values())
+    assert len(set(counts.values())) > 50
+    families = zip(
+        table_.column("src_addr").to_pylist(), table_.column("ip_version").to_pylist(), strict=True
+    )
+    mixed = {src_addr for src_addr, version in families if (":" in src_addr) != (version == 6)}
+    assert len(mixed) <= 1  # where IPv4 ends and IPv6 begins
+
+
+def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
+    flags = ["--datasets", "arrow-64k-zstd", "small", "--loaders", "seed", "plan1", "shards"]
+    flags += ["--num_workers", "0", "1", "--num_threads", "0", "--step_ms", "1", "--rounds", "1"]
+    flags += ["--seconds", "0.1", "--batch_size", "8", "--num_measurements", "20000"]
+    flags += [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]
+    done = run_module("benchmarks.loading", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "results").iterdir()
+    text = path.read_text()
+    assert str(tmp_path) not in text and str(ROOT) not in text
+
+    found = results.newest("loading", tmp_path / "results")
+    first = "arrow-64k-zstd"
+    expected = {Case(d, loader) for d in (first, "small") for loader in ("seed", "plan1", "shards")}
+    expected |= {Case(first, "shards", 1), Case(first, "shards", 1, step_ms=1)}
+    assert {Case(**run.case) for run in found.runs} == expected
+    assert len(found.runs) == len(expected) and not found.skipped
+    assert found.options["stored"][first]["measurements"] == 20_000
+    padding = {Case(**line.case): line.figures["padding"] for line in results.medians(found.runs)}
+    for dataset in (first, "small"):
+        of = [padding[Case(dataset, loader)] for loader in ("shards", "seed", "plan1")]
+        assert 0 <= of[0] < of[1] < of[2] < 1
+    for run in found.runs:
+        assert run.figures["first_batch_s"] > run.figures["first_batch_of_build_s"] > 0
+        assert run.figures["tokens_per_s"] > 0 and run.figures["peak_mib"] > 20
+
+    document = tmp_path / "training.md"
+    document.write_text("before\n<!-- bench:loading -->\nold\n<!-- /bench:loading -->\nafter\n")
+    flags = ["--bench=loading", f"--readme={document}", f"--results={tmp_path}/results"]
+    assert table.main(flags) == 0
+    lines = document.read_text().splitlines()
+    assert (lines[0], lines[-1]) == ("before", "after")
+    assert "old" not in lines
+    assert loading_table.markdown(found) in document.read_text()
+
+
+def make_loading_results(*runs: LoadingRun) -> Results:
+    options = {"rounds": 1, "seconds": 2, "batch_size": 256, "seed_batch_size": 32, "stored": {}}
+    return Results("loading", "2026-11-21T10:00:00+00:00", options, runs=list(runs))
+
+
+def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> LoadingRun:
+    figures = {
+        "first_batch_of_build_s": 0.25,
+        "first_batch_s": 1.5,
+        "tokens_per_s": 2 * tokens_per_cpu_s,
+        "tokens_per_cpu_s": tokens_per_cpu_s,
+        "padding": 0.5,
+        "num_batches": 20,
+        "waiting": 0.01,
+        "main_cpu": 0.02,
+        "worker_cpu": 0.034,
+        "peak_mib": 1234.5,
+    }
+    return LoadingRun(vars(case), 0, 0.0, {} if error else figures, error)
+
+
+def test_loading_tables_show_ratios_failures_and_storage(tmp_path):
+    found = make_loading_results(
+        make_loading_run(Case("small", "seed"), 1e6),
+        make_loading_run(Case("small", "shards"), 25e6),
+        make_loading_run(Case("small", "shards", 2, step_ms=100), 25e6),
+        make_loading_run(Case("mixed", "shards", num_threads=1), 0.5e6),
+        make_loading_run(Case("mixed", "plan1"), 0, error="exit code 1: no"),
+    )
+    found.options["stored"]["small"] = {
+        "measurements": 1000,
+        "records": 10,
+        "file_bytes": 30_000,
+        "cache": {"fill_s": 1.5, "file_bytes": 10_000},
+        "plan1": {"measurements": 100, "records": 20, "file_bytes": 40_960, "tokens": 1},
+    }
+    found.skipped.append(vars(Case("mixed", "gcs")) | {"reason": "no GCS emulator"})
+    first_batch = ["1.5", "0.2", "1,234"]
+    assert loading_table.speed_rows(found) == [
+        ["small", "Probeline, shards", "50.0", "25.0", "25", *first_batch],
+        ["small", "seed 000's sampler", "2.00", "1.00", "1.0", *first_batch],
+        ["mixed", "Probeline, shards, 1 thread", "1.00", "0.50", "", *first_batch],
+        ["mixed", "PLAN_1, padded buckets", "failed", "", "", "", "", ""],
+    ]
+    assert loading_table.step_rows(found) == [
+        ["small", "Probeline, shards, 2 workers", "100", "20", "3.4%", "2.0%", "1.0%"]
+    ]
+    assert loading_table.storage_rows(found) == [
+        ["small", "probe rows", "1,000", "10", "30.0"],
+        ["small", "column cache", "1,000", "10", "10.0"],
+        ["small", "PLAN_1's chunks", "100", "20", "409.6"],
+    ]
+    assert [row[:2] for row in loading_table.padding_rows(found)] == [
+        ["small", "seed 000's sampler"],
+        ["small", "Probeline, shards"],
+    ]
+    notes = loading_table.notes(found)
+    assert "Probeline, gs:// emulator, did not run on mixed: no GCS emulator." in notes
+    assert "PLAN_1, padded buckets, failed 1 of 1 runs on mixed." in notes
+    assert "Filling the cache, first batch included: small 1.5 s." in notes
+    path = results.path_for(found, tmp_path)
+    results.save(found, path)
+    assert results.load(path) == found

@@ -1,0 +1,110 @@
+"""What the loading bench compares: datasets by name, loaders, and the cases made of both."""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a dataset is made of; `source` is one of `loading_data`."""
+
+    source: str
+    measurement_encoding: str = "arrow"
+    max_row_size_mb: float = 8
+    array_record_options: str = "group_size:1,zstd:1"
+
+
+_ROW_SIZES_MB = {"64k": 1 / 16, "256k": 1 / 4, "1m": 1, "8m": 8}
+_COMPRESSIONS = {"zstd": "group_size:1,zstd:1", "none": "group_size:1,uncompressed"}
+SHAPES = {
+    f"{encoding}-{size}-{compression}": Shape("long", encoding, max_row_size_mb, options)
+    for encoding in ("arrow", "compact")
+    for size, max_row_size_mb in _ROW_SIZES_MB.items()
+    for compression, options in _COMPRESSIONS.items()
+} | {"small": Shape("small"), "mixed": Shape("mixed")}
+DEFAULT_DATASETS = ("arrow-256k-zstd", "arrow-8m-zstd", "compact-256k-zstd", "small", "mixed")
+
+LOADERS = {
+    "seed": "seed 000's sampler",
+    "plan1": "PLAN_1, padded buckets",
+    "shards": "Probeline, shards",
+    "cache": "Probeline, cache",
+    "gcs": "Probeline, gs:// emulator",
+}
+OF_TRAINING = ("shards", "cache", "gcs")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured once a round; without a step, the consumer takes all it can get."""
+
+    dataset: str
+    loader: str
+    num_workers: int = 0
+    num_threads: int = 0
+    step_ms: float = 0
+
+
+def cases(
+    datasets: Sequence[str],
+    loaders: Sequence[str],
+    num_workers: Sequence[int],
+    num_threads: Sequence[int],
+    step_ms: float,
+) -> list[Case]:
+    """Returns all cases, those included that cannot run here.
+
+    Workers, threads and the step are varied on the first dataset only. PLAN_1 knows no row size
+    or encoding, so it has one case for each source and compression.
+    """
+    chosen = [
+        Case(dataset, loader)
+        for dataset in datasets
+        for loader in loaders
+        if loader != "plan1" or dataset in chunked(datasets)
+    ]
+    first = datasets[0]
+    for loader in ("shards", "cache"):
+        if loader in loaders:
+            chosen += [Case(first, loader, num_workers=count) for count in num_workers if count]
+            chosen += [Case(first, loader, num_threads=count) for count in num_threads if count]
+    if step_ms and "shards" in loaders:
+        chosen += [Case(first, "shards", count, step_ms=step_ms) for count in num_workers if count]
+    return chosen
+
+
+def chunked(datasets: Sequence[str]) -> list[str]:
+    """Returns the first dataset of each source and compression."""
+    firsts: dict[tuple[str, str], str] = {}
+    for dataset in datasets:
+        shape = SHAPES[dataset]
+        firsts.setdefault((shape.source, shape.array_record_options), dataset)
+    return list(firsts.values())
+
+
+def obstacle(case: Case) -> str | None:
+    """Says why a case cannot run here, or None."""
+    if case.loader == "seed" and SHAPES[case.dataset].measurement_encoding == "compact":
+        return "it reads arrow rows only"
+    if case.loader in OF_TRAINING and not _is_there("training.dataset"):
+        return "there is no training.dataset"
+    if case.loader == "gcs":
+        if not os.environ.get("STORAGE_EMULATOR_HOST"):
+            return "no GCS emulator: set STORAGE_EMULATOR_HOST"
+        if not _is_there("google.cloud.storage"):
+            return "google-cloud-storage is not installed"
+    return None
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is in is missing
+        return False
+
+
+def folder_name(kind: str, dataset: str, num_measurements: int, seed: int) -> str:
+    """Returns the name, below --data_dir, of a dataset's rows, chunks or cache."""
+    return f"{kind}-{dataset}-{num_measurements}-{seed}"

@@ -1,0 +1,181 @@
+"""One run of the loading bench: a loader feeds a consumer that counts tokens, or sleeps.
+
+    python -m benchmarks.loading_process --loader=shards --files=rows/train --output=figures.json
+
+Builds the loader, takes the first batch and checks its form, goes on for --warm_up_s, measures for
+--seconds, and writes {figure: number} to --output:
+
+  first_batch_s            from the start of this process (--started, monotonic seconds)
+  first_batch_of_build_s   from the call that builds the dataset
+  tokens_per_s             real tokens, those whose targets_segmentation is not 0, by the clock
+  tokens_per_cpu_s         the same by CPU time of this process and its workers
+  padding                  share of a batch's places without a real token
+  num_batches              that were measured
+  waiting                  share of the time that the consumer waited
+  main_cpu, worker_cpu     CPU seconds a second, of this process and of each worker
+
+With --step_ms the consumer sleeps so long after every batch, as a host does beside an accelerator.
+`--fill_only` ends after the first batch.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+CROP_SIZE = 1024
+NAMES = tuple(
+    f"{side}{suffix}"
+    for side in ("inputs", "targets")
+    for suffix in ("", "_segmentation", "_position")
+)
+_VOCABULARY_SIZE = 267
+
+type Batches = Iterator[Mapping[str, np.ndarray]]
+
+
+def _seed_sampler(args: argparse.Namespace) -> Batches:
+    from benchmarks.peers import seed_sampler
+
+    return seed_sampler.batches(f"{args.files}/*.arrayrecord", args.batch_size)
+
+
+def _plan1_buckets(args: argparse.Namespace) -> Batches:
+    from benchmarks.peers import plan1_buckets
+
+    return plan1_buckets.batches(Path(args.files), args.batch_size)
+
+
+def _training(args: argparse.Namespace) -> Batches:
+    from training.dataset import DataConfig, build_dataset
+
+    config = DataConfig(
+        files=args.files,
+        batch_size=args.batch_size,
+        crop_size=CROP_SIZE,
+        seed=0,
+        shuffle=True,
+        num_epochs=None,
+        num_workers=args.num_workers,
+        num_threads=args.num_threads,
+        cache_dir=args.cache_dir,
+    )
+    return iter(build_dataset(config))
+
+
+LOADERS: dict[str, Callable[[argparse.Namespace], Batches]] = {
+    "seed": _seed_sampler,
+    "plan1": _plan1_buckets,
+    "shards": _training,
+    "cache": _training,
+    "gcs": _training,
+}
+
+
+def fault(batch: Mapping[str, np.ndarray], batch_size: int) -> str | None:
+    """Says what is wrong with the form of a batch, or None."""
+    if sorted(batch) != sorted(NAMES):
+        return f"a batch has {sorted(batch)}, not {sorted(NAMES)}"
+    for name in NAMES:
+        values = batch[name]
+        if values.dtype != np.int32 or values.shape != (batch_size, CROP_SIZE):
+            return f"{name} is {values.dtype} {values.shape}, not int32 {(batch_size, CROP_SIZE)}"
+    for name in ("inputs", "targets"):
+        if batch[name].min() < 0 or batch[name].max() >= _VOCABULARY_SIZE:
+            return f"{name} has tokens outside of the vocabulary of {_VOCABULARY_SIZE}"
+    if not batch["targets_segmentation"].any():
+        return "a batch has no real token"
+    return None
+
+
+def measure(batches: Batches, seconds: float, step_s: float, num_workers: int) -> dict[str, float]:
+    """Takes batches for so long, at least one, and tells what that took."""
+    num_batches = num_tokens = num_places = 0
+    waited_s = 0.0
+    main_before_s, workers_before_s = time.process_time(), _workers_cpu_s()
+    started = time.perf_counter()
+    while not num_batches or time.perf_counter() - started < seconds:
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited_s += time.perf_counter() - asked
+        num_batches += 1
+        num_tokens += np.count_nonzero(batch["targets_segmentation"])
+        num_places += batch["targets_segmentation"].size
+        if step_s:
+            time.sleep(step_s)
+    wall_s = time.perf_counter() - started
+    main_s = time.process_time() - main_before_s
+    workers_s = _workers_cpu_s() - workers_before_s
+    return {
+        "tokens_per_s": num_tokens / wall_s,
+        "tokens_per_cpu_s": num_tokens / (main_s + workers_s),
+        "padding": 1 - num_tokens / num_places,
+        "num_batches": num_batches,
+        "waiting": waited_s / wall_s,
+        "main_cpu": main_s / wall_s,
+        "worker_cpu": workers_s / wall_s / max(num_workers, 1),
+    }
+
+
+def _workers_cpu_s() -> float:
+    """Returns the CPU seconds of all descendants, those that have ended included."""
+    ended = os.times()
+    total = ended.children_user + ended.children_system
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # ended meanwhile
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _arguments(argv)
+    faulthandler.dump_traceback_later(args.timeout_s, exit=True)
+    build_started = time.monotonic()
+    batches = LOADERS[args.loader](args)
+    first = next(batches)
+    first_batch_at = time.monotonic()
+    if wrong := fault(first, args.batch_size):
+        raise SystemExit(wrong)
+    figures = {"first_batch_of_build_s": first_batch_at - build_started}
+    if args.started is not None:
+        figures["first_batch_s"] = first_batch_at - args.started
+    if not args.fill_only:
+        step_s = args.step_ms / 1000
+        measure(batches, args.warm_up_s, step_s, args.num_workers)
+        figures |= measure(batches, args.seconds, step_s, args.num_workers)
+    args.output.write_text(json.dumps(figures))
+    if close := getattr(batches, "close", None):
+        close()
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="One run of the loading bench.")
+    add = parser.add_argument
+    add("--loader", required=True, choices=[*LOADERS])
+    add("--files", required=True, help="a split's folder; of plan1, that of its chunks")
+    add("--output", required=True, type=Path)
+    add("--batch_size", type=int, default=256)
+    add("--num_workers", type=int, default=0)
+    add("--num_threads", type=int, default=0)
+    add("--cache_dir")
+    add("--step_ms", type=float, default=0)
+    add("--seconds", type=float, default=2)
+    add("--warm_up_s", type=float, default=0.5)
+    add("--timeout_s", type=float, default=600)
+    add("--started", type=float)
+    add("--fill_only", action="store_true")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds a GCS emulator, fake-gcs-server, into .engines/ with Go: build_gcs_emulator.sh VERSION
+# It is patched to answer the batch requests of Python clients (gcs_emulator_batch.patch).
+# A lock lets parallel test processes share one build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p .engines
+exec 9>.engines/fake-gcs-server.lock
+flock 9
+[ -x .engines/fake-gcs-server ] && exit
+module="github.com/fsouza/fake-gcs-server@$1"
+(cd / && go mod download "$module")
+source=$(mktemp -d)
+trap 'rm -rf "$source"' EXIT
+cp -r "$(go env GOMODCACHE)/$module/." "$source"
+chmod -R u+w "$source"
+patch -s -d "$source" -p1 <scripts/gcs_emulator_batch.patch
+go build -C "$source" -o "$PWD/.engines/fake-gcs-server" .

@@ -1,0 +1,432 @@
+"""From shards to batches: `build_dataset(DataConfig(files="rows/train", batch_size=256))`.
+
+A batch is what MaxText takes: inputs, targets, and of each their segmentation and position, int32
+[batch, crop]. What lane i gives is example i of the global batch, whoever computes it (see
+`lanes`), so batches are the same for any number of hosts, workers and threads, and after any
+resume; the state is the lanes' cursors. Host h of H owns lanes [h, h + 1) * batch_size / H, its
+workers a part of them each.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import grain
+import numpy as np
+import orjson
+from absl import flags
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from training.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
+from training.packing import Crops, new_crops, to_batch
+from training.planning import Sampling, plan_host
+from training.row_source import ShardReader, check_shards
+from training.row_table import ShardSet, find_shards, load_rows
+from training.shard_store import ShardStore
+
+_STATE_FORMAT = 1
+_LEAST_CROP = 64
+_WORKER_BUFFER = 2  # batches that a worker is ahead
+_LOG = logging.getLogger("training")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What `build_dataset` builds; fields after `host_count` change speed and memory only.
+
+    Attributes:
+      files: a dataset's folder, a split's, shards or a glob of them; local or gs://.
+      batch_size: examples of the global batch; each host yields its share.
+      crop_size: tokens of an example.
+      seed: of everything that is drawn.
+      shuffle: False takes rows in the order of the shards; contexts are drawn all the same.
+      num_epochs: None never ends; each epoch draws new contexts.
+      sampler: "rows" (log-uniform windows, small rows packed) or "windows" (seed 001: strides,
+        one window a visit, another probe in each example).
+      pack: pack small rows; False pads each of them.
+      mixed_rows: of so many rows a lane gives the contexts in mixed order. More is nearer to a
+        shuffle of all contexts, and takes 33 KiB of memory an example and row, or the cache.
+      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
+        min(ceil(n / the first), the second) contexts an epoch.
+      mode_weights: of full, partial and no timestamps.
+      weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
+        "measurements", or a number for each line of rows.parquet.
+      on_bad_row: "fail", or "skip": leave the row out, log it and count it.
+      host_index, host_count: which share of the batch is this host's.
+      num_workers: processes that prepare batches; 0: this one does.
+      num_threads: that read rows; with any, the next batch is prepared ahead.
+      cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
+    """
+
+    files: str | Sequence[str]
+    batch_size: int
+    crop_size: int = 1024
+    seed: int = 0
+    shuffle: bool = True
+    num_epochs: int | None = None
+    sampler: Literal["rows", "windows"] = "rows"
+    pack: bool = True
+    mixed_rows: int = 16
+    avg_tokens_per_measurement: int = 30
+    max_contexts_per_row: int = 16
+    mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    weights: str | Sequence[float] = "rows"
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    host_index: int = 0
+    host_count: int = 1
+    num_workers: int = 0
+    num_threads: int = 0
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("batch_size", 1),
+            ("crop_size", _LEAST_CROP),
+            ("mixed_rows", 1),
+            ("avg_tokens_per_measurement", 1),
+            ("max_contexts_per_row", 1),
+            ("host_count", 1),
+            ("num_workers", 0),
+            ("num_threads", 0),
+        ):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be {least} or more")
+        if self.num_epochs is not None and self.num_epochs < 1:
+            raise UsageError(f"num_epochs is {self.num_epochs}: it must be 1 or more, or None")
+        for name, allowed in (("sampler", ("rows", "windows")), ("on_bad_row", ("fail", "skip"))):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} is {getattr(self, name)!r}: use {' or '.join(allowed)}")
+        if not 0 <= self.host_index < self.host_count:
+            raise UsageError(f"host_index is {self.host_index}, of {self.host_count} hosts")
+        if self.batch_size % self.host_count:
+            raise UsageError(
+                f"batch_size {self.batch_size} cannot be shared by {self.host_count} hosts: use a "
+                "multiple of their number"
+            )
+        weights = self.mode_weights
+        if len(weights) != 3 or min(weights) < 0 or sum(weights) <= 0:
+            raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
+        if self.sampler == "rows" and self.weights != "rows":
+            raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
+        if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):
+            raise UsageError(
+                f"weights is {self.weights!r}: use rows, probes, measurements or numbers"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """The fields that decide what the batches are."""
+        names = [field.name for field in dataclasses.fields(Sampling)]
+        return Sampling(**{name: getattr(self, name) for name in names})
+
+    @property
+    def lanes(self) -> range:
+        """The lanes of this host."""
+        share = self.batch_size // self.host_count
+        return range(self.host_index * share, (self.host_index + 1) * share)
+
+
+def build_dataset(config: DataConfig) -> "BatchDataset":
+    """Builds the dataset of a host's batches.
+
+    Raises:
+      ProbelineError: there is no such dataset, or it is not what its manifest says.
+      UsageError: the configuration does not suit it.
+    """
+    shards = find_shards(config.files)
+    check_shards(shards)
+    return BatchDataset(config, shards)
+
+
+class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
+    """Crops of some lanes: what a worker computes.
+
+    Elements are those of `Crops`, the cursors after them, and the messages of rows skipped.
+    """
+
+    def __init__(self, config: DataConfig, shards: ShardSet, step: int, cursors: np.ndarray):
+        super().__init__()
+        self._config = config
+        self._shards = shards
+        self._lanes = config.lanes
+        self._step = step
+        self._cursors = cursors
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Keeps a worker's part of the lanes; Grain calls this in worker sl.start of sl.step."""
+        num_lanes = len(self._lanes)
+        part = slice(num_lanes * sl.start // sl.step, num_lanes * (sl.start + 1) // sl.step)
+        self._cursors, self._lanes = self._cursors[part], self._lanes[part]
+
+    def __iter__(self) -> "_LaneIterator":
+        return _LaneIterator(self._config, self._shards, self._lanes, self._step, self._cursors)
+
+
+class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
+    def __init__(
+        self,
+        config: DataConfig,
+        shards: ShardSet,
+        lanes: range,
+        step: int,
+        cursors: np.ndarray,
+    ):
+        super().__init__()
+        host = plan_host(load_rows(shards), config.sampling, lanes.start, len(lanes))
+        self._config = config
+        self._plan = host.plan
+        self._num_batches = host.num_batches
+        self._step = step
+        self._cursors = cursors.copy()
+        self._units = np.zeros(len(lanes), UNIT)
+        self._executor = None
+        if config.num_threads:
+            self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
+        self._store = ShardStore(
+            ShardReader(shards, host.rows), host.plan, config.on_bad_row == "skip", self._executor
+        )
+
+    def __next__(self) -> dict[str, Any]:
+        if self._step == self._num_batches:
+            raise StopIteration
+        self._step += 1
+        cursors, units = self._cursors, self._units
+        while True:
+            peek(self._plan, cursors, units)
+            if (units["kind"] == STUCK).any():
+                raise ProbelineError(
+                    f"a lane has no readable row left; the last bad one: {self._store.bad_rows[-1]}"
+                )
+            if self._store.load(units, cursors):
+                break
+        crops = new_crops(len(units), self._config.crop_size)
+        self._store.fill(units, cursors, crops)
+        step_large(cursors, units)
+        messages, self._store.bad_rows = self._store.bad_rows, []
+        return {
+            **crops._asdict(),
+            "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),
+            "is_done": units["kind"] == DONE,
+            "messages": messages,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        return {}  # BatchIterator keeps the cursors
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError("BatchIterator begins again at the cursors that it wants")
+
+    def close(self) -> None:
+        super().close()
+        if self._executor:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
+    """A host's batches; `build_dataset` makes it."""
+
+    def __init__(self, config: DataConfig, shards: ShardSet):
+        super().__init__()
+        self.config = config
+        self.shards = shards
+
+    def __iter__(self) -> "BatchIterator":
+        return BatchIterator(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"BatchDataset(split={self.shards.split}, fingerprint={self.fingerprint}, "
+            f"host={self.config.host_index} of {self.config.host_count})"
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for all hosts and runs whose global batches are the same."""
+        split = self.shards.dataset.manifest.splits[self.shards.split]
+        sampling = dataclasses.asdict(self.config.sampling)
+        sampling.pop("num_epochs")  # more epochs go on where fewer ended
+        if not isinstance(sampling["weights"], str):
+            sampling["weights"] = [float(weight) for weight in sampling["weights"]]
+        content = [split.index_crc32c, self.shards.split, self.shards.chosen, sampling]
+        checksums = [self.shards.shards[number].crc32c for number in self.shards.chosen]
+        data = orjson.dumps([content, checksums], option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
+    """Puts the lanes' crops together; its state is their cursors and a step number."""
+
+    def __init__(self, dataset: BatchDataset):
+        super().__init__()
+        self._dataset = dataset
+        self._config = dataset.config
+        self._fingerprint = dataset.fingerprint
+        self._num_workers = min(self._config.num_workers, len(self._config.lanes))
+        self._state = _State(0, new_cursors(len(self._config.lanes)), 0)
+        self._source: grain.DatasetIterator[dict[str, Any]] | None = None
+        self._ahead: concurrent.futures.Future[tuple[dict[str, np.ndarray], _State]] | None = None
+        self._executor = None
+        if self._config.num_threads:
+            self._executor = concurrent.futures.ThreadPoolExecutor(1, "prepare-batch")
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        self._assert_not_closed()
+        if self._executor is None:
+            batch, self._state = self._make(self._state)
+            return batch
+        batch, state = (self._ahead or self._executor.submit(self._make, self._state)).result()
+        self._ahead = self._executor.submit(self._make, state)
+        self._state = state
+        return batch
+
+    def _make(self, state: "_State") -> tuple[dict[str, np.ndarray], "_State"]:
+        """Returns the batch after `state`, which is where the source stands, and the state then."""
+        if self._source is None:
+            self._source = self._start(state)
+        parts = [next(self._source) for _ in range(max(1, self._num_workers))]
+        if self._config.host_count == 1 and all(part["is_done"].all() for part in parts):
+            raise StopIteration
+        for message in (message for part in parts for message in part["messages"]):
+            _LOG.warning("left out: %s", message)
+        num_skipped = state.num_skipped + sum(len(part["messages"]) for part in parts)
+        values = _join([part["cursors"] for part in parts])
+        cursors = np.ascontiguousarray(values).view(CURSOR).reshape(-1)
+        crops = Crops(*(_join([part[name] for part in parts]) for name in Crops._fields))
+        return to_batch(crops), _State(state.step + 1, cursors, num_skipped)
+
+    def _start(self, state: "_State") -> grain.DatasetIterator[dict[str, Any]]:
+        config = self._config
+        lanes = _LaneDataset(config, self._dataset.shards, state.step, state.cursors)
+        if self._num_workers == 0:
+            return iter(lanes)
+        if not flags.FLAGS.is_parsed():
+            flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
+        options = grain.multiprocessing.MultiprocessingOptions(
+            num_workers=self._num_workers, per_worker_buffer_size=_WORKER_BUFFER
+        )
+        return iter(lanes.mp_prefetch(options))
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state after the last batch, for JSON; a few dozen bytes a lane."""
+        lanes = self._config.lanes
+        return {
+            "format": _STATE_FORMAT,
+            "fingerprint": self._fingerprint,
+            "batch_size": self._config.batch_size,
+            "step": self._state.step,
+            "skipped_rows": self._state.num_skipped,
+            "first_lane": lanes.start,
+            "cursors": self._state.cursors.view(np.int64).reshape(len(lanes), -1).tolist(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken, on any number of workers and threads.
+
+        Raises:
+          ProbelineError: it is the state of other data, another configuration or other lanes.
+        """
+        check_state(state, self._fingerprint)
+        lanes, given = self._config.lanes, len(state["cursors"])
+        if (state["first_lane"], given) != (lanes.start, len(lanes)):
+            raise ProbelineError(
+                f"the state is of lanes {state['first_lane']} to {state['first_lane'] + given - 1} "
+                f"of the batch, this host has {lanes.start} to {lanes.stop - 1}: it was saved by "
+                "another number of hosts; share it anew with training.dataset.reshard_states"
+            )
+        self._stop()
+        cursors = np.array(state["cursors"], np.int64).view(CURSOR).reshape(-1)
+        self._state = _State(state["step"], cursors, state["skipped_rows"])
+
+    def _stop(self) -> None:
+        if self._ahead is not None:
+            concurrent.futures.wait([self._ahead])
+            self._ahead = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        self._stop()
+        if self._executor:
+            self._executor.shutdown()
+
+
+def _join(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Where a host stands between two batches."""
+
+    step: int
+    cursors: np.ndarray  # CURSOR [lanes]
+    num_skipped: int
+
+
+def new_cursors(num_lanes: int) -> np.ndarray:
+    """Returns the CURSORs of lanes that have given nothing yet."""
+    return np.zeros(num_lanes, CURSOR)
+
+
+# --- states -------------------------------------------------------------------------------------
+
+
+def check_state(state: dict[str, Any], fingerprint: str) -> None:
+    """Raises ProbelineError if a state does not belong to the dataset of that fingerprint."""
+    if state.get("format") != _STATE_FORMAT:
+        raise ProbelineError(
+            f"the iterator's state has format {state.get('format')}, this Probeline reads "
+            f"{_STATE_FORMAT}: go on with the version that saved it"
+        )
+    if state["fingerprint"] != fingerprint:
+        raise ProbelineError(
+            f"the iterator's state was saved with data and options of fingerprint "
+            f"{state['fingerprint']}, these have {fingerprint}: give the same files, seed, "
+            "batch_size, crop_size and sampling options, or begin a new run"
+        )
+
+
+def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
+    """Shares the states of all hosts of a run anew among `host_count` hosts.
+
+    Args:
+      states: of every host of one step, in any order.
+
+    Raises:
+      ProbelineError: some are missing, or of different steps or runs, or cannot be shared.
+    """
+    states = sorted(states, key=lambda state: state["first_lane"])
+    cursors: list[list[int]] = []
+    for state in states:
+        check_state(state, states[0]["fingerprint"])
+        if state["step"] != states[0]["step"] or state["first_lane"] != len(cursors):
+            raise ProbelineError(
+                f"the states do not fit together at lane {len(cursors)}, step "
+                f"{states[0]['step']}: give those of all hosts, of one checkpoint"
+            )
+        cursors += state["cursors"]
+    batch_size = states[0]["batch_size"]
+    if len(cursors) != batch_size or batch_size % host_count:
+        raise ProbelineError(
+            f"the states have {len(cursors)} of {batch_size} lanes, for {host_count} hosts: give "
+            "those of all hosts, and a number of hosts that divides the batch"
+        )
+    share = batch_size // host_count
+    num_skipped = [sum(state["skipped_rows"] for state in states), *[0] * (host_count - 1)]
+    return [
+        {
+            **states[0],
+            "skipped_rows": num_skipped[host],
+            "first_lane": host * share,
+            "cursors": cursors[host * share : (host + 1) * share],
+        }
+        for host in range(host_count)
+    ]

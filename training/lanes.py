@@ -1,0 +1,304 @@
+"""Lanes: which rows feed which example of the batch, in which order, and how far they have come.
+
+Example i of every global batch is lane i's next crop; a host owns some of the lanes. What a lane
+gives follows from the plan alone, so the global batch does not depend on who owns it, and all the
+state that there is is a CURSOR for each lane.
+
+A lane owns two stretches of the split's rows, in the order of the shards: of the large rows, cut
+so that each lane has equally many contexts, and of the small ones, with about equally many
+tokens. In every epoch it goes through both in a new order:
+
+  large rows  in windows of `mixed_rows` rows, all contexts of a window in random order: a row's
+              contexts are spread, and yet it is read once
+  small rows  one after the other; each crop is packed with as many as fit
+
+The next crop comes from the stretch that has come less far. A lane that has ended an epoch goes
+on with the next at once.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, uint64
+
+from training.contexts import Drawing
+from training.keyed_random import combine, next_uniform, permuted
+
+CURSOR = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("large_epoch", "large_window", "large_index"),
+            *("small_epoch", "small_row", "small_item"),
+        )
+    ]
+)
+# What a lane does next. STUCK: it has rows, but none that can be read.
+DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
+UNIT = np.dtype(
+    [(name, np.int64) for name in ("kind", "row", "k", "first_k", "num_contexts", "epoch")]
+)
+# Keys below a seed and an epoch.
+_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
+
+
+class Plan(NamedTuple):
+    """What the kernels need of a split's rows and of the configuration.
+
+    Rows are numbered in the order of shard and position from the first row of this host on; a
+    host holds those of its lanes.
+    """
+
+    seed: np.uint64
+    num_epochs: int  # or FOREVER
+    shuffle: bool
+    mixed_rows: int
+    pack: bool
+    drawing: Drawing
+    rounds_visits: bool  # visits are fractions, rounded anew in every epoch
+    # Of each row:
+    identity: np.ndarray  # uint64, the key of (src_id, row_index)
+    src_hi: np.ndarray  # uint64
+    src_lo: np.ndarray  # uint64
+    src_is_ipv6: np.ndarray  # bool
+    is_bad: np.ndarray  # bool, set when a row turns out to be unreadable
+    # Of each large row, and of each small one:
+    large_rows: np.ndarray  # int64, their numbers
+    visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
+    small_rows: np.ndarray  # int64, their numbers
+    # Of each lane of this host:
+    lane: np.ndarray  # int64, its number in the global batch
+    large_begin: np.ndarray  # int64, index into large_rows
+    large_end: np.ndarray
+    visits_begin: np.ndarray  # float64: the contexts from here on …
+    visits_end: np.ndarray  # … to here are the lane's
+    small_begin: np.ndarray  # int64, index into small_rows
+    small_end: np.ndarray
+
+
+FOREVER = 1 << 62
+
+
+@njit
+def context_key(seed, epoch, identity, k):
+    """Returns the key of one context: what it is follows from this and its row."""
+    return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
+
+
+@njit(cache=True, nogil=True)
+def context_keys(seed, epoch, identity, first_k, count):
+    """Returns the keys of contexts first_k, first_k + 1, … of a row: uint64 [count]."""
+    keys = np.empty(count, np.uint64)
+    for k in range(count):
+        keys[k] = context_key(seed, epoch, identity, first_k + k)
+    return keys
+
+
+@njit
+def _order_key(seed, epoch, purpose, lane):
+    return combine(combine(combine(seed, epoch), purpose), lane)
+
+
+# --- contexts of large rows ---------------------------------------------------------------------
+
+
+@njit
+def visits_rounding(seed, epoch, rounds_visits):
+    """Returns what is added to fractional visits before they are floored: the same for all."""
+    if not rounds_visits:
+        return 0.0
+    stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
+    return next_uniform(stream)
+
+
+@njit
+def _contexts_of(plan, i, large, rounding):
+    """Returns (first k, number) of the contexts that lane i draws from a large row."""
+    before = math.floor(plan.visits[large] + rounding)
+    first = math.floor(max(plan.visits[large], plan.visits_begin[i]) + rounding)
+    end = math.floor(min(plan.visits[large + 1], plan.visits_end[i]) + rounding)
+    return np.int64(first - before), np.int64(max(0, end - first))
+
+
+@njit
+def _window(plan, i, window):
+    """Returns the [begin, end) of a window in the lane's order of its large rows.
+
+    The first window is shorter, in each lane differently, so that lanes do not all begin their
+    windows, and read many rows, in the same step.
+    """
+    num = plan.large_end[i] - plan.large_begin[i]
+    width = plan.mixed_rows
+    first_width = 1 + plan.lane[i] % width
+    begin = 0 if window == 0 else first_width + (window - 1) * width
+    return min(begin, num), min(first_width + window * width, num)
+
+
+@njit
+def _large_at(plan, i, key, place):
+    num = plan.large_end[i] - plan.large_begin[i]
+    return plan.large_begin[i] + (permuted(place, num, key) if plan.shuffle else place)
+
+
+@njit
+def _large_unit(plan, i, cursor, unit):
+    """Fills `unit` with the context at the cursor; False if its window has ended."""
+    key = _order_key(plan.seed, cursor.large_epoch, _LARGE_ORDER, plan.lane[i])
+    begin, end = _window(plan, i, cursor.large_window)
+    rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
+    total = np.int64(0)
+    for place in range(begin, end):
+        total += _contexts_of(plan, i, _large_at(plan, i, key, place), rounding)[1]
+    if cursor.large_index >= total:
+        return False
+    left = cursor.large_index
+    if plan.shuffle:
+        purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
+        order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
+        left = permuted(left, total, order)
+    for place in range(begin, end):
+        large = _large_at(plan, i, key, place)
+        first_k, num = _contexts_of(plan, i, large, rounding)
+        if left < num:
+            unit.kind = LARGE
+            unit.row = plan.large_rows[large]
+            unit.k = first_k + left
+            unit.first_k = first_k
+            unit.num_contexts = num
+            unit.epoch = cursor.large_epoch
+            return True
+        left -= num
+    return False
+
+
+@njit
+def settle_large(plan, i, cursor, unit):
+    """Moves the cursor to the next context of a readable row; True if there is one."""
+    num = plan.large_end[i] - plan.large_begin[i]
+    if num == 0:
+        return False
+    until = cursor.large_epoch + 64  # a lane that finds nothing for that long will never
+    while cursor.large_epoch < min(until, plan.num_epochs):
+        if _large_unit(plan, i, cursor, unit):
+            if not plan.is_bad[unit.row]:
+                return True
+            cursor.large_index += 1
+        elif _window(plan, i, cursor.large_window)[1] < num:
+            cursor.large_window += 1
+            cursor.large_index = 0
+        else:
+            cursor.large_epoch += 1
+            cursor.large_window = 0
+            cursor.large_index = 0
+    return False
+
+
+# --- small rows ---------------------------------------------------------------------------------
+
+
+@njit
+def small_at(plan, i, epoch, place):
+    num = plan.small_end[i] - plan.small_begin[i]
+    if plan.shuffle:
+        place = permuted(place, num, _order_key(plan.seed, epoch, _SMALL_ORDER, plan.lane[i]))
+    return plan.small_rows[plan.small_begin[i] + place]
+
+
+@njit
+def settle_small(plan, i, cursor):
+    """Moves the cursor to the next readable small row; True if there is one."""
+    num = plan.small_end[i] - plan.small_begin[i]
+    if num == 0:
+        return False
+    until = cursor.small_epoch + 64
+    while cursor.small_epoch < min(until, plan.num_epochs):
+        if cursor.small_row == num:
+            cursor.small_epoch += 1
+            cursor.small_row = 0
+            cursor.small_item = 0
+        elif plan.is_bad[small_at(plan, i, cursor.small_epoch, cursor.small_row)]:
+            cursor.small_row += 1
+            cursor.small_item = 0
+        else:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def list_small(plan, cursors, units, tokens, rows):
+    """Lists the small rows that the next crops may need, by what the rows surely hold.
+
+    Args:
+      tokens: int32 [rows], how many tokens each row has without timestamps.
+      rows: int64 [large enough for all], filled; a row may be there more than once.
+
+    Returns:
+      How many are listed.
+    """
+    count = 0
+    for i in range(len(cursors)):
+        if units[i].kind != SMALL:
+            continue
+        num = plan.small_end[i] - plan.small_begin[i]
+        epoch, place, item = cursors[i].small_epoch, cursors[i].small_row, cursors[i].small_item
+        filled = 0
+        while filled <= plan.drawing.num_tokens and epoch < plan.num_epochs and count < len(rows):
+            if place == num:
+                epoch += 1
+                place = 0
+                if epoch > cursors[i].small_epoch + 1:
+                    break
+                continue
+            row = small_at(plan, i, epoch, place)
+            rows[count] = row
+            count += 1
+            # Of a row that the crop before has begun, nobody knows how much is left.
+            filled += 0 if item > 0 or plan.is_bad[row] else tokens[row] - 1
+            item = 0
+            place += 1
+            if not plan.pack:
+                break
+    return count
+
+
+# --- the next crop ------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def peek(plan, cursors, units):
+    """Tells what each lane's next crop is made of; moves cursors only over what is bad.
+
+    Args:
+      cursors: CURSOR [lanes].
+      units: UNIT [lanes], filled: the context, or the first of the small rows.
+    """
+    for i in range(len(cursors)):
+        cursor, unit = cursors[i], units[i]
+        unit.kind = DONE
+        num_large = plan.large_end[i] - plan.large_begin[i]
+        num_small = plan.small_end[i] - plan.small_begin[i]
+        has_large = settle_large(plan, i, cursor, unit)
+        has_small = settle_small(plan, i, cursor)
+        if has_small:
+            progress = cursor.small_epoch + cursor.small_row / num_small
+            if has_large:
+                begin = _window(plan, i, cursor.large_window)[0]
+                has_large = cursor.large_epoch + begin / num_large <= progress
+            if not has_large:
+                unit.kind = SMALL
+                unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+                unit.epoch = cursor.small_epoch
+        elif not has_large and (
+            (num_large > 0 and cursor.large_epoch < plan.num_epochs)
+            or (num_small > 0 and cursor.small_epoch < plan.num_epochs)
+        ):
+            unit.kind = STUCK
+
+
+@njit(cache=True, nogil=True)
+def step_large(cursors, units):
+    """Moves the cursors of lanes whose crop is a context behind it."""
+    for i in range(len(cursors)):
+        if units[i].kind == LARGE:
+            cursors[i].large_index += 1

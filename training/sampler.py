@@ -1,0 +1,228 @@
+"""Samplers for one row at a time: `ProbeRowSampler` and, of seed 001, `ProbeWindowSampler`.
+
+They take the elements of a `ProbeRowDataSource` and give examples, by the same kernels as
+`dataset.build_dataset`, which also shuffles, packs and batches. A context is a function of
+(seed, epoch, src_id, row_index, k) alone.
+
+  row = ProbeRowDataSource("rows/train")[0]
+  for context in ProbeRowSampler(seed=1).contexts(row, epoch=0):
+      context.example["inputs"]
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grain
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline import addresses
+from beam_pipeline.errors import ProbelineError
+from training.contexts import (
+    CONTEXT_FACTS,
+    MODE_NAMES,
+    Drawing,
+    draw_contexts,
+    new_scratch,
+    untimed_tokens_of,
+)
+from training.keyed_random import key_of
+from training.lanes import context_keys
+from training.packing import new_crops, pad_small, put_contexts, to_batch
+
+Example = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Context:
+    """One context and how it was drawn.
+
+    Attributes:
+      example: int32 [crop_size] each: inputs, targets, their segmentation and position.
+      num_tokens: at most crop_size + 1; the last one is a target only.
+      mode: full, partial or none.
+      first, window: the measurement from which on was drawn, and the size of the window or, of
+        ProbeWindowSampler, the stride.
+    """
+
+    example: Example
+    num_tokens: int
+    mode: str
+    num_measurements: int
+    num_timed: int
+    first: int
+    window: int
+
+
+class _Sampler(grain.transforms.RandomMap):
+    """What both samplers share; `drawing` says which of them it is."""
+
+    def __init__(self, drawing: Drawing, seed: int | None):
+        if drawing.num_tokens < 2:
+            raise ProbelineError(f"crop_size is {drawing.num_tokens - 1}: it must be 1 or more")
+        self.crop_size = drawing.num_tokens - 1
+        self.seed = seed or 0
+        self._drawing = drawing
+
+    def _draw(self, row: Mapping[str, Any], epoch: int, first_k: int, count: int) -> list[Context]:
+        measurements = row["measurements"]
+        identity = key_of(row["src_id"], row["row_index"])
+        contexts = np.empty((count, self._drawing.num_tokens), np.uint16)
+        facts = np.zeros(count, CONTEXT_FACTS)
+        is_whole = draw_contexts(
+            measurements.raw,
+            measurements.layout,
+            _source(row),
+            context_keys(key_of(self.seed), np.int64(epoch), identity, first_k, count),
+            self._drawing,
+            new_scratch(self._drawing.num_tokens),
+            np.arange(count),
+            contexts,
+            facts,
+        )
+        if not is_whole:
+            raise ProbelineError(
+                f"row {row['row_index']} of {row['src_addr']} has a destination that is no IP "
+                "address: python -m beam_pipeline.verify tells what else is damaged"
+            )
+        crops = new_crops(count, self.crop_size)
+        put_contexts(contexts, facts, np.arange(count), crops)
+        batch = to_batch(crops)
+        return [
+            Context(
+                example={name: values[k] for name, values in batch.items()},
+                mode=MODE_NAMES[fact["mode"]],
+                **{name: int(fact[name]) for name in CONTEXT_FACTS.names or () if name != "mode"},
+            )
+            for k, fact in enumerate(facts)
+        ]
+
+    def random_map(self, element: Mapping[str, Any], rng: np.random.Generator) -> Example:
+        """Draws one context by Grain's generator in place of seed, epoch and k."""
+        return self._draw(element, int(rng.integers(2**62)), 0, 1)[0].example
+
+
+def _source(row: Mapping[str, Any]) -> tuple[np.uint64, np.uint64, bool]:
+    hi, lo, family = addresses.parse(pa.array([row["src_addr"]]))
+    return hi[0], lo[0], bool(family[0] == addresses.FAMILY_IPV6)
+
+
+class ProbeRowSampler(_Sampler):
+    """Contexts of multi-scale windows (seeds 000, 002, 004).
+
+    A large row gives K = min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) of them
+    an epoch. A small row, one whose measurements without timestamps cannot fill a crop, ignores
+    K: each of its measurements comes exactly once, in as many padded examples as it takes;
+    `build_dataset` packs such rows together.
+
+    Args:
+      mode_weights: of full, partial and no timestamps.
+    """
+
+    def __init__(
+        self,
+        crop_size: int = 1024,
+        avg_tokens_per_measurement: int = 30,
+        max_contexts_per_row: int = 16,
+        mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
+        seed: int | None = None,
+    ):
+        super().__init__(_drawing(crop_size, mode_weights, strided=False), seed)
+        self.avg_tokens_per_measurement = avg_tokens_per_measurement
+        self.max_contexts_per_row = max_contexts_per_row
+
+    def num_contexts(self, n_measurements: int) -> int:
+        """Returns K of a large row."""
+        wanted = -(-n_measurements // self.avg_tokens_per_measurement)
+        return max(1, min(wanted, self.max_contexts_per_row))
+
+    def is_small(self, row: Mapping[str, Any]) -> bool:
+        """Tells whether the row's measurements cannot fill a crop without their timestamps."""
+        measurements = row["measurements"]
+        tokens = untimed_tokens_of(measurements.raw, measurements.layout, _source(row)[2])
+        return bool(tokens <= self.crop_size)
+
+    def contexts(self, row: Mapping[str, Any], epoch: int = 0) -> list[Context]:
+        """Draws the K contexts of a large row in an epoch.
+
+        Raises:
+          ProbelineError: the row is damaged.
+        """
+        return self._draw(row, epoch, 0, self.num_contexts(len(row["measurements"])))
+
+    def examples(self, row: Mapping[str, Any], epoch: int = 0) -> Iterator[Example]:
+        """Yields all examples of a row in an epoch, those of a small row padded."""
+        if not self.is_small(row):
+            yield from (context.example for context in self.contexts(row, epoch))
+            return
+        measurements = row["measurements"]
+        identity = key_of(row["src_id"], row["row_index"])
+        crops = new_crops(2 + len(measurements) // 2, self.crop_size)
+        num_crops = pad_small(
+            measurements.raw,
+            measurements.layout,
+            _source(row),
+            context_keys(key_of(self.seed), np.int64(epoch), identity, 0, 1)[0],
+            self._drawing,
+            new_scratch(self._drawing.num_tokens, len(measurements)),
+            crops,
+        )
+        batch = to_batch(crops)
+        for number in range(num_crops):
+            yield {name: values[number] for name, values in batch.items()}
+
+
+class ProbeWindowSampler(_Sampler):
+    """One context a visit, of every stride-th measurement, the strides 1, 2, 4, … (seed 001).
+
+    Always in order of time; the modes are full, none and, under the name of partial, mixed: each
+    timestamp kept with probability 1/2. A row too short to fill the crop is padded.
+
+    Args:
+      mode_weights: of full, mixed and no timestamps.
+    """
+
+    def __init__(
+        self,
+        crop_size: int = 1024,
+        mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
+        seed: int | None = None,
+    ):
+        super().__init__(_drawing(crop_size, mode_weights, strided=True), seed)
+
+    def context(self, row: Mapping[str, Any], epoch: int = 0, k: int = 0) -> Context:
+        """Draws the k-th context of a row in an epoch.
+
+        Raises:
+          ProbelineError: the row is damaged.
+        """
+        return self._draw(row, epoch, k, 1)[0]
+
+
+def _drawing(crop_size: int, mode_weights: tuple[float, float, float], strided: bool) -> Drawing:
+    total = sum(mode_weights)
+    return Drawing(crop_size + 1, mode_weights[0] / total, mode_weights[1] / total, strided)
+
+
+def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -> Example:
+    """Takes one round of simulated federated learning: examples of that many different probes.
+
+    Args:
+      iterator: of a dataset with sampler="windows", whose batches have another probe in each
+        example.
+
+    Returns:
+      A batch of `probes_per_round` examples.
+
+    Raises:
+      ProbelineError: a batch has fewer examples.
+    """
+    batch = next(iterator)
+    batch_size = len(batch["inputs"])
+    if not 1 <= probes_per_round <= batch_size:
+        raise ProbelineError(
+            f"probes_per_round is {probes_per_round}, a batch has {batch_size} probes: build the "
+            "dataset with a larger batch_size"
+        )
+    return {name: values[:probes_per_round] for name, values in batch.items()}

@@ -1,0 +1,306 @@
+"""The 267 tokens of a measurement: columns to tokens, and tokens back to measurements.
+
+A measurement is MEASUREMENT_START and then its fields in any order, each a role and its bytes:
+
+  source       SRC_IPV4 + 4 bytes          SRC_IPV6 + 16 bytes
+  destination  DST_IPV4 + 4 bytes          DST_IPV6 + 16 bytes
+  RTT          RTT_START + 2 bytes (see `beam_pipeline.rtt`), or FAILED alone
+  time         TIMESTAMP_ABS + 8 bytes of seconds since 1970, or seconds since the timestamp
+               before, TIMESTAMP_DELTA1 + 1 byte or TIMESTAMP_DELTA4 + 4 bytes, or left out
+
+Byte b is token 11 + b, the highest byte first. What is lost: fractions of a second (floored) and
+at most 0.049 % of an RTT (0.5 µs below 2 ms). `write_measurement` is the one place that writes
+tokens; the sampler's kernels call it, too.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numba import njit, uint64
+
+from beam_pipeline import addresses
+from beam_pipeline.rtt import FAILED_RTT, decode_rtt, encode_rtt
+
+MEASUREMENT_START = 0
+SRC_IPV4, SRC_IPV6 = 1, 2
+DST_IPV4, DST_IPV6 = 3, 4
+TIMESTAMP_ABS, TIMESTAMP_DELTA1, TIMESTAMP_DELTA4 = 5, 6, 7
+RTT_START = 8
+THROUGHPUT_START = 9  # reserved
+FAILED = 10
+FIRST_BYTE = 11
+VOCABULARY_SIZE = FIRST_BYTE + 256
+
+ROLE_NAMES = (
+    *("MEASUREMENT_START", "SRC_IPV4", "SRC_IPV6", "DST_IPV4", "DST_IPV6"),
+    *("TIMESTAMP_ABS", "TIMESTAMP_DELTA1", "TIMESTAMP_DELTA4"),
+    *("RTT_START", "THROUGHPUT_START", "FAILED"),
+)
+# How many bytes follow a role; MEASUREMENT_START opens a measurement and THROUGHPUT_START is not
+# in use.
+_NUM_BYTES = {
+    SRC_IPV4: 4,
+    SRC_IPV6: 16,
+    DST_IPV4: 4,
+    DST_IPV6: 16,
+    TIMESTAMP_ABS: 8,
+    TIMESTAMP_DELTA1: 1,
+    TIMESTAMP_DELTA4: 4,
+    RTT_START: 2,
+    FAILED: 0,
+}
+
+NO_TIMESTAMP = 0  # in place of one of the three timestamp roles
+MAX_MEASUREMENT_TOKENS = 1 + 17 + 17 + 3 + 9
+ABS_TOKENS, DELTA1_TOKENS, DELTA4_TOKENS = 9, 2, 5
+
+# Fields in the orders that they can have: without a timestamp (source 0, destination 1, RTT 2)
+# the first 6, with one (3) the other 24.
+NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
+_NO_FIELD = 9
+FIELD_ORDERS = np.array(
+    [
+        *((*order, _NO_FIELD) for order in itertools.permutations(range(3))),
+        *itertools.permutations(range(4)),
+    ],
+    np.int64,
+)
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+@njit
+def untimed_tokens(src_is_ipv6, dst_is_ipv6, rtt_code):
+    """Returns how many tokens a measurement takes without its timestamp."""
+    tokens = 1 + 5 + 5 + 12 * src_is_ipv6 + 12 * dst_is_ipv6
+    return tokens + (1 if rtt_code == FAILED_RTT else 3)
+
+
+@njit
+def timestamp_role(delta, is_first):
+    """Returns the role that tells a time `delta` seconds after the timestamp before."""
+    if is_first or delta < 0 or delta > 0xFFFF_FFFF:
+        return TIMESTAMP_ABS
+    return TIMESTAMP_DELTA1 if delta < 256 else TIMESTAMP_DELTA4
+
+
+@njit
+def timestamp_tokens(role):
+    """Returns how many tokens a timestamp takes."""
+    if role == TIMESTAMP_ABS:
+        return ABS_TOKENS
+    return DELTA1_TOKENS if role == TIMESTAMP_DELTA1 else DELTA4_TOKENS
+
+
+@njit
+def _write_bytes(tokens, at, value, num_bytes):
+    for i in range(num_bytes):
+        shift = uint64(8 * (num_bytes - 1 - i))
+        tokens[at + i] = FIRST_BYTE + np.int64((value >> shift) & uint64(255))
+    return at + num_bytes
+
+
+@njit
+def _write_address(tokens, at, role_ipv4, hi, lo, is_ipv6):
+    if is_ipv6:
+        tokens[at] = role_ipv4 + 1
+        at = _write_bytes(tokens, at + 1, hi, 8)
+        return _write_bytes(tokens, at, lo, 8)
+    tokens[at] = role_ipv4
+    return _write_bytes(tokens, at + 1, lo, 4)
+
+
+@njit
+def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
+    """Writes one measurement to tokens[at:], at most MAX_MEASUREMENT_TOKENS; returns its end.
+
+    Args:
+      src, dst: addresses (hi, lo, is_ipv6), uint64 halves as in `beam_pipeline.addresses`.
+      rtt_code: as `encode_rtt` gives it.
+      role: of the timestamp, or NO_TIMESTAMP.
+      seconds: what the timestamp tells: since 1970, or since the one before.
+      order: row of FIELD_ORDERS, one with four fields just if there is a timestamp.
+    """
+    tokens[at] = MEASUREMENT_START
+    at += 1
+    for place in range(4):
+        field = FIELD_ORDERS[order, place]
+        if field == 0:
+            at = _write_address(tokens, at, SRC_IPV4, src[0], src[1], src[2])
+        elif field == 1:
+            at = _write_address(tokens, at, DST_IPV4, dst[0], dst[1], dst[2])
+        elif field == 2:
+            if rtt_code == FAILED_RTT:
+                tokens[at] = FAILED
+                at += 1
+            else:
+                tokens[at] = RTT_START
+                at = _write_bytes(tokens, at + 1, uint64(rtt_code), 2)
+        elif field == 3:
+            tokens[at] = role
+            at = _write_bytes(tokens, at + 1, uint64(seconds), timestamp_tokens(role) - 1)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _encode_all(tokens, src, hi, lo, is_ipv6, rtt_codes, seconds, is_timed, orders):
+    at = 0
+    previous = np.int64(-1)
+    for i in range(len(seconds)):
+        role, told = NO_TIMESTAMP, np.int64(0)
+        if is_timed[i]:
+            role = timestamp_role(seconds[i] - previous, previous < 0)
+            told = seconds[i] if role == TIMESTAMP_ABS else seconds[i] - previous
+            previous = seconds[i]
+        dst = (hi[i], lo[i], is_ipv6[i])
+        at = write_measurement(tokens, at, src, dst, rtt_codes[i], role, told, orders[i])
+    return at
+
+
+def encode(
+    src_addr: str,
+    measurements: pa.RecordBatch,
+    is_timed: np.ndarray | None = None,
+    orders: np.ndarray | None = None,
+) -> np.ndarray:
+    """Encodes measurements of one probe, in the order given, as one context.
+
+    Args:
+      src_addr: the probe.
+      measurements: n rows of `row_codec.MEASUREMENT_SCHEMA`.
+      is_timed: bool [n], which measurements tell their time; all, if left out.
+      orders: [n] rows of FIELD_ORDERS; by default source, destination, RTT, time.
+
+    Returns:
+      int32 [number of tokens].
+
+    Raises:
+      ValueError: an address is none, or an order does not suit `is_timed`.
+    """
+    num = measurements.num_rows
+    hi, lo, families = addresses.parse(measurements.column("dst_addr"))
+    src_hi, src_lo, src_family = addresses.parse(pa.array([src_addr]))
+    for family, texts in ((families, measurements.column("dst_addr")), (src_family, [src_addr])):
+        if (wrong := np.flatnonzero((family != 4) & (family != 6))).size:
+            raise ValueError(f"{texts[int(wrong[0])]} is not an IP address")
+    timed = np.ones(num, bool) if is_timed is None else np.asarray(is_timed, bool)
+    if orders is None:
+        orders = np.where(timed, NUM_ORDERS, 0)
+    if np.any((np.asarray(orders) >= NUM_ORDERS) != timed):
+        raise ValueError(
+            "orders below 6 are for measurements without a time, others for timed ones"
+        )
+    tokens = np.empty(num * MAX_MEASUREMENT_TOKENS, np.int32)
+    length = _encode_all(
+        tokens,
+        (src_hi[0], src_lo[0], bool(src_family[0] == 6)),
+        hi,
+        lo,
+        families == 6,
+        encode_rtt(measurements.column("rtt").to_numpy()),
+        measurements.column("event_time").cast(pa.int64()).to_numpy() // 1_000_000,
+        timed,
+        np.asarray(orders, np.int64),
+    )
+    return tokens[:length]
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the tokens of one measurement say; a field is None if they do not say it.
+
+    Attributes:
+      src_addr, dst_addr: canonical text.
+      rtt_ms: -1.0 is a failed ping.
+      event_time: seconds since 1970 UTC; absolute, also where the tokens hold a difference.
+      roles: of the fields, in their order.
+      is_whole: False if the tokens end within it. Only the last of a context can be cut, and a
+        cut just before its timestamp cannot be told from a measurement without one.
+    """
+
+    src_addr: str | None = None
+    dst_addr: str | None = None
+    rtt_ms: float | None = None
+    event_time: int | None = None
+    roles: tuple[int, ...] = ()
+    is_whole: bool = True
+
+
+def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
+    """Inverts `encode`: the tokens of one context, its last measurement possibly cut.
+
+    Raises:
+      ValueError: the tokens are no context: the position and what is wrong there.
+    """
+    values = np.asarray(tokens).tolist()
+    starts = [at for at, token in enumerate(values) if token == MEASUREMENT_START]
+    if values and (not starts or starts[0] != 0):
+        raise ValueError(f"token 0 is {values[0]}, not MEASUREMENT_START: no whole context")
+    measurements = []
+    previous: int | None = None
+    for start, end in itertools.pairwise([*starts, len(values)]):
+        measurement = _decode_one(values, start, end, previous)
+        if not measurement.is_whole and end < len(values):
+            raise ValueError(f"token {end} begins a measurement before the one before has ended")
+        if measurement.event_time is not None:
+            previous = measurement.event_time
+        measurements.append(measurement)
+    return measurements
+
+
+def _decode_one(values: list[int], start: int, end: int, previous: int | None) -> Measurement:
+    found: dict[str, object] = {}
+    roles: list[int] = []
+    for role, content in _fields(values, start + 1, end):
+        if content is None:  # the context ends within it
+            return Measurement(**found, roles=tuple(roles), is_whole=False)  # type: ignore[arg-type]
+        name, value = _meaning(role, content, previous)
+        if name in found:
+            raise ValueError(f"the measurement at token {start} tells its {name} twice")
+        found[name] = value
+        roles.append(role)
+    is_whole = {"src_addr", "dst_addr", "rtt_ms"} <= found.keys()
+    return Measurement(**found, roles=tuple(roles), is_whole=is_whole)  # type: ignore[arg-type]
+
+
+def _fields(values: list[int], at: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (role, bytes) of the fields in values[at:end], None for bytes that are cut off."""
+    while at < end:
+        role = values[at]
+        if role not in _NUM_BYTES:
+            raise ValueError(f"token {at} is {role}, not the role of a field")
+        content = values[at + 1 : at + 1 + _NUM_BYTES[role]]
+        at += 1 + _NUM_BYTES[role]
+        if at > end:
+            if end < len(values):
+                raise ValueError(f"token {end} begins a measurement within a field")
+            yield role, None
+            return
+        if any(not FIRST_BYTE <= token < VOCABULARY_SIZE for token in content):
+            raise ValueError(f"a byte of {ROLE_NAMES[role]} before token {at} is no byte")
+        yield role, bytes(token - FIRST_BYTE for token in content)
+
+
+def _meaning(role: int, content: bytes, previous: int | None) -> tuple[str, object]:
+    number = int.from_bytes(content, "big")
+    if role in (SRC_IPV4, SRC_IPV6, DST_IPV4, DST_IPV6):
+        name = "src_addr" if role in (SRC_IPV4, SRC_IPV6) else "dst_addr"
+        address = number if len(content) == 16 else number | addresses.MAPPED_IPV4
+        halves = np.array([address >> 64, address & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
+        return name, addresses.format_any(halves[:1], halves[1:])[0].as_py()
+    if role == RTT_START:
+        return "rtt_ms", float(decode_rtt(np.array([number], np.uint16))[0])
+    if role == FAILED:
+        return "rtt_ms", -1.0
+    if role == TIMESTAMP_ABS:
+        return "event_time", number
+    if previous is None:
+        raise ValueError(f"{ROLE_NAMES[role]} without a timestamp before it")
+    return "event_time", previous + number
