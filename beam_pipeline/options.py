@@ -30,6 +30,8 @@ _RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 # A reference through a shuffle in memory costs some 320 bytes. A ranged read of an object store
 # costs milliseconds, as much as the shuffle of tens of kilobytes.
 _LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
+# Decompressing a row costs a trainer more than all else that it does with it (docs/format.md).
+DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 
 
 def _flag(help_text: str, default: Any = MISSING, **argument: Any) -> Any:
@@ -62,8 +64,9 @@ class Options:
         choices=("fail", "dead_letter"),
     )
     measurement_encoding: str = _flag(
-        "How a row holds its measurements: arrow, lossless, or compact, a third of the bytes.",
-        "arrow",
+        "How a row holds its measurements: compact, all that training uses in a third of the "
+        "bytes, or arrow, lossless.",
+        "compact",
         choices=ENCODINGS,
     )
     max_row_size_mb: float = _flag("Largest record in MiB.", 8.0, type=float)
@@ -71,7 +74,7 @@ class Options:
     split_seed: int = _flag("Another seed, another split of the probes.", 0, type=int)
     probes_per_shard: int = _flag("Probes a shard, on average.", 1000, type=int)
     num_shards: int = _flag("Shards a split; 0 lets probes and bytes decide.", 0, type=int)
-    array_record_options: str = _flag("Options of the ArrayRecord writer.", "group_size:1,zstd:1")
+    array_record_options: str = _flag("Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS)
     inline_bytes: int = _flag(
         "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
         f"is {_LOCAL_INLINE_BYTES} on local runners and {_REMOTE_INLINE_BYTES} elsewhere.",
@@ -133,7 +136,7 @@ def _check_array_record_options(options: str) -> None:
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"--array_record_options={options} is not understood by ArrayRecord: "
-            f"{' '.join(str(error).split())}; try group_size:1,zstd:1"
+            f"{' '.join(str(error).split())}; try {DEFAULT_RECORD_OPTIONS}"
         ) from error
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """What a dataset is made of; `source` is one of `loading_data`."""
+    """What a dataset is made of, whatever the pipeline's defaults; `source`: see `loading_data`."""
 
     source: str
     measurement_encoding: str = "arrow"
@@ -24,7 +24,10 @@ SHAPES = {
     for size, max_row_size_mb in _ROW_SIZES_MB.items()
     for compression, options in _COMPRESSIONS.items()
 } | {"small": Shape("small"), "mixed": Shape("mixed")}
-DEFAULT_DATASETS = ("arrow-256k-zstd", "arrow-8m-zstd", "compact-256k-zstd", "small", "mixed")
+DEFAULT_DATASETS = (
+    *("compact-256k-none", "compact-8m-none"),  # the second is what the pipeline writes by default
+    *("arrow-256k-zstd", "arrow-8m-zstd", "small", "mixed"),  # these seed can read, too
+)
 
 LOADERS = {
     "seed": "seed 000's sampler",

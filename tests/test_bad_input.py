@@ -186,7 +186,7 @@ def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what
     command = [
         sys.executable, "-m", "beam_pipeline.main", f"--input={tmp_path}/in.parquet",
         f"--output={output}", "--array_record_options=group_size:1,uncompressed",
-        f"--inline_bytes={inline_bytes}",
+        f"--inline_bytes={inline_bytes}", "--measurement_encoding=arrow",
     ]  # fmt: skip
     result = subprocess.run(
         command, capture_output=True, text=True, preexec_fn=lambda: limited(limit)

@@ -324,7 +324,7 @@ def rows(measurements, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A glob of probe rows of all measurements."""
     folder = tmp_path_factory.mktemp("rows")
     flags = [f"--input={measurements[0]}/*.parquet", f"--output={folder}/rows"]
-    flags += ["--train_ratio=1", "--max_row_size_mb=0.0625"]
+    flags += ["--train_ratio=1", "--max_row_size_mb=0.0625", "--measurement_encoding=arrow"]
     done = run_module("beam_pipeline.main", *flags)
     assert done.returncode == 0, done.stderr
     return f"{folder}/rows/train/*.arrayrecord"
@@ -477,21 +477,38 @@ def test_a_batch_of_another_form_is_at_fault(change, message):
     assert found is None if message is None else message in str(found)
 
 
+def test_a_run_that_fails_says_why(tmp_path):
+    output = tmp_path / "figures.json"
+    flags = ["--loader=seed", "--files=/nowhere", f"--output={output}"]
+    assert run_module("benchmarks.loading_process", *flags).returncode == 1
+    assert json.loads(output.read_text()) == {
+        "error": "ValueError: no records in /nowhere/*.arrayrecord"
+    }
+
+
 def test_measuring_counts_real_tokens_and_the_cpu_of_workers():
     def batches():
         while True:
             subprocess.run([sys.executable, "-c", _BURN], check=True)
             yield make_batch(1024)
 
-    figures = loading_process.measure(batches(), seconds=0, step_s=0, num_workers=2)
+    figures = loading_process.measure(batches(), seconds=0, num_workers=2)
     assert figures["num_batches"] == 1
     assert figures["padding"] == 0.75
     assert figures["tokens_per_cpu_s"] <= 1024 / 0.4
     wall_s = 1024 / figures["tokens_per_s"]
     assert 0.2 <= figures["worker_cpu"] * wall_s < 0.4 * 5
     assert figures["waiting"] > 0.5
-    slept = loading_process.measure(iter([make_batch(1)]), seconds=0, step_s=0.2, num_workers=0)
+    slept = loading_process.measure(itertools.repeat(make_batch(1)), seconds=0, step_s=0.2)
     assert slept["waiting"] < 0.5
+
+
+def test_measuring_takes_whole_cycles_unless_they_are_too_long():
+    endless = itertools.repeat(make_batch(1))
+    assert loading_process.measure(endless, seconds=0, cycle=7)["num_batches"] == 7
+    assert loading_process.measure(endless, seconds=0.01, cycle=7)["num_batches"] % 7 == 0
+    cut = loading_process.measure(endless, seconds=0, step_s=0.02, cycle=10**9, longest_s=0.05)
+    assert 1 <= cut["num_batches"] <= 3
 
 
 def test_small_probes_have_few_measurements_of_one_family():
@@ -508,7 +525,8 @@ def test_small_probes_have_few_measurements_of_one_family():
 
 
 def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
-    flags = ["--datasets", "arrow-64k-zstd", "small", "--loaders", "seed", "plan1", "shards"]
+    flags = ["--datasets", "arrow-64k-zstd", "small", "--loaders", "seed", "plan1"]
+    flags += ["shards", "cache"]
     flags += ["--num_workers", "0", "1", "--num_threads", "0", "--step_ms", "1", "--rounds", "1"]
     flags += ["--seconds", "0.1", "--batch_size", "8", "--num_measurements", "20000"]
     flags += [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]
@@ -520,11 +538,14 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
 
     found = results.newest("loading", tmp_path / "results")
     first = "arrow-64k-zstd"
-    expected = {Case(d, loader) for d in (first, "small") for loader in ("seed", "plan1", "shards")}
+    loaders = ("seed", "plan1", "shards", "cache")
+    expected = {Case(dataset, loader) for dataset in (first, "small") for loader in loaders}
     expected |= {Case(first, "shards", 1), Case(first, "shards", 1, step_ms=1)}
+    expected.add(Case(first, "cache", 1))
     assert {Case(**run.case) for run in found.runs} == expected
     assert len(found.runs) == len(expected) and not found.skipped
     assert found.options["stored"][first]["measurements"] == 20_000
+    assert found.options["stored"][first]["cache"]["file_bytes"] > 10 * 20_000
     padding = {Case(**line.case): line.figures["padding"] for line in results.medians(found.runs)}
     for dataset in (first, "small"):
         of = [padding[Case(dataset, loader)] for loader in ("shards", "seed", "plan1")]

@@ -20,7 +20,8 @@ from beam_pipeline.row_codec import ProbeRow, decode_record
 from beam_pipeline.rtt import decode_rtt, encode_rtt
 from tests.helpers import measurements_table, records_as_tuples, reference_rows
 
-FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3"]
+# Lossless, so that rows can be compared with what went in.
+FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3", "--measurement_encoding=arrow"]
 
 
 def make_dataset(source: Path | str, output: Path, *flags: str) -> Path:

@@ -13,121 +13,26 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import grain
 import numpy as np
 import orjson
 from absl import flags
 
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError
+from training.column_cache import CacheStore
+from training.config import DataConfig
 from training.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
 from training.packing import Crops, new_crops, to_batch
-from training.planning import Sampling, plan_host
+from training.planning import plan_host
 from training.row_source import ShardReader, check_shards
 from training.row_table import ShardSet, find_shards, load_rows
 from training.shard_store import ShardStore
 
 _STATE_FORMAT = 1
-_LEAST_CROP = 64
 _WORKER_BUFFER = 2  # batches that a worker is ahead
 _LOG = logging.getLogger("training")
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """What `build_dataset` builds; fields after `host_count` change speed and memory only.
-
-    Attributes:
-      files: a dataset's folder, a split's, shards or a glob of them; local or gs://.
-      batch_size: examples of the global batch; each host yields its share.
-      crop_size: tokens of an example.
-      seed: of everything that is drawn.
-      shuffle: False takes rows in the order of the shards; contexts are drawn all the same.
-      num_epochs: None never ends; each epoch draws new contexts.
-      sampler: "rows" (log-uniform windows, small rows packed) or "windows" (seed 001: strides,
-        one window a visit, another probe in each example).
-      pack: pack small rows; False pads each of them.
-      mixed_rows: of so many rows a lane gives the contexts in mixed order. More is nearer to a
-        shuffle of all contexts, and takes 33 KiB of memory an example and row, or the cache.
-      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
-        min(ceil(n / the first), the second) contexts an epoch.
-      mode_weights: of full, partial and no timestamps.
-      weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
-        "measurements", or a number for each line of rows.parquet.
-      on_bad_row: "fail", or "skip": leave the row out, log it and count it.
-      host_index, host_count: which share of the batch is this host's.
-      num_workers: processes that prepare batches; 0: this one does.
-      num_threads: that read rows; with any, the next batch is prepared ahead.
-      cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
-    """
-
-    files: str | Sequence[str]
-    batch_size: int
-    crop_size: int = 1024
-    seed: int = 0
-    shuffle: bool = True
-    num_epochs: int | None = None
-    sampler: Literal["rows", "windows"] = "rows"
-    pack: bool = True
-    mixed_rows: int = 16
-    avg_tokens_per_measurement: int = 30
-    max_contexts_per_row: int = 16
-    mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
-    weights: str | Sequence[float] = "rows"
-    on_bad_row: Literal["fail", "skip"] = "fail"
-    host_index: int = 0
-    host_count: int = 1
-    num_workers: int = 0
-    num_threads: int = 0
-    cache_dir: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("batch_size", 1),
-            ("crop_size", _LEAST_CROP),
-            ("mixed_rows", 1),
-            ("avg_tokens_per_measurement", 1),
-            ("max_contexts_per_row", 1),
-            ("host_count", 1),
-            ("num_workers", 0),
-            ("num_threads", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be {least} or more")
-        if self.num_epochs is not None and self.num_epochs < 1:
-            raise UsageError(f"num_epochs is {self.num_epochs}: it must be 1 or more, or None")
-        for name, allowed in (("sampler", ("rows", "windows")), ("on_bad_row", ("fail", "skip"))):
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} is {getattr(self, name)!r}: use {' or '.join(allowed)}")
-        if not 0 <= self.host_index < self.host_count:
-            raise UsageError(f"host_index is {self.host_index}, of {self.host_count} hosts")
-        if self.batch_size % self.host_count:
-            raise UsageError(
-                f"batch_size {self.batch_size} cannot be shared by {self.host_count} hosts: use a "
-                "multiple of their number"
-            )
-        weights = self.mode_weights
-        if len(weights) != 3 or min(weights) < 0 or sum(weights) <= 0:
-            raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
-        if self.sampler == "rows" and self.weights != "rows":
-            raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
-        if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):
-            raise UsageError(
-                f"weights is {self.weights!r}: use rows, probes, measurements or numbers"
-            )
-
-    @property
-    def sampling(self) -> Sampling:
-        """The fields that decide what the batches are."""
-        names = [field.name for field in dataclasses.fields(Sampling)]
-        return Sampling(**{name: getattr(self, name) for name in names})
-
-    @property
-    def lanes(self) -> range:
-        """The lanes of this host."""
-        share = self.batch_size // self.host_count
-        return range(self.host_index * share, (self.host_index + 1) * share)
 
 
 def build_dataset(config: DataConfig) -> "BatchDataset":
@@ -140,6 +45,37 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     shards = find_shards(config.files)
     check_shards(shards)
     return BatchDataset(config, shards)
+
+
+def create_probe_training_pipeline(
+    arrayrecord_pattern: str,
+    batch_size: int = 256,
+    crop_size: int = 1024,
+    shuffle: bool = True,
+    num_workers: int = 16,
+) -> "BatchDataset":
+    """Builds the dataset of seed 001: `build_dataset` with sampler="windows".
+
+    Args:
+      num_workers: threads that read, as they were in seed 001.
+    """
+    return build_dataset(
+        DataConfig(
+            files=arrayrecord_pattern,
+            batch_size=batch_size,
+            crop_size=crop_size,
+            shuffle=shuffle,
+            sampler="windows",
+            num_threads=num_workers,
+        )
+    )
+
+
+def build_probe_chunk_dataset(
+    files: str | Sequence[str], batch_size: int, **options: Any
+) -> "BatchDataset":
+    """Builds the dataset of seed 002: `build_dataset` with the fields of DataConfig as options."""
+    return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 
 class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
@@ -176,19 +112,31 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         cursors: np.ndarray,
     ):
         super().__init__()
-        host = plan_host(load_rows(shards), config.sampling, lanes.start, len(lanes))
+        self._executor = None
+        rows = load_rows(shards)
+        host = plan_host(rows, config.sampling, lanes.start, len(lanes))
         self._config = config
         self._plan = host.plan
         self._num_batches = host.num_batches
         self._step = step
         self._cursors = cursors.copy()
         self._units = np.zeros(len(lanes), UNIT)
-        self._executor = None
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
-        self._store = ShardStore(
-            ShardReader(shards, host.rows), host.plan, config.on_bad_row == "skip", self._executor
-        )
+        skips = config.on_bad_row == "skip"
+        if config.cache_dir is None:
+            reader = ShardReader(shards, rows.take(host.rows))
+            self._store = ShardStore(reader, host.plan, skips, self._executor)
+        else:
+            self._store = CacheStore(
+                config.cache_dir,
+                ShardReader(shards, rows),
+                host.rows,
+                host.plan,
+                skips,
+                self._executor,
+                config.num_threads,
+            )
 
     def __next__(self) -> dict[str, Any]:
         if self._step == self._num_batches:

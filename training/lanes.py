@@ -36,8 +36,13 @@ CURSOR = np.dtype(
 )
 # What a lane does next. STUCK: it has rows, but none that can be read.
 DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
+# Of a context: its row, and where that is among the large rows; its k; the first k and the number
+# of the contexts that are this lane's; the epoch. Of small rows: the first, and the epoch.
 UNIT = np.dtype(
-    [(name, np.int64) for name in ("kind", "row", "k", "first_k", "num_contexts", "epoch")]
+    [
+        (name, np.int64)
+        for name in ("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared", "epoch")
+    ]
 )
 # Keys below a seed and an epoch.
 _CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
@@ -121,6 +126,19 @@ def _contexts_of(plan, i, large, rounding):
     return np.int64(first - before), np.int64(max(0, end - first))
 
 
+@njit(cache=True, nogil=True)
+def shares_of(plan, large, epoch):
+    """Returns how lanes share a large row: int64 [shares, 3] of lane here, first k, number."""
+    begin = np.searchsorted(plan.visits_end, plan.visits[large], "right")
+    end = np.searchsorted(plan.visits_begin, plan.visits[large + 1], "left")
+    rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
+    shares = np.empty((max(0, end - begin), 3), np.int64)
+    for i in range(begin, end):
+        shares[i - begin, 0] = i
+        shares[i - begin, 1], shares[i - begin, 2] = _contexts_of(plan, i, large, rounding)
+    return shares
+
+
 @njit
 def _window(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
@@ -164,8 +182,14 @@ def _large_unit(plan, i, cursor, unit):
             unit.kind = LARGE
             unit.row = plan.large_rows[large]
             unit.k = first_k + left
+            unit.large = large
             unit.first_k = first_k
             unit.num_contexts = num
+            # Its first and its last row a lane may share with the lanes beside it.
+            unit.is_shared = (
+                plan.visits[large] < plan.visits_begin[i]
+                or plan.visits[large + 1] > plan.visits_end[i]
+            )
             unit.epoch = cursor.large_epoch
             return True
         left -= num
@@ -251,12 +275,14 @@ def list_small(plan, cursors, units, tokens, rows):
                     break
                 continue
             row = small_at(plan, i, epoch, place)
+            place += 1
+            if plan.is_bad[row]:
+                continue
             rows[count] = row
             count += 1
             # Of a row that the crop before has begun, nobody knows how much is left.
-            filled += 0 if item > 0 or plan.is_bad[row] else tokens[row] - 1
+            filled += tokens[row] - 1 if item == 0 else 0
             item = 0
-            place += 1
             if not plan.pack:
                 break
     return count

@@ -141,12 +141,12 @@ class HostPlan:
     """The part of a host, or of one of its workers.
 
     Attributes:
-      rows: the rows of its lanes; the plan's numbers count in them.
+      rows: the numbers, in the split, of the rows of its lanes; the plan's numbers count in them.
       plan: for the kernels.
       num_batches: how many there are, for every host the same; None if they never end.
     """
 
-    rows: RowTable
+    rows: np.ndarray  # int64
     plan: Plan
     num_batches: int | None
 
@@ -169,9 +169,8 @@ def plan_host(rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: in
     large = slice(int(large_begin[0]), int(large_end[-1]))
     small = slice(int(small_begin[0]), int(small_end[-1]))
     own = np.union1d(lanes.large_rows[large], lanes.small_rows[small])
-    own_rows = rows.take(own)
     plan = _make_plan(
-        own_rows,
+        rows.take(own),
         sampling,
         large_rows=np.searchsorted(own, lanes.large_rows[large]),
         visits=lanes.visits[large.start : large.stop + 1],
@@ -187,7 +186,7 @@ def plan_host(rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: in
     num_batches = None
     if sampling.num_epochs is not None:
         num_batches = _count_batches(rows, lanes, sampling)
-    return HostPlan(own_rows, plan, num_batches)
+    return HostPlan(own, plan, num_batches)
 
 
 def _check_lanes(lanes: _Lanes, sampling: Sampling) -> None:

@@ -1,27 +1,39 @@
 """Feeds lanes straight from the shards, holding tokens in place of rows.
 
-When the first context of a large row is due, the row is read once and all contexts that the lane
-will want of it are drawn; 2 KiB each are kept, the row, up to 8 MiB, is not. Small rows are kept
-as they were read until they are packed.
+When the first context of a large row is due, the row is read once and all contexts that the lanes
+here will want of it are drawn; 2 KiB each are kept, the row, up to 8 MiB, is not. Small rows are
+kept as they were read until they are packed.
 """
 
+import collections
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from training.contexts import CONTEXT_FACTS, draw_contexts, new_scratch
-from training.lanes import LARGE, SMALL, UNIT, Plan, context_keys, list_small
+from training.lanes import LARGE, SMALL, UNIT, Plan, context_keys, list_small, shares_of
 from training.packing import Crops, RowBytes, pack_small, put_contexts
 from training.row_layout import LAYOUT, dst_at, moved, ranks_bytes
 from training.row_source import BadRowError, ShardReader
 
 _LEAST_TOKENS = 12  # of a measurement
-_ROW, _K, _FIRST_K, _NUM_CONTEXTS, _EPOCH = (
-    (UNIT.names or ()).index(name) for name in ("row", "k", "first_k", "num_contexts", "epoch")
-)
+
+
+class _Share(NamedTuple):
+    """What a lane has of the contexts of a row in an epoch.
+
+    Attributes:
+      cells: of the contexts from first_k on; -1: given.
+      window: of the lane, for which the row was read; -1: it was read for another lane.
+    """
+
+    first_k: int
+    cells: list[int]
+    window: int
 
 
 class ShardStore:
@@ -47,9 +59,9 @@ class ShardStore:
         self._map = executor.map if executor else map
         rows = reader.rows
         self._tokens = rows.untimed_tokens.astype(np.int32)
-        # Of each lane: by row, the cells of its contexts from the unit's first_k on; -1: given.
-        self._drawn: list[dict[int, list[int]]] = [{} for _ in plan.lane]
-        self._windows = np.full((len(plan.lane), 2), -1, np.int64)  # (epoch, window) that is drawn
+        # Of each lane, by row and epoch.
+        self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in plan.lane]
+        self._windows = np.full((len(plan.lane), 2), -1, np.int64)  # the lanes' (epoch, window)
         self._pool = _Pool(32 * len(plan.lane), plan.drawing.num_tokens)
         self._local = threading.local()
         small = rows.take(plan.small_rows) if len(plan.small_rows) else None
@@ -58,7 +70,7 @@ class ShardStore:
         self._arena = _Arena(
             len(rows), int(small.num_bytes.max()) + _most_ranks(most) if small else 0
         )
-        per_lane = plan.drawing.num_tokens // (_LEAST_TOKENS - 1) + 2
+        per_lane = plan.drawing.num_tokens // (_LEAST_TOKENS - 1) + 3
         self._listed = np.empty(len(plan.lane) * per_lane, np.int64)
 
     def load(self, units: np.ndarray, cursors: np.ndarray) -> bool:
@@ -68,20 +80,18 @@ class ShardStore:
           BadRowError: a row cannot be used, and such rows are not to be skipped.
         """
         self._forget_windows(cursors)
-        large = []
-        for lane, unit in self._large_units(units):
-            if unit[_ROW] not in self._drawn[lane]:
-                cells = self._drawn[lane][unit[_ROW]] = self._pool.take(unit[_NUM_CONTEXTS])
-                large.append((lane, unit, cells))
+        large: dict[tuple[int, int], list[_Share]] = {}
+        for lane, unit in _large_units(units):
+            if (unit.row, unit.epoch) not in self._drawn[lane]:
+                large[unit.row, unit.epoch] = self._take_shares(lane, unit)
         count = list_small(self._plan, cursors, units, self._tokens, self._listed)
         wanted = np.unique(self._listed[:count])
         small = self._arena.missing(wanted[~self._plan.is_bad[wanted]])
         self._arena.make_room(wanted, len(small))
         num_bad = len(self.bad_rows)
-        for (lane, unit, _), error in zip(large, self._map(self._draw, large)):
+        for (row, _), error in zip(large, self._map(self._draw, large, large.values())):
             if error is not None:
-                self._pool.give_back(self._drawn[lane].pop(unit[_ROW]))
-                self._note(unit[_ROW], error)
+                self._note(row, error)
         for row, found in zip(small, self._map(self._read_small, small)):
             if isinstance(found, BadRowError):
                 self._note(row, found)
@@ -92,12 +102,12 @@ class ShardStore:
     def fill(self, units: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
         """Writes the crops that `load` has made ready, and moves the cursors of packed ones."""
         cells = np.full(len(units), -1, np.int64)
-        for lane, unit in self._large_units(units):
-            drawn = self._drawn[lane][unit[_ROW]]
-            at = unit[_K] - unit[_FIRST_K]
+        for lane, unit in _large_units(units):
+            drawn = self._drawn[lane][unit.row, unit.epoch].cells
+            at = unit.k - unit.first_k
             cells[lane], drawn[at] = drawn[at], -1
             if max(drawn) < 0:
-                del self._drawn[lane][unit[_ROW]]
+                del self._drawn[lane][unit.row, unit.epoch]
         put_contexts(self._pool.tokens, self._pool.facts, cells, crops)
         self._pool.give_back(cells[cells >= 0].tolist())
         if (units["kind"] == SMALL).any():
@@ -114,34 +124,50 @@ class ShardStore:
         """Drops what is left of windows that lanes have ended: they may have begun within them."""
         windows = np.stack([cursors["large_epoch"], cursors["large_window"]], axis=1)
         for lane in np.flatnonzero((windows != self._windows).any(axis=1)).tolist():
-            for drawn in self._drawn[lane].values():
-                self._pool.give_back(cell for cell in drawn if cell >= 0)
-            self._drawn[lane].clear()
+            drawn = self._drawn[lane]
+            for row, epoch in list(drawn):
+                if drawn[row, epoch].window >= 0 or epoch < windows[lane, 0]:
+                    share = drawn.pop((row, epoch))
+                    self._pool.give_back(cell for cell in share.cells if cell >= 0)
         self._windows = windows
 
-    def _large_units(self, units: np.ndarray) -> list[tuple[int, tuple[int, ...]]]:
-        """Returns (lane, unit as a tuple) of the lanes whose next crop is of a large row."""
-        lanes = np.flatnonzero(units["kind"] == LARGE)
-        return list(zip(lanes.tolist(), units[lanes].tolist()))
+    def _take_shares(self, lane: int, unit: "_Unit") -> list[_Share]:
+        """Takes cells for a row that `lane` needs, and for the lanes here that share it."""
+        shares = [(lane, unit.first_k, unit.num_contexts)]
+        if unit.is_shared:
+            shares = shares_of(self._plan, unit.large, unit.epoch).tolist()
+        taken = []
+        for other, first_k, num in shares:
+            drawn, key = self._drawn[other], (unit.row, unit.epoch)
+            epoch, window = self._windows[other].tolist()
+            # A lane that is further behind would keep what it is given for too long.
+            if num > 0 and key not in drawn and epoch in (unit.epoch, unit.epoch - 1):
+                own_window = window if other == lane else -1
+                drawn[key] = _Share(first_k, self._pool.take(num), own_window)
+                taken.append(drawn[key])
+        return taken
 
-    def _draw(self, wanted: tuple[int, tuple[int, ...], list[int]]) -> BadRowError | None:
+    def _draw(self, place: tuple[int, int], shares: list[_Share]) -> BadRowError | None:
         """Reads a row and draws its contexts into cells; returns what is wrong with it."""
-        _, unit, cells = wanted
-        row, plan = unit[_ROW], self._plan
+        (row, epoch), plan = place, self._plan
         if not hasattr(self._local, "scratch"):
             self._local.scratch = new_scratch(plan.drawing.num_tokens)
         try:
             located = self._reader.locate(row)
         except BadRowError as error:
             return error
+        keys = [
+            context_keys(plan.seed, epoch, plan.identity[row], share.first_k, len(share.cells))
+            for share in shares
+        ]
         is_whole = draw_contexts(
             np.frombuffer(located.raw, np.uint8),
             np.array([located.layout], LAYOUT)[0],
             (plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]),
-            context_keys(plan.seed, unit[_EPOCH], plan.identity[row], unit[_FIRST_K], len(cells)),
+            np.concatenate(keys),
             plan.drawing,
             self._local.scratch,
-            np.array(cells),
+            np.concatenate([share.cells for share in shares]),
             self._pool.tokens,
             self._pool.facts,
         )
@@ -156,6 +182,15 @@ class ShardStore:
             return located.raw, located.layout
         except BadRowError as error:
             return error
+
+
+_Unit = collections.namedtuple("_Unit", UNIT.names or ())
+
+
+def _large_units(units: np.ndarray) -> list[tuple[int, _Unit]]:
+    """Returns the lanes whose next crop is of a large row, and their units."""
+    lanes = np.flatnonzero(units["kind"] == LARGE)
+    return [(lane, _Unit(*unit)) for lane, unit in zip(lanes.tolist(), units[lanes].tolist())]
 
 
 def _most_ranks(num_measurements: int) -> int:
