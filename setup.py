@@ -31,10 +31,11 @@ setup(
     extras_require={
         "gcp": ["apache-beam[gcp]>=2.77,<3"],  # gs://, Dataflow
         "training": [
+            "absl-py>=2,<3",  # Grain's workers read its flags
             "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
-            "grain>=0.2.18,<0.3",
-            "jax>=0.8,<0.12",
+            "grain>=0.2.18,<0.3",  # the datasets, their workers and checkpoints
         ],
+        "plots": ["matplotlib>=3.9,<4"],  # training.analyze_padding --output
         "tpu": ["jax[tpu]>=0.8,<0.12"],
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/

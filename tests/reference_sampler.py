@@ -172,7 +172,7 @@ def choices_of(tokens: Sequence[int], src: int, items: Iterable[Item]) -> list[C
     last = told[-1]
     if not last.is_cut:
         return _with_untimed(told, chosen, left)
-    seconds = [one.second for one in told if one.second is not None]
+    seconds = [one.second for one in told[:-1] if one.second is not None]
     wrong = None
     for item in _cut_candidates(last, src, left, seconds[-1] if seconds else None):
         try:
@@ -205,10 +205,12 @@ def _with_untimed(told: list[Told], chosen: list[Item | None], left: Counter) ->
 
 
 def _cut_candidates(last: Told, src: int, left: Counter, previous: int | None) -> Iterator[Item]:
+    """Yields items that may have begun with these tokens; a time is not before the one before."""
     before = [] if previous is None else [Choice(Item(previous, 0, 0), ("time",))]
     skipped = len(encode(src, before))
     for item in +left:
-        if last.dst in (None, item.dst) and last.code in (None, item.code):
+        is_in_order = "time" not in last.order or previous is None or item.second >= previous
+        if is_in_order and last.dst in (None, item.dst) and last.code in (None, item.code):
             tokens = encode(src, [*before, Choice(item, last.order)])[skipped:]
             if tokens[: len(last.tokens)] == last.tokens:
                 yield item

@@ -25,8 +25,8 @@ class DataConfig:
       sampler: "rows" (log-uniform windows, small rows packed) or "windows" (seed 001: strides,
         one window a visit, another probe in each example).
       pack: pack small rows; False pads each of them.
-      mixed_rows: of so many rows a lane gives the contexts in mixed order. More is nearer to a
-        shuffle of all contexts, and takes 33 KiB of memory an example and row, or the cache.
+      mixed_rows: of so many rows a lane gives the contexts in mixed order, in memory 33 KiB an
+        example and row. None: of all its rows, a shuffle of all contexts; that needs cache_dir.
       avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
         min(ceil(n / the first), the second) contexts an epoch.
       mode_weights: of full, partial and no timestamps.
@@ -47,7 +47,7 @@ class DataConfig:
     num_epochs: int | None = None
     sampler: Literal["rows", "windows"] = "rows"
     pack: bool = True
-    mixed_rows: int = 16
+    mixed_rows: int | None = 16
     avg_tokens_per_measurement: int = 30
     max_contexts_per_row: int = 16
     mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
@@ -70,8 +70,14 @@ class DataConfig:
             ("num_workers", 0),
             ("num_threads", 0),
         ):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}: it must be {least} or more")
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}: it must be {least} or more")
+        if self.mixed_rows is None and self.cache_dir is None:
+            raise UsageError(
+                "mixed_rows is None, all rows, which reads a row again for each of its contexts: "
+                "give a cache_dir, or a number"
+            )
         if self.num_epochs is not None and self.num_epochs < 1:
             raise UsageError(f"num_epochs is {self.num_epochs}: it must be 1 or more, or None")
         for name, allowed in (("sampler", ("rows", "windows")), ("on_bad_row", ("fail", "skip"))):

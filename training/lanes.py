@@ -9,7 +9,7 @@ so that each lane has equally many contexts, and of the small ones, with about e
 tokens. In every epoch it goes through both in a new order:
 
   large rows  in windows of `mixed_rows` rows, all contexts of a window in random order: a row's
-              contexts are spread, and yet it is read once
+              contexts are spread, and yet it is read once; or with ALL_ROWS in one window
   small rows  one after the other; each crop is packed with as many as fit
 
 The next crop comes from the stretch that has come less far. A lane that has ended an epoch goes
@@ -37,11 +37,22 @@ CURSOR = np.dtype(
 # What a lane does next. STUCK: it has rows, but none that can be read.
 DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
 # Of a context: its row, and where that is among the large rows; its k; the first k and the number
-# of the contexts that are this lane's; the epoch. Of small rows: the first, and the epoch.
+# of the row's contexts that are this lane's; how many its window has; the epoch. Of small rows: the
+# first, and the epoch.
 UNIT = np.dtype(
     [
         (name, np.int64)
-        for name in ("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared", "epoch")
+        for name in (
+            "kind",
+            "row",
+            "large",
+            "k",
+            "first_k",
+            "num_contexts",
+            "is_shared",
+            "window_contexts",
+            "epoch",
+        )
     ]
 )
 # Keys below a seed and an epoch.
@@ -58,7 +69,7 @@ class Plan(NamedTuple):
     seed: np.uint64
     num_epochs: int  # or FOREVER
     shuffle: bool
-    mixed_rows: int
+    mixed_rows: int  # or ALL_ROWS
     pack: bool
     drawing: Drawing
     rounds_visits: bool  # visits are fractions, rounded anew in every epoch
@@ -83,6 +94,7 @@ class Plan(NamedTuple):
 
 
 FOREVER = 1 << 62
+ALL_ROWS = 0
 
 
 @njit
@@ -140,13 +152,15 @@ def shares_of(plan, large, epoch):
 
 
 @njit
-def _window(plan, i, window):
+def window_of(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
 
     The first window is shorter, in each lane differently, so that lanes do not all begin their
     windows, and read many rows, in the same step.
     """
     num = plan.large_end[i] - plan.large_begin[i]
+    if plan.mixed_rows == ALL_ROWS:
+        return np.int64(0), num
     width = plan.mixed_rows
     first_width = 1 + plan.lane[i] % width
     begin = 0 if window == 0 else first_width + (window - 1) * width
@@ -162,38 +176,65 @@ def _large_at(plan, i, key, place):
 @njit
 def _large_unit(plan, i, cursor, unit):
     """Fills `unit` with the context at the cursor; False if its window has ended."""
-    key = _order_key(plan.seed, cursor.large_epoch, _LARGE_ORDER, plan.lane[i])
-    begin, end = _window(plan, i, cursor.large_window)
     rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
+    purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
+    order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
+    if plan.mixed_rows == ALL_ROWS:
+        first = np.int64(math.floor(plan.visits_begin[i] + rounding))
+        total = np.int64(math.floor(plan.visits_end[i] + rounding)) - first
+        if cursor.large_index >= total:
+            return False
+        visit = first + permuted(cursor.large_index, total, order)
+        large = _large_of(plan, i, visit, rounding)
+        first_k, num = _contexts_of(plan, i, large, rounding)
+        left = visit - np.int64(math.floor(plan.visits[large] + rounding)) - first_k
+        _set_unit(plan, i, cursor, unit, large, first_k, num, left)
+        unit.window_contexts = total
+        return True
+    key = _order_key(plan.seed, cursor.large_epoch, _LARGE_ORDER, plan.lane[i])
+    begin, end = window_of(plan, i, cursor.large_window)
     total = np.int64(0)
     for place in range(begin, end):
         total += _contexts_of(plan, i, _large_at(plan, i, key, place), rounding)[1]
     if cursor.large_index >= total:
         return False
-    left = cursor.large_index
-    if plan.shuffle:
-        purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
-        order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
-        left = permuted(left, total, order)
+    left = permuted(cursor.large_index, total, order) if plan.shuffle else cursor.large_index
     for place in range(begin, end):
         large = _large_at(plan, i, key, place)
         first_k, num = _contexts_of(plan, i, large, rounding)
         if left < num:
-            unit.kind = LARGE
-            unit.row = plan.large_rows[large]
-            unit.k = first_k + left
-            unit.large = large
-            unit.first_k = first_k
-            unit.num_contexts = num
-            # Its first and its last row a lane may share with the lanes beside it.
-            unit.is_shared = (
-                plan.visits[large] < plan.visits_begin[i]
-                or plan.visits[large + 1] > plan.visits_end[i]
-            )
-            unit.epoch = cursor.large_epoch
-            return True
+            _set_unit(plan, i, cursor, unit, large, first_k, num, left)
+            break
         left -= num
-    return False
+    unit.window_contexts = total
+    return True
+
+
+@njit
+def _large_of(plan, i, visit, rounding):
+    """Returns the lane's large row that visit `visit` of the split, counted from 0, is made to."""
+    begin, end = plan.large_begin[i], plan.large_end[i]
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if math.floor(plan.visits[middle] + rounding) <= visit:
+            begin = middle
+        else:
+            end = middle
+    return begin
+
+
+@njit
+def _set_unit(plan, i, cursor, unit, large, first_k, num, left):
+    unit.kind = LARGE
+    unit.row = plan.large_rows[large]
+    unit.epoch = cursor.large_epoch
+    unit.large = large
+    unit.first_k = first_k
+    unit.num_contexts = num
+    unit.k = first_k + left
+    # Its first and its last row a lane may share with the lanes beside it.
+    before, after = plan.visits[large], plan.visits[large + 1]
+    unit.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
 
 
 @njit
@@ -208,7 +249,7 @@ def settle_large(plan, i, cursor, unit):
             if not plan.is_bad[unit.row]:
                 return True
             cursor.large_index += 1
-        elif _window(plan, i, cursor.large_window)[1] < num:
+        elif window_of(plan, i, cursor.large_window)[1] < num:
             cursor.large_window += 1
             cursor.large_index = 0
         else:
@@ -309,8 +350,9 @@ def peek(plan, cursors, units):
         if has_small:
             progress = cursor.small_epoch + cursor.small_row / num_small
             if has_large:
-                begin = _window(plan, i, cursor.large_window)[0]
-                has_large = cursor.large_epoch + begin / num_large <= progress
+                begin, end = window_of(plan, i, cursor.large_window)
+                done = begin + (end - begin) * cursor.large_index / unit.window_contexts
+                has_large = cursor.large_epoch + done / num_large <= progress
             if not has_large:
                 unit.kind = SMALL
                 unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from training.contexts import draw_all, draw_context, draw_mode, write_items
+from training.contexts import draw_context, write_items
+from training.draws import draw_all, draw_mode
 from training.lanes import LARGE, SMALL, context_key, settle_small, small_at
 from training.row_layout import compact_layout, set_layout
 

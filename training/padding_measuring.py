@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from beam_pipeline import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError
-from training.contexts import MODE_NAMES
 from training.dataset import BatchDataset, DataConfig
+from training.draws import MODE_NAMES
 from training.example_checks import (
     Batch,
     context_fault,

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # draws with Agg, without pyplot's state
 
-from training.contexts import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
+from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
 from training.padding_figures import FAMILIES, SIZE_NAMES, SMALL, Figures
 from training.padding_summary import Line, expected_contexts, mean_padding, untimed_shares
 from training.padding_tables import span_text

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from training.contexts import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
+from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
 from training.padding_figures import (
     FAMILIES,
     LEAST_OF_A_SMALL_ROW,

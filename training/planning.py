@@ -8,9 +8,10 @@ import numpy as np
 from numba import njit
 
 from beam_pipeline.errors import UsageError
-from training.contexts import Drawing, draw_mode, draw_untimed_share
+from training.contexts import Drawing
+from training.draws import draw_mode, draw_untimed_share
 from training.keyed_random import key_of
-from training.lanes import FOREVER, Plan, context_key, visits_rounding
+from training.lanes import ALL_ROWS, FOREVER, Plan, context_key, visits_rounding
 from training.row_table import RowTable
 from training.tokenizer import (
     ABS_TOKENS,
@@ -34,7 +35,7 @@ class Sampling:
     seed: int
     shuffle: bool
     num_epochs: int | None
-    mixed_rows: int
+    mixed_rows: int | None
     sampler: str  # rows or windows
     pack: bool
     avg_tokens_per_measurement: int
@@ -207,7 +208,7 @@ def _make_plan(rows: RowTable, sampling: Sampling, **lanes: np.ndarray) -> Plan:
         seed=key_of(sampling.seed),
         num_epochs=num_epochs,
         shuffle=sampling.shuffle,
-        mixed_rows=sampling.mixed_rows if sampling.shuffle else 1,
+        mixed_rows=(sampling.mixed_rows or ALL_ROWS) if sampling.shuffle else 1,
         pack=sampling.pack,
         drawing=sampling.drawing,
         rounds_visits=sampling.sampler == "windows",

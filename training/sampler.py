@@ -19,14 +19,8 @@ import pyarrow as pa
 
 from beam_pipeline import addresses
 from beam_pipeline.errors import ProbelineError
-from training.contexts import (
-    CONTEXT_FACTS,
-    MODE_NAMES,
-    Drawing,
-    draw_contexts,
-    new_scratch,
-    untimed_tokens_of,
-)
+from training.contexts import CONTEXT_FACTS, Drawing, draw_contexts, new_scratch
+from training.draws import MODE_NAMES, untimed_tokens_of
 from training.keyed_random import key_of
 from training.lanes import context_keys
 from training.packing import new_crops, pad_small, put_contexts, to_batch
