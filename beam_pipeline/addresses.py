@@ -12,7 +12,8 @@ import socket
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+
+from beam_pipeline.kernels import kernel
 
 MAPPED_IPV4 = 0xFFFF << 32
 MAX_TEXT_BYTES = 39
@@ -21,7 +22,7 @@ FAMILY_IPV4, FAMILY_IPV6 = 4, 6
 INVALID, ZONE_ID, UNSURE, NULL = 0, 1, 2, 3
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse_ipv4_text(data, start, end):
     """Returns the 32-bit address, or -1 where the text is not plain dotted decimal."""
     value = octet = dots = digits = 0
@@ -45,7 +46,7 @@ def parse_ipv4_text(data, start, end):
     return value * 256 + octet
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def parse_ipv6_text(data, start, end, groups):
     """Fills the eight 16-bit `groups`; returns False where the text is not plain hex groups."""
     count = 0
@@ -100,7 +101,7 @@ def parse_ipv6_text(data, start, end, groups):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _parse_all(offsets, data, hi, lo, status):
     groups = np.zeros(8, np.uint64)
     for row in range(len(offsets) - 1):
@@ -182,7 +183,7 @@ def _octet_texts() -> np.ndarray:
 _OCTETS = _octet_texts()
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_ipv4(value, out, at):
     """Writes up to 16 bytes from `at` on: three digits and a dot each, of which some count."""
     for shift in (24, 16, 8, 0):
@@ -196,7 +197,7 @@ def _write_ipv4(value, out, at):
     return at - 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _longest_zeros(groups):
     """Returns (start, length) of the run of zero groups that '::' replaces, length 0 if none."""
     best_start, best, start, length = 0, 0, 0, 0
@@ -212,7 +213,7 @@ def _longest_zeros(groups):
     return best_start, best if best >= 2 else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _write_ipv6(hi, lo, groups, out, at):
     for i in range(4):
         groups[i] = (hi >> np.uint64(48 - 16 * i)) & np.uint64(0xFFFF)
@@ -239,7 +240,7 @@ def _write_ipv6(hi, lo, groups, out, at):
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _format_ipv4(values, offsets, out):
     at = 0
     for row in range(len(values)):
@@ -248,7 +249,7 @@ def _format_ipv4(values, offsets, out):
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _format_any(hi, lo, offsets, out):
     groups = np.zeros(8, np.uint64)
     at = 0
@@ -276,7 +277,7 @@ def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:
     return pa.StringArray.from_buffers(len(hi), pa.py_buffer(offsets), pa.py_buffer(out[:size]))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def ipv4_text_lengths(values):
     """Returns uint8 [n]: how many bytes `format_ipv4` writes for each of uint32 [n]."""
     lengths = np.empty(len(values), np.uint8)

@@ -27,6 +27,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.files import local_copy, remove_folder
 from beam_pipeline.sharded_write import Framing, Record, RecordWriter, StageRecords, WriteShards
+from beam_pipeline.storage import prepare_native_reader
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
 SUFFIX = ".arrayrecord"
@@ -224,6 +225,8 @@ def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
       ProbelineError: the file is not ArrayRecord or is damaged.
     """
     in_place = path.startswith("gs://")  # ArrayRecord reads it itself
+    if in_place:
+        prepare_native_reader(path)
     with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
         reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
         try:

@@ -115,7 +115,8 @@ def dataset_folder(path: str) -> str:
     while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
         folder = folder.rpartition("/")[0]
     parent, _, name = folder.rpartition("/")
-    if name in SPLITS and read_file(f"{folder}/{MANIFEST_NAME}") is None:
+    is_bucket = parent.endswith(":/")
+    if name in SPLITS and not is_bucket and read_file(f"{folder}/{MANIFEST_NAME}") is None:
         folder = parent
     return folder or "."
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from beam_pipeline import addresses
+from beam_pipeline.kernels import kernel
 from beam_pipeline.measurements import Block
 from beam_pipeline.runs import NARROW, WIDE, sort_groups
 
@@ -28,7 +28,7 @@ class Grouped(NamedTuple):
     wide_bounds: np.ndarray  # int64 [p + 1]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _place(
     times, src_ranks, dst_codes, dst_hi, dst_lo, is_ipv4, rtts, narrow, narrow_at, wide, wide_at
 ):

@@ -58,7 +58,7 @@ COMPACT_HEADER = struct.Struct("<4sIIQ")  # magic, n, number of IPv6 destination
 COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
 _US_PER_SECOND = 1_000_000
 _MORE_THAN_FRAMING = 4096
-_MAX_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
+MAX_FIRST_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
 
 
 class RowKey(NamedTuple):
@@ -359,7 +359,7 @@ def _decode_compact(measurements: memoryview) -> np.ndarray:
     expected = int(compact_measurements_bytes(n, num_ipv6))
     if len(measurements) != expected or num_ipv6 > n:
         raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
-    if first_second > _MAX_SECOND:
+    if first_second > MAX_FIRST_SECOND:
         raise ValueError(f"compact measurements from second {first_second} on, past all time")
     at = COMPACT_HEADER.size
     seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second

@@ -9,6 +9,8 @@ import math
 import numpy as np
 from numba import njit
 
+from beam_pipeline.kernels import kernel
+
 FAILED_RTT = 0xFFFF
 _MAX_RTT = 0xFFFE
 
@@ -29,7 +31,7 @@ def rtt_code(rtt_ms):
     return min(exponent * 2048 + mantissa, _MAX_RTT)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode_all(rtt_ms, codes):
     for i in range(len(codes)):
         codes[i] = rtt_code(rtt_ms[i])

@@ -9,14 +9,15 @@ a piece of a run is a range of bytes, so runs are cut, joined and stored without
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
+
+from beam_pipeline.kernels import kernel
 
 NARROW = np.dtype([("event_time", "<i8"), ("dst_lo", "<u4"), ("rtt", "<f4")])
 WIDE = np.dtype([("event_time", "<i8"), ("dst_hi", "<u8"), ("dst_lo", "<u8"), ("rtt", "<f4")])
 _INSERTION_SORT_UP_TO = 48
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insertion_sort(records, start, end):
     for i in range(start + 1, end):
         time = records[i].event_time
@@ -30,7 +31,7 @@ def _insertion_sort(records, start, end):
             records[j] = moved[0]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _radix_sort(records, start, end, scratch, earliest, span):
     """Stable least-significant-digit sort by event_time, 8 bits a pass over `span`'s bits."""
     counts = np.zeros(256, np.int64)
@@ -59,7 +60,7 @@ def _radix_sort(records, start, end, scratch, earliest, span):
             records[i] = scratch[i - start]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sort_groups_by_time(records, bounds, scratch):
     """Sorts each records[bounds[g]:bounds[g+1]] by event_time; returns the number of ties."""
     ties = 0

@@ -31,6 +31,7 @@ from beam_pipeline.manifest import (
 )
 from beam_pipeline.probe_rows import DatasetOptions, count_shards
 from beam_pipeline.runs import NARROW, WIDE
+from beam_pipeline.storage import prepare_native_reader
 from beam_pipeline.verify_checks import Fault
 from beam_pipeline.verify_rows import INDEX_SCHEMA
 
@@ -229,6 +230,7 @@ def read_shard(path: str) -> Iterator[bytes | UnreadableError]:
 
 @contextlib.contextmanager
 def _open_shard(path: str) -> Iterator[ArrayRecordReader]:
+    prepare_native_reader(path)
     reader = ArrayRecordReader(path, _READER_OPTIONS)
     # A damaged file opens without an error and has 0 records; closing it tells what is wrong.
     if not reader.ok():

@@ -17,11 +17,11 @@ from matplotlib.image import imread
 
 from beam_pipeline import main as pipeline
 from tests.test_verify import Copy, edit, make_dataset
-from training import padding_checks
 from training.analyze_padding import main
 from training.dataset import DataConfig, build_dataset
 from training.draws import MODE_NAMES
-from training.example_checks import (
+from training.padding import checklist
+from training.padding.example_faults import (
     BATCH_KEYS,
     Tally,
     context_fault,
@@ -33,7 +33,7 @@ from training.example_checks import (
     time_fault,
     whole_measurements,
 )
-from training.padding_figures import (
+from training.padding.figures import (
     LEAST_OF_A_SMALL_ROW,
     SIZE_NAMES,
     SMALL,
@@ -41,9 +41,9 @@ from training.padding_figures import (
     families_of,
     size_classes,
 )
-from training.padding_measuring import draw_rows, measure
-from training.padding_summary import binomial_bound, summarise
-from training.padding_tables import span_text
+from training.padding.measuring import draw_rows, measure
+from training.padding.summary import binomial_bound, summarise
+from training.padding.tables import span_text
 from training.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.tokenizer import Measurement
@@ -344,7 +344,7 @@ def test_a_bound_that_cannot_be_kept(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(padding_checks, bound, 0.0)
+    monkeypatch.setattr(checklist, bound, 0.0)
     assert main([str(compact_dataset), *BRIEF]) == 1
     assert f"1 FAILED ({name})" in capsys.readouterr().out
 

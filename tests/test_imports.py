@@ -3,8 +3,16 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+TRAINING = sorted(
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+    for path in (REPOSITORY / "training").rglob("*.py")
+    if path.name != "__init__.py"
+)
 
 HEAVY = ("apache_beam", "numba", "pyarrow", "numpy", "array_record", "jax", "grain")
 
@@ -19,15 +27,26 @@ def loaded_by(module: str) -> set[str]:
     return set(json.loads(result.stdout))
 
 
-def test_the_package_is_light() -> None:
-    assert loaded_by("beam_pipeline") == set()
+@pytest.mark.parametrize("package", ["beam_pipeline", "training"])
+def test_the_packages_are_light(package: str) -> None:
+    assert loaded_by(package) == set()
 
 
 @pytest.mark.parametrize(
-    "module", ["row_codec", "manifest", "runs", "addresses", "checksum", "generate", "flags"]
+    "module",
+    [
+        *("row_codec", "manifest", "runs", "addresses", "checksum", "storage", "rtt"),
+        *("generate", "flags"),
+    ],
 )
 def test_reading_and_generating_need_no_beam(module: str) -> None:
     assert "apache_beam" not in loaded_by(f"beam_pipeline.{module}")
+
+
+def test_training_needs_no_beam() -> None:
+    loaded = loaded_by(", ".join(TRAINING))
+    assert "grain" in loaded
+    assert "apache_beam" not in loaded
 
 
 def test_no_part_of_the_product_needs_the_tests_oracle() -> None:

@@ -156,6 +156,12 @@ def test_a_dataset_may_itself_be_called_train(tmp_path):
     assert dataset_folder(f"{folder}/train/*") == str(folder)
 
 
+@pytest.mark.parametrize("bucket", ["train", "test"])
+def test_a_bucket_may_have_the_name_of_a_split(bucket):
+    assert dataset_folder(f"gs://{bucket}") == f"gs://{bucket}"
+    assert dataset_folder(f"gs://{bucket}/*.arrayrecord") == f"gs://{bucket}"
+
+
 @pytest.mark.parametrize("path", ["", "/train", "/train/*.arrayrecord", "/train/x.arrayrecord"])
 def test_a_dataset_without_success_is_refused_however_it_is_given(dataset, path):
     os.remove(dataset / SUCCESS_NAME)

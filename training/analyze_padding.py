@@ -23,11 +23,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.flags import OneLineParser, normalise_flags
-from training.padding_checks import FAIL, NOT_APPLICABLE, Check, run_checks
-from training.padding_figures import Extent, Figures
-from training.padding_measuring import measure
-from training.padding_summary import Line, summarise
-from training.padding_tables import print_tables, sample_text
+from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
+from training.padding.figures import Extent, Figures
+from training.padding.measuring import measure
+from training.padding.summary import Line, summarise
+from training.padding.tables import print_tables, sample_text
 
 FIGURES_NAME = "figures.json"
 
@@ -98,7 +98,7 @@ def _prepare(output: Path) -> None:
 def _write(
     output: Path, figures: Figures, summary: dict[str, list[Line]], checks: list[Check]
 ) -> None:
-    from training.padding_plots import write_plots
+    from training.padding.plots import write_plots
 
     content = {
         "dataset": figures.dataset.path,

@@ -32,13 +32,12 @@ from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from training.contexts import Scratch, new_scratch
 from training.lanes import Plan
 from training.packing import Crops, RowBytes, draw_large, pack_small
-from training.row_layout import COMPACT, LAYOUT, ranks_bytes, with_ranks
+from training.row_layout import COMPACT, LAYOUT, ranks_bytes, to_compact
 from training.row_source import BadRowError, ShardReader
 from training.row_table import RowTable, ShardSet
 
 _COLUMNS_NAME = "columns"
 _READ_BYTES = 1 << 22
-_SECONDS_IN_COMPACT = row_codec.COMPACT_MAX_SPAN_SECONDS
 
 
 def offsets_of(rows: RowTable) -> np.ndarray:
@@ -167,14 +166,11 @@ class ColumnCache:
 
     def _compact_from_arrow(self, row: int) -> bytes:
         try:
-            run = row_codec.decode_record(self._reader.read(row)).run
+            columns, _ = to_compact(row_codec.decode_record(self._reader.read(row)).run)
         except ValueError as error:
             raise self._reader.bad_row(row, str(error)) from error
-        seconds = (int(run["event_time"][-1]) - int(run["event_time"][0])) // 1_000_000
-        if seconds >= _SECONDS_IN_COMPACT:
-            raise self._reader.bad_row(row, f"it spans {seconds} s, too long for the column cache")
         size = int(self._offsets[row + 1] - self._offsets[row])
-        return self._checked(row, with_ranks(row_codec.encode_compact(run))[0], size)
+        return self._checked(row, columns, size)
 
     def _ranks_bytes(self, row: int) -> int:
         rows = self._reader.rows

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from beam_pipeline.errors import UsageError
+from training.contexts import LEAST_CROP
 from training.planning import Sampling
-
-_LEAST_CROP = 64  # holds the largest measurement, 47 tokens
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         for name, least in (
             ("batch_size", 1),
-            ("crop_size", _LEAST_CROP),
+            ("crop_size", LEAST_CROP),
             ("mixed_rows", 1),
             ("avg_tokens_per_measurement", 1),
             ("max_contexts_per_row", 1),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, uint64
 
+from beam_pipeline.kernels import kernel
 from training.draws import draw_mode, draw_strided, draw_window, most_items
 from training.keyed_random import combine
 from training.row_layout import dst_at, rtt_code_at, second_at
@@ -24,6 +25,7 @@ from training.tokenizer import (
 
 SLACK = MAX_MEASUREMENT_TOKENS  # what a buffer of tokens needs behind its crop
 DAMAGED = -1
+LEAST_CROP = 64  # holds any measurement whole
 
 
 @njit
@@ -145,7 +147,7 @@ CONTEXT_FACTS = np.dtype(
 )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_contexts(raw, layout, src, keys, drawing, scratch, cells, contexts, facts):
     """Draws a context for each key, the k-th into contexts[cells[k]].
 

@@ -145,9 +145,11 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         cursors, units = self._cursors, self._units
         while True:
             peek(self._plan, cursors, units)
-            if (units["kind"] == STUCK).any():
+            if (stuck := np.flatnonzero(units["kind"] == STUCK)).size:
                 raise ProbelineError(
-                    f"a lane has no readable row left; the last bad one: {self._store.bad_rows[-1]}"
+                    f"no row of example {self._plan.lane[stuck[0]]} of the batch can be read: "
+                    "copy the dataset again, or use a smaller batch_size, so that each example "
+                    "has more rows"
                 )
             if self._store.load(units, cursors):
                 break
@@ -194,14 +196,11 @@ class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
     @property
     def fingerprint(self) -> str:
         """The same for all hosts and runs whose global batches are the same."""
-        split = self.shards.dataset.manifest.splits[self.shards.split]
         sampling = dataclasses.asdict(self.config.sampling)
         sampling.pop("num_epochs")  # more epochs go on where fewer ended
         if not isinstance(sampling["weights"], str):
             sampling["weights"] = [float(weight) for weight in sampling["weights"]]
-        content = [split.index_crc32c, self.shards.split, self.shards.chosen, sampling]
-        checksums = [self.shards.shards[number].crc32c for number in self.shards.chosen]
-        data = orjson.dumps([content, checksums], option=orjson.OPT_SORT_KEYS)
+        data = orjson.dumps([self.shards.fingerprint, sampling], option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numba import njit, uint64
 
+from beam_pipeline.kernels import kernel
 from training.keyed_random import next_below, next_uniform
 from training.row_layout import is_ipv6_at, rtt_code_at, second_at
 from training.tokenizer import (
@@ -123,7 +124,7 @@ def _tokens_at(raw, layout, src_is_ipv6, item):
     )
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def untimed_tokens_of(raw, layout, src_is_ipv6):
     """Returns how many tokens all measurements of a row take without timestamps."""
     tokens = 0
@@ -223,11 +224,12 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
 
 @njit
 def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed, window):
-    """Draws every stride-th measurement of a row from a random one on, in order of time (seed 001).
+    """Draws every stride-th measurement of a window of a row, in order of time (seed 001).
 
     The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
-    In PARTIAL mode ("mixed" in seed 001) each timestamp is kept with probability 1/2. A row that
-    is too short for `wanted` tokens gives all that it has.
+    The window surely fills it; what is drawn begins at the window's first measurement or ends at
+    its last, so that all of a row is reached. In PARTIAL mode ("mixed" in seed 001) each timestamp
+    is kept with probability 1/2. A row that is too short for `wanted` tokens gives all it has.
 
     Args:
       window: int64 [2], filled with the first measurement and the stride.
@@ -243,12 +245,16 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed
     while (1 << exponents) * enough <= num:
         exponents += 1
     stride = 1 << next_below(stream, exponents)
-    first = next_below(stream, max(1, num - (enough - 1) * stride))
-    window[0], window[1] = first, stride
+    reach = (min(num, enough) - 1) * stride
+    item = next_below(stream, num - reach)
+    is_backward = next_below(stream, 2) == 1
+    step = stride
+    if is_backward:
+        item += reach
+        step = -stride
     count = tokens = 0
     previous = np.int64(-1)
-    item = first
-    while tokens < wanted and item < num:
+    while tokens < wanted and 0 <= item < num:
         items[count] = item
         is_timed[count] = mode == FULL or (mode == PARTIAL and next_below(stream, 2) == 1)
         tokens += _tokens_at(raw, layout, src_is_ipv6, item)
@@ -256,10 +262,14 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed
             if previous < 0:
                 tokens += timestamp_tokens(TIMESTAMP_ABS)
             else:
-                tokens += _gap_tokens(raw, layout, previous, item)
+                tokens += _gap_tokens(raw, layout, min(previous, item), max(previous, item))
             previous = item
         count += 1
-        item += stride
+        item += step
+    if is_backward:
+        items[:count] = items[:count][::-1].copy()
+        is_timed[:count] = is_timed[:count][::-1].copy()
+    window[0], window[1] = items[0], stride
     return count
 
 

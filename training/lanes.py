@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, uint64
 
+from beam_pipeline.kernels import kernel
 from training.contexts import Drawing
 from training.keyed_random import combine, next_uniform, permuted
 
@@ -95,6 +96,7 @@ class Plan(NamedTuple):
 
 FOREVER = 1 << 62
 ALL_ROWS = 0
+LEAST_VISITS = 1e-3  # contexts an epoch of a lane that never ends
 
 
 @njit
@@ -103,7 +105,7 @@ def context_key(seed, epoch, identity, k):
     return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def context_keys(seed, epoch, identity, first_k, count):
     """Returns the keys of contexts first_k, first_k + 1, … of a row: uint64 [count]."""
     keys = np.empty(count, np.uint64)
@@ -138,7 +140,7 @@ def _contexts_of(plan, i, large, rounding):
     return np.int64(first - before), np.int64(max(0, end - first))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def shares_of(plan, large, epoch):
     """Returns how lanes share a large row: int64 [shares, 3] of lane here, first k, number."""
     begin = np.searchsorted(plan.visits_end, plan.visits[large], "right")
@@ -243,7 +245,8 @@ def settle_large(plan, i, cursor, unit):
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
-    until = cursor.large_epoch + 64  # a lane that finds nothing for that long will never
+    # A lane that finds nothing for that long will never.
+    until = cursor.large_epoch + 64 + np.int64(4 / LEAST_VISITS)
     while cursor.large_epoch < min(until, plan.num_epochs):
         if _large_unit(plan, i, cursor, unit):
             if not plan.is_bad[unit.row]:
@@ -290,7 +293,7 @@ def settle_small(plan, i, cursor):
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def list_small(plan, cursors, units, tokens, rows):
     """Lists the small rows that the next crops may need, by what the rows surely hold.
 
@@ -332,7 +335,7 @@ def list_small(plan, cursors, units, tokens, rows):
 # --- the next crop ------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def peek(plan, cursors, units):
     """Tells what each lane's next crop is made of; moves cursors only over what is bad.
 
@@ -364,7 +367,7 @@ def peek(plan, cursors, units):
             unit.kind = STUCK
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def step_large(cursors, units):
     """Moves the cursors of lanes whose crop is a context behind it."""
     for i in range(len(cursors)):

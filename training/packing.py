@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from beam_pipeline.kernels import kernel
 from training.contexts import draw_context, write_items
 from training.draws import draw_all, draw_mode
 from training.lanes import LARGE, SMALL, context_key, settle_small, small_at
@@ -102,11 +103,17 @@ def lay_down(layout, key, drawing, scratch):
 
 @njit
 def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
-    """Fills crop i with small rows from the cursor on and moves it behind them."""
+    """Fills crop i with small rows from the cursor on and moves it behind them.
+
+    Returns:
+      False if a row has no slot.
+    """
     crop_size = plan.drawing.num_tokens - 1
     at = segment = 0
     while at < crop_size and settle_small(plan, i, cursor):
         row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+        if len(row_bytes.slots) and row_bytes.slots[row] < 0:
+            return False
         layout = _layout_of(row_bytes, row)
         key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], 0)
         count = lay_down(layout, key, plan.drawing, scratch)
@@ -132,17 +139,23 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
             cursor.small_item = next_item
         if not plan.pack:
             break
+    return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pack_small(plan, cursors, units, row_bytes, crops, scratch):
-    """Fills the crops of lanes that go on with small rows, and moves their cursors."""
+    """Fills the crops of lanes that go on with small rows, and moves their cursors.
+
+    Returns:
+      False if the slots lack a row that is needed; the crops are then of no use.
+    """
     for i in range(len(cursors)):
-        if units[i].kind == SMALL:
-            _pack_one(plan, i, cursors[i], row_bytes, crops, scratch)
+        if units[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
+            return False
+    return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def draw_large(plan, units, row_bytes, crops, scratch):
     """Fills the crops of lanes that go on with a context, drawing it from the row's bytes."""
     for i in range(len(units)):
@@ -156,7 +169,7 @@ def draw_large(plan, units, row_bytes, crops, scratch):
         _put_segment(crops, i, 0, 1, scratch.tokens, num)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_contexts(contexts, facts, cells, crops):
     """Fills crop i with contexts[cells[i]], where that is not negative."""
     for i in range(len(cells)):
@@ -164,7 +177,7 @@ def put_contexts(contexts, facts, cells, crops):
             _put_segment(crops, i, 0, 1, contexts[cells[i]], facts[cells[i]].num_tokens)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def pad_small(raw, layout, src, key, drawing, scratch, crops):
     """Writes a small row alone, as many crops as it takes; returns their number."""
     count = lay_down(layout, key, drawing, scratch)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.kernels import kernel
 from training.contexts import Drawing
 from training.draws import draw_mode, draw_untimed_share
 from training.keyed_random import key_of
-from training.lanes import ALL_ROWS, FOREVER, Plan, context_key, visits_rounding
+from training.lanes import ALL_ROWS, FOREVER, LEAST_VISITS, Plan, context_key, visits_rounding
 from training.row_table import RowTable
 from training.tokenizer import (
     ABS_TOKENS,
@@ -86,8 +86,8 @@ def _deal(rows: RowTable, sampling: Sampling) -> _Lanes:
     # With timestamps tokens are about a third more, of any row.
     ends = np.cumsum(tokens[small_rows])
     total = int(ends[-1]) if len(ends) else 0
-    small_bounds = np.searchsorted(ends, total * np.arange(num_lanes + 1) / num_lanes, "left")
-    small_bounds[-1] = len(small_rows)
+    middles = ends - tokens[small_rows] / 2
+    small_bounds = np.searchsorted(middles, total * np.arange(num_lanes + 1) / num_lanes)
     return _Lanes(
         large_rows, visits.astype(float), visits_bounds.astype(float), small_rows, small_bounds
     )
@@ -193,7 +193,15 @@ def plan_host(rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: in
 def _check_lanes(lanes: _Lanes, sampling: Sampling) -> None:
     if sampling.num_epochs is not None:
         return  # a lane without rows then gives empty examples
-    has_none = (np.diff(lanes.visits_bounds) <= 0) & (np.diff(lanes.small_bounds) == 0)
+    visits = np.diff(lanes.visits_bounds)
+    is_light = (visits < LEAST_VISITS) & (visits > 0)
+    if is_light.any():
+        example = int(np.argmax(is_light))
+        raise UsageError(
+            f"example {example} of the batch has rows of little weight only, {visits[example]:.1e} "
+            "contexts an epoch: use a smaller batch_size, or weights nearer to each other"
+        )
+    has_none = (visits <= 0) & (np.diff(lanes.small_bounds) == 0)
     if has_none.any():
         raise UsageError(
             f"batch_size is {sampling.batch_size}, but the data has only "
@@ -265,12 +273,12 @@ def _least_per_crop(rows: RowTable, sampling: Sampling) -> int:
     return sampling.crop_size - (largest - 1) - _RESTART_TOKENS
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _most_positions(seed, epoch, identity, n_measurements, untimed_tokens, span, drawing):
     """Bounds the positions of each small row in an epoch: int64 [rows].
 
-    Of its timestamps only how many there are is known; at most one of `span` / 256 seconds can be
-    256 seconds or more after the one before.
+    Of its timestamps only how many there are is known; of `span` seconds at most span / 256 can
+    be 256 seconds or more after the one before, and so with the differences beyond 32 bits.
     """
     positions = np.empty(len(identity), np.int64)
     stream = np.empty(1, np.uint64)
@@ -281,8 +289,10 @@ def _most_positions(seed, epoch, identity, n_measurements, untimed_tokens, span,
         num_timed = num - np.int64(num * draw_untimed_share(stream, mode))
         tokens = untimed_tokens[row]
         if num_timed > 0:
-            num_long = min(num_timed - 1, span[row] // 256)
-            tokens += ABS_TOKENS + num_long * DELTA4_TOKENS
-            tokens += (num_timed - 1 - num_long) * DELTA1_TOKENS
+            num_long = min(num_timed - 1, span[row] >> 8)
+            num_longest = min(num_timed - 1, span[row] >> 32)
+            tokens += ABS_TOKENS + (num_timed - 1) * DELTA1_TOKENS
+            tokens += num_long * (DELTA4_TOKENS - DELTA1_TOKENS)
+            tokens += num_longest * (ABS_TOKENS - DELTA4_TOKENS)
         positions[row] = tokens - 1
     return positions

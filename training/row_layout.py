@@ -16,6 +16,7 @@ from numba import njit, uint8, uint16, uint32, uint64
 
 from beam_pipeline import row_codec
 from beam_pipeline.addresses import parse_ipv4_text, parse_ipv6_text
+from beam_pipeline.kernels import kernel
 from beam_pipeline.rtt import rtt_code
 
 COMPACT, ARROW = 0, 1
@@ -101,22 +102,42 @@ def _locate_own(record: bytes) -> Located | None:
 
 def _locate_any(record: bytes) -> Located:
     row = row_codec.decode_record(record)
-    raw, layout = with_ranks(row_codec.encode_compact(row.run))
+    raw, layout = to_compact(row.run)
     if layout[1] != row.n_measurements:
         raise ValueError(f"{layout[1]} measurements where n_measurements is {row.n_measurements}")
     return Located(row.src_id, row.row_index, row.n_measurements, raw, layout)
+
+
+def to_compact(run: np.ndarray) -> tuple[bytes, tuple[int, ...]]:
+    """Returns a run as compact measurements with their ranks, and their layout.
+
+    Raises:
+      ValueError: it is empty, not in order, or compact measurements cannot hold its times.
+    """
+    seconds = run["event_time"] // _US_PER_SECOND
+    if len(run) == 0:
+        raise ValueError("it holds no measurement")
+    if seconds[0] < 0 or (seconds[1:] < seconds[:-1]).any():
+        raise ValueError("its times are not in order, or before 1970")
+    span = int(seconds[-1] - seconds[0])
+    if span > row_codec.COMPACT_MAX_SPAN_SECONDS:
+        raise ValueError(
+            f"it spans {span} s, compact measurements {row_codec.COMPACT_MAX_SPAN_SECONDS} s"
+        )
+    return with_ranks(row_codec.encode_compact(run))
 
 
 def _compact_layout(raw: bytes, start: int, num_bytes: int) -> tuple[int, ...] | None:
     if num_bytes < row_codec.COMPACT_HEADER.size:
         return None
     _, num, num_ipv6, first_second = row_codec.COMPACT_HEADER.unpack_from(raw, start)
+    if not num_ipv6 <= num or num == 0 or first_second > row_codec.MAX_FIRST_SECOND:
+        return None
     layout = compact_layout(start, num, num_ipv6, first_second)
-    is_right = num_ipv6 <= num and layout[7] + 16 * num_ipv6 == start + num_bytes
-    return layout if is_right else None
+    return layout if layout[7] + 16 * num_ipv6 == start + num_bytes else None
 
 
-@njit(cache=True)
+@kernel
 def compact_layout(start, num, num_ipv6, first_second):
     """Returns the layout of compact measurements from `start` on, followed by their ranks."""
     times = start + _HEADER_BYTES
@@ -150,7 +171,7 @@ def _arrow_layout(raw: bytes, start: int, num_bytes: int) -> tuple[int, ...] | N
     times = start + _ARROW_BODY
     offsets = times + 8 * num
     text = offsets + _padded(4 * (num + 1))
-    if num < 0 or text > start + num_bytes:
+    if num <= 0 or text > start + num_bytes or _INT64.unpack_from(raw, times)[0] < 0:
         return None
     zero, text_bytes = (_INT32.unpack_from(raw, offsets + 4 * i)[0] for i in (0, num))
     families = text + _padded(text_bytes)
@@ -174,8 +195,10 @@ def with_ranks(compact: bytes) -> tuple[bytes, tuple[int, ...]]:
     _, num, num_ipv6, *_, families, _ = found
     if not 0 < num_ipv6 < num:
         return compact, found
-    ranks = ranks_of(np.frombuffer(compact, np.uint8, (num + 7) // 8, families), num)
-    return compact + ranks.tobytes(), found
+    family_bits = np.frombuffer(compact, np.uint8, (num + 7) // 8, families)
+    if np.unpackbits(family_bits, count=num, bitorder="little").sum() != num_ipv6:
+        raise ValueError("the families of compact measurements contradict their header")
+    return compact + ranks_of(family_bits, num).tobytes(), found
 
 
 def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:

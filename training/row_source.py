@@ -17,10 +17,10 @@ from typing import Any, overload
 import numpy as np
 import pyarrow as pa
 from array_record.python.array_record_module import ArrayRecordReader
-from numba import njit
 
 from beam_pipeline import addresses, row_codec
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
 from beam_pipeline.rtt import decode_rtt
 from beam_pipeline.storage import file_infos, prepare_native_reader
 from training.row_layout import ARROW, LAYOUT, Located, dst_at, locate
@@ -175,7 +175,7 @@ def _datetime(time_us: int) -> datetime:
     return datetime(1970, 1, 1) + timedelta(microseconds=time_us)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _read_dst(raw, layout, i):
     return dst_at(raw, layout, i)
 
@@ -294,8 +294,7 @@ class ProbeRowDataSource:
 
     def __repr__(self) -> str:
         shards = self._reader.shards
-        checksum = shards.dataset.manifest.splits[shards.split].index_crc32c
         return (
             f"ProbeRowDataSource(split={shards.split}, shards={len(shards.chosen)}, "
-            f"rows={len(self)}, rows.parquet={checksum})"
+            f"rows={len(self)}, fingerprint={shards.fingerprint})"
         )

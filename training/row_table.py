@@ -5,10 +5,13 @@ memory a row.
 """
 
 import fnmatch
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numba import njit
@@ -16,6 +19,7 @@ from numba import njit
 from beam_pipeline import addresses
 from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
 from beam_pipeline.manifest import INDEX_NAME, SPLITS, Dataset, Shard, open_dataset
 from beam_pipeline.storage import read_file
 from training.keyed_random import combine
@@ -89,6 +93,14 @@ class ShardSet:
         """Returns where a shard is, by its number."""
         return self.dataset.file(self.shards[shard].path)
 
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same rows, wherever they are: of the checksums of their files."""
+        index = self.dataset.manifest.splits[self.split].index_crc32c
+        shards = [(number, self.shards[number].crc32c) for number in self.chosen]
+        data = orjson.dumps([self.split, index, shards])
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
 
 def find_shards(files: str | Sequence[str]) -> ShardSet:
     """Finds the shards that `files` means, in one split of one finished dataset.
@@ -106,7 +118,7 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
     dataset = open_dataset(patterns[0])
     chosen: set[tuple[str, int]] = set()
     for pattern in patterns:
-        found = _match(dataset, pattern.rstrip("/"))
+        found = _match(dataset, pattern)
         if not found:
             names = f"{dataset.path}/train and {dataset.path}/test"
             raise ProbelineError(f"{pattern} names no shard of {dataset.path}: it has {names}")
@@ -122,14 +134,20 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
 
 def _match(dataset: Dataset, pattern: str) -> set[tuple[str, int]]:
     """Returns (split, number of the shard) of all that a path or glob means."""
-    if pattern == dataset.path:
-        pattern = dataset.file("train")
+    pattern = _plain(pattern)
+    if pattern == _plain(dataset.path):
+        pattern = _plain(dataset.file("train"))
     return {
         (split, number)
         for split in SPLITS
         for number, shard in enumerate(dataset.manifest.splits[split].shards)
-        if pattern == dataset.file(split) or fnmatch.fnmatchcase(dataset.file(shard.path), pattern)
+        if pattern == _plain(dataset.file(split))
+        or fnmatch.fnmatchcase(_plain(dataset.file(shard.path)), pattern)
     }
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.normpath(path)
 
 
 def load_rows(shards: ShardSet) -> RowTable:
@@ -170,7 +188,7 @@ def _to_columns(table: pa.Table) -> RowTable:
     return RowTable(**columns, **seconds, **source, identity=identity)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _identities(src_id, row_index):
     keys = np.empty(len(src_id), np.uint64)
     for row in range(len(src_id)):

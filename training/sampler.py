@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline import addresses
-from beam_pipeline.errors import ProbelineError
-from training.contexts import CONTEXT_FACTS, Drawing, draw_contexts, new_scratch
+from beam_pipeline.errors import ProbelineError, UsageError
+from training.contexts import CONTEXT_FACTS, LEAST_CROP, Drawing, draw_contexts, new_scratch
 from training.draws import MODE_NAMES, untimed_tokens_of
 from training.keyed_random import key_of
 from training.lanes import context_keys
 from training.packing import new_crops, pad_small, put_contexts, to_batch
+from training.tokenizer import ABS_TOKENS, MAX_MEASUREMENT_TOKENS
 
 Example = dict[str, np.ndarray]
 
@@ -53,9 +54,9 @@ class _Sampler(grain.transforms.RandomMap):
     """What both samplers share; `drawing` says which of them it is."""
 
     def __init__(self, drawing: Drawing, seed: int | None):
-        if drawing.num_tokens < 2:
-            raise ProbelineError(f"crop_size is {drawing.num_tokens - 1}: it must be 1 or more")
         self.crop_size = drawing.num_tokens - 1
+        if self.crop_size < LEAST_CROP:
+            raise UsageError(f"crop_size is {self.crop_size}: it must be {LEAST_CROP} or more")
         self.seed = seed or 0
         self._drawing = drawing
 
@@ -152,7 +153,10 @@ class ProbeRowSampler(_Sampler):
             return
         measurements = row["measurements"]
         identity = key_of(row["src_id"], row["row_index"])
-        crops = new_crops(2 + len(measurements) // 2, self.crop_size)
+        # A crop loses less than one measurement, and what a new absolute time costs.
+        tokens = len(measurements) * MAX_MEASUREMENT_TOKENS
+        least = self.crop_size - MAX_MEASUREMENT_TOKENS - ABS_TOKENS
+        crops = new_crops(tokens // least + 1, self.crop_size)
         num_crops = pad_small(
             measurements.raw,
             measurements.layout,
@@ -164,7 +168,7 @@ class ProbeRowSampler(_Sampler):
         )
         batch = to_batch(crops)
         for number in range(num_crops):
-            yield {name: values[number] for name, values in batch.items()}
+            yield {name: values[number].copy() for name, values in batch.items()}
 
 
 class ProbeWindowSampler(_Sampler):

@@ -12,8 +12,8 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from beam_pipeline.kernels import kernel
 from training.contexts import CONTEXT_FACTS, draw_contexts, new_scratch
 from training.lanes import LARGE, SMALL, UNIT, Plan, context_keys, list_small, shares_of
 from training.packing import Crops, RowBytes, pack_small, put_contexts
@@ -111,7 +111,9 @@ class ShardStore:
         put_contexts(self._pool.tokens, self._pool.facts, cells, crops)
         self._pool.give_back(cells[cells >= 0].tolist())
         if (units["kind"] == SMALL).any():
-            pack_small(self._plan, cursors, units, self._arena.row_bytes, crops, self._scratch)
+            row_bytes = self._arena.row_bytes
+            if not pack_small(self._plan, cursors, units, row_bytes, crops, self._scratch):
+                raise AssertionError("list_small left out a row that pack_small needs")
 
     def _note(self, row: int, error: BadRowError) -> None:
         if not self._skip_bad_rows:
@@ -197,7 +199,7 @@ def _most_ranks(num_measurements: int) -> int:
     return int(ranks_bytes(np.array([num_measurements]), np.array([1]))[0])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _is_readable(raw, layout):
     """Tells whether every destination of a row can be read."""
     num_damaged = 0

@@ -14,7 +14,7 @@ tokens; the sampler's kernels call it, too.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ import pyarrow as pa
 from numba import njit, uint64
 
 from beam_pipeline import addresses
+from beam_pipeline.kernels import kernel
 from beam_pipeline.rtt import FAILED_RTT, decode_rtt, encode_rtt
 
 MEASUREMENT_START = 0
@@ -39,18 +40,18 @@ ROLE_NAMES = (
     *("TIMESTAMP_ABS", "TIMESTAMP_DELTA1", "TIMESTAMP_DELTA4"),
     *("RTT_START", "THROUGHPUT_START", "FAILED"),
 )
-# How many bytes follow a role; MEASUREMENT_START opens a measurement and THROUGHPUT_START is not
-# in use.
-_NUM_BYTES = {
-    SRC_IPV4: 4,
-    SRC_IPV6: 16,
-    DST_IPV4: 4,
-    DST_IPV6: 16,
-    TIMESTAMP_ABS: 8,
-    TIMESTAMP_DELTA1: 1,
-    TIMESTAMP_DELTA4: 4,
-    RTT_START: 2,
-    FAILED: 0,
+# What a role tells, and how many bytes follow it; MEASUREMENT_START opens a measurement and
+# THROUGHPUT_START is not in use.
+_FIELDS = {
+    SRC_IPV4: ("src_addr", 4),
+    SRC_IPV6: ("src_addr", 16),
+    DST_IPV4: ("dst_addr", 4),
+    DST_IPV6: ("dst_addr", 16),
+    TIMESTAMP_ABS: ("event_time", 8),
+    TIMESTAMP_DELTA1: ("event_time", 1),
+    TIMESTAMP_DELTA4: ("event_time", 4),
+    RTT_START: ("rtt_ms", 2),
+    FAILED: ("rtt_ms", 0),
 }
 
 NO_TIMESTAMP = 0  # in place of one of the three timestamp roles
@@ -146,7 +147,7 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode_all(tokens, src, hi, lo, is_ipv6, rtt_codes, seconds, is_timed, orders):
     at = 0
     previous = np.int64(-1)
@@ -179,7 +180,7 @@ def encode(
       int32 [number of tokens].
 
     Raises:
-      ValueError: an address is none, or an order does not suit `is_timed`.
+      ValueError: an address is none, or the choices do not suit each other or the measurements.
     """
     num = measurements.num_rows
     hi, lo, families = addresses.parse(measurements.column("dst_addr"))
@@ -188,11 +189,18 @@ def encode(
         if (wrong := np.flatnonzero((family != 4) & (family != 6))).size:
             raise ValueError(f"{texts[int(wrong[0])]} is not an IP address")
     timed = np.ones(num, bool) if is_timed is None else np.asarray(is_timed, bool)
-    if orders is None:
-        orders = np.where(timed, NUM_ORDERS, 0)
-    if np.any((np.asarray(orders) >= NUM_ORDERS) != timed):
+    chosen = np.where(timed, NUM_ORDERS, 0) if orders is None else np.asarray(orders, np.int64)
+    if not timed.shape == chosen.shape == (num,):
         raise ValueError(
-            "orders below 6 are for measurements without a time, others for timed ones"
+            f"is_timed has shape {timed.shape}, orders {chosen.shape}: give one of each for every "
+            f"one of the {num} measurements"
+        )
+    least = np.where(timed, NUM_ORDERS, 0)
+    most = np.where(timed, len(FIELD_ORDERS), NUM_ORDERS)
+    if ((chosen < least) | (chosen >= most)).any():
+        raise ValueError(
+            f"orders below {NUM_ORDERS} are for measurements without a time, those below "
+            f"{len(FIELD_ORDERS)} for timed ones"
         )
     tokens = np.empty(num * MAX_MEASUREMENT_TOKENS, np.int32)
     length = _encode_all(
@@ -204,7 +212,7 @@ def encode(
         encode_rtt(measurements.column("rtt").to_numpy()),
         measurements.column("event_time").cast(pa.int64()).to_numpy() // 1_000_000,
         timed,
-        np.asarray(orders, np.int64),
+        chosen,
     )
     return tokens[:length]
 
@@ -258,49 +266,41 @@ def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
 def _decode_one(values: list[int], start: int, end: int, previous: int | None) -> Measurement:
     found: dict[str, object] = {}
     roles: list[int] = []
-    for role, content in _fields(values, start + 1, end):
-        if content is None:  # the context ends within it
-            return Measurement(**found, roles=tuple(roles), is_whole=False)  # type: ignore[arg-type]
-        name, value = _meaning(role, content, previous)
+    at, is_cut = start + 1, False
+    while at < end:
+        role = values[at]
+        if role not in _FIELDS:
+            raise ValueError(f"token {at} is {role}, not the role of a field")
+        name, num_bytes = _FIELDS[role]
+        content = values[at + 1 : min(end, at + 1 + num_bytes)]
+        if any(not FIRST_BYTE <= token < VOCABULARY_SIZE for token in content):
+            raise ValueError(
+                f"a byte of {ROLE_NAMES[role]} before token {at + 1 + len(content)} is no byte"
+            )
         if name in found:
             raise ValueError(f"the measurement at token {start} tells its {name} twice")
-        found[name] = value
+        if role in (TIMESTAMP_DELTA1, TIMESTAMP_DELTA4) and previous is None:
+            raise ValueError(f"token {at}: {ROLE_NAMES[role]} without a timestamp before it")
+        at += 1 + num_bytes
+        if at > end:
+            is_cut = True
+            break
+        found[name] = _meaning(role, bytes(token - FIRST_BYTE for token in content), previous)
         roles.append(role)
-    is_whole = {"src_addr", "dst_addr", "rtt_ms"} <= found.keys()
+    is_whole = not is_cut and {"src_addr", "dst_addr", "rtt_ms"} <= found.keys()
     return Measurement(**found, roles=tuple(roles), is_whole=is_whole)  # type: ignore[arg-type]
 
 
-def _fields(values: list[int], at: int, end: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yields (role, bytes) of the fields in values[at:end], None for bytes that are cut off."""
-    while at < end:
-        role = values[at]
-        if role not in _NUM_BYTES:
-            raise ValueError(f"token {at} is {role}, not the role of a field")
-        content = values[at + 1 : at + 1 + _NUM_BYTES[role]]
-        at += 1 + _NUM_BYTES[role]
-        if at > end:
-            if end < len(values):
-                raise ValueError(f"token {end} begins a measurement within a field")
-            yield role, None
-            return
-        if any(not FIRST_BYTE <= token < VOCABULARY_SIZE for token in content):
-            raise ValueError(f"a byte of {ROLE_NAMES[role]} before token {at} is no byte")
-        yield role, bytes(token - FIRST_BYTE for token in content)
-
-
-def _meaning(role: int, content: bytes, previous: int | None) -> tuple[str, object]:
+def _meaning(role: int, content: bytes, previous: int | None) -> object:
     number = int.from_bytes(content, "big")
     if role in (SRC_IPV4, SRC_IPV6, DST_IPV4, DST_IPV6):
-        name = "src_addr" if role in (SRC_IPV4, SRC_IPV6) else "dst_addr"
         address = number if len(content) == 16 else number | addresses.MAPPED_IPV4
         halves = np.array([address >> 64, address & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
-        return name, addresses.format_any(halves[:1], halves[1:])[0].as_py()
+        return addresses.format_any(halves[:1], halves[1:])[0].as_py()
     if role == RTT_START:
-        return "rtt_ms", float(decode_rtt(np.array([number], np.uint16))[0])
+        if number == FAILED_RTT:
+            raise ValueError("RTT_START with the two bytes that are kept for FAILED, token 10")
+        return float(decode_rtt(np.array([number], np.uint16))[0])
     if role == FAILED:
-        return "rtt_ms", -1.0
-    if role == TIMESTAMP_ABS:
-        return "event_time", number
-    if previous is None:
-        raise ValueError(f"{ROLE_NAMES[role]} without a timestamp before it")
-    return "event_time", previous + number
+        return -1.0
+    return number if role == TIMESTAMP_ABS else (previous or 0) + number

@@ -12,8 +12,8 @@ import numpy as np
 
 from beam_pipeline import row_codec
 from beam_pipeline.errors import ProbelineError
-from training.padding_figures import LEAST_OF_A_SMALL_ROW, SMALL, Figures
-from training.padding_summary import (
+from training.padding.figures import LEAST_OF_A_SMALL_ROW, SMALL, Figures
+from training.padding.summary import (
     CONTEXTS_PER_MEASUREMENTS,
     LEAST_OF_A_CONTEXT,
     MODE_SHARES,

@@ -1,7 +1,7 @@
 """What is measured of the rows of a dataset in training: columns of numbers, see `Figures`.
 
-A line is a row, a context or an example that was looked at. `padding_measuring` fills them,
-`padding_summary` makes means and shares of them, for people and for checks.
+A line is a row, a context or an example that was looked at. `measuring` fills them,
+`summary` makes means and shares of them, for people and for checks.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.manifest import Dataset
-from training.example_checks import Tally
+from training.padding.example_faults import Tally
 from training.row_table import RowTable, ShardSet
 
 FAMILIES = ("IPv4", "IPv6", "both")

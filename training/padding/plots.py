@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # draws with Agg, without pyplot's state
 
 from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
-from training.padding_figures import FAMILIES, SIZE_NAMES, SMALL, Figures
-from training.padding_summary import Line, expected_contexts, mean_padding, untimed_shares
-from training.padding_tables import span_text
+from training.padding.figures import FAMILIES, SIZE_NAMES, SMALL, Figures
+from training.padding.summary import Line, expected_contexts, mean_padding, untimed_shares
+from training.padding.tables import span_text
 
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 _SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
-from training.padding_figures import (
+from training.padding.figures import (
     FAMILIES,
     LEAST_OF_A_SMALL_ROW,
     SIZE_NAMES,

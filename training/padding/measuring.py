@@ -15,7 +15,7 @@ from beam_pipeline import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.dataset import BatchDataset, DataConfig
 from training.draws import MODE_NAMES
-from training.example_checks import (
+from training.padding.example_faults import (
     Batch,
     context_fault,
     decoded,
@@ -26,7 +26,7 @@ from training.example_checks import (
     time_fault,
     whole_measurements,
 )
-from training.padding_figures import (
+from training.padding.figures import (
     CONTEXT,
     EXAMPLE,
     FAMILIES,

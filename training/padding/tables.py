@@ -1,4 +1,4 @@
-"""Prints what `padding_summary` says, and the checklist, as tables for a terminal."""
+"""Prints what `summary` says, and the checklist, as tables for a terminal."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from training.padding_checks import FAIL, PASS, Check
-from training.padding_figures import Figures
-from training.padding_summary import SPAN_BANDS, Line, percent
+from training.padding.checklist import FAIL, PASS, Check
+from training.padding.figures import Figures
+from training.padding.summary import SPAN_BANDS, Line, percent
 
 _STYLES = {PASS: "green", FAIL: "bold red"}
 

@@ -1,0 +1,100 @@
+"""`kernel`: compile with numba, and keep what was compiled for the next process.
+
+numba's own cache goes wrong in three ways, each of which ends in wrong results or a crash:
+
+  - A kernel is compiled anew when its own file changes, but not when another file does, with a
+    function that it calls. Here the key of what is kept covers all that a kernel calls.
+  - A compiled function's name has a number in it that every process counts from 1, and stands for
+    a structured dtype by such a number, too. Functions from two processes can have one name, and
+    the linker then takes the first for both. Here every process counts from somewhere else.
+  - Two processes that compile at once may write to one file. Here each kernel and signature has
+    a file of its own.
+"""
+
+import hashlib
+import itertools
+import os
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core.bytecode import FunctionIdentity
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compiles a function when it is first called; it runs without the interpreter's lock."""
+    dispatcher = njit(nogil=True)(function)
+    dispatcher._cache = _Cache(function)
+    return dispatcher
+
+
+def _count_from_anywhere() -> None:
+    FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6)))
+
+
+_count_from_anywhere()
+os.register_at_fork(after_in_child=_count_from_anywhere)
+
+
+class _Cache(FunctionCache):
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        return (*super()._index_key(sig, codegen), digest_of(self._py_func))
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        key = repr(self._index_key(sig, data.codegen)).encode()
+        name = hashlib.blake2b(key, digest_size=8).hexdigest()
+        self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{name}.{{number:d}}.nbc"
+        super().save_overload(sig, data)
+
+
+def digest_of(function: Callable[..., Any]) -> str:
+    """Returns a digest of a function's code, of all compiled code that it calls, and constants."""
+    digest = hashlib.blake2b(digest_size=16)
+    seen: set[Callable[..., Any]] = set()
+    todo = [function]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for code in _codes(current.__code__):
+            digest.update(code.co_code)
+            digest.update(repr([value for value in code.co_consts if _is_plain(value)]).encode())
+            for name, value in _globals_of(current, code):
+                if isinstance(value, Dispatcher):
+                    todo.append(value.py_func)
+                elif isinstance(value, np.ndarray):
+                    digest.update(f"{name}={value.dtype}{value.shape};".encode())
+                    digest.update(value.tobytes())
+                elif _is_plain(value):
+                    digest.update(f"{name}={value!r};".encode())
+    return digest.hexdigest()
+
+
+def _globals_of(function: Callable[..., Any], code: types.CodeType) -> Iterator[tuple[str, object]]:
+    """Yields what a function's code may mean by its names: globals, attributes of modules."""
+    namespaces = [function.__globals__]
+    for name in code.co_names:
+        if isinstance(value := function.__globals__.get(name), types.ModuleType):
+            namespaces.append(vars(value))
+    for name in code.co_names:
+        for namespace in namespaces:
+            if name in namespace:
+                yield name, namespace[name]
+
+
+def _codes(code: types.CodeType) -> list[types.CodeType]:
+    """Returns a function's code and that of the functions within it."""
+    inner = [value for value in code.co_consts if isinstance(value, types.CodeType)]
+    return [code, *(part for each in inner for part in _codes(each))]
+
+
+def _is_plain(value: object) -> bool:
+    """Tells whether `repr` says all of a value."""
+    if isinstance(value, tuple):
+        return all(_is_plain(part) for part in value)
+    return isinstance(value, (int, float, str, bytes, np.generic, np.dtype))
