@@ -22,7 +22,7 @@ setup(
         "apache-beam>=2.77,<3",  # the pipeline
         "array-record>=0.8.1,<0.9",  # the shards
         "google-crc32c>=1.5,<2",  # the checksum that GCS keeps of every object
-        "numba>=0.68,<0.69",  # the kernels; beam_pipeline.kernels mends its cache, version by version
+        "numba>=0.68,<0.69",  # the kernels; its cache is mended in beam_pipeline.kernels
         "numpy>=2,<3",
         "orjson>=3.10,<4",  # RIPE Atlas results, the manifest
         "pyarrow>=18,<27",  # Parquet, the bytes of a row

@@ -64,12 +64,23 @@ all_variants = pytest.mark.parametrize("variant", VARIANTS)
 FEEDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "threads": {"num_threads": 4},
+    "cache": {"cache_dir": "cache"},
+    "cache and threads": {"cache_dir": "cache", "num_threads": 4},
 }
 FEEDS_OF_WORKERS: dict[str, dict[str, Any]] = {
     "a worker": {"num_workers": 1},
     "two workers": {"num_workers": 2},
     "two workers with threads": {"num_workers": 2, "num_threads": 4},
+    "two workers and a cache": {"num_workers": 2, "cache_dir": "cache"},
 }
+
+
+def feed_of(dataset: Path, feed: str) -> dict[str, Any]:
+    """Returns the options of a feed; its cache lies beside the dataset."""
+    options = (FEEDS | FEEDS_OF_WORKERS)[feed]
+    if "cache_dir" in options:
+        options = options | {"cache_dir": str(dataset.parent / options["cache_dir"])}
+    return options
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +128,8 @@ def refusal_of(call: Callable[[], object], *parts: str, kind: type = ProbelineEr
 def test_the_global_batches_are_the_same(
     mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int, encoding: Encoding
 ) -> None:
-    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant], **FEEDS[feed]}
+    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
+    config |= feed_of(mixed[encoding], feed)
     found = global_batches(mixed[encoding], host_count, 25, **config)
     assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
 
@@ -128,12 +140,14 @@ def test_the_global_batches_are_the_same(
         ("packed", "two workers", 1),
         ("narrow windows", "two workers with threads", 1),
         ("windows", "a worker", 2),
+        ("packed", "two workers and a cache", 1),
     ],
 )
 def test_workers_give_the_same_batches(
     mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int
 ) -> None:
-    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant], **FEEDS_OF_WORKERS[feed]}
+    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
+    config |= feed_of(mixed["compact"], feed)
     found = global_batches(mixed["compact"], host_count, 25, **config)
     assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
 
@@ -156,8 +170,8 @@ def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: dict[Encoding, 
 
 
 def test_a_batch_that_was_given_is_not_written_to_again(mixed: dict[Encoding, Path]) -> None:
-    for feed in FEEDS.values():
-        iterator = open_iterator(mixed["arrow"], **feed)
+    for feed in FEEDS:
+        iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
         batches = [next(iterator) for _ in range(25)]
         assert is_same(batches, expected_batches(mixed["arrow"], "packed", 25))
         iterator.close()
@@ -165,13 +179,13 @@ def test_a_batch_that_was_given_is_not_written_to_again(mixed: dict[Encoding, Pa
 
 @pytest.mark.parametrize("feed", FEEDS)
 def test_a_closed_iterator_gives_nothing(mixed: dict[Encoding, Path], feed: str) -> None:
-    iterator = open_iterator(mixed["arrow"], **FEEDS[feed])
+    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
     next(iterator)
     iterator.close()
     iterator.close()
     with pytest.raises(ValueError, match="closed"):
         next(iterator)
-    open_iterator(mixed["arrow"], **FEEDS[feed]).close()
+    open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)).close()
 
 
 def test_the_dataset_is_one_of_grain(mixed: dict[Encoding, Path]) -> None:
@@ -192,7 +206,7 @@ RESUMED: dict[str, dict[str, Any]] = {
     "windows": {"sampler": "windows", "num_epochs": 3, "weights": "measurements"},
     "tiny lanes": {"batch_size": 40},
 }
-_LAST = 45
+_LAST = 50
 
 
 @functools.cache
@@ -227,7 +241,7 @@ def test_a_resumed_iterator_goes_on_where_it_was(
     step = min(step, len(batches))
     if encoding == "compact":  # the state is of the data; take that dataset's own
         _, states = trace(mixed["compact"], kind)
-    iterator = open_iterator(mixed[encoding], **RESUMED[kind], **FEEDS[feed])
+    iterator = open_iterator(mixed[encoding], **RESUMED[kind], **feed_of(mixed[encoding], feed))
     for _ in range(used or 0):
         next(iterator, None)
     iterator.set_state(states[step])
@@ -460,14 +474,14 @@ def test_grain_s_handler_saves_and_restores(
     mixed: dict[Encoding, Path], tmp_path: Path, feed: str
 ) -> None:
     handler = grain.checkpoint.CheckpointHandler()
-    iterator = open_iterator(mixed["arrow"], **FEEDS[feed])
+    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
     expected = expected_batches(mixed["arrow"], "packed", 25)
     for _ in range(6):
         next(iterator)
     handler.save(epath.Path(tmp_path), iterator)
     assert [path.name for path in tmp_path.iterdir()] == ["process_0-of-1.json"]
     assert is_same([next(iterator)], expected[6:7])
-    for target in (open_iterator(mixed["arrow"], **FEEDS[feed]), iterator):
+    for target in (open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)), iterator):
         restored = handler.restore(epath.Path(tmp_path), target)
         assert is_same([next(restored) for _ in range(5)], expected[6:11])
         restored.close()
@@ -532,8 +546,8 @@ def test_a_bad_row_ends_the_run_with_its_name(
     spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]],
 ) -> None:
     dataset, bad, _ = spoilt
-    for feed in FEEDS.values():
-        config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, **feed}
+    for feed in FEEDS:
+        config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, **feed_of(dataset, feed)}
         line = refusal_of(lambda: host_batches(dataset, **config), "on_bad_row=skip")  # noqa: B023
         found = re.match(r"(.*) record (\d+): ", line)
         assert found
@@ -567,7 +581,7 @@ def test_batches_without_bad_rows_do_not_depend_on_hosts(
     config = {"batch_size": 8, "crop_size": CROP, "on_bad_row": "skip", **VARIANTS[variant]}
     alone = host_batches(dataset, 25, **config)
     for host_count in (2, 8):
-        found = global_batches(dataset, host_count, 25, **config, **FEEDS[feed])
+        found = global_batches(dataset, host_count, 25, **config, **feed_of(dataset, feed))
         assert is_same(found, alone)
 
 
@@ -581,7 +595,8 @@ def test_bad_rows_are_logged_and_counted(
             iterator = open_iterator(dataset, batch_size=1, num_epochs=2, on_bad_row="skip", **feed)
             assert len(list(iterator)) > 20
         messages = [record.getMessage() for record in caplog.records if record.name == "training"]
-        assert len(messages) == len(bad) == iterator.get_state()["skipped_rows"]
+        assert len(messages) == len(bad)
+        assert {tuple(row) for row in iterator.get_state()["skipped_rows"]} == bad
         paths = shard_paths(dataset)
         for shard, position in bad:
             assert any(f"{paths[shard]} record {position}: " in message for message in messages)
@@ -797,13 +812,15 @@ def test_files_are_asked_for_when_the_dataset_is_built(
 # --- gs:// ----------------------------------------------------------------------------------------
 
 
-def test_batches_from_gs_are_those_from_disk(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
+def test_batches_from_gs_are_those_from_disk(
+    mixed: dict[Encoding, Path], gcs: Gcs, tmp_path: Path
+) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(mixed["compact"], f"{bucket}/rows")
     expected = expected_batches(mixed["arrow"], "packed", 25)
     for files in (f"{bucket}/rows", f"{bucket}/rows/train/*.arrayrecord"):
-        for feed in FEEDS.values():
-            iterator = open_iterator(files, **feed)
+        for feed in FEEDS:
+            iterator = open_iterator(files, **feed_of(tmp_path / "rows", feed))
             assert is_same([next(iterator) for _ in range(25)], expected)
             iterator.close()
     state = trace(mixed["compact"], "endless")[1][8]
@@ -822,13 +839,14 @@ def test_a_worker_reads_gs(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     run = make_measurements(838_000, 1)
     rows = [RowSpec(ipv4_probe(i), run) for i in range(40)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact")
     assert sum(path.stat().st_size for path in shard_paths(dataset)) > 100 << 20
     code = f"""
-        import resource
+        from pathlib import Path
         from training.dataset import DataConfig, build_dataset
         config = DataConfig({str(dataset)!r}, batch_size=64, num_threads=4)
         iterator = iter(build_dataset(config))
@@ -836,7 +854,8 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
             batch = next(iterator)
         assert batch["inputs_segmentation"].all()
         iterator.close()
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        # ru_maxrss would count what the tests' process held when this one began.
+        print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     """
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -845,4 +864,4 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    assert int(result.stdout) < 1 << 30, f"{int(result.stdout) >> 20} MiB"
+    assert int(result.stdout) < 1 << 20, f"{int(result.stdout) >> 10} MiB"

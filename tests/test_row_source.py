@@ -168,7 +168,7 @@ def test_indices_are_those_of_a_sequence(mixed: dict[Encoding, Path]) -> None:
     addresses_in_order = [row["src_addr"] for row in source]
     assert source[-1]["src_addr"] == addresses_in_order[-1]
     assert source[-num]["src_addr"] == addresses_in_order[0]
-    assert source[np.int64(2)]["src_addr"] == addresses_in_order[2]
+    assert source[np.int64(2)]["src_addr"] == addresses_in_order[2]  # type: ignore[arg-type]
     for index in (num, -num - 1, 10**9):
         with pytest.raises(IndexError, match=f"row {index} of {num}"):
             source[index]

@@ -125,9 +125,9 @@ def test_k_follows_its_arguments():
 
 
 @both_samplers
-@pytest.mark.parametrize("crop_size", [0, -1])
-def test_a_crop_of_nothing_is_refused(sampler_class, crop_size):
-    with pytest.raises(ProbelineError, match=f"crop_size is {crop_size}: it must be 1 or more"):
+@pytest.mark.parametrize("crop_size", [63, 0, -1])
+def test_a_crop_too_small_for_a_measurement_is_refused(sampler_class, crop_size):
+    with pytest.raises(ProbelineError, match=f"crop_size is {crop_size}: it must be 64 or more"):
         sampler_class(crop_size=crop_size)
 
 
@@ -324,7 +324,7 @@ def assert_each_exactly_once(parts: list[list[int]], src: int, run: np.ndarray, 
 @given(
     share=st.floats(0, 1),
     seed=st.integers(0, 2**63),
-    crop_size=st.sampled_from([47, 64, 200, 1024]),
+    crop_size=st.sampled_from([64, 65, 200, 1024]),
     ipv6=st.booleans(),
     encoding=st.sampled_from(ENCODINGS),
     src_addr=st.sampled_from([SRC, "2001:db8::1"]),
@@ -405,9 +405,9 @@ def test_small_rows_in_partial_mode_spread_their_timestamps_evenly():
                 for place, one in enumerate(told)
                 if (one.second is not None) == is_timed
             ]
-        times = [one.dst for one in told if one.second is not None]
+        times = [one.dst or 0 for one in told if one.second is not None]
         assert times == sorted(times)  # destinations are numbered in order of time
-        untimed = [one.dst for one in told if one.second is None]
+        untimed = [one.dst or 0 for one in told if one.second is None]
         ranks = np.argsort(np.argsort(untimed))
         if len(ranks) > 2:
             order_of_untimed.append(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1])
@@ -452,15 +452,6 @@ def ending_of(row_and_crop_size: str) -> str:
 def test_a_damaged_small_row_is_named():
     message = ending_of("damaged_row(10), 1024")
     assert "row 5 of 192.0.2.1 has a destination that is no IP address" in message
-
-
-@pytest.mark.parametrize("crop_size", [20, 45])
-def test_a_crop_that_no_measurement_fits_in_is_refused_or_the_row_is_large(crop_size):
-    """A measurement with its timestamp takes up to 47 tokens, so the row never comes to an end."""
-    ipv6 = crop_size == 45
-    source = "2001:db8::1" if ipv6 else SRC
-    ending = ending_of(f"row_of(numbered_run(1, ipv6={ipv6}), 'arrow', {source!r}), {crop_size}")
-    assert ending == "examples" or "crop_size" in ending
 
 
 # --- windows with a stride (seed 001) -----------------------------------------------------------

@@ -14,7 +14,6 @@ when its JSON file does, so a fill that is killed goes on where it was.
 
 import contextlib
 import fcntl
-import hashlib
 import itertools
 import os
 import threading
@@ -32,7 +31,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from training.contexts import Scratch, new_scratch
 from training.lanes import Plan
 from training.packing import Crops, RowBytes, draw_large, pack_small
-from training.row_layout import COMPACT, LAYOUT, ranks_bytes, to_compact
+from training.row_layout import COMPACT, LAYOUT, locate, ranks_bytes, to_compact
 from training.row_source import BadRowError, ShardReader
 from training.row_table import RowTable, ShardSet
 
@@ -63,16 +62,18 @@ class ColumnCache:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
         self._reader = reader
         self._offsets = offsets_of(reader.rows)
-        shards = reader.shards
-        index = shards.dataset.manifest.splits[shards.split].index_crc32c
-        key = orjson.dumps([index, shards.chosen, [shard.crc32c for shard in shards.shards]])
-        name = f"{shards.split}-{hashlib.blake2b(key, digest_size=8).hexdigest()}"
-        self._folder = Path(cache_dir) / name
+        self._folder = Path(cache_dir) / f"{reader.shards.split}-{reader.shards.fingerprint}"
         self._path = self._folder / _COLUMNS_NAME
         with explained_os_errors("write", cache_dir):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with open(self._path, "ab") as file:
-                os.truncate(file.fileno(), int(self._offsets[-1]))
+            self._make_file(int(self._offsets[-1]))
+
+    def _make_file(self, num_bytes: int) -> None:
+        with _locked(self._folder / f"{_COLUMNS_NAME}.lock"), open(self._path, "ab") as file:
+            if os.fstat(file.fileno()).st_size != num_bytes:
+                for note in self._folder.glob("shard_*.json"):
+                    note.unlink()  # what it tells of was removed with the file
+                file.truncate(num_bytes)
 
     def fill(self, shards: np.ndarray, skip_bad_rows: bool, executor: Executor | None) -> None:
         """Sees to it that these shards, by number, are cached; other processes may do the same.
@@ -155,34 +156,31 @@ class ColumnCache:
 
     def _compact(self, row: int) -> bytes:
         """Returns a row's compact measurements and their ranks."""
-        located = self._reader.locate(row)
-        kind, _, _, _, times, *_, ranks = located.layout
-        if kind != COMPACT:
-            return self._compact_from_arrow(row)
-        start = times - row_codec.COMPACT_HEADER.size
-        size = int(self._offsets[row + 1] - self._offsets[row])
-        found = located.raw[start : max(ranks, start) + self._ranks_bytes(row)]
-        return self._checked(row, found, size)
-
-    def _compact_from_arrow(self, row: int) -> bytes:
+        record = self._reader.read(row)
         try:
-            columns, _ = to_compact(row_codec.decode_record(self._reader.read(row)).run)
+            raw, layout = self._reader.check(row, locate(record))[-2:]
+            if layout[0] != COMPACT:
+                raw, layout = to_compact(row_codec.decode_record(record).run)
         except ValueError as error:
             raise self._reader.bad_row(row, str(error)) from error
-        size = int(self._offsets[row + 1] - self._offsets[row])
-        return self._checked(row, columns, size)
+        times, end = layout[4], layout[9]
+        columns = raw[times - row_codec.COMPACT_HEADER.size : end + self._ranks_bytes(row)]
+        return self._checked(row, columns, layout)
 
     def _ranks_bytes(self, row: int) -> int:
         rows = self._reader.rows
         return int(ranks_bytes(rows.n_measurements[row : row + 1], rows.num_ipv6[row : row + 1])[0])
 
-    def _checked(self, row: int, columns: bytes, size: int) -> bytes:
-        """Returns the bytes if they are as many as rows.parquet promises, padding left out."""
-        if (len(columns) + 7) // 8 * 8 != size:
-            raise self._reader.bad_row(
-                row, f"its columns take {len(columns)} bytes, by rows.parquet {size}"
-            )
-        return columns
+    def _checked(self, row: int, columns: bytes, layout: tuple[int, ...]) -> bytes:
+        """Returns the bytes if all that is left out of the file is as rows.parquet has it."""
+        rows = self._reader.rows
+        found = (layout[2], layout[3])
+        expected = (int(rows.num_ipv6[row]), int(rows.first_second[row]))
+        if found == expected:
+            return columns
+        raise self._reader.bad_row(
+            row, f"it has (num_ipv6, first second) {found}, rows.parquet says {expected}"
+        )
 
 
 @contextlib.contextmanager
@@ -239,7 +237,7 @@ class CacheStore:
         cache.fill(shards, skip_bad_rows, executor)
         bad_rows = cache.bad_rows(shards)
         plan.is_bad[:] = np.isin(rows, list(bad_rows))
-        self.bad_rows = [bad_rows[row] for row in rows[plan.is_bad].tolist()]
+        self.bad_rows = [reader.describe(row, bad_rows[row]) for row in rows[plan.is_bad].tolist()]
         raw, offsets = cache.open()
         own = reader.rows.take(rows)
         most = int(own.n_measurements[plan.small_rows].max(initial=0))

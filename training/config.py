@@ -1,9 +1,12 @@
 """`DataConfig`: every option of the training data, once, with its check."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from beam_pipeline.errors import UsageError
 from training.contexts import LEAST_CROP
@@ -59,6 +62,9 @@ class DataConfig:
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # plain numbers, for JSON, also if NumPy's are given
+            if isinstance(value := getattr(self, field.name), np.integer):
+                object.__setattr__(self, field.name, int(value))
         for name, least in (
             ("batch_size", 1),
             ("crop_size", LEAST_CROP),
@@ -90,8 +96,9 @@ class DataConfig:
                 "multiple of their number"
             )
         weights = self.mode_weights
-        if len(weights) != 3 or min(weights) < 0 or sum(weights) <= 0:
+        if len(weights) != 3 or not min(weights) >= 0 or not 0 < sum(weights) < math.inf:
             raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
+        object.__setattr__(self, "mode_weights", tuple(map(float, self.mode_weights)))
         if self.sampler == "rows" and self.weights != "rows":
             raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
         if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):

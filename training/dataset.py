@@ -25,7 +25,7 @@ from training.column_cache import CacheStore
 from training.config import DataConfig
 from training.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
 from training.packing import Crops, new_crops, to_batch
-from training.planning import plan_host
+from training.planning import check_sampling, plan_host
 from training.row_source import ShardReader, check_shards
 from training.row_table import ShardSet, find_shards, load_rows
 from training.shard_store import ShardStore
@@ -44,6 +44,7 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     """
     shards = find_shards(config.files)
     check_shards(shards)
+    check_sampling(load_rows(shards), config.sampling)
     return BatchDataset(config, shards)
 
 
@@ -81,16 +82,27 @@ def build_probe_chunk_dataset(
 class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
     """Crops of some lanes: what a worker computes.
 
-    Elements are those of `Crops`, the cursors after them, and the messages of rows skipped.
+    Elements are those of `Crops`, the cursors after them, and the bad rows found.
+
+    Args:
+      first_epoch, num_given: batches that were given since all lanes began that epoch.
     """
 
-    def __init__(self, config: DataConfig, shards: ShardSet, step: int, cursors: np.ndarray):
+    def __init__(
+        self,
+        config: DataConfig,
+        shards: ShardSet,
+        cursors: np.ndarray,
+        first_epoch: int,
+        num_given: int,
+    ):
         super().__init__()
         self._config = config
         self._shards = shards
         self._lanes = config.lanes
-        self._step = step
         self._cursors = cursors
+        self._first_epoch = first_epoch
+        self._num_given = num_given
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keeps a worker's part of the lanes; Grain calls this in worker sl.start of sl.step."""
@@ -99,7 +111,14 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
         self._cursors, self._lanes = self._cursors[part], self._lanes[part]
 
     def __iter__(self) -> "_LaneIterator":
-        return _LaneIterator(self._config, self._shards, self._lanes, self._step, self._cursors)
+        return _LaneIterator(
+            self._config,
+            self._shards,
+            self._lanes,
+            self._cursors,
+            self._first_epoch,
+            self._num_given,
+        )
 
 
 class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
@@ -108,19 +127,20 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         config: DataConfig,
         shards: ShardSet,
         lanes: range,
-        step: int,
         cursors: np.ndarray,
+        first_epoch: int,
+        num_given: int,
     ):
         super().__init__()
         self._executor = None
         rows = load_rows(shards)
-        host = plan_host(rows, config.sampling, lanes.start, len(lanes))
+        host = plan_host(rows, config.sampling, lanes.start, len(lanes), first_epoch)
         self._config = config
         self._plan = host.plan
-        self._num_batches = host.num_batches
-        self._step = step
+        self._num_left = None if host.num_batches is None else host.num_batches - num_given
         self._cursors = cursors.copy()
         self._units = np.zeros(len(lanes), UNIT)
+        self._last_reason = "they have no weight"
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
         skips = config.on_bad_row == "skip"
@@ -139,29 +159,37 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             )
 
     def __next__(self) -> dict[str, Any]:
-        if self._step == self._num_batches:
+        if self._num_left == 0:
             raise StopIteration
-        self._step += 1
         cursors, units = self._cursors, self._units
         while True:
             peek(self._plan, cursors, units)
             if (stuck := np.flatnonzero(units["kind"] == STUCK)).size:
                 raise ProbelineError(
-                    f"no row of example {self._plan.lane[stuck[0]]} of the batch can be read: "
-                    "copy the dataset again, or use a smaller batch_size, so that each example "
-                    "has more rows"
+                    f"example {self._plan.lane[stuck[0]]} of the batch has no readable row left: "
+                    f"{self._last_reason}"
                 )
-            if self._store.load(units, cursors):
+            is_ready = self._store.load(units, cursors)
+            if self._store.bad_rows:
+                self._last_reason = self._store.bad_rows[-1].reason
+            if is_ready:
                 break
         crops = new_crops(len(units), self._config.crop_size)
         self._store.fill(units, cursors, crops)
         step_large(cursors, units)
-        messages, self._store.bad_rows = self._store.bad_rows, []
+        is_done = units["kind"] == DONE
+        if self._num_left is not None:
+            self._num_left -= 1
+            peek(self._plan, cursors, units)
+        bad_rows, self._store.bad_rows = self._store.bad_rows, []
         return {
             **crops._asdict(),
             "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),
-            "is_done": units["kind"] == DONE,
-            "messages": messages,
+            "is_empty": bool(is_done.all()),
+            # Hosts must give equally many batches, also where one has nothing left.
+            "is_last": self._num_left == 0
+            or (self._config.host_count == 1 and bool((units["kind"] == DONE).all())),
+            "bad_rows": bad_rows,
         }
 
     def get_state(self) -> dict[str, Any]:
@@ -199,7 +227,8 @@ class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
         sampling = dataclasses.asdict(self.config.sampling)
         sampling.pop("num_epochs")  # more epochs go on where fewer ended
         if not isinstance(sampling["weights"], str):
-            sampling["weights"] = [float(weight) for weight in sampling["weights"]]
+            weights = np.asarray(sampling["weights"], float).tobytes()
+            sampling["weights"] = hashlib.blake2b(weights, digest_size=8).hexdigest()
         data = orjson.dumps([self.shards.fingerprint, sampling], option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
@@ -213,7 +242,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._config = dataset.config
         self._fingerprint = dataset.fingerprint
         self._num_workers = min(self._config.num_workers, len(self._config.lanes))
-        self._state = _State(0, new_cursors(len(self._config.lanes)), 0)
+        self._state = _State(new_cursors(len(self._config.lanes)))
         self._source: grain.DatasetIterator[dict[str, Any]] | None = None
         self._ahead: concurrent.futures.Future[tuple[dict[str, np.ndarray], _State]] | None = None
         self._executor = None
@@ -232,22 +261,38 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
 
     def _make(self, state: "_State") -> tuple[dict[str, np.ndarray], "_State"]:
         """Returns the batch after `state`, which is where the source stands, and the state then."""
+        if state.has_ended:
+            raise StopIteration
         if self._source is None:
             self._source = self._start(state)
         parts = [next(self._source) for _ in range(max(1, self._num_workers))]
-        if self._config.host_count == 1 and all(part["is_done"].all() for part in parts):
+        if self._config.host_count == 1 and all(part["is_empty"] for part in parts):
             raise StopIteration
-        for message in (message for part in parts for message in part["messages"]):
-            _LOG.warning("left out: %s", message)
-        num_skipped = state.num_skipped + sum(len(part["messages"]) for part in parts)
+        skipped = set(state.skipped)
+        for bad_row in (bad_row for part in parts for bad_row in part["bad_rows"]):
+            if (bad_row.shard, bad_row.position) not in skipped:
+                skipped.add((bad_row.shard, bad_row.position))
+                _LOG.warning("left out: %s", bad_row.reason)
         values = _join([part["cursors"] for part in parts])
         cursors = np.ascontiguousarray(values).view(CURSOR).reshape(-1)
         crops = Crops(*(_join([part[name] for part in parts]) for name in Crops._fields))
-        return to_batch(crops), _State(state.step + 1, cursors, num_skipped)
+        return to_batch(crops), dataclasses.replace(
+            state,
+            step=state.step + 1,
+            cursors=cursors,
+            skipped=frozenset(skipped),
+            has_ended=all(part["is_last"] for part in parts),
+        )
 
     def _start(self, state: "_State") -> grain.DatasetIterator[dict[str, Any]]:
         config = self._config
-        lanes = _LaneDataset(config, self._dataset.shards, state.step, state.cursors)
+        lanes = _LaneDataset(
+            config,
+            self._dataset.shards,
+            state.cursors,
+            state.first_epoch,
+            state.step - state.first_step,
+        )
         if self._num_workers == 0:
             return iter(lanes)
         if not flags.FLAGS.is_parsed():
@@ -258,20 +303,29 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         return iter(lanes.mp_prefetch(options))
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state after the last batch, for JSON; a few dozen bytes a lane."""
+        """Returns the state after the last batch, for JSON; a few dozen bytes a lane.
+
+        Its "skipped_rows" are the [shard, position] of rows that were left out.
+        """
         lanes = self._config.lanes
         return {
             "format": _STATE_FORMAT,
             "fingerprint": self._fingerprint,
             "batch_size": self._config.batch_size,
+            "num_epochs": self._config.num_epochs,
+            "has_ended": self._state.has_ended,
             "step": self._state.step,
-            "skipped_rows": self._state.num_skipped,
+            "first_epoch": self._state.first_epoch,
+            "first_step": self._state.first_step,
+            "skipped_rows": sorted(list(row) for row in self._state.skipped),
             "first_lane": lanes.start,
             "cursors": self._state.cursors.view(np.int64).reshape(len(lanes), -1).tolist(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `state` was taken, on any number of workers and threads.
+
+        A run of more epochs goes on where one of fewer has ended.
 
         Raises:
           ProbelineError: it is the state of other data, another configuration or other lanes.
@@ -284,9 +338,22 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
                 f"of the batch, this host has {lanes.start} to {lanes.stop - 1}: it was saved by "
                 "another number of hosts; share it anew with training.dataset.reshard_states"
             )
+        saved, wanted = state["num_epochs"], self._config.num_epochs
+        goes_on = state["has_ended"] and saved != wanted
+        if None not in (saved, wanted) and wanted != saved and not (goes_on and wanted > saved):
+            raise ProbelineError(
+                f"the state is of a run of {saved} epochs that has not ended, this one has "
+                f"{wanted}: go on with num_epochs={saved} to its end, or with None"
+            )
         self._stop()
-        cursors = np.array(state["cursors"], np.int64).view(CURSOR).reshape(-1)
-        self._state = _State(state["step"], cursors, state["skipped_rows"])
+        self._state = _State(
+            cursors=np.array(state["cursors"], np.int64).view(CURSOR).reshape(-1),
+            step=state["step"],
+            first_epoch=saved if goes_on else state["first_epoch"],
+            first_step=state["step"] if goes_on else state["first_step"],
+            skipped=frozenset((shard, position) for shard, position in state["skipped_rows"]),
+            has_ended=state["has_ended"] and not goes_on,
+        )
 
     def _stop(self) -> None:
         if self._ahead is not None:
@@ -311,11 +378,22 @@ def _join(parts: list[np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _State:
-    """Where a host stands between two batches."""
+    """Where a host stands between two batches.
 
-    step: int
-    cursors: np.ndarray  # CURSOR [lanes]
-    num_skipped: int
+    Attributes:
+      cursors: CURSOR [lanes].
+      step: batches given.
+      first_epoch, first_step: all lanes began that epoch at that step.
+      skipped: shard and position of rows that were left out.
+      has_ended: there is no further batch.
+    """
+
+    cursors: np.ndarray
+    step: int = 0
+    first_epoch: int = 0
+    first_step: int = 0
+    skipped: frozenset[tuple[int, int]] = frozenset()
+    has_ended: bool = False
 
 
 def new_cursors(num_lanes: int) -> np.ndarray:
@@ -350,10 +428,13 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
     Raises:
       ProbelineError: some are missing, or of different steps or runs, or cannot be shared.
     """
+    if not states:
+        raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
+    for state in states:
+        check_state(state, states[0].get("fingerprint", ""))
     states = sorted(states, key=lambda state: state["first_lane"])
     cursors: list[list[int]] = []
     for state in states:
-        check_state(state, states[0]["fingerprint"])
         if state["step"] != states[0]["step"] or state["first_lane"] != len(cursors):
             raise ProbelineError(
                 f"the states do not fit together at lane {len(cursors)}, step "
@@ -367,11 +448,11 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
             "those of all hosts, and a number of hosts that divides the batch"
         )
     share = batch_size // host_count
-    num_skipped = [sum(state["skipped_rows"] for state in states), *[0] * (host_count - 1)]
+    skipped = sorted({tuple(row) for state in states for row in state["skipped_rows"]})
     return [
         {
             **states[0],
-            "skipped_rows": num_skipped[host],
+            "skipped_rows": [list(row) for row in skipped],
             "first_lane": host * share,
             "cursors": cursors[host * share : (host + 1) * share],
         }

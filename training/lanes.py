@@ -227,7 +227,6 @@ def _large_of(plan, i, visit, rounding):
 
 @njit
 def _set_unit(plan, i, cursor, unit, large, first_k, num, left):
-    unit.kind = LARGE
     unit.row = plan.large_rows[large]
     unit.epoch = cursor.large_epoch
     unit.large = large
@@ -345,26 +344,27 @@ def peek(plan, cursors, units):
     """
     for i in range(len(cursors)):
         cursor, unit = cursors[i], units[i]
-        unit.kind = DONE
         num_large = plan.large_end[i] - plan.large_begin[i]
         num_small = plan.small_end[i] - plan.small_begin[i]
         has_large = settle_large(plan, i, cursor, unit)
         has_small = settle_small(plan, i, cursor)
-        if has_small:
-            progress = cursor.small_epoch + cursor.small_row / num_small
-            if has_large:
-                begin, end = window_of(plan, i, cursor.large_window)
-                done = begin + (end - begin) * cursor.large_index / unit.window_contexts
-                has_large = cursor.large_epoch + done / num_large <= progress
-            if not has_large:
-                unit.kind = SMALL
-                unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
-                unit.epoch = cursor.small_epoch
-        elif not has_large and (
-            (num_large > 0 and cursor.large_epoch < plan.num_epochs)
-            or (num_small > 0 and cursor.small_epoch < plan.num_epochs)
+        if has_large and has_small:
+            begin, end = window_of(plan, i, cursor.large_window)
+            done = begin + (end - begin) * cursor.large_index / unit.window_contexts
+            large_progress = cursor.large_epoch + done / num_large
+            has_large = large_progress <= cursor.small_epoch + cursor.small_row / num_small
+        if has_large:
+            unit.kind = LARGE
+        elif has_small:
+            unit.kind = SMALL
+            unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+            unit.epoch = cursor.small_epoch
+        elif (num_large > 0 and cursor.large_epoch < plan.num_epochs) or (
+            num_small > 0 and cursor.small_epoch < plan.num_epochs
         ):
             unit.kind = STUCK
+        else:
+            unit.kind = DONE
 
 
 @kernel

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from beam_pipeline.kernels import kernel
-from training.contexts import draw_context, write_items
+from training.contexts import DAMAGED, draw_context, write_items
 from training.draws import draw_all, draw_mode
 from training.lanes import LARGE, SMALL, context_key, settle_small, small_at
 from training.row_layout import compact_layout, set_layout
@@ -106,7 +106,7 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
     """Fills crop i with small rows from the cursor on and moves it behind them.
 
     Returns:
-      False if a row has no slot.
+      False if a row has no slot, or is damaged.
     """
     crop_size = plan.drawing.num_tokens - 1
     at = segment = 0
@@ -130,6 +130,8 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
             scratch.tokens,
             limit,
         )
+        if num == DAMAGED:
+            return False
         segment += 1
         at = _put_segment(crops, i, at, segment, scratch.tokens, min(num, limit))
         if next_item == count:
@@ -147,7 +149,7 @@ def pack_small(plan, cursors, units, row_bytes, crops, scratch):
     """Fills the crops of lanes that go on with small rows, and moves their cursors.
 
     Returns:
-      False if the slots lack a row that is needed; the crops are then of no use.
+      False if a row that is needed has no slot, or is damaged; the crops are then of no use.
     """
     for i in range(len(cursors)):
         if units[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
@@ -179,7 +181,11 @@ def put_contexts(contexts, facts, cells, crops):
 
 @kernel
 def pad_small(raw, layout, src, key, drawing, scratch, crops):
-    """Writes a small row alone, as many crops as it takes; returns their number."""
+    """Writes a small row alone, as many crops as it takes.
+
+    Returns:
+      Their number, or DAMAGED if the row's bytes cannot be right.
+    """
     count = lay_down(layout, key, drawing, scratch)
     begin = num_crops = 0
     while begin < count:
@@ -195,6 +201,8 @@ def pad_small(raw, layout, src, key, drawing, scratch, crops):
             scratch.tokens,
             drawing.num_tokens,
         )
+        if num == DAMAGED:
+            return DAMAGED
         _put_segment(crops, num_crops, 0, 1, scratch.tokens, min(num, drawing.num_tokens))
         num_crops += 1
     return num_crops

@@ -134,6 +134,11 @@ def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
     return values
 
 
+def check_sampling(rows: RowTable, sampling: Sampling) -> None:
+    """Raises UsageError if these rows, of the whole split, do not suit the sampling."""
+    _check_lanes(_deal(rows, sampling), sampling)
+
+
 # --- one host -----------------------------------------------------------------------------------
 
 
@@ -152,11 +157,14 @@ class HostPlan:
     num_batches: int | None
 
 
-def plan_host(rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: int) -> HostPlan:
+def plan_host(
+    rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: int, first_epoch: int = 0
+) -> HostPlan:
     """Plans lanes [first_lane, first_lane + num_lanes) of the global batch.
 
     Args:
       rows: of the whole split.
+      first_epoch: what `num_batches` counts from.
 
     Raises:
       UsageError: a lane has nothing to give.
@@ -186,7 +194,7 @@ def plan_host(rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: in
     )
     num_batches = None
     if sampling.num_epochs is not None:
-        num_batches = _count_batches(rows, lanes, sampling)
+        num_batches = _count_batches(rows, lanes, sampling, first_epoch)
     return HostPlan(own, plan, num_batches)
 
 
@@ -232,19 +240,18 @@ def _make_plan(rows: RowTable, sampling: Sampling, **lanes: np.ndarray) -> Plan:
 # --- how many batches ---------------------------------------------------------------------------
 
 
-def _count_batches(rows: RowTable, lanes: _Lanes, sampling: Sampling) -> int:
-    """Returns a number of batches that surely holds all epochs, without reading a row.
+def _count_batches(rows: RowTable, lanes: _Lanes, sampling: Sampling, first_epoch: int) -> int:
+    """Returns a number of batches that surely holds the epochs left, without reading a row.
 
     Hosts must agree on it, and how well small rows pack is only known when they are read. So the
     crops of a lane are bounded: exactly for large rows; for small ones by what rows.parquet says
     of them, as if every crop lost as much as it can.
     """
-    num_epochs = sampling.num_epochs or 0
     crops = np.zeros(sampling.batch_size)
     small = rows.take(lanes.small_rows)
     ends = np.zeros(len(small) + 1, np.int64)
     per_row = _least_per_crop(rows, sampling)
-    for epoch in range(num_epochs):
+    for epoch in range(first_epoch, sampling.num_epochs or 0):
         rounding = visits_rounding(key_of(sampling.seed), epoch, sampling.sampler == "windows")
         crops += np.diff(np.floor(lanes.visits_bounds + rounding))
         positions = _most_positions(

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,14 @@ def _keep_large_blocks() -> None:
 
 class BadRowError(ProbelineError):
     """A record that cannot be used; the message names its shard and its place there."""
+
+
+class BadRow(NamedTuple):
+    """A row that was left out: where it is and why."""
+
+    shard: int
+    position: int
+    reason: str
 
 
 class ShardReader:
@@ -114,6 +122,10 @@ class ShardReader:
             f"{path} record {self.rows.position[row]}: {reason}; copy the dataset again, or leave "
             "such rows out with on_bad_row=skip"
         )
+
+    def describe(self, row: int, reason: str) -> BadRow:
+        """Returns where a row is, with the reason why it is left out."""
+        return BadRow(int(self.rows.shard[row]), int(self.rows.position[row]), reason)
 
     def _opened(self) -> "collections.OrderedDict[int, ArrayRecordReader]":
         if not hasattr(self._local, "readers"):

@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from beam_pipeline import addresses
 from beam_pipeline.errors import ProbelineError, UsageError
-from training.contexts import CONTEXT_FACTS, LEAST_CROP, Drawing, draw_contexts, new_scratch
+from training.contexts import (
+    CONTEXT_FACTS,
+    DAMAGED,
+    LEAST_CROP,
+    Drawing,
+    draw_contexts,
+    new_scratch,
+)
 from training.draws import MODE_NAMES, untimed_tokens_of
 from training.keyed_random import key_of
 from training.lanes import context_keys
@@ -77,10 +84,7 @@ class _Sampler(grain.transforms.RandomMap):
             facts,
         )
         if not is_whole:
-            raise ProbelineError(
-                f"row {row['row_index']} of {row['src_addr']} has a destination that is no IP "
-                "address: python -m beam_pipeline.verify tells what else is damaged"
-            )
+            raise _damaged(row)
         crops = new_crops(count, self.crop_size)
         put_contexts(contexts, facts, np.arange(count), crops)
         batch = to_batch(crops)
@@ -96,6 +100,13 @@ class _Sampler(grain.transforms.RandomMap):
     def random_map(self, element: Mapping[str, Any], rng: np.random.Generator) -> Example:
         """Draws one context by Grain's generator in place of seed, epoch and k."""
         return self._draw(element, int(rng.integers(2**62)), 0, 1)[0].example
+
+
+def _damaged(row: Mapping[str, Any]) -> ProbelineError:
+    return ProbelineError(
+        f"row {row['row_index']} of {row['src_addr']} has a destination that is no IP address: "
+        "python -m beam_pipeline.verify tells what else is damaged"
+    )
 
 
 def _source(row: Mapping[str, Any]) -> tuple[np.uint64, np.uint64, bool]:
@@ -166,6 +177,8 @@ class ProbeRowSampler(_Sampler):
             new_scratch(self._drawing.num_tokens, len(measurements)),
             crops,
         )
+        if num_crops == DAMAGED:
+            raise _damaged(row)
         batch = to_batch(crops)
         for number in range(num_crops):
             yield {name: values[number].copy() for name, values in batch.items()}

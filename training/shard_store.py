@@ -17,8 +17,8 @@ from beam_pipeline.kernels import kernel
 from training.contexts import CONTEXT_FACTS, draw_contexts, new_scratch
 from training.lanes import LARGE, SMALL, UNIT, Plan, context_keys, list_small, shares_of
 from training.packing import Crops, RowBytes, pack_small, put_contexts
-from training.row_layout import LAYOUT, dst_at, moved, ranks_bytes
-from training.row_source import BadRowError, ShardReader
+from training.row_layout import ARROW, LAYOUT, dst_at, moved, ranks_bytes
+from training.row_source import BadRow, BadRowError, ShardReader
 
 _LEAST_TOKENS = 12  # of a measurement
 
@@ -52,7 +52,7 @@ class ShardStore:
         skip_bad_rows: bool,
         executor: Executor | None = None,
     ):
-        self.bad_rows: list[str] = []
+        self.bad_rows: list[BadRow] = []
         self._reader = reader
         self._plan = plan
         self._skip_bad_rows = skip_bad_rows
@@ -113,14 +113,14 @@ class ShardStore:
         if (units["kind"] == SMALL).any():
             row_bytes = self._arena.row_bytes
             if not pack_small(self._plan, cursors, units, row_bytes, crops, self._scratch):
-                raise AssertionError("list_small left out a row that pack_small needs")
+                raise AssertionError("a small row was packed that load has not read and checked")
 
     def _note(self, row: int, error: BadRowError) -> None:
         if not self._skip_bad_rows:
             raise error
         if not self._plan.is_bad[row]:
             self._plan.is_bad[row] = True
-            self.bad_rows.append(str(error))
+            self.bad_rows.append(self._reader.describe(row, str(error)))
 
     def _forget_windows(self, cursors: np.ndarray) -> None:
         """Drops what is left of windows that lanes have ended: they may have begun within them."""
@@ -158,13 +158,18 @@ class ShardStore:
             located = self._reader.locate(row)
         except BadRowError as error:
             return error
+        # Whether a context meets what is damaged depends on which are drawn here; that all hosts
+        # leave out the same rows takes a look at the whole row. Compact rows hold any address.
+        raw, layout = np.frombuffer(located.raw, np.uint8), np.array([located.layout], LAYOUT)[0]
+        if self._skip_bad_rows and layout["kind"] == ARROW and not _is_readable(raw, layout):
+            return self._reader.bad_row(row, "a destination is no IP address")
         keys = [
             context_keys(plan.seed, epoch, plan.identity[row], share.first_k, len(share.cells))
             for share in shares
         ]
         is_whole = draw_contexts(
-            np.frombuffer(located.raw, np.uint8),
-            np.array([located.layout], LAYOUT)[0],
+            raw,
+            layout,
             (plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]),
             np.concatenate(keys),
             plan.drawing,
