@@ -40,6 +40,7 @@ setup(
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/
             "hypothesis>=6.100,<7",
+            "orbax-checkpoint>=0.11,<1",  # what MaxText saves the loader's state with
             "polars>=1.30,<3",  # a peer in benchmarks/
             "psutil>=6,<8",  # CPU and memory in benchmarks/ and in tests of memory
             "pyright==1.1.414",  # another version may find more

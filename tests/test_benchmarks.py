@@ -497,7 +497,7 @@ def test_measuring_counts_real_tokens_and_the_cpu_of_workers():
     assert figures["padding"] == 0.75
     assert figures["tokens_per_cpu_s"] <= 1024 / 0.4
     wall_s = 1024 / figures["tokens_per_s"]
-    assert 0.2 <= figures["worker_cpu"] * wall_s < 0.4 * 5
+    assert 0.19 <= figures["worker_cpu"] * wall_s < 0.4 * 5
     assert figures["waiting"] > 0.5
     slept = loading_process.measure(itertools.repeat(make_batch(1)), seconds=0, step_s=0.2)
     assert slept["waiting"] < 0.5

@@ -287,7 +287,8 @@ def test_rows_share_contexts_between_lanes_once(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(500, i)) for i in range(3)]
     dataset = write_dataset(tmp_path / "rows", rows, "arrow")
     config: dict[str, Any] = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1}
-    for options in ({}, {"cache_dir": str(tmp_path / "cache")}):
+    feeds: list[dict[str, Any]] = [{}, {"cache_dir": str(tmp_path / "cache")}]
+    for options in feeds:
         batches = host_batches(dataset, **config, **options)
         examples = [
             inputs.tobytes()

@@ -13,6 +13,7 @@ from typing import Any
 
 import grain
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from hypothesis import HealthCheck, given, settings
@@ -488,7 +489,6 @@ def test_grain_s_handler_saves_and_restores(
 
 
 def test_orbax_saves_and_restores(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
-    ocp = pytest.importorskip("orbax.checkpoint", reason="MaxText brings Orbax, we do not")
     iterator = open_iterator(mixed["arrow"])
     expected = expected_batches(mixed["arrow"], "packed", 25)
     for _ in range(6):

@@ -132,36 +132,46 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         num_given: int,
     ):
         super().__init__()
-        self._executor = None
-        rows = load_rows(shards)
-        host = plan_host(rows, config.sampling, lanes.start, len(lanes), first_epoch)
         self._config = config
-        self._plan = host.plan
-        self._num_left = None if host.num_batches is None else host.num_batches - num_given
+        self._shards = shards
+        self._lanes = lanes
         self._cursors = cursors.copy()
+        self._first_epoch = first_epoch
+        self._num_given = num_given
         self._units = np.zeros(len(lanes), UNIT)
         self._last_reason = "they have no weight"
+        self._executor: concurrent.futures.Executor | None = None
+        self._store: ShardStore | CacheStore | None = None
+
+    def _begin(self) -> "ShardStore | CacheStore":
+        """Plans, and opens the shards or fills the cache: work of the first batch."""
+        config, lanes = self._config, self._lanes
+        rows = load_rows(self._shards)
+        host = plan_host(rows, config.sampling, lanes.start, len(lanes), self._first_epoch)
+        self._plan = host.plan
+        self._num_left = None if host.num_batches is None else host.num_batches - self._num_given
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
         skips = config.on_bad_row == "skip"
         if config.cache_dir is None:
-            reader = ShardReader(shards, rows.take(host.rows))
-            self._store = ShardStore(reader, host.plan, skips, self._executor)
-        else:
-            self._store = CacheStore(
-                config.cache_dir,
-                ShardReader(shards, rows),
-                host.rows,
-                host.plan,
-                skips,
-                self._executor,
-                config.num_threads,
-            )
+            reader = ShardReader(self._shards, rows.take(host.rows))
+            return ShardStore(reader, host.plan, skips, self._executor)
+        return CacheStore(
+            config.cache_dir,
+            ShardReader(self._shards, rows),
+            host.rows,
+            host.plan,
+            skips,
+            self._executor,
+            config.num_threads,
+        )
 
     def __next__(self) -> dict[str, Any]:
+        if self._store is None:
+            self._store = self._begin()
         if self._num_left == 0:
             raise StopIteration
-        cursors, units = self._cursors, self._units
+        store, cursors, units = self._store, self._cursors, self._units
         while True:
             peek(self._plan, cursors, units)
             if (stuck := np.flatnonzero(units["kind"] == STUCK)).size:
@@ -169,19 +179,19 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
                     f"example {self._plan.lane[stuck[0]]} of the batch has no readable row left: "
                     f"{self._last_reason}"
                 )
-            is_ready = self._store.load(units, cursors)
-            if self._store.bad_rows:
-                self._last_reason = self._store.bad_rows[-1].reason
+            is_ready = store.load(units, cursors)
+            if store.bad_rows:
+                self._last_reason = store.bad_rows[-1].reason
             if is_ready:
                 break
         crops = new_crops(len(units), self._config.crop_size)
-        self._store.fill(units, cursors, crops)
+        store.fill(units, cursors, crops)
         step_large(cursors, units)
         is_done = units["kind"] == DONE
         if self._num_left is not None:
             self._num_left -= 1
             peek(self._plan, cursors, units)
-        bad_rows, self._store.bad_rows = self._store.bad_rows, []
+        bad_rows, store.bad_rows = store.bad_rows, []
         return {
             **crops._asdict(),
             "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),

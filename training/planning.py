@@ -97,10 +97,10 @@ def _deal_probes(rows: RowTable, sampling: Sampling) -> _Lanes:
     """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
     weights = _weights(rows, sampling.weights)[order]
-    visits = np.concatenate([[0], np.cumsum(weights * (len(rows) / weights.sum()))])
+    visits = np.concatenate([[0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
     visits[-1] = len(rows)
     src_id = rows.src_id[order]
-    starts = np.flatnonzero(np.concatenate([[True], src_id[1:] != src_id[:-1]]))
+    starts = np.flatnonzero(np.diff(src_id, prepend=src_id[:1] - 1))
     if len(starts) < sampling.batch_size:
         raise UsageError(
             f"batch_size is {sampling.batch_size}, more than the {len(starts)} probes of the data, "
