@@ -25,8 +25,11 @@ SHAPES = {
     for compression, options in _COMPRESSIONS.items()
 } | {"small": Shape("small"), "mixed": Shape("mixed")}
 DEFAULT_DATASETS = (
-    *("compact-256k-none", "compact-8m-none"),  # the second is what the pipeline writes by default
-    *("arrow-256k-zstd", "arrow-8m-zstd", "small", "mixed"),  # these seed can read, too
+    # The first is the one that workers, threads, a step and gs:// are tried on, with the second:
+    # what the pipeline writes by default.
+    *("compact-256k-none", "compact-8m-none", "compact-64k-none", "compact-1m-none"),
+    *("compact-256k-zstd", "compact-8m-zstd", "arrow-256k-none", "arrow-8m-none"),
+    *("arrow-64k-zstd", "arrow-256k-zstd", "arrow-1m-zstd", "arrow-8m-zstd", "small", "mixed"),
 )
 
 LOADERS = {
@@ -59,14 +62,15 @@ def cases(
 ) -> list[Case]:
     """Returns all cases, those included that cannot run here.
 
-    Workers, threads and the step are varied on the first dataset only. PLAN_1 knows no row size
-    or encoding, so it has one case for each source and compression.
+    Workers, threads and the step are varied on the first dataset only, gs:// on the first two.
+    PLAN_1 knows no row size or encoding, so it has one case for each source and compression.
     """
+    limited = {"plan1": chunked(datasets), "gcs": datasets[:2]}
     chosen = [
         Case(dataset, loader)
         for dataset in datasets
         for loader in loaders
-        if loader != "plan1" or dataset in chunked(datasets)
+        if dataset in limited.get(loader, datasets)
     ]
     first = datasets[0]
     for loader in ("shards", "cache"):

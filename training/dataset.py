@@ -24,7 +24,8 @@ from beam_pipeline.errors import ProbelineError
 from training.column_cache import CacheStore
 from training.config import DataConfig
 from training.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
-from training.packing import Crops, new_crops, to_batch
+from training.memory import keep_large_blocks
+from training.packing import Crops, narrow, new_crops, to_batch, widen
 from training.planning import check_sampling, plan_host
 from training.row_source import ShardReader, check_shards
 from training.row_table import ShardSet, find_shards, load_rows
@@ -82,7 +83,7 @@ def build_probe_chunk_dataset(
 class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
     """Crops of some lanes: what a worker computes.
 
-    Elements are those of `Crops`, the cursors after them, and the bad rows found.
+    Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
 
     Args:
       first_epoch, num_given: batches that were given since all lanes began that epoch.
@@ -103,12 +104,14 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
         self._cursors = cursors
         self._first_epoch = first_epoch
         self._num_given = num_given
+        self._is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keeps a worker's part of the lanes; Grain calls this in worker sl.start of sl.step."""
         num_lanes = len(self._lanes)
         part = slice(num_lanes * sl.start // sl.step, num_lanes * (sl.start + 1) // sl.step)
         self._cursors, self._lanes = self._cursors[part], self._lanes[part]
+        self._is_in_worker = True
 
     def __iter__(self) -> "_LaneIterator":
         return _LaneIterator(
@@ -118,6 +121,7 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
             self._cursors,
             self._first_epoch,
             self._num_given,
+            self._is_in_worker,
         )
 
 
@@ -130,11 +134,13 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         cursors: np.ndarray,
         first_epoch: int,
         num_given: int,
+        is_in_worker: bool,
     ):
         super().__init__()
         self._config = config
         self._shards = shards
         self._lanes = lanes
+        self._is_in_worker = is_in_worker
         self._cursors = cursors.copy()
         self._first_epoch = first_epoch
         self._num_given = num_given
@@ -145,6 +151,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
 
     def _begin(self) -> "ShardStore | CacheStore":
         """Plans, and opens the shards or fills the cache: work of the first batch."""
+        keep_large_blocks()
         config, lanes = self._config, self._lanes
         rows = load_rows(self._shards)
         host = plan_host(rows, config.sampling, lanes.start, len(lanes), self._first_epoch)
@@ -193,7 +200,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             peek(self._plan, cursors, units)
         bad_rows, store.bad_rows = store.bad_rows, []
         return {
-            **crops._asdict(),
+            "crops": narrow(crops) if self._is_in_worker else crops,
             "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),
             "is_empty": bool(is_done.all()),
             # Hosts must give equally many batches, also where one has nothing left.
@@ -248,6 +255,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()
+        keep_large_blocks()
         self._dataset = dataset
         self._config = dataset.config
         self._fingerprint = dataset.fingerprint
@@ -283,16 +291,25 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             if (bad_row.shard, bad_row.position) not in skipped:
                 skipped.add((bad_row.shard, bad_row.position))
                 _LOG.warning("left out: %s", bad_row.reason)
-        values = _join([part["cursors"] for part in parts])
-        cursors = np.ascontiguousarray(values).view(CURSOR).reshape(-1)
-        crops = Crops(*(_join([part[name] for part in parts]) for name in Crops._fields))
-        return to_batch(crops), dataclasses.replace(
+        values = np.concatenate([part["cursors"] for part in parts])
+        cursors = values.view(CURSOR).reshape(-1)
+        return to_batch(self._crops_of(parts)), dataclasses.replace(
             state,
             step=state.step + 1,
             cursors=cursors,
             skipped=frozenset(skipped),
             has_ended=all(part["is_last"] for part in parts),
         )
+
+    def _crops_of(self, parts: list[dict[str, Any]]) -> Crops:
+        if self._num_workers == 0:
+            return parts[0]["crops"]
+        crops, first = new_crops(len(self._config.lanes), self._config.crop_size), 0
+        for part in parts:
+            inputs, targets, segmentation, _ = part["crops"]
+            widen(inputs, targets, segmentation, crops, first)
+            first += len(inputs)
+        return crops
 
     def _start(self, state: "_State") -> grain.DatasetIterator[dict[str, Any]]:
         config = self._config
@@ -380,10 +397,6 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._stop()
         if self._executor:
             self._executor.shutdown()
-
-
-def _join(parts: list[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass(frozen=True)

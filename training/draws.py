@@ -18,7 +18,7 @@ from numba import njit, uint64
 
 from beam_pipeline.kernels import kernel
 from training.keyed_random import next_below, next_uniform
-from training.row_layout import is_ipv6_at, rtt_code_at, second_at
+from training.row_layout import is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.tokenizer import (
     TIMESTAMP_ABS,
     timestamp_role,
@@ -192,14 +192,22 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
     is_backward = is_run and next_below(stream, 2) == 1
     if not is_run:
         seen[:] = -1
+        # Chosen ahead: by the time that one is looked at, it has come from memory.
+        for place in range(enough):
+            items[place] = first + next_below(stream, size)
+            prefetch(raw, layout, items[place])
     share = draw_untimed_share(stream, mode)
     phase = next_uniform(stream)
     left = np.zeros(2, np.int64)
-    num_timed = num_untimed = tokens = 0
+    num_timed = num_untimed = tokens = num_chosen = 0
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
         if not is_run:
-            item = first + next_below(stream, size)
+            if num_chosen < enough:
+                item = items[num_chosen]
+                num_chosen += 1
+            else:
+                item = first + next_below(stream, size)
             if not _is_new(item, seen):
                 continue
         else:

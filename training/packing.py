@@ -46,6 +46,27 @@ def to_batch(crops: Crops) -> dict[str, np.ndarray]:
     }
 
 
+def narrow(crops: Crops) -> Crops:
+    """Returns crops as uint16, without positions: less than half to send to another process."""
+    inputs, targets, segmentation, _ = (values.astype(np.uint16) for values in crops)
+    return Crops(inputs, targets, segmentation, inputs[:, :0])
+
+
+@kernel
+def widen(inputs, targets, segmentation, crops, first):
+    """Writes narrow crops to crops[first], crops[first + 1], …"""
+    for i in range(len(inputs)):
+        position = 0
+        for place in range(inputs.shape[1]):
+            segment = segmentation[i, place]
+            is_new = place == 0 or segment != segmentation[i, place - 1] or segment == 0
+            position = 0 if is_new else position + 1
+            crops.inputs[first + i, place] = inputs[i, place]
+            crops.targets[first + i, place] = targets[i, place]
+            crops.segmentation[first + i, place] = segment
+            crops.positions[first + i, place] = position
+
+
 class RowBytes(NamedTuple):
     """Where the bytes of rows are, for kernels.
 

@@ -9,10 +9,13 @@ as `row_codec` writes it; any other record goes through Arrow and becomes compac
 """
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, uint8, uint16, uint32, uint64
+from llvmlite import ir
+from numba import njit, types, uint8, uint16, uint32, uint64
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from beam_pipeline import row_codec
 from beam_pipeline.addresses import parse_ipv4_text, parse_ipv6_text
@@ -215,6 +218,42 @@ def ranks_of(family_bits: np.ndarray, num: int) -> np.ndarray:
 
 
 # --- reading ------------------------------------------------------------------------------------
+
+
+def _generate_prefetch(typing_context, array, at):
+    def generate(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.gep(data, [args[1]])
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, keep, data_cache = number(0), number(3), number(1)
+        builder.call(function, [address, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
+# _prefetch(array, at) asks the processor for the cache line of array[at], without waiting for it.
+_prefetch: Any = intrinsic(_generate_prefetch)
+
+
+@njit
+def prefetch(raw, layout, i):
+    """Begins to load what is read of measurement i; rows are larger than the processor's caches."""
+    if layout.kind == ARROW:
+        _prefetch(raw, layout.times + 8 * i)
+        _prefetch(raw, layout.rtts + 4 * i)
+        _prefetch(raw, layout.dst + 4 * i)
+        return
+    _prefetch(raw, layout.times + 4 * i)
+    _prefetch(raw, layout.rtts + 2 * i)
+    if layout.num_ipv6 == 0:
+        _prefetch(raw, layout.dst + 4 * i)
+    elif layout.num_ipv6 == layout.num_measurements:
+        _prefetch(raw, layout.dst_more + 16 * i)
+    else:
+        _prefetch(raw, layout.families + (i >> 3))
 
 
 @njit

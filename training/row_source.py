@@ -5,9 +5,6 @@ that a shard that was swapped or damaged since the manifest was written is named
 """
 
 import collections
-import contextlib
-import ctypes
-import functools
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,23 +27,6 @@ _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 # What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
 _MAX_OPEN_SHARDS = 64
 _READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError)
-
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-_LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc allows
-
-
-@functools.cache
-def _keep_large_blocks() -> None:
-    """Asks glibc to reuse blocks of many MiB instead of fetching each from the kernel.
-
-    Else every row of 8 MiB costs thousands of page faults, more than reading it. Other C
-    libraries go without.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, 4 * _LARGEST_KEPT_BYTES)
 
 
 class BadRowError(ProbelineError):
@@ -138,7 +118,6 @@ class ShardReader:
             readers.move_to_end(shard)
             return readers[shard]
         path = self.shards.path(shard)
-        _keep_large_blocks()
         prepare_native_reader(path)
         reader = ArrayRecordReader(path, options=_READER_OPTIONS)
         expected = self.shards.shards[shard].num_records

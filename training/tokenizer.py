@@ -61,11 +61,25 @@ ABS_TOKENS, DELTA1_TOKENS, DELTA4_TOKENS = 9, 2, 5
 # Fields in the orders that they can have: without a timestamp (source 0, destination 1, RTT 2)
 # the first 6, with one (3) the other 24.
 NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
-_NO_FIELD = 9
+NUM_FIELDS, _NO_FIELD = 4, 9
 FIELD_ORDERS = np.array(
     [
         *((*order, _NO_FIELD) for order in itertools.permutations(range(3))),
         *itertools.permutations(range(4)),
+    ],
+    np.int64,
+)
+# [order, field, other]: 1 if the other field stands before the field.
+_BEFORE = np.array(
+    [
+        [
+            [
+                int(field in order and other in order[: order.index(field)])
+                for other in range(NUM_FIELDS)
+            ]
+            for field in range(NUM_FIELDS)
+        ]
+        for order in FIELD_ORDERS.tolist()
     ],
     np.int64,
 )
@@ -102,22 +116,25 @@ def _write_bytes(tokens, at, value, num_bytes):
     for i in range(num_bytes):
         shift = uint64(8 * (num_bytes - 1 - i))
         tokens[at + i] = FIRST_BYTE + np.int64((value >> shift) & uint64(255))
-    return at + num_bytes
 
 
 @njit
 def _write_address(tokens, at, role_ipv4, hi, lo, is_ipv6):
     if is_ipv6:
         tokens[at] = role_ipv4 + 1
-        at = _write_bytes(tokens, at + 1, hi, 8)
-        return _write_bytes(tokens, at, lo, 8)
-    tokens[at] = role_ipv4
-    return _write_bytes(tokens, at + 1, lo, 4)
+        _write_bytes(tokens, at + 1, hi, 8)
+        _write_bytes(tokens, at + 9, lo, 8)
+    else:
+        tokens[at] = role_ipv4
+        _write_bytes(tokens, at + 1, lo, 4)
 
 
 @njit
 def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
     """Writes one measurement to tokens[at:], at most MAX_MEASUREMENT_TOKENS; returns its end.
+
+    A field's place is the sum of what stands before it: no branch depends on the order, which is
+    random, so that the processor would guess it wrong.
 
     Args:
       src, dst: addresses (hi, lo, is_ipv6), uint64 halves as in `beam_pipeline.addresses`.
@@ -126,25 +143,36 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
       seconds: what the timestamp tells: since 1970, or since the one before.
       order: row of FIELD_ORDERS, one with four fields just if there is a timestamp.
     """
+    is_failed = rtt_code == FAILED_RTT
+    src_tokens, dst_tokens = 5 + 12 * src[2], 5 + 12 * dst[2]
+    rtt_tokens = 1 if is_failed else 3
+    time_tokens = timestamp_tokens(role) if role != NO_TIMESTAMP else 0
     tokens[at] = MEASUREMENT_START
-    at += 1
-    for place in range(4):
-        field = FIELD_ORDERS[order, place]
-        if field == 0:
-            at = _write_address(tokens, at, SRC_IPV4, src[0], src[1], src[2])
-        elif field == 1:
-            at = _write_address(tokens, at, DST_IPV4, dst[0], dst[1], dst[2])
-        elif field == 2:
-            if rtt_code == FAILED_RTT:
-                tokens[at] = FAILED
-                at += 1
-            else:
-                tokens[at] = RTT_START
-                at = _write_bytes(tokens, at + 1, uint64(rtt_code), 2)
-        elif field == 3:
-            tokens[at] = role
-            at = _write_bytes(tokens, at + 1, uint64(seconds), timestamp_tokens(role) - 1)
-    return at
+    begin = at + 1
+    places = _BEFORE[order]
+    src_at = begin + places[0, 1] * dst_tokens + places[0, 2] * rtt_tokens
+    dst_at = begin + places[1, 0] * src_tokens + places[1, 2] * rtt_tokens
+    rtt_at = begin + places[2, 0] * src_tokens + places[2, 1] * dst_tokens
+    time_at = begin + places[3, 0] * src_tokens + places[3, 1] * dst_tokens
+    src_at += places[0, 3] * time_tokens
+    dst_at += places[1, 3] * time_tokens
+    rtt_at += places[2, 3] * time_tokens
+    time_at += places[3, 2] * rtt_tokens
+    # First the RTT: of a failed ping its two bytes are too many, and what follows goes over them.
+    tokens[rtt_at] = FAILED if is_failed else RTT_START
+    _write_bytes(tokens, rtt_at + 1, uint64(rtt_code), 2)
+    _write_address(tokens, src_at, SRC_IPV4, src[0], src[1], src[2])
+    _write_address(tokens, dst_at, DST_IPV4, dst[0], dst[1], dst[2])
+    if role == TIMESTAMP_DELTA1:
+        tokens[time_at] = role
+        _write_bytes(tokens, time_at + 1, uint64(seconds), 1)
+    elif role == TIMESTAMP_DELTA4:
+        tokens[time_at] = role
+        _write_bytes(tokens, time_at + 1, uint64(seconds), 4)
+    elif role == TIMESTAMP_ABS:
+        tokens[time_at] = role
+        _write_bytes(tokens, time_at + 1, uint64(seconds), 8)
+    return begin + src_tokens + dst_tokens + rtt_tokens + time_tokens
 
 
 @kernel
