@@ -91,7 +91,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares loaders.", allow_abbrev=False)
     add = parser.add_argument
     add("--datasets", nargs="+", choices=[*SHAPES], default=[*DEFAULT_DATASETS], metavar="NAME",
-        help="{arrow,compact}-{64k,256k,1m,8m}-{zstd,none}, small, mixed")  # fmt: skip
+        help=f"of {', '.join(SHAPES)}")  # fmt: skip
     add("--loaders", nargs="+", choices=[*LOADERS], default=[*LOADERS][:-1], metavar="NAME",
         help=f"of {', '.join(LOADERS)}; --gcs adds gcs")  # fmt: skip
     add("--gcs", action="store_true", help="read from the emulator at $STORAGE_EMULATOR_HOST, too")

@@ -23,13 +23,17 @@ SHAPES = {
     for encoding in ("arrow", "compact")
     for size, max_row_size_mb in _ROW_SIZES_MB.items()
     for compression, options in _COMPRESSIONS.items()
-} | {"small": Shape("small"), "mixed": Shape("mixed")}
+}
+for _source in ("small", "mixed"):
+    SHAPES[_source] = Shape(_source)
+    SHAPES[f"compact-{_source}-none"] = Shape(_source, "compact", 8, _COMPRESSIONS["none"])
 DEFAULT_DATASETS = (
     # The first is the one that workers, threads, a step and gs:// are tried on, with the second:
     # what the pipeline writes by default.
     *("compact-256k-none", "compact-8m-none", "compact-64k-none", "compact-1m-none"),
     *("compact-256k-zstd", "compact-8m-zstd", "arrow-256k-none", "arrow-8m-none"),
-    *("arrow-64k-zstd", "arrow-256k-zstd", "arrow-1m-zstd", "arrow-8m-zstd", "small", "mixed"),
+    *("arrow-64k-zstd", "arrow-256k-zstd", "arrow-1m-zstd", "arrow-8m-zstd"),
+    *("compact-small-none", "compact-mixed-none", "small", "mixed"),
 )
 
 LOADERS = {

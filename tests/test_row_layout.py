@@ -45,7 +45,7 @@ from training.row_layout import (
     dst_at,
     is_ipv6_at,
     locate,
-    moved,
+    put_row,
     ranks_bytes,
     rtt_code_at,
     second_at,
@@ -255,11 +255,14 @@ def test_rtt_codes_of_compact_rows_are_read_as_they_are(code):
     assert reading.measurements[0][1] == code
 
 
-@pytest.mark.parametrize("by", [1, 8, 12345])
-def test_a_moved_layout_reads_the_same(by):
+@pytest.mark.parametrize("start", [0, 1, 8, 12345])
+def test_a_row_that_was_put_elsewhere_reads_the_same(start):
     raw, layout = with_ranks(encode_compact(run_of_families(np.arange(700) % 3 == 0, 4)))
     there = reading_of(Located(0, 0, 700, raw, layout))
-    assert reading_of(Located(0, 0, 700, b"\xff" * by + raw, moved(layout, by))) == there
+    cells, layouts = np.full(40_000, 255, np.uint8), np.zeros(3, LAYOUT)
+    put_row(cells, start, np.frombuffer(raw, np.uint8), layouts, 1, layout)
+    assert reading_of(Located(0, 0, 700, cells.tobytes(), layouts[1].item())) == there
+    assert cells[start + len(raw) :].min() == 255
 
 
 @pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1024, 1025])

@@ -94,7 +94,7 @@ def _layout_of(row_bytes, row):
         np.int64(row_bytes.num_ipv6[row]),
         row_bytes.first_second[row],
     )
-    set_layout(layout, values)
+    set_layout(layout, values, 0)
     return layout
 
 

@@ -8,7 +8,6 @@ in either encoding: its second, its RTT code, its destination; nothing else is d
 as `row_codec` writes it; any other record goes through Arrow and becomes compact bytes.
 """
 
-import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,16 +54,13 @@ class Located(NamedTuple):
     layout: tuple[int, ...]  # as LAYOUT
 
 
-def _padded(size: int) -> int:
-    return (size + 7) & -8
-
-
 _EMPTY_RECORD_BYTES = int(row_codec.record_bytes(0, ""))
 _RECORD_BODY = _EMPTY_RECORD_BYTES - 8 * 8 - 8  # eight columns of 8 bytes, the end of the stream
 _EMPTY_ARROW_BYTES = int(row_codec.arrow_measurements_bytes(0, 0)) - 8  # less the one offset
 _ARROW_BODY = _EMPTY_ARROW_BYTES - 8
 _HEADER_BYTES = row_codec.COMPACT_HEADER.size
-_INT64, _INT32, _TWO_INT32 = struct.Struct("<q"), struct.Struct("<i"), struct.Struct("<ii")
+_MAGIC = int.from_bytes(row_codec.COMPACT_MAGIC, "little")
+_MAX_FIRST_SECOND = row_codec.MAX_FIRST_SECOND
 
 
 def locate(record: bytes) -> Located:
@@ -78,28 +74,17 @@ def locate(record: bytes) -> Located:
 
 def _locate_own(record: bytes) -> Located | None:
     """Locates by arithmetic; None if any size or mark is not where `row_codec` puts it."""
-    body = _RECORD_BODY
     if len(record) < _EMPTY_RECORD_BYTES or not record.startswith(row_codec.RECORD_HEAD):
         return None
-    zero, num_bytes = _TWO_INT32.unpack_from(record, body + 8)
-    start = body + 16
-    rest = start + _padded(num_bytes)
-    if zero != 0 or num_bytes < 0 or len(record) < rest + 6 * 8:
+    src_id, row_index, *found = _find_own(np.frombuffer(record, np.uint8))
+    kind, num_measurements, num_ipv6, _, times, *_, end = layout = tuple(found)
+    if kind == ARROW and record.startswith(row_codec.MEASUREMENTS_HEAD, times - _ARROW_BODY):
+        return Located(src_id, row_index, num_measurements, record, layout)
+    if kind != COMPACT:
         return None
-    (num_measurements,) = _INT32.unpack_from(record, rest)
-    zero, address_bytes = _TWO_INT32.unpack_from(record, rest + 32)
-    end = rest + 40 + _padded(address_bytes)
-    if zero != 0 or address_bytes < 0 or len(record) != end + 16:
-        return None
-    is_compact = record[start : start + 4] == row_codec.COMPACT_MAGIC
-    found = (_compact_layout if is_compact else _arrow_layout)(record, start, num_bytes)
-    if found is None or found[1] != num_measurements:
-        return None
-    (src_id,) = _INT64.unpack_from(record, body)
-    (row_index,) = _INT32.unpack_from(record, end)
-    raw, layout = record, found
-    if 0 < found[2] < num_measurements and is_compact:
-        raw, layout = with_ranks(record[start : start + num_bytes])
+    raw = record
+    if 0 < num_ipv6 < num_measurements:
+        raw, layout = with_ranks(record[times - _HEADER_BYTES : end])
     return Located(src_id, row_index, num_measurements, raw, layout)
 
 
@@ -130,17 +115,7 @@ def to_compact(run: np.ndarray) -> tuple[bytes, tuple[int, ...]]:
     return with_ranks(row_codec.encode_compact(run))
 
 
-def _compact_layout(raw: bytes, start: int, num_bytes: int) -> tuple[int, ...] | None:
-    if num_bytes < row_codec.COMPACT_HEADER.size:
-        return None
-    _, num, num_ipv6, first_second = row_codec.COMPACT_HEADER.unpack_from(raw, start)
-    if not num_ipv6 <= num or num == 0 or first_second > row_codec.MAX_FIRST_SECOND:
-        return None
-    layout = compact_layout(start, num, num_ipv6, first_second)
-    return layout if layout[7] + 16 * num_ipv6 == start + num_bytes else None
-
-
-@kernel
+@njit
 def compact_layout(start, num, num_ipv6, first_second):
     """Returns the layout of compact measurements from `start` on, followed by their ranks."""
     times = start + _HEADER_BYTES
@@ -153,37 +128,19 @@ def compact_layout(start, num, num_ipv6, first_second):
 
 
 @njit
-def set_layout(layout, values):
-    """Fills a LAYOUT record with the values that `compact_layout` returns."""
+def set_layout(layout, values, by):
+    """Fills a LAYOUT record with a layout's values, for bytes that lie `by` further on."""
     layout.kind, layout.num_measurements, layout.num_ipv6 = values[0], values[1], values[2]
-    layout.first_second, layout.times, layout.rtts = values[3], values[4], values[5]
-    layout.dst, layout.dst_more = values[6], values[7]
-    layout.families, layout.ranks = values[8], values[9]
+    layout.first_second, layout.times, layout.rtts = values[3], values[4] + by, values[5] + by
+    layout.dst, layout.dst_more = values[6] + by, values[7] + by
+    layout.families, layout.ranks = values[8] + by, values[9] + by
 
 
-def moved(layout: tuple[int, ...], by: int) -> tuple[int, ...]:
-    """Returns a layout whose bytes lie `by` further on."""
-    return (*layout[:4], *(offset + by for offset in layout[4:]))
-
-
-def _arrow_layout(raw: bytes, start: int, num_bytes: int) -> tuple[int, ...] | None:
-    if not raw.startswith(row_codec.MEASUREMENTS_HEAD, start):
-        return None
-    # The number of measurements follows from the record; it stands behind the measurements.
-    (num,) = _INT32.unpack_from(raw, start + _padded(num_bytes))
-    times = start + _ARROW_BODY
-    offsets = times + 8 * num
-    text = offsets + _padded(4 * (num + 1))
-    if num <= 0 or text > start + num_bytes or _INT64.unpack_from(raw, times)[0] < 0:
-        return None
-    zero, text_bytes = (_INT32.unpack_from(raw, offsets + 4 * i)[0] for i in (0, num))
-    families = text + _padded(text_bytes)
-    rtts = families + _padded(num)
-    if zero != 0 or text_bytes < 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
-        return None
-    versions = np.frombuffer(raw, np.int8, num, families)
-    num_ipv6 = int(np.count_nonzero(versions == 6))
-    return (ARROW, num, num_ipv6, 0, times, rtts, offsets, text, families, 0)
+@kernel
+def put_row(cells, start, raw, layouts, slot, layout):
+    """Copies a row's bytes to cells[start:], and its layout there to layouts[slot]."""
+    cells[start : start + len(raw)] = raw
+    set_layout(layouts[slot], layout, start)
 
 
 def with_ranks(compact: bytes) -> tuple[bytes, tuple[int, ...]]:
@@ -192,8 +149,8 @@ def with_ranks(compact: bytes) -> tuple[bytes, tuple[int, ...]]:
     Raises:
       ValueError: the bytes are no compact measurements.
     """
-    found = _compact_layout(compact, 0, len(compact))
-    if found is None or compact[:4] != row_codec.COMPACT_MAGIC:
+    found = _compact_layout(np.frombuffer(compact, np.uint8), 0, len(compact))
+    if found[0] == _NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
         raise ValueError(f"{len(compact)} bytes that are no compact measurements")
     _, num, num_ipv6, *_, families, _ = found
     if not 0 < num_ipv6 < num:
@@ -215,6 +172,86 @@ def ranks_of(family_bits: np.ndarray, num: int) -> np.ndarray:
     bits = np.unpackbits(family_bits, count=num, bitorder="little")
     counts = np.add.reduceat(bits, np.arange(0, num, RANK_BLOCK), dtype=np.uint32)
     return np.concatenate([[0], np.cumsum(counts[:-1])]).astype("<u4")
+
+
+# --- finding, compiled --------------------------------------------------------------------------
+
+_NEITHER = -1  # kind of what is not as `row_codec` writes it
+
+
+@njit
+def _padded(size):
+    return (size + 7) & -8
+
+
+@njit
+def _nothing():
+    zero = np.int64(0)
+    return (np.int64(_NEITHER), zero, zero, zero, zero, zero, zero, zero, zero, zero)
+
+
+@njit
+def _load_size(raw, at):
+    """Returns an int32; a negative one as a size that is larger than any."""
+    return np.int64(_load32(raw, at))
+
+
+@kernel
+def _compact_layout(raw, start, num_bytes):
+    if num_bytes < _HEADER_BYTES:
+        return _nothing()
+    num, num_ipv6 = np.int64(_load32(raw, start + 4)), np.int64(_load32(raw, start + 8))
+    first_second = _load64(raw, start + 12)
+    if num_ipv6 > num or num == 0 or first_second > uint64(_MAX_FIRST_SECOND):
+        return _nothing()
+    layout = compact_layout(start, num, num_ipv6, np.int64(first_second))
+    return layout if layout[7] + 16 * num_ipv6 == start + num_bytes else _nothing()
+
+
+@njit
+def _arrow_layout(raw, start, num_bytes, num):
+    times = start + _ARROW_BODY
+    offsets = times + 8 * num
+    text = offsets + _padded(4 * (num + 1))
+    if num == 0 or text > start + num_bytes or np.int64(_load64(raw, times)) < 0:
+        return _nothing()
+    text_bytes = _load_size(raw, offsets + 4 * num)
+    families = text + _padded(text_bytes)
+    rtts = families + _padded(num)
+    if _load32(raw, offsets) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
+        return _nothing()
+    num_ipv6 = 0
+    for i in range(num):
+        num_ipv6 += raw[families + i] == uint8(6)
+    nothing = np.int64(0)
+    return (
+        *(np.int64(ARROW), num, np.int64(num_ipv6), nothing),
+        *(times, rtts, offsets, text, families, nothing),
+    )
+
+
+@kernel
+def _find_own(raw):
+    """Returns (src_id, row_index, *layout) of a record that begins as `row_codec` writes it."""
+    body = np.int64(_RECORD_BODY)
+    num_bytes = _load_size(raw, body + 12)
+    start = body + 16
+    rest = start + _padded(num_bytes)
+    zero = np.int64(0)
+    if _load32(raw, body + 8) != 0 or len(raw) < rest + 6 * 8:
+        return (zero, zero, *_nothing())
+    num = _load_size(raw, rest)
+    end = rest + 40 + _padded(_load_size(raw, rest + 36))
+    if _load32(raw, rest + 32) != 0 or len(raw) != end + 16:
+        return (zero, zero, *_nothing())
+    if _load32(raw, start) == uint32(_MAGIC):
+        layout = _compact_layout(raw, start, num_bytes)
+    else:
+        layout = _arrow_layout(raw, start, num_bytes, num)
+    if layout[1] != num:
+        layout = _nothing()
+    src_id, row_index = np.int64(_load64(raw, body)), np.int64(np.int32(_load32(raw, end)))
+    return (src_id, row_index, *layout)
 
 
 # --- reading ------------------------------------------------------------------------------------

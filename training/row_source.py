@@ -86,8 +86,7 @@ class ShardReader:
         """Returns what was located if it is the row that rows.parquet says; else BadRowError."""
         found = (located.src_id, located.row_index, located.num_measurements)
         rows = self.rows
-        columns = (rows.src_id[row], rows.row_index[row], rows.n_measurements[row])
-        expected = tuple(int(value) for value in columns)
+        expected = (int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row]))
         if found == expected:
             return located
         raise self.bad_row(

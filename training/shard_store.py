@@ -17,7 +17,7 @@ from beam_pipeline.kernels import kernel
 from training.contexts import CONTEXT_FACTS, draw_contexts, new_scratch
 from training.lanes import LARGE, SMALL, UNIT, Plan, context_keys, list_small, shares_of
 from training.packing import Crops, RowBytes, pack_small, put_contexts
-from training.row_layout import ARROW, LAYOUT, dst_at, moved, ranks_bytes
+from training.row_layout import ARROW, LAYOUT, dst_at, put_row, ranks_bytes
 from training.row_source import BadRow, BadRowError, ShardReader
 
 _LEAST_TOKENS = 12  # of a measurement
@@ -183,9 +183,10 @@ class ShardStore:
     def _read_small(self, row: int) -> "tuple[bytes, tuple[int, ...]] | BadRowError":
         try:
             located = self._reader.locate(row)
-            layout = np.array([located.layout], LAYOUT)[0]
-            if not _is_readable(np.frombuffer(located.raw, np.uint8), layout):
-                raise self._reader.bad_row(row, "a destination is no IP address")
+            if located.layout[0] == ARROW:
+                layout = np.array([located.layout], LAYOUT)[0]
+                if not _is_readable(np.frombuffer(located.raw, np.uint8), layout):
+                    raise self._reader.bad_row(row, "a destination is no IP address")
             return located.raw, located.layout
         except BadRowError as error:
             return error
@@ -286,10 +287,9 @@ class _Arena:
         self._layouts = np.concatenate([self._layouts, np.zeros(num_cells, LAYOUT)])
         self._wrap()
 
-    def put(self, row: int, raw: bytes, layout: Iterable[int]) -> None:
+    def put(self, row: int, raw: bytes, layout: tuple[int, ...]) -> None:
         """Copies the bytes of a row into a free cell."""
         slot = self._free.pop()
-        start = slot * self._cell_bytes
-        self._bytes[start : start + len(raw)] = np.frombuffer(raw, np.uint8)
-        self._layouts[slot] = moved(tuple(layout), start)
+        content = np.frombuffer(raw, np.uint8)
+        put_row(self._bytes, slot * self._cell_bytes, content, self._layouts, slot, layout)
         self._slots[row], self._row_of[slot] = slot, row
