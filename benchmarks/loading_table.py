@@ -132,10 +132,10 @@ def notes(results: Results) -> list[str]:
         f"Each run takes batches of {options['batch_size']} × 1,024 for {options['seconds']:g} s "
         "or more, to whole cycles of 32 batches, after a warm-up; CPU is of the whole process tree "
         "in that time, peak memory of all of the run. Files are in the page cache.",
-        f"Seed 000's sampler makes batches of {options['seed_batch_size']}, or one could take "
-        "longer than a run. PLAN_1 only reads: its tokens were made beforehand, the same in every "
-        "epoch and with all timestamps; one record a chunk, with the ArrayRecord options of the "
-        "rows.",
+        f"Batches of rows of 8 MiB have {options['small_batch_size']} examples, since the data "
+        "makes few such rows, and so have seed 000's sampler's, since one could take longer than "
+        "a run. PLAN_1 only reads: its tokens were made beforehand, the same in every epoch and "
+        "with all timestamps; one record a chunk, with the ArrayRecord options of the rows.",
     ]
     fills = [
         f"{dataset} {stored['cache']['fill_s']:.1f} s"

@@ -3,7 +3,8 @@
     python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
 
 Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
-loading bench in docs/training.md. Of the grouping bench, all results of the newest day are shown.
+loading bench in docs/training_speed.md. Of the grouping bench, all results of the newest day are
+shown.
 """
 
 import argparse
@@ -25,7 +26,7 @@ COLUMNS = (
     "peak MiB",
     "ratio to DuckDB",
 )
-_DOCUMENTS = {"grouping": Path("README.md"), "loading": Path("docs/training.md")}
+_DOCUMENTS = {"grouping": Path("README.md"), "loading": Path("docs/training_speed.md")}
 
 
 def rows(results: Results) -> list[list[str]]:

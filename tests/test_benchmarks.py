@@ -565,7 +565,7 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
 
 
 def make_loading_results(*runs: LoadingRun) -> Results:
-    options = {"rounds": 1, "seconds": 2, "batch_size": 256, "seed_batch_size": 32, "stored": {}}
+    options = {"rounds": 1, "seconds": 2, "batch_size": 256, "small_batch_size": 32, "stored": {}}
     return Results("loading", "2026-11-21T10:00:00+00:00", options, runs=list(runs))
 
 
