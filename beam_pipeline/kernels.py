@@ -23,6 +23,7 @@ from numba import njit
 from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.core.extending import _Intrinsic
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -67,6 +68,8 @@ def digest_of(function: Callable[..., Any]) -> str:
             for name, value in _globals_of(current, code):
                 if isinstance(value, Dispatcher):
                     todo.append(value.py_func)
+                elif isinstance(value, _Intrinsic):
+                    todo.append(value._defn)
                 elif isinstance(value, np.ndarray):
                     digest.update(f"{name}={value.dtype}{value.shape};".encode())
                     digest.update(value.tobytes())

@@ -66,14 +66,21 @@ def twice(x):
 CALLEE = """
 import numpy as np
 import values
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 from values import LIMIT
 
 TABLE = np.array([10, 20])
 
+@intrinsic
+def constant(typing_context):
+    def generate(context, builder, signature, args):
+        return context.get_constant(types.int64, 10000)
+    return types.int64(), generate
+
 @njit
 def add(x):
-    return x + 1 + LIMIT + TABLE[0] + values.MORE
+    return x + 1 + LIMIT + TABLE[0] + values.MORE + constant()
 """
 VALUES = """
 LIMIT = 100
@@ -84,10 +91,11 @@ MORE = 1000
 @pytest.mark.parametrize(
     ("file", "old", "new", "result"),
     [
-        ("callee.py", "x + 1", "x + 2", 2 * 1114),
-        ("callee.py", "[10, 20]", "[11, 20]", 2 * 1114),
-        ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 1114),
-        ("values.py", "MORE = 1000", "MORE = 2000", 2 * 2113),
+        ("callee.py", "x + 1", "x + 2", 2 * 11114),
+        ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
+        ("callee.py", "10000", "10001", 2 * 11114),
+        ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
+        ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
     ],
 )
 def test_a_change_in_another_file_is_seen(
@@ -97,8 +105,8 @@ def test_a_change_in_another_file_is_seen(
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     script = "import caller; print(caller.twice(2), len(caller.twice.stats.cache_hits))"
-    assert run_script(tmp_path, script) == "2226 0"
-    assert run_script(tmp_path, script) == "2226 1"
+    assert run_script(tmp_path, script) == "22226 0"
+    assert run_script(tmp_path, script) == "22226 1"
     changed = files[file].replace(old, new)
     assert changed != files[file]
     (tmp_path / file).write_text(changed)

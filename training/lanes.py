@@ -244,8 +244,9 @@ def settle_large(plan, i, cursor, unit):
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
-    # A lane that finds nothing for that long will never.
-    until = cursor.large_epoch + 64 + np.int64(4 / LEAST_VISITS)
+    # A lane that finds nothing for so long will never; with little weight a visit takes epochs.
+    visits = max(LEAST_VISITS, plan.visits_end[i] - plan.visits_begin[i])
+    until = cursor.large_epoch + 64 + np.int64(4 / visits)
     while cursor.large_epoch < min(until, plan.num_epochs):
         if _large_unit(plan, i, cursor, unit):
             if not plan.is_bad[unit.row]:
