@@ -98,53 +98,34 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
         num_given: int,
     ):
         super().__init__()
-        self._config = config
-        self._shards = shards
-        self._lanes = config.lanes
-        self._cursors = cursors
-        self._first_epoch = first_epoch
-        self._num_given = num_given
-        self._is_in_worker = False
+        self.config = config
+        self.shards = shards
+        self.lanes = config.lanes
+        self.cursors = cursors
+        self.first_epoch = first_epoch
+        self.num_given = num_given
+        self.is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keeps a worker's part of the lanes; Grain calls this in worker sl.start of sl.step."""
-        num_lanes = len(self._lanes)
+        num_lanes = len(self.lanes)
         part = slice(num_lanes * sl.start // sl.step, num_lanes * (sl.start + 1) // sl.step)
-        self._cursors, self._lanes = self._cursors[part], self._lanes[part]
-        self._is_in_worker = True
+        self.cursors, self.lanes = self.cursors[part], self.lanes[part]
+        self.is_in_worker = True
 
     def __iter__(self) -> "_LaneIterator":
-        return _LaneIterator(
-            self._config,
-            self._shards,
-            self._lanes,
-            self._cursors,
-            self._first_epoch,
-            self._num_given,
-            self._is_in_worker,
-        )
+        return _LaneIterator(self)
 
 
 class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
-    def __init__(
-        self,
-        config: DataConfig,
-        shards: ShardSet,
-        lanes: range,
-        cursors: np.ndarray,
-        first_epoch: int,
-        num_given: int,
-        is_in_worker: bool,
-    ):
+    """Computes crops. It has no state for Grain: BatchIterator keeps the cursors that it gives."""
+
+    def __init__(self, dataset: _LaneDataset):
         super().__init__()
-        self._config = config
-        self._shards = shards
-        self._lanes = lanes
-        self._is_in_worker = is_in_worker
-        self._cursors = cursors.copy()
-        self._first_epoch = first_epoch
-        self._num_given = num_given
-        self._units = np.zeros(len(lanes), UNIT)
+        self._dataset = dataset
+        self._config = dataset.config
+        self._cursors = dataset.cursors.copy()
+        self._units = np.zeros(len(dataset.lanes), UNIT)
         self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
         self._store: ShardStore | CacheStore | None = None
@@ -152,20 +133,20 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
     def _begin(self) -> "ShardStore | CacheStore":
         """Plans, and opens the shards or fills the cache: work of the first batch."""
         keep_large_blocks()
-        config, lanes = self._config, self._lanes
-        rows = load_rows(self._shards)
-        host = plan_host(rows, config.sampling, lanes.start, len(lanes), self._first_epoch)
+        dataset, config = self._dataset, self._config
+        lanes, rows = dataset.lanes, load_rows(dataset.shards)
+        host = plan_host(rows, config.sampling, lanes.start, len(lanes), dataset.first_epoch)
         self._plan = host.plan
-        self._num_left = None if host.num_batches is None else host.num_batches - self._num_given
+        self._num_left = None if host.num_batches is None else host.num_batches - dataset.num_given
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
         skips = config.on_bad_row == "skip"
         if config.cache_dir is None:
-            reader = ShardReader(self._shards, rows.take(host.rows))
+            reader = ShardReader(dataset.shards, rows.take(host.rows))
             return ShardStore(reader, host.plan, skips, self._executor)
         return CacheStore(
             config.cache_dir,
-            ShardReader(self._shards, rows),
+            ShardReader(dataset.shards, rows),
             host.rows,
             host.plan,
             skips,
@@ -200,7 +181,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             peek(self._plan, cursors, units)
         bad_rows, store.bad_rows = store.bad_rows, []
         return {
-            "crops": narrow(crops) if self._is_in_worker else crops,
+            "crops": narrow(crops) if self._dataset.is_in_worker else crops,
             "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),
             "is_empty": bool(is_done.all()),
             # Hosts must give equally many batches, also where one has nothing left.
@@ -210,10 +191,10 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         }
 
     def get_state(self) -> dict[str, Any]:
-        return {}  # BatchIterator keeps the cursors
+        return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError("BatchIterator begins again at the cursors that it wants")
+        raise AssertionError("to go elsewhere BatchIterator begins a new iterator")
 
     def close(self) -> None:
         super().close()

@@ -245,6 +245,11 @@ class ProbeRowDataSource:
         """What is known of the rows without reading them."""
         return self._reader.rows
 
+    @property
+    def shards(self) -> ShardSet:
+        """The shards that they are in."""
+        return self._reader.shards
+
     def __len__(self) -> int:
         return len(self._reader.rows)
 
@@ -283,7 +288,7 @@ class ProbeRowDataSource:
         return row_codec.decode_record(self._reader.read(index)).to_arrow()
 
     def __repr__(self) -> str:
-        shards = self._reader.shards
+        shards = self.shards
         return (
             f"ProbeRowDataSource(split={shards.split}, shards={len(shards.chosen)}, "
             f"rows={len(self)}, fingerprint={shards.fingerprint})"

@@ -41,9 +41,8 @@ from training.padding.figures import (
     families_of,
     size_classes,
 )
-from training.planning import plan_host
+from training.planning import check_sampling
 from training.row_source import ProbeRowDataSource, ShardReader
-from training.row_table import find_shards, load_rows
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
 from training.tokenizer import TIMESTAMP_ABS, TIMESTAMP_DELTA4
 
@@ -64,7 +63,7 @@ _LINES = {
 def measure(
     files: str, extent: Extent, advance: Callable[[float], None] = lambda _: None
 ) -> Figures:
-    """Measures a dataset, a split or some shards of it, as `find_shards` takes them.
+    """Measures a dataset, a split or some shards of it, as `row_table.find_shards` takes them.
 
     Args:
       advance: is told how many rows and batches are done.
@@ -75,10 +74,9 @@ def measure(
     """
     config = DataConfig(files, batch_size=1, crop_size=extent.crop_size)
     source = ProbeRowDataSource(files)
-    shards = find_shards(files)
+    shards, rows = source.shards, source.rows
     if not len(source):
         raise ProbelineError(f"{files} has no rows: name another split or dataset")
-    rows = load_rows(shards)
     figures = Figures(
         files, extent, shards, rows, size_classes(rows, config.crop_size), families_of(rows)
     )
@@ -293,7 +291,7 @@ def _batch_config(figures: Figures) -> DataConfig:
             on_bad_row="skip",
         )
         try:
-            plan_host(figures.rows, config.sampling, 0, size)
+            check_sampling(figures.rows, config.sampling)
             return config
         except UsageError:  # too few contexts for so many examples
             if size == 1:
