@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline.row_codec import Encoding
+
 PRISM_VERSION = "v2.77.0"
 GCS_EMULATOR_VERSION = "v1.56.1"
 ROOT = Path(__file__).parent.parent
@@ -103,3 +105,11 @@ def gcs(gcs_emulator: Gcs, monkeypatch: pytest.MonkeyPatch) -> Gcs:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.endpoint)
     monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", gcs_emulator.endpoint)
     return gcs_emulator
+
+
+@pytest.fixture(scope="session")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
+    """`probe_rows_on_disk.mixed_rows` as a dataset in both encodings; no test changes it."""
+    from tests.probe_rows_on_disk import write_mixed
+
+    return write_mixed(tmp_path_factory.mktemp("mixed"))

@@ -18,6 +18,7 @@ import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.row_codec import ENCODINGS, Encoding
+from tests.loader_helpers import open_iterator, refusal_of, round_trip
 from tests.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -30,17 +31,12 @@ from tests.probe_rows_on_disk import (
     write_dataset,
     write_mixed,
 )
-from tests.test_dataset import open_iterator, refusal_of, round_trip, spoil
+from tests.test_bad_rows import spoil
 from tests.test_packing import Epochs, global_batches, host_batches, is_same, segments
 from training.row_source import ProbeRowDataSource, ShardReader
 from training.tokenizer import decode
 
 REPOSITORY = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
-    return write_mixed(tmp_path_factory.mktemp("mixed"))
 
 
 def batches_of(dataset: Path, num_batches: int = 20, **config: Any) -> list[dict[str, np.ndarray]]:

@@ -23,7 +23,6 @@ from tests.probe_rows_on_disk import (
     num_contexts,
     untimed_tokens,
     write_dataset,
-    write_mixed,
 )
 from training.dataset import DataConfig, build_dataset
 from training.row_source import ProbeRowDataSource
@@ -256,11 +255,6 @@ def _agrees(found: Measurement, whole: Measurement) -> bool:
     return all(one is None or one == other for one, other in told) and (
         kinds == _kinds(whole)[: len(kinds)] if _is_cut(found, whole) else kinds == _kinds(whole)
     )
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
-    return write_mixed(tmp_path_factory.mktemp("mixed"))
 
 
 # --- batches --------------------------------------------------------------------------------------

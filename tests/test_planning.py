@@ -22,7 +22,6 @@ from tests.probe_rows_on_disk import (
     mixed_rows,
     num_contexts,
     write_dataset,
-    write_mixed,
 )
 from tests.test_packing import (
     Batch,
@@ -40,11 +39,6 @@ from training.row_source import ProbeRowDataSource
 from training.row_table import RowTable, find_shards, load_rows
 from training.sampler import ProbeWindowSampler, sample_federated_batch
 from training.tokenizer import decode
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
-    return write_mixed(tmp_path_factory.mktemp("mixed"))
 
 
 def sources(batches: Sequence[Batch], lane: int) -> list[str]:

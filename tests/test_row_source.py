@@ -35,7 +35,6 @@ from tests.probe_rows_on_disk import (
     restamp,
     shard_paths,
     write_dataset,
-    write_mixed,
     write_records,
 )
 from tests.test_main import write_input
@@ -44,11 +43,6 @@ from training.row_source import BadRowError, ProbeRowDataSource, ShardReader, ch
 from training.row_table import find_shards, load_rows
 
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
-    return write_mixed(tmp_path_factory.mktemp("mixed"))
 
 
 @pytest.fixture
