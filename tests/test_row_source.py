@@ -18,12 +18,12 @@ import pytest
 
 from beam_pipeline import addresses
 from beam_pipeline.commit import write_success
-from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, success_stamp
 from beam_pipeline.row_codec import ENCODINGS, Encoding, decode_record
 from tests.conftest import Gcs
 from tests.helpers import measurements_table, reference_rows, run_of_tuples
+from tests.loader_helpers import refusal_of
 from tests.probe_rows_on_disk import (
     OPTIONS,
     RowSpec,
@@ -49,17 +49,6 @@ both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 def copy(mixed: dict[Encoding, Path], tmp_path: Path) -> Path:
     """A dataset to change."""
     return Path(shutil.copytree(mixed["arrow"], tmp_path / "copy"))
-
-
-def refusal_of(call: Callable[[], object], *parts: str) -> str:
-    """Returns the one line of the error that `call` must raise; it must hold all `parts`."""
-    with pytest.raises(ProbelineError) as refusal:
-        call()
-    line = str(refusal.value).partition("\n-----")[0]  # Grain adds a note to its iterators' errors
-    assert "\n" not in line
-    for part in parts:
-        assert part in line, line
-    return line
 
 
 def read_all(dataset: Path | str) -> list[dict[str, Any]]:
