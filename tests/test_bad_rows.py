@@ -251,3 +251,10 @@ def test_nothing_but_bad_rows_ends_with_an_error(
             assert "no readable row" in str(error) and str(shard_paths(dataset)[0]) in str(error)
         else:
             assert num_epochs and not any(b["inputs_segmentation"].any() for b in batches)
+
+
+def test_errors_of_workers_are_as_those_of_one_process(
+    spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]],
+) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, "num_workers": 1}
+    refusal_of(lambda: host_batches(spoilt[0], **config), "record", "on_bad_row=skip")

@@ -116,13 +116,6 @@ def test_the_dataset_is_one_of_grain(mixed: dict[Encoding, Path]) -> None:
     assert repr(dataset) == repr(build_dataset(config_of(mixed["arrow"], num_threads=2)))
 
 
-def test_errors_of_workers_are_as_those_of_one_process(
-    spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]],
-) -> None:
-    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1, "num_workers": 1}
-    refusal_of(lambda: host_batches(spoilt[0], **config), "record", "on_bad_row=skip")
-
-
 def test_usage_errors_of_workers_are_as_those_of_one_process(mixed: dict[Encoding, Path]) -> None:
     config = {"batch_size": 4096, "crop_size": CROP, "num_workers": 1}
     refusal_of(
