@@ -495,7 +495,8 @@ def test_measuring_counts_real_tokens_and_the_cpu_of_workers():
     figures = loading_process.measure(batches(), seconds=0, num_workers=2)
     assert figures["num_batches"] == 1
     assert figures["padding"] == 0.75
-    assert figures["tokens_per_cpu_s"] <= 1024 / 0.4
+    # The kernel counts a worker's time in ticks of 10 ms, user's and system's rounded down.
+    assert figures["tokens_per_cpu_s"] <= 1024 / 0.37
     wall_s = 1024 / figures["tokens_per_s"]
     assert 0.19 <= figures["worker_cpu"] * wall_s < 0.4 * 5
     assert figures["waiting"] > 0.5
