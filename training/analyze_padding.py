@@ -12,7 +12,6 @@ Exit code 0: every check that applies passes. 1: one fails. 2: the analysis cann
 
 import contextlib
 import dataclasses
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from beam_pipeline.flags import OneLineParser, normalise_flags
 from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
 from training.padding.figures import Extent, Figures
 from training.padding.measuring import measure
+from training.padding.pictures import prepare_folder
 from training.padding.summary import Line, summarise
 from training.padding.tables import print_tables, sample_text
 
@@ -36,15 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
     try:
         files, output, extent = _parse(sys.argv[1:] if argv is None else argv)
-        if output is not None:
-            _prepare(output)
+        folder = prepare_folder(output, "--output") if output else None
         with _progress(extent) as advance:
             figures = measure(files, extent, advance)
         summary = summarise(figures)
         checks = run_checks(figures, summary)
         print_tables(figures, summary, checks)
-        if output is not None:
-            _write(output, figures, summary, checks)
+        if folder is not None:
+            _write(folder, figures, summary, checks)
     except KeyboardInterrupt:
         print("stopped; nothing was found out", file=sys.stderr)
         return 130
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if any(check.result == FAIL for check in checks) else 0
 
 
-def _parse(argv: Sequence[str]) -> tuple[str, Path | None, Extent]:
+def _parse(argv: Sequence[str]) -> tuple[str, str | None, Extent]:
     default = Extent()
     parser = OneLineParser(
         prog="python -m training.analyze_padding",
@@ -81,18 +80,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, Path | None, Extent]:
     extent = Extent(
         **{field.name: getattr(args, field.name) for field in dataclasses.fields(Extent)}
     )
-    return args.dataset, Path(args.output) if args.output else None, extent
-
-
-def _prepare(output: Path) -> None:
-    """Finds out before the work whether its results can be written."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            "--output needs matplotlib for its pictures: pip install 'matplotlib>=3.9,<4', or "
-            "leave --output out"
-        )
-    with explained_os_errors("write into", str(output)):
-        output.mkdir(parents=True, exist_ok=True)
+    return args.dataset, args.output, extent
 
 
 def _write(

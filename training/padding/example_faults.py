@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from training.tokenizer import MEASUREMENT_START, Measurement, decode
+from training.tokenizer import MEASUREMENT_START, VOCABULARY_SIZE, Measurement, decode
 
 BATCH_KEYS = tuple(
     f"{side}{suffix}"
@@ -46,37 +46,61 @@ def shape_fault(batch: Batch, num_examples: int, crop_size: int) -> str | None:
     return None
 
 
+def token_fault(batch: Batch) -> str | None:
+    """Tells whether a token is not in the vocabulary."""
+    for side in ("inputs", "targets"):
+        tokens = batch[side]
+        if place := _first((tokens < 0) | (tokens >= VOCABULARY_SIZE)):
+            return (
+                f"{_at(place)}: {tokens[place]} in {side} is no token, the last one is "
+                f"{VOCABULARY_SIZE - 1}"
+            )
+    return None
+
+
 def target_fault(batch: Batch) -> str | None:
     """Tells whether a target is not the next input of its segment, or padding is not all zero."""
     inputs, targets = batch["inputs"], batch["targets"]
     segments = batch["inputs_segmentation"]
-    if not np.array_equal(segments, batch["targets_segmentation"]):
-        return "inputs and targets have different segments"
+    if place := _first(segments != batch["targets_segmentation"]):
+        return f"{_at(place)}: inputs and targets have different segments"
     is_inner = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] > 0)
-    wrong = np.argwhere(is_inner & (targets[:, :-1] != inputs[:, 1:]))
-    if len(wrong):
-        example, at = wrong[0]
-        target, following = targets[example, at], inputs[example, at + 1]
-        return f"example {example} has target {target} at {at}, the next input is {following}"
-    if any(values[segments == 0].any() for values in batch.values()):
-        return "padding is not zero everywhere"
+    if place := _first(is_inner & (targets[:, :-1] != inputs[:, 1:])):
+        following = inputs[:, 1:][place]
+        return f"{_at(place)}: the target is {targets[place]}, the next input is {following}"
+    for name, values in batch.items():
+        if place := _first((segments == 0) & (values != 0)):
+            return f"{_at(place)}: padding is not zero everywhere, {name} has {values[place]}"
     return None
 
 
 def position_fault(batch: Batch) -> str | None:
     """Tells whether segments do not count 1, 2, …, or positions 0, 1, … in each of them."""
     segments, positions = batch["inputs_segmentation"], batch["inputs_position"]
-    if not np.array_equal(positions, batch["targets_position"]):
-        return "inputs and targets have different positions"
+    if place := _first(positions != batch["targets_position"]):
+        return f"{_at(place)}: inputs and targets have different positions"
     step = np.diff(segments, axis=1, prepend=0)
     is_end = (segments == 0) & (step < 0)
-    if (~is_end & (step != 0) & (step != 1)).any() or ((segments == 0).cumsum(1) * segments).any():
-        return "segments are not numbered 1, 2, … with all padding at the end"
+    is_after_padding = ((segments == 0).cumsum(axis=1) > 0) & (segments != 0)
+    if place := _first((~is_end & (step != 0) & (step != 1)) | is_after_padding):
+        return f"{_at(place)}: segments are not numbered 1, 2, … with all padding at the end"
     places = np.arange(segments.shape[1])
     starts = np.maximum.accumulate(np.where(step == 1, places, 0), axis=1)
-    if (np.where(segments > 0, places - starts, 0) != positions).any():
-        return "positions do not count from 0 in every segment"
+    if place := _first(np.where(segments > 0, places - starts, 0) != positions):
+        return f"{_at(place)}: positions do not count from 0 in every segment"
     return None
+
+
+def _first(is_wrong: np.ndarray) -> tuple[int, int] | None:
+    """Returns the first example and position at which something is wrong, None if nothing is."""
+    if not is_wrong.any():
+        return None
+    example, position = np.unravel_index(is_wrong.argmax(), is_wrong.shape)
+    return int(example), int(position)
+
+
+def _at(place: tuple[int, int]) -> str:
+    return f"example {place[0]} position {place[1]}"
 
 
 def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:

@@ -1,20 +1,15 @@
-"""Draws `Figures` as pictures: the one module that needs matplotlib, and no display."""
+"""Draws `Figures` as pictures; needs matplotlib, and no display."""
 
 import math
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure  # draws with Agg, without pyplot's state
+from matplotlib.figure import Figure
 
 from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
 from training.padding.figures import FAMILIES, SIZE_NAMES, SMALL, Figures
+from training.padding.pictures import COLORS, new_picture, say_none, span_axis, two_axes
 from training.padding.summary import Line, expected_contexts, mean_padding, untimed_shares
-from training.padding.tables import span_text
-
-_COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
-_SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
-_DPI = 120
 
 
 def write_plots(figures: Figures, summary: dict[str, list[Line]], folder: Path) -> list[str]:
@@ -29,24 +24,12 @@ def write_plots(figures: Figures, summary: dict[str, list[Line]], folder: Path) 
         ("tokens_per_measurement", _tokens),
         ("bytes_per_measurement", _bytes),
     ):
-        picture = Figure(figsize=(10, 4.5), dpi=_DPI, layout="constrained")
-        draw(picture, figures, summary)
         place = f"{figures.dataset.path} · {figures.shards.split} · {figures.encoding}"
-        picture.supxlabel(place, fontsize=8, color="grey")
+        picture = new_picture(place)
+        draw(picture, figures, summary)
         names.append(f"{name}.png")
         picture.savefig(folder / names[-1])
     return names
-
-
-def _two_axes(picture: Figure) -> tuple[Axes, Axes]:
-    left, right = picture.subplots(1, 2)
-    return left, right
-
-
-def _say_none(axes: Axes, what: str) -> None:
-    axes.text(0.5, 0.5, f"there are no {what}", ha="center", va="center", transform=axes.transAxes)
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 def _padding(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
@@ -55,7 +38,7 @@ def _padding(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) 
     lines = [line for line in summary["padding"] if line["examples"]][::-1]
     labels = [f"{line['of']}: {line['group']}" for line in lines]
     means = [100 * line["mean"] for line in lines]
-    colors = [_COLORS[kinds.index(line["of"])] for line in lines]
+    colors = [COLORS[kinds.index(line["of"])] for line in lines]
     left.barh(labels, means, color=colors)
     for place, mean in enumerate(means):
         left.text(mean + 1, place, f"{mean:.3g} %", va="center", fontsize=7)
@@ -63,21 +46,21 @@ def _padding(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) 
     left.tick_params(axis="y", labelsize=7)
     right.set(title="Small rows: what packing saves", xlabel="padding of an example, %")
     if not len(figures.padded):
-        _say_none(right, "small rows")
+        say_none(right, "small rows")
         return
     padded = 100 * figures.padded["num_padding"] / figures.extent.crop_size
-    right.hist(padded, np.linspace(0, 100, 41).tolist(), color=_COLORS[1], label="a row alone")
+    right.hist(padded, np.linspace(0, 100, 41).tolist(), color=COLORS[1], label="a row alone")
     right.axvline(float(padded.mean()), color="black", linestyle="--", label="mean, alone")
     packed = mean_padding(summary, "batches of build_dataset")["mean"]
     if packed is not None:
-        right.axvline(100 * packed, color=_COLORS[0], linewidth=3, label="mean, packed in batches")
+        right.axvline(100 * packed, color=COLORS[0], linewidth=3, label="mean, packed in batches")
     right.set_ylabel("examples")
     right.set_ylim(0, 1.3 * right.get_ylim()[1])  # the legend above the bars
     right.legend(fontsize=8)
 
 
 def _modes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = _two_axes(picture)
+    left, right = two_axes(picture)
     places = np.arange(len(MODE_NAMES))
     lines = summary["modes"]
     left.bar(places, [100 * x["expected"] for x in lines], 0.8, color="0.88", label="expected")
@@ -89,7 +72,7 @@ def _modes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) ->
                 [100 * x[f"{rows}_bound"] for x in lines],
                 fmt="o",
                 capsize=5,
-                color=_COLORS[rows == "small"],
+                color=COLORS[rows == "small"],
                 label=f"{rows} rows, {lines[0][f'{rows}_draws']:,} draws",
             )
     left.set_xticks(places, MODE_NAMES)
@@ -98,16 +81,16 @@ def _modes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) ->
     right.set_title("Measurements without timestamp, mode partial")
     shares = 100 * untimed_shares(figures, PARTIAL)
     if not len(shares):
-        _say_none(right, "partial contexts of 20 measurements")
+        say_none(right, "partial contexts of 20 measurements")
         return
-    right.hist(shares, np.linspace(0, 100, 21).tolist(), color=_COLORS[2])
+    right.hist(shares, np.linspace(0, 100, 21).tolist(), color=COLORS[2])
     for share in (LEAST_UNTIMED, MOST_UNTIMED):
         right.axvline(100 * share, color="black", linestyle="--")
     right.set(xlabel="share of a context's measurements, %", ylabel="contexts")
 
 
 def _contexts_per_row(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = _two_axes(picture)
+    left, right = two_axes(picture)
     large = figures.sampled[figures.sampled["size"] != SMALL]
     small = figures.sampled[figures.sampled["size"] == SMALL]
     n = np.unique(np.geomspace(1, figures.rows.n_measurements.max(), 300).astype(np.int64))
@@ -115,7 +98,7 @@ def _contexts_per_row(picture: Figure, figures: Figures, summary: dict[str, list
     for name, color, rows in (("large rows", 0, large), ("small rows, packed", 1, small)):
         if len(rows):
             x, y = rows["num_measurements"], rows["num_contexts"]
-            left.scatter(x, y, 12, color=_COLORS[color], label=name)
+            left.scatter(x, y, 12, color=COLORS[color], label=name)
     left.set(xscale="log", xlabel="measurements of the row", ylabel="contexts an epoch, K")
     left.set_title("Contexts per row, rows sampled")
     left.legend(fontsize=8)
@@ -124,30 +107,20 @@ def _contexts_per_row(picture: Figure, figures: Figures, summary: dict[str, list
     for size, name in enumerate(SIZE_NAMES):
         if (figures.sizes == size).any():
             label = name if size == SMALL else f"large, {name}"
-            right.hist(everything[figures.sizes == size], bins, color=_COLORS[size], label=label)
+            right.hist(everything[figures.sizes == size], bins, color=COLORS[size], label=label)
     right.set(xscale="log", yscale="log", xlabel="measurements of the row", ylabel="rows")
     right.set_title(f"All {len(everything):,} rows by size")
     right.legend(fontsize=8)
 
 
-def _span_axis(axes: Axes, spans: np.ndarray, which: str) -> None:
-    """Makes an axis logarithmic, with ticks that people know."""
-    least, most = max(1.0, float(spans.min())), max(2.0, float(spans.max()))
-    ticks = [t for t in _SPAN_TICKS if least / 60 <= t <= most * 2]
-    setter = {"x": (axes.set_xscale, axes.set_xticks), "y": (axes.set_yscale, axes.set_yticks)}
-    setter[which][0]("log")
-    setter[which][1](ticks, [span_text(t).replace(".0", "") for t in ticks])
-    setter[which][1]([], minor=True)
-
-
 def _window_spans(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = _two_axes(picture)
+    left, right = two_axes(picture)
     contexts = figures.contexts
     left.set(title="Time between the ends of a window", ylabel="contexts")
     right.set(title="Windows by their size", xlabel="measurements of the window")
     if not len(contexts):
         for axes in (left, right):
-            _say_none(axes, "large rows")
+            say_none(axes, "large rows")
         return
     spans = np.maximum(contexts["span_seconds"], 1)
     sizes = figures.facts(contexts, "size")
@@ -156,31 +129,31 @@ def _window_spans(picture: Figure, figures: Figures, summary: dict[str, list[Lin
         [spans[sizes == size] for size in there],
         np.geomspace(spans.min(), spans.max() * 1.01 + 1, 50).tolist(),
         stacked=True,
-        color=[_COLORS[size] for size in there],
+        color=[COLORS[size] for size in there],
         label=[f"rows {SIZE_NAMES[size]}" for size in there],
     )
     left.set_xlabel("seconds to days, logarithmic; below 1 s shown as 1 s")
     left.legend(fontsize=8)
     for size in there:
         some = sizes == size
-        right.scatter(contexts["window"][some], spans[some], 4, color=_COLORS[size], alpha=0.5)
+        right.scatter(contexts["window"][some], spans[some], 4, color=COLORS[size], alpha=0.5)
     right.set_xscale("log")
     right.set_ylabel("time between its ends")
-    _span_axis(left, spans, "x")
-    _span_axis(right, spans, "y")
+    span_axis(left, spans, "x")
+    span_axis(right, spans, "y")
 
 
 def _strides(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = _two_axes(picture)
+    left, right = two_axes(picture)
     left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
     right.set(title="Time that their contexts span", xlabel="stride")
     lines = summary["strides"]
     if not lines:
         for axes in (left, right):
-            _say_none(axes, "large rows")
+            say_none(axes, "large rows")
         return
     labels = [f"{line['stride']}" for line in lines]
-    bars = left.bar(labels, [100 * line["share"] for line in lines], color=_COLORS[0])
+    bars = left.bar(labels, [100 * line["share"] for line in lines], color=COLORS[0])
     left.bar_label(bars, [f"{line['contexts']}" for line in lines], fontsize=7)
     strided = figures.strided[figures.facts(figures.strided, "size") != SMALL]
     spans = np.maximum(strided["span_seconds"], 1)
@@ -189,7 +162,7 @@ def _strides(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) 
         tick_labels=labels,
         whis=(0, 100),
     )
-    _span_axis(right, spans, "y")
+    span_axis(right, spans, "y")
     for axes in (left, right):
         axes.tick_params(axis="x", labelsize=7)
 
@@ -204,24 +177,24 @@ def _tokens(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -
         some = values[of_family == family]
         axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens a measurement")
         if not len(some):
-            _say_none(axes, "large rows of this family")
+            say_none(axes, "large rows of this family")
             continue
         bins = np.linspace(math.floor(some.min()), math.ceil(some.max() + 0.01), 60)
         for mode, name in enumerate(MODE_NAMES):
             in_mode = values[(of_family == family) & (contexts["mode"] == mode)]
-            axes.hist(in_mode, bins, color=_COLORS[mode], alpha=0.7, label=f"mode {name}")
+            axes.hist(in_mode, bins, color=COLORS[mode], alpha=0.7, label=f"mode {name}")
         axes.set_ylabel("contexts")
         axes.legend(fontsize=8)
 
 
 def _bytes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = _two_axes(picture)
+    left, right = two_axes(picture)
     rows = figures.sampled
     left.set_title("Bytes of the encoded measurements")
     right.set_title("Bytes of the whole record")
     if not len(rows):
         for axes in (left, right):
-            _say_none(axes, "rows that could be read")
+            say_none(axes, "rows that could be read")
         return
     tokens = rows["untimed_tokens"] / rows["num_measurements"]
     largest = 0.0
@@ -231,7 +204,7 @@ def _bytes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) ->
         for family, label in enumerate(FAMILIES):
             some = rows["family"] == family
             if some.any():
-                n, color = rows["num_measurements"][some], _COLORS[family]
+                n, color = rows["num_measurements"][some], COLORS[family]
                 axes.scatter(n, stored[some], 12, color=color, label=f"{label}: bytes")
                 axes.scatter(n, tokens[some], 12, color=color, marker="_", label=f"{label}: tokens")
         axes.set(xscale="log", yscale="log", xlabel="measurements of the row")
