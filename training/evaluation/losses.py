@@ -1,0 +1,85 @@
+"""Loss in bits by kind of token and by timestamp mode, beside that of two unigrams.
+
+A unigram knows how often each token came in the training split; the second one is told each
+token's kind, too, which a model has to find out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
+from training.tokenizer import VOCABULARY_SIZE
+
+_SMOOTHING = 0.01  # is added to every count
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Mean bits a token of one class of tokens, and of both unigrams on the same ones."""
+
+    name: str
+    num_tokens: int
+    bits: float
+    kind_unigram_bits: float
+    unigram_bits: float
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Of all tokens, and of those classes that there are."""
+
+    overall: Loss
+    kinds: list[Loss]
+    modes: list[Loss]
+
+
+class Unigrams(NamedTuple):
+    """Bits of each token: of a kind, float64 [kinds, 267], and of all kinds alike, [267]."""
+
+    of_kind: np.ndarray
+    of_all: np.ndarray
+    num_tokens: int
+
+
+def count_unigrams(batches: Iterable[dict[str, np.ndarray]]) -> Unigrams:
+    """Counts the targets of batches of `build_dataset`."""
+    counts = np.zeros(len(KIND_NAMES) * VOCABULARY_SIZE, np.int64)
+    for batch in batches:
+        kinds = parse(batch["targets"], batch["targets_segmentation"]).kinds
+        is_token = kinds != NOTHING
+        cells = kinds[is_token].astype(np.int64) * VOCABULARY_SIZE + batch["targets"][is_token]
+        counts += np.bincount(cells, minlength=len(counts))
+    counts = counts.reshape(len(KIND_NAMES), VOCABULARY_SIZE)
+    return Unigrams(_bits(counts), _bits(counts.sum(axis=0)), int(counts.sum()))
+
+
+def _bits(counts: np.ndarray) -> np.ndarray:
+    smooth = counts + _SMOOTHING
+    return -np.log2(smooth / smooth.sum(axis=-1, keepdims=True))
+
+
+def summarise_losses(
+    bits: np.ndarray, targets: np.ndarray, parsed: Parsed, unigrams: Unigrams
+) -> Losses:
+    """Takes means over all targets that are no padding: [n, crop_size] each."""
+    is_token = parsed.kinds != NOTHING
+    tokens, kinds, modes = targets[is_token], parsed.kinds[is_token], parsed.modes[is_token]
+    values = (bits[is_token], unigrams.of_kind[kinds, tokens], unigrams.of_all[tokens])
+    return Losses(
+        overall=_means(np.zeros_like(kinds), ("all",), values)[0],
+        kinds=_means(kinds, KIND_NAMES, values),
+        modes=_means(modes, MODE_CLASSES, values),
+    )
+
+
+def _means(labels: np.ndarray, names: Sequence[str], values: Sequence[np.ndarray]) -> list[Loss]:
+    counts = np.bincount(labels, minlength=len(names))
+    sums = [np.bincount(labels, weights=each, minlength=len(names)) for each in values]
+    return [
+        Loss(name, int(counts[i]), *(float(each[i] / counts[i]) for each in sums))
+        for i, name in enumerate(names)
+        if counts[i]
+    ]

@@ -1,0 +1,149 @@
+"""`Evaluation`: all that was measured of a model, as JSON and in plain words."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from training.evaluation.baselines import TrainingMedians
+from training.evaluation.examples import Extent, Split
+from training.evaluation.losses import Losses
+from training.evaluation.rtt import (
+    GROUPS,
+    MODEL,
+    Calibration,
+    RttError,
+    RttPredictions,
+    calibration,
+    summarise_errors,
+)
+
+KIND_UNIGRAM = "the unigram of each token's kind"
+UNIGRAM = "one unigram of all tokens"
+BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not beat"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All results; what there is nothing of is None.
+
+    Attributes:
+      model: its description, step, crop_size and vocab_size.
+      batch_size: of the examples.
+      num_train_tokens: on which unigrams were counted.
+      num_possible_queries: of which some were chosen.
+    """
+
+    model: dict[str, Any]
+    split: Split
+    train: Split
+    extent: Extent
+    batch_size: int
+    losses: Losses
+    num_train_tokens: int
+    num_possible_queries: int
+    rtt: RttPredictions | None
+    medians: TrainingMedians | None
+
+    @property
+    def errors(self) -> list[RttError]:
+        return summarise_errors(self.rtt) if self.rtt else []
+
+    @property
+    def calibration(self) -> Calibration | None:
+        return calibration(self.rtt.pit) if self.rtt else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns all numbers, for JSON."""
+        shards, rtt, medians, calibrated = (
+            self.split.shards,
+            self.rtt,
+            self.medians,
+            self.calibration,
+        )
+        return {
+            "model": self.model,
+            "data": {
+                "dataset": shards.dataset.path,
+                "split": shards.split,
+                "fingerprint": shards.fingerprint,
+                "rows": len(self.split.rows),
+                "examples": self.extent.num_contexts,
+                "batch_size": self.batch_size,
+            },
+            "baselines": {
+                "fingerprint": self.train.shards.fingerprint,
+                "rows": len(self.train.rows),
+                "unigram_tokens": self.num_train_tokens,
+                "median_rows": medians.num_rows if medians else 0,
+                "median_rtts": medians.num_rtts if medians else 0,
+            },
+            "options": dataclasses.asdict(self.extent),
+            "loss": dataclasses.asdict(self.losses),
+            "rtt": {
+                "possible_queries": self.num_possible_queries,
+                "queries": len(rtt.true_ms) if rtt else 0,
+                "what_if_queries": rtt.num_what_if if rtt else 0,
+                "errors": [dataclasses.asdict(error) for error in self.errors],
+            },
+            "calibration": dataclasses.asdict(calibrated) if calibrated else None,
+            "conclusions": conclusions(self),
+        }
+
+
+def conclusions(evaluation: Evaluation) -> list[str]:
+    """Returns in sentences which baselines the model beats and which it does not."""
+    overall = evaluation.losses.overall
+    unigrams = {KIND_UNIGRAM: overall.kind_unigram_bits, UNIGRAM: overall.unigram_bits}
+    sentences = [
+        f"loss of {overall.num_tokens:,} tokens: {overall.bits:.3f} bits a token; "
+        + _listed(
+            (BEATS if overall.bits < bits else BEATS_NOT, f"{name} ({bits:.3f})")
+            for name, bits in unigrams.items()
+        )
+    ]
+    behind = [
+        f"{loss.name} ({loss.bits:.3f} to {loss.kind_unigram_bits:.3f})"
+        for loss in evaluation.losses.kinds
+        if not loss.bits < loss.kind_unigram_bits
+    ]
+    if behind:
+        sentences.append(f"it {BEATS_NOT} {KIND_UNIGRAM} on {', '.join(behind)}")
+    return sentences + [_of_group(evaluation, group) for group in GROUPS]
+
+
+def _of_group(evaluation: Evaluation, group: str) -> str:
+    words = {"all": "", "first": " to new destinations", "repeat": " to destinations seen before"}
+    errors = {error.method: error for error in evaluation.errors if error.group == group}
+    if not errors:
+        return f"RTTs{words[group]}: none"
+    model = errors.pop(MODEL)
+    return (
+        f"RTTs{words[group]}, {model.num_queries:,} queries: median error "
+        f"{model.median_relative:.1%}; "
+        + _listed(
+            (verdict(model, error), f"{error.method} ({error.median_relative:.1%})")
+            for error in errors.values()
+        )
+    )
+
+
+def verdict(model: RttError, other: RttError) -> str:
+    """Says whether the model's median is lower, and by more than chance: a sign test at 2 σ."""
+    if not model.median_relative < other.median_relative:
+        return BEATS_NOT
+    margin = other.model_nearer - other.model_farther
+    is_clear = margin > 2 * math.sqrt(other.model_nearer + other.model_farther)
+    return BEATS if is_clear else BEATS_UNCLEARLY
+
+
+def _listed(verdicts: Iterable[tuple[str, str]]) -> str:
+    """Writes (verdict, baseline) as text, verdict by verdict."""
+    found = list(verdicts)
+    parts = []
+    for wanted in (BEATS, BEATS_UNCLEARLY, BEATS_NOT):
+        names = [name for said, name in found if said == wanted]
+        if names:
+            parts.append(f"{wanted} {', '.join(names)}")
+    return "; ".join(parts) or "there is nothing to compare it with"

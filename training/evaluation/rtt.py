@@ -1,0 +1,188 @@
+"""What a model says of RTTs: its median, its errors, its calibration.
+
+The distribution over the 65,536 codes of an RTT is that of the first byte times that of the second
+one behind it, over byte tokens only. Its median lies behind one first byte, so that of the 256
+second distributions one is needed, and the probability-integral transform needs the true one.
+Codes ascend with the RTT; those that the encoding never writes do not, and get hardly any
+probability from a trained model.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from beam_pipeline.rtt import FAILED_RTT, decode_rtt
+
+MODEL = "model"
+GROUPS = ("all", "first", "repeat")
+INTERVALS = (0.5, 0.8, 0.9)
+NUM_BINS = 20
+# Mean deviation of n calibrated values from uniform, times √n: of a Brownian bridge.
+_BY_CHANCE = math.sqrt(2 * math.pi) / 8
+
+SecondBytes = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class RttPredictions:
+    """Answers to the queries: arrays [queries].
+
+    Attributes:
+      true_ms: as the tokens tell it.
+      is_repeat: the destination stands earlier in the segment.
+      predicted_ms: by method; the first one is the model.
+      pit: what share of the model's distribution lies below the truth.
+      num_what_if: queries that took a pass of their own.
+    """
+
+    true_ms: np.ndarray
+    is_repeat: np.ndarray
+    predicted_ms: dict[str, np.ndarray]
+    pit: np.ndarray
+    num_what_if: int
+
+    def relative_errors(self, method: str) -> np.ndarray:
+        """Returns |predicted - true| / true."""
+        return np.abs(self.predicted_ms[method] - self.true_ms) / self.true_ms
+
+    def group(self, name: str) -> np.ndarray:
+        """Returns which queries are in one of GROUPS: bool."""
+        return {
+            "all": np.ones(len(self.true_ms), bool),
+            "first": ~self.is_repeat,
+            "repeat": self.is_repeat,
+        }[name]
+
+
+@dataclass(frozen=True)
+class RttError:
+    """Median errors of a method over a group of queries.
+
+    Attributes:
+      model_nearer, model_farther: in how many queries the model is nearer to the truth, or not.
+    """
+
+    method: str
+    group: str
+    num_queries: int
+    median_relative: float
+    median_ms: float
+    model_nearer: int
+    model_farther: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How the truths lie in the model's distributions.
+
+    Attributes:
+      coverage: shares of truths within the central intervals, by their nominal share in percent.
+      pit_histogram: counts in NUM_BINS equal bins of [0, 1].
+      deviation: mean distance of the sorted transforms from an even spread, which is the area
+        between their distribution function and that of the uniform distribution.
+      deviation_by_chance: what is to be expected of so many queries of a calibrated model, if they
+        were independent.
+    """
+
+    num_queries: int
+    coverage: dict[str, float]
+    pit_histogram: list[int]
+    deviation: float
+    deviation_by_chance: float
+
+
+def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
+    """Returns the numbers of at most `limit` queries among MEASUREMENTs, evenly spread."""
+    numbers = np.flatnonzero(measurements["is_query"])
+    if len(numbers) <= limit:
+        return numbers
+    return numbers[np.arange(limit) * len(numbers) // limit]
+
+
+def median_codes(
+    first: np.ndarray, second: np.ndarray, codes: np.ndarray, second_after: SecondBytes
+) -> tuple[np.ndarray, int]:
+    """Returns the medians of the distributions over codes: the least with half below or at it.
+
+    Args:
+      first, second: float64 [n, 256], the second byte's behind the true first byte.
+      codes: the true ones.
+      second_after: returns, for the numbers of some queries and a first byte for each, the second
+        byte's probabilities behind it.
+
+    Returns:
+      int64 [n], and for how many `second_after` was asked.
+    """
+    lines = np.arange(len(codes))
+    bytes_ = _byte_at(first, np.full(len(codes), 0.5))
+    below = first.cumsum(axis=1)[lines, bytes_] - first[lines, bytes_]
+    share = np.clip((0.5 - below) / first[lines, bytes_], np.finfo(float).tiny, 1)
+    others = np.flatnonzero(bytes_ != codes >> 8)
+    if len(others):
+        second = second.copy()
+        second[others] = second_after(others, bytes_[others])
+    return bytes_ << 8 | _byte_at(second, share), len(others)
+
+
+def _byte_at(p: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Returns the first byte with which each line of `p` has reached a share of its sum."""
+    reached = p.cumsum(axis=1)
+    return (reached >= share[:, np.newaxis] * reached[:, -1:]).argmax(axis=1)
+
+
+def code_ms(codes: np.ndarray) -> np.ndarray:
+    """Returns RTTs in float64 ms; the code of a failed ping as the largest RTT."""
+    return decode_rtt(np.minimum(codes, FAILED_RTT - 1)).astype(np.float64)
+
+
+def integral_transforms(first: np.ndarray, second: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Returns P(code < true) + P(true) / 2: as `median_codes` takes them."""
+    lines, high, low = np.arange(len(codes)), codes >> 8, codes & 255
+    within = _below(second, low) + second[lines, low] / 2
+    return np.clip(_below(first, high) + first[lines, high] * within, 0, 1)
+
+
+def _below(p: np.ndarray, bytes_: np.ndarray) -> np.ndarray:
+    return (p * (np.arange(256) < bytes_[:, np.newaxis])).sum(axis=1)
+
+
+def summarise_errors(predictions: RttPredictions) -> list[RttError]:
+    """Takes medians, by method and group; groups without a query are left out."""
+    of_model = predictions.relative_errors(MODEL)
+    errors = []
+    for method, predicted in predictions.predicted_ms.items():
+        relative = predictions.relative_errors(method)
+        absolute = np.abs(predicted - predictions.true_ms)
+        for name in GROUPS:
+            group = predictions.group(name)
+            if group.any():
+                error = RttError(
+                    method=method,
+                    group=name,
+                    num_queries=int(group.sum()),
+                    median_relative=float(np.median(relative[group])),
+                    median_ms=float(np.median(absolute[group])),
+                    model_nearer=int((of_model < relative)[group].sum()),
+                    model_farther=int((of_model > relative)[group].sum()),
+                )
+                errors.append(error)
+    return errors
+
+
+def calibration(pit: np.ndarray) -> Calibration:
+    """Compares integral transforms, one at least, with the uniform distribution."""
+    n = len(pit)
+    return Calibration(
+        num_queries=n,
+        coverage={f"{share:.0%}": coverage(pit, share) for share in INTERVALS},
+        pit_histogram=np.histogram(pit, NUM_BINS, (0, 1))[0].tolist(),
+        deviation=float(np.abs(np.sort(pit) - (np.arange(n) + 0.5) / n).mean()),
+        deviation_by_chance=_BY_CHANCE / math.sqrt(n),
+    )
+
+
+def coverage(pit: np.ndarray, share: float) -> float:
+    """Returns how many of the truths lie in the central interval of that share."""
+    return float((np.abs(pit - 0.5) <= share / 2).mean())
