@@ -17,6 +17,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.12,<3.14",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
+    package_data={"training": ["configs/*.yml"]},
     # Each with its reason; the upper bound is the next version that may break it.
     install_requires=[
         "apache-beam>=2.77,<3",  # the pipeline
@@ -35,12 +36,42 @@ setup(
             "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
             "grain>=0.2.18,<0.3",  # the datasets, their workers and checkpoints
         ],
-        "plots": ["matplotlib>=3.9,<4"],  # training.analyze_padding --output
+        "plots": ["matplotlib>=3.9,<4"],  # pictures of training data and of evaluations
+        # python -m training.train on a CPU. MaxText names no dependency of its own outside its
+        # extras for accelerators; the lines below it are what its imports want.
+        "maxtext": [
+            "maxtext==0.2.5",  # training.maxtext stands in for some of its functions
+            "aqtp>=0.9,<1",
+            "cloud-accelerator-diagnostics>=0.1.1,<1",
+            "datasets>=4,<6",
+            "drjax>=0.2,<1",
+            "etils>=1.10,<2",  # paths on gs:// and local ones alike; ours, too
+            "flax>=0.12.9,<0.13",
+            "gcsfs>=2026.2",
+            "jax>=0.11.1,<0.12",
+            "jinja2>=3.1,<4",
+            "ml-collections>=1.1,<2",
+            "ml-goodput-measurement>=0.2.3,<1",
+            "omegaconf>=2.3,<3",  # ours, too: key=value
+            "optax>=0.2.6,<1",
+            "orbax-checkpoint>=0.12,<0.13",
+            "pathwaysutils>=0.1.1,<1",
+            "pillow>=11,<13",
+            "psutil>=6,<8",
+            "pydantic>=2.10,<3",
+            "pyyaml>=6,<7",  # ours: the record of a run
+            "qwix>=0.1.8,<1",
+            "sentencepiece>=0.2,<1",
+            "sympy>=1.13,<2",
+            "tensorboardx>=2.6,<3",
+            "tiktoken>=0.9,<1",
+            "tokamax>=0.0.17,<1",
+            "transformers>=5,<6",
+        ],
         "tpu": ["jax[tpu]>=0.8,<0.12"],
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/
             "hypothesis>=6.100,<7",
-            "orbax-checkpoint>=0.11,<1",  # what MaxText saves the loader's state with
             "polars>=1.30,<3",  # a peer in benchmarks/
             "psutil>=6,<8",  # CPU and memory in benchmarks/ and in tests of memory
             "pyright==1.1.414",  # another version may find more

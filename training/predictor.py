@@ -1,0 +1,106 @@
+"""A trained model as a function: tokens in, log-probabilities of the next token out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+from maxtext.utils import model_creation_utils
+
+from beam_pipeline.errors import UsageError
+from training import run_config
+from training.curriculum import stages_of
+from training.maxtext import completed_steps
+from training.tokenizer import VOCABULARY_SIZE
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What a model of a checkpoint predicts.
+
+    Attributes:
+      crop_size: of the crops that it was trained with last.
+      step: steps of training.
+      description: run, size and step.
+    """
+
+    crop_size: int
+    step: int
+    vocab_size: int
+    description: str
+    _forward: Callable[..., jax.Array]
+
+    def __call__(
+        self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
+    ) -> np.ndarray:
+        """Returns log-probabilities of the next token: float32 [batch, crop, 267].
+
+        Args:
+          inputs, positions, segmentation: int32 [batch, crop]. Another shape compiles anew.
+        """
+        return np.asarray(self._forward(inputs, positions, segmentation))
+
+
+def load_predictor(checkpoint: str) -> Predictor:
+    """Loads a model that `training.train` has trained, on this machine's devices.
+
+    Args:
+      checkpoint: base_output_directory/run_name, for its last checkpoint, or below it
+        checkpoints/STEP; local or gs://.
+
+    Raises:
+      UsageError: there is no such checkpoint.
+    """
+    path = epath.Path(checkpoint)
+    run_folder = path.parent.parent if path.name.isdecimal() else path
+    on_this_machine = ["skip_jax_distributed_system=true"]
+    if jax.default_backend() == "cpu":
+        on_this_machine += ["hardware=cpu", "attention=dot_product"]
+    arguments = run_config.recorded(
+        str(run_folder),
+        f"base_output_directory={run_folder.parent}",
+        f"run_name={run_folder.name}",
+        *on_this_machine,
+    )
+    config = run_config.build(arguments)
+    step = int(path.name) if path.name.isdecimal() else completed_steps(config) - 1
+    folder = epath.Path(config.checkpoint_dir) / str(step)
+    if not folder.exists():
+        raise UsageError(f"{run_folder} has no checkpoint {'' if step < 0 else step}".rstrip())
+    config = run_config.build(
+        run_config.Arguments(
+            arguments.file,
+            (*arguments.overrides, f"load_parameters_path={folder / 'items'}"),
+            arguments.values,
+        )
+    )
+    model, _ = model_creation_utils.from_pretrained(config)
+    graph, state = nnx.split(model)
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+    @jax.jit
+    def forward(state, inputs, positions, segmentation):
+        model = nnx.merge(graph, state)
+        logits = model(
+            decoder_input_tokens=inputs,
+            decoder_positions=positions,
+            decoder_segment_ids=segmentation,
+            enable_dropout=False,
+        )
+        logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
+        return jax.nn.log_softmax(logits, axis=-1)
+
+    def call(inputs, positions, segmentation):
+        return forward(state, inputs, positions, segmentation)
+
+    stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
+    crop_size = next(stage.crop_size for stage in stages if step < stage.end)
+    return Predictor(
+        crop_size=crop_size,
+        step=step + 1,
+        vocab_size=config.vocab_size,
+        description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters, {step + 1} steps",
+        _forward=call,
+    )

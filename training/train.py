@@ -1,0 +1,147 @@
+"""Trains a transformer on probe rows with MaxText.
+
+    python -m training.train tiny network_train_files=rows/train base_output_directory=runs \\
+        run_name=first steps=200
+
+The first argument is a config: tiny, 95m or 680m of training/configs, or a file of MaxText's
+(.yml). The others are key=value, MaxText's and ours (docs/training.md). The same command again
+goes on from the last checkpoint, also on another number of hosts.
+"""
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging as absl_logging
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from training.curriculum import stages_of
+
+if TYPE_CHECKING:
+    from training.maxtext import Feed
+
+_SIGTERM_CODE = 143  # what a shell says of a process that SIGTERM ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns 0, 1 (it failed), 2 (cannot run as given) or 143 (SIGTERM)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help", "help"} & set(arguments):
+        print(__doc__)
+        return 0
+    try:
+        return train(arguments)
+    except ProbelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def train(argv: Sequence[str]) -> int:
+    """Trains, stage by stage of the curriculum; returns the exit code.
+
+    Raises:
+      ProbelineError: the arguments, the data or MaxText are not as they must be.
+    """
+    _quiet_imports()
+    try:
+        from training import maxtext, run_config
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{error.name} is not installed: pip install '.[training,maxtext]', on a TPU "
+            "'.[training,tpu]'"
+        ) from error
+
+    arguments = run_config.read(argv)
+    if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
+        _serve_preemption()
+    config = run_config.build(arguments)
+    maxtext.check_config(config)
+    run_config.record(arguments, config)
+    feeds: list[Feed] = []
+    maxtext.connect(feeds.append)
+    completed = maxtext.completed_steps(config)
+    for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
+        if completed >= stage.end:
+            continue
+        feeds.clear()
+        _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
+        feed, first_step = feeds[0], completed
+        completed = maxtext.completed_steps(config)
+        _report(f"trained from step {max(first_step, stage.begin)}{_waiting(feed)}")
+        if feed.failure:
+            raise ProbelineError(str(feed.failure)) from feed.failure
+        if feed.has_ended:
+            _report(
+                f"the data ended, after num_epoch={config.num_epoch}; the last checkpoint has "
+                f"{completed} of {config.steps} steps"
+            )
+            return 0
+        if config.enable_checkpointing and completed < stage.end:
+            _report(f"stopped with {completed} of {config.steps} steps; the same command goes on")
+            return _SIGTERM_CODE
+    _report(f"{config.steps} steps are done; {_where(config)}")
+    return 0
+
+
+def _quiet_imports() -> None:
+    """Lets through what MaxText logs; of the libraries below it only warnings."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    absl_logging.set_verbosity(absl_logging.INFO)
+    absl_logging.use_absl_handler()
+    absl_logging.get_absl_handler().addFilter(
+        lambda record: record.levelno >= logging.WARNING or "maxtext" in record.pathname
+    )
+
+
+def _serve_preemption() -> None:
+    """Lets JAX catch SIGTERM, so that MaxText saves a checkpoint; a pod's hosts do so anyway."""
+    import jax
+
+    if jax.distributed.is_initialized():
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
+
+
+def _run_maxtext(argv: list[str]) -> None:
+    from maxtext.trainers.pre_train import train as maxtext_train
+
+    try:
+        maxtext_train.main(argv)
+    except Exception as error:
+        # Orbax and Grain wrap what our iterator raises.
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ProbelineError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None or cause is error:
+            raise
+        raise cause from error
+
+
+def _waiting(feed: "Feed") -> str:
+    if not feed.fed_s:
+        return ""
+    return f": waited for data {feed.waited_s / feed.fed_s:.1%} of {feed.fed_s:.0f} s"
+
+
+def _where(config: Any) -> str:
+    if not config.enable_checkpointing:
+        return "enable_checkpointing=false, so nothing is kept"
+    return f"checkpoints are in {config.checkpoint_dir}"
+
+
+def _report(line: str) -> None:
+    import jax
+
+    if jax.process_index() == 0:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
