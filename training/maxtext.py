@@ -8,7 +8,6 @@ iterator resumes. No code of MaxText is copied. `train` is the command.
 import asyncio
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import json
 import os
@@ -16,10 +15,6 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any, Literal
-
-if importlib.util.find_spec("google.cloud.aiplatform") is None:
-    # MaxText's import then does without the parts that talk to Google Cloud.
-    os.environ.setdefault("DECOUPLE_GCLOUD", "TRUE")
 
 import grain
 import jax

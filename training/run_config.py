@@ -187,9 +187,7 @@ def recorded(run_folder: str, *overrides: str) -> Arguments:
         ) from None
     # How the training machines shared the model, and what it began with, is of no use here.
     kept = {
-        key: value
-        for key, value in values.items()
-        if not key.startswith(("ici_", "dcn_", "load_"))
+        key: value for key, value in values.items() if not key.startswith(("ici_", "dcn_", "load_"))
     }
     with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as copy:
         yaml.safe_dump(kept, copy)
