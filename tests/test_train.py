@@ -24,9 +24,7 @@ pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,ma
 def thousand_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,000 rows of 5 to 60 measurements, small and large at a crop of 128."""
     sizes = np.random.default_rng(0).integers(5, 60, 1100)
-    rows = [
-        RowSpec(ipv4_probe(i), make_measurements(int(size), i)) for i, size in enumerate(sizes)
-    ]
+    rows = [RowSpec(ipv4_probe(i), make_measurements(int(size), i)) for i, size in enumerate(sizes)]
     folder = tmp_path_factory.mktemp("thousand") / "rows"
     return write_dataset(folder, rows[:1000], "compact", 4, rows[1000:])
 
@@ -146,7 +144,7 @@ def test_a_pod_that_is_preempted_goes_on(tmp_path: Path, thousand_rows: Path, wh
 
 
 def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows: Path):
-    stages = "network_curriculum=64:5"
+    stages = "network_curriculum=64x5"
     straight = TrainingRun(tmp_path / "straight", thousand_rows, stages)
     (ended,) = straight.run()
     assert ended.code == 0, ended.output

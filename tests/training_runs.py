@@ -20,8 +20,9 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 GLOBAL_BATCH, CROP, STEPS = 8, 128, 12
 MODEL = (
-    "base_emb_dim=32 base_mlp_dim=64 base_num_decoder_layers=1 head_dim=8 enable_tensorboard=false"
-).split()
+    *("base_emb_dim=32", "base_mlp_dim=64", "base_num_decoder_layers=1", "head_dim=8"),
+    "enable_tensorboard=false",
+)
 
 
 class Ended(NamedTuple):

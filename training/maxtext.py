@@ -23,10 +23,10 @@ import orbax.checkpoint as ocp
 from etils import epath
 from maxtext.common import grain_utility
 from maxtext.configs import pyconfig, types
-from maxtext.input_pipeline import input_pipeline_interface
+from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
 from maxtext.utils import max_logging
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.config import DataConfig
@@ -66,7 +66,7 @@ class NetworkConfig(types.MaxTextConfig):
     network_weights: str = "rows"
     network_on_bad_row: Literal["fail", "skip"] = "fail"
     network_cache_dir: str | None = None
-    network_curriculum: str = ""
+    network_curriculum: str = Field("", coerce_numbers_to_str=True)
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
     num_epoch: int | None = 1
@@ -74,14 +74,14 @@ class NetworkConfig(types.MaxTextConfig):
     @model_validator(mode="before")
     @classmethod
     def _network_is_grain(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Tells MaxText `grain`, whose files it wants to be named."""
+        """Tells MaxText `grain`, and files: `check_config` finds out whether they are named."""
         if values.get("dataset_type") != "network":
             return values
         return {
             **values,
             "dataset_type": "grain",
             "grain_train_files": values.get("network_train_files") or "network",
-            "grain_eval_files": values.get("network_eval_files", ""),
+            "grain_eval_files": values.get("network_eval_files") or "network",
         }
 
 
@@ -301,6 +301,7 @@ _SEAMS = (
         ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data"),
     ),
     (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
+    (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
 )
 
 
@@ -309,12 +310,12 @@ def check_maxtext() -> None:
     version = metadata.version("maxtext")
     for module, name, expected in _SEAMS:
         found = getattr(module, name, None)
-        parameters = tuple(inspect.signature(found).parameters) if found else ()
+        parameters = tuple(inspect.signature(found).parameters) if found else None
         if parameters != expected:
+            changed = "no" if parameters is None else f"another ({', '.join(parameters)})"
             raise ProbelineError(
-                f"maxtext {version} has another {module.__name__}.{name}, with "
-                f"({', '.join(parameters)}): Probeline is tested with {TESTED_VERSION}, "
-                f"pip install maxtext=={TESTED_VERSION}"
+                f"maxtext {version} has {changed} {module.__name__}.{name}: Probeline is tested "
+                f"with {TESTED_VERSION}, pip install maxtext=={TESTED_VERSION}"
             )
 
 
@@ -342,6 +343,8 @@ def connect(on_feed: Callable[[Feed], None]) -> None:
     input_pipeline_interface.make_grain_eval_iterator = factory(make_network_eval_iterator)
     grain_utility.for_restore = _for_restore
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
+    # It would send SIGTERM to every orphaned multiprocessing process of the machine.
+    multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
 
 
 def _for_restore(

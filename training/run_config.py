@@ -27,7 +27,7 @@ from training.curriculum import Stage
 from training.maxtext import NetworkConfig
 
 CONFIGS = Path(__file__).parent / "configs"
-_RECORD = "run_config.yml"
+_BASE, _RECORD = "base.yml", "run_config.yml"
 
 # What the same thing is called by MaxText.
 _MAXTEXT_WORDS = {
@@ -47,7 +47,7 @@ class Arguments:
     """What a run was called with, checked for keys that nobody knows.
 
     Attributes:
-      file: the config file.
+      file: the config, with all that it is based on, as a temporary file.
       overrides: key=value, which go over the file.
       values: of both and of all files they are based on, as they are written.
     """
@@ -74,11 +74,11 @@ def read(arguments: Sequence[str]) -> Arguments:
         if "=" not in argument or argument.startswith("-"):
             raise UsageError(f"{argument!r} is not key=value: write steps=200, without dashes")
     try:
-        loaded = pyconfig._load_config(file)
+        loaded = _load(file)
         given = omegaconf.OmegaConf.from_cli(list(arguments))
         merged = omegaconf.OmegaConf.merge(loaded, given)
         values = omegaconf.OmegaConf.to_container(merged, resolve=True)
-    except (omegaconf.errors.OmegaConfBaseException, ValueError, OSError) as error:
+    except (omegaconf.errors.OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
         raise UsageError(f"{file} and the arguments cannot be read: {_one_line(error)}") from error
     for key in values:
         if not pyconfig._check_for_invalid_keys(str(key), NetworkConfig.model_fields):
@@ -88,7 +88,7 @@ def read(arguments: Sequence[str]) -> Arguments:
             f"dataset_type={values['dataset_type']} is MaxText's own: use its command, "
             "python -m maxtext.trainers.pre_train.train, or dataset_type=network"
         )
-    return Arguments(file, tuple(arguments), values)
+    return Arguments(_written(_changed(loaded)), tuple(arguments), values)
 
 
 def _config_file(name: str) -> str:
@@ -100,6 +100,36 @@ def _config_file(name: str) -> str:
     if not os.path.isfile(name):
         raise UsageError(f"there is no config file {name}")
     return name
+
+
+def _load(file: str) -> omegaconf.DictConfig:
+    """Loads a config over what it names as base_config: beside it, ours, or MaxText's."""
+    config = omegaconf.OmegaConf.load(file)
+    base = config.pop("base_config", None)
+    if base is None:
+        return config
+    folders = (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR)
+    found = [path for folder in folders if os.path.isfile(path := os.path.join(folder, base))]
+    if not found:
+        raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
+    return omegaconf.OmegaConf.merge(_load(found[0]), config)
+
+
+def _changed(config: omegaconf.DictConfig) -> dict[str, Any]:
+    """Returns what of a config differs from MaxText's base.yml."""
+    values, base = (
+        omegaconf.OmegaConf.to_container(each, resolve=True)
+        for each in (config, _load(os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)))
+    )
+    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+
+
+def _written(changed: dict[str, Any]) -> str:
+    """Returns the name of a temporary file that MaxText loads as these changes of its base.yml."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as file:
+        yaml.safe_dump({**changed, "base_config": _BASE}, file)
+    atexit.register(os.unlink, file.name)
+    return file.name
 
 
 def _unknown_key(key: str) -> UsageError:
@@ -154,20 +184,13 @@ def _one_line(message: object) -> str:
 
 
 def record(arguments: Arguments, config: Any) -> None:
-    """Writes run_config.yml: what differs from MaxText's base.yml, for `read` to read again."""
+    """Writes run_config.yml: what differs from MaxText's base.yml."""
     if jax.process_index():
         return
-    base = omegaconf.OmegaConf.to_container(
-        omegaconf.OmegaConf.load(os.path.join(MAXTEXT_CONFIGS_DIR, "base.yml"))
-    )
-    changed = {
-        key: value
-        for key, value in arguments.values.items()
-        if key not in base or base[key] != value  # pyright: ignore
-    }
     folder = epath.Path(config.base_output_directory) / config.run_name
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({**changed, "base_config": "base.yml"})
+    values = _changed(omegaconf.OmegaConf.create(arguments.values))
+    text = yaml.safe_dump({**values, "base_config": _BASE})
     (folder / _RECORD).write_text(f"# The config of this run; --checkpoint reads it.\n{text}")
 
 
@@ -177,9 +200,8 @@ def recorded(run_folder: str, *overrides: str) -> Arguments:
     Raises:
       UsageError: the folder is not that of a run.
     """
-    file = epath.Path(run_folder) / _RECORD
     try:
-        values = yaml.safe_load(file.read_text())
+        values = yaml.safe_load((epath.Path(run_folder) / _RECORD).read_text())
     except FileNotFoundError:
         raise UsageError(
             f"{run_folder} is not the folder of a run, base_output_directory/run_name: it has no "
@@ -187,9 +209,8 @@ def recorded(run_folder: str, *overrides: str) -> Arguments:
         ) from None
     # How the training machines shared the model, and what it began with, is of no use here.
     kept = {
-        key: value for key, value in values.items() if not key.startswith(("ici_", "dcn_", "load_"))
+        key: value
+        for key, value in values.items()
+        if key != "base_config" and not key.startswith(("ici_", "dcn_", "load_"))
     }
-    with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as copy:
-        yaml.safe_dump(kept, copy)
-    atexit.register(os.unlink, copy.name)
-    return read([copy.name, *overrides])
+    return read([_written(kept), *overrides])
