@@ -55,7 +55,19 @@ class LoadingRun:
     error: str | None
 
 
-_RUN_OF_BENCH = {"grouping": Run, "loading": LoadingRun}
+@dataclass(frozen=True)
+class LearningRun:
+    """One seed of the learning bench: its command, its curve, and what evaluation.json says."""
+
+    case: dict[str, Any]
+    command: str
+    figures: dict[str, float]
+    error: str | None
+    curve: list[dict[str, float]] = field(default_factory=list)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+
+
+_RUN_OF_BENCH = {"grouping": Run, "loading": LoadingRun, "learning": LearningRun}
 
 
 @dataclass
@@ -104,9 +116,9 @@ def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     return found
 
 
-def medians(runs: Sequence[Run | LoadingRun]) -> list[Median]:
+def medians(runs: Sequence[Run | LoadingRun | LearningRun]) -> list[Median]:
     """Returns a line a case, in the order in which they first ran."""
-    cases: dict[tuple[Any, ...], list[Run | LoadingRun]] = {}
+    cases: dict[tuple[Any, ...], list[Run | LoadingRun | LearningRun]] = {}
     for run in runs:
         cases.setdefault(tuple(run.case.items()), []).append(run)
     lines = []

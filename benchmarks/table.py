@@ -3,15 +3,15 @@
     python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
 
 Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
-loading bench in docs/training_speed.md. Of the grouping bench, all results of the newest day are
-shown.
+loading bench in docs/training_speed.md, for the learning bench in docs/learning.md, whose curves
+it draws. Of the grouping bench, all results of the newest day are shown.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import loading_table
+from benchmarks import learning_report, loading_table
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
@@ -26,7 +26,11 @@ COLUMNS = (
     "peak MiB",
     "ratio to DuckDB",
 )
-_DOCUMENTS = {"grouping": Path("README.md"), "loading": Path("docs/training_speed.md")}
+_DOCUMENTS = {
+    "grouping": Path("README.md"),
+    "loading": Path("docs/training_speed.md"),
+    "learning": Path("docs/learning.md"),
+}
 
 
 def rows(results: Results) -> list[list[str]]:
@@ -99,6 +103,8 @@ def markdown(results: Results) -> str:
 def _tables(bench: str, folder: Path) -> str:
     if bench == "loading":
         return loading_table.markdown(results_files.newest(bench, folder))
+    if bench == "learning":
+        return learning_report.markdown(results_files.newest(bench, folder))
     day = results_files.newest_day(bench, folder)
     return "\n\n".join(markdown(results) for results in day)
 
@@ -113,6 +119,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         tables = _tables(args.bench, args.results)
         path.write_text(md.insert(path.read_text(), args.bench, tables))
+        if args.bench == "learning":
+            newest = results_files.newest(args.bench, args.results)
+            learning_report.draw_curves(newest, path.with_suffix(".svg"))
     except (OSError, ValueError) as error:
         print(f"error: {path}: {error}", file=sys.stderr)
         return 1

@@ -167,6 +167,14 @@ def test_the_pin_is_what_was_tested():
     assert f'"maxtext[tpu]=={maxtext.TESTED_VERSION}"' in setup
 
 
+def test_the_guide_names_every_key_of_ours():
+    guide = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    ours = set(maxtext.NetworkConfig.model_fields) - set(maxtext.types.MaxTextConfig.model_fields)
+    assert len(ours) > 10
+    for key in ours:
+        assert f"`{key}`" in guide, key
+
+
 def test_every_field_of_data_config_has_a_key():
     import dataclasses
 

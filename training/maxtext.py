@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import grain
 import jax
@@ -113,11 +113,11 @@ def check_config(config: Any) -> None:
         )
 
 
-def completed_steps(config: Any) -> int:
-    """Returns how many steps of training the last checkpoint of a run has seen."""
-    if not config.enable_checkpointing or not epath.Path(config.checkpoint_dir).exists():
+def completed_steps(checkpoints: epath.PathLike) -> int:
+    """Returns how many steps of training the last one of a folder of checkpoints has seen."""
+    if not epath.Path(checkpoints).exists():
         return 0
-    return 1 + max(ocp.utils.checkpoint_steps(config.checkpoint_dir), default=-1)
+    return 1 + max(ocp.utils.checkpoint_steps(checkpoints), default=-1)
 
 
 # --- batches ------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def connect(on_feed: Callable[[Feed], None]) -> None:
         @functools.wraps(make)
         def make_and_tell(config, mesh, process_indices):
             iterator = make(config, mesh, process_indices)
-            on_feed(iterator.dataloader)
+            on_feed(cast(Feed, iterator.dataloader))
             return iterator
 
         return make_and_tell

@@ -1,7 +1,9 @@
 """A trained model as a function: tokens in, log-probabilities of the next token out."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -55,6 +57,11 @@ def load_predictor(checkpoint: str) -> Predictor:
     """
     path = epath.Path(checkpoint)
     run_folder = path.parent.parent if path.name.isdecimal() else path
+    checkpoints = run_folder / "checkpoints"
+    step = int(path.name) if path.name.isdecimal() else completed_steps(checkpoints) - 1
+    if not (checkpoints / str(step)).exists():
+        missing = "no checkpoint yet" if step < 0 else f"no checkpoint {step}"
+        raise UsageError(f"{run_folder} has {missing}")
     on_this_machine = ["skip_jax_distributed_system=true"]
     if jax.default_backend() == "cpu":
         on_this_machine += ["hardware=cpu", "attention=dot_product"]
@@ -62,28 +69,18 @@ def load_predictor(checkpoint: str) -> Predictor:
         str(run_folder),
         f"base_output_directory={run_folder.parent}",
         f"run_name={run_folder.name}",
+        f"load_parameters_path={checkpoints / str(step) / 'items'}",
         *on_this_machine,
     )
     config = run_config.build(arguments)
-    step = int(path.name) if path.name.isdecimal() else completed_steps(config) - 1
-    folder = epath.Path(config.checkpoint_dir) / str(step)
-    if not folder.exists():
-        raise UsageError(f"{run_folder} has no checkpoint {'' if step < 0 else step}".rstrip())
-    config = run_config.build(
-        run_config.Arguments(
-            arguments.file,
-            (*arguments.overrides, f"load_parameters_path={folder / 'items'}"),
-            arguments.values,
-        )
-    )
-    model, _ = model_creation_utils.from_pretrained(config)
+    loaded: Any = model_creation_utils.from_pretrained(config)
+    model, _ = loaded
     graph, state = nnx.split(model)
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
     @jax.jit
     def forward(state, inputs, positions, segmentation):
-        model = nnx.merge(graph, state)
-        logits = model(
+        logits = nnx.merge(graph, state)(
             decoder_input_tokens=inputs,
             decoder_positions=positions,
             decoder_segment_ids=segmentation,
@@ -92,9 +89,6 @@ def load_predictor(checkpoint: str) -> Predictor:
         logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
         return jax.nn.log_softmax(logits, axis=-1)
 
-    def call(inputs, positions, segmentation):
-        return forward(state, inputs, positions, segmentation)
-
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
     crop_size = next(stage.crop_size for stage in stages if step < stage.end)
     return Predictor(
@@ -102,5 +96,5 @@ def load_predictor(checkpoint: str) -> Predictor:
         step=step + 1,
         vocab_size=config.vocab_size,
         description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters, {step + 1} steps",
-        _forward=call,
+        _forward=functools.partial(forward, state),
     )

@@ -9,10 +9,10 @@ import atexit
 import difflib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import omegaconf
@@ -21,6 +21,7 @@ import yaml
 from etils import epath
 from maxtext.configs import pyconfig
 from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
+from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
 from training.curriculum import Stage
@@ -75,14 +76,12 @@ def read(arguments: Sequence[str]) -> Arguments:
             raise UsageError(f"{argument!r} is not key=value: write steps=200, without dashes")
     try:
         loaded = _load(file)
-        given = omegaconf.OmegaConf.from_cli(list(arguments))
-        merged = omegaconf.OmegaConf.merge(loaded, given)
-        values = omegaconf.OmegaConf.to_container(merged, resolve=True)
+        values = _merge(loaded, omegaconf.OmegaConf.from_cli(list(arguments)))
     except (omegaconf.errors.OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
         raise UsageError(f"{file} and the arguments cannot be read: {_one_line(error)}") from error
     for key in values:
-        if not pyconfig._check_for_invalid_keys(str(key), NetworkConfig.model_fields):
-            raise _unknown_key(str(key))
+        if not _is_known(key, NetworkConfig.model_fields):
+            raise _unknown_key(key)
     if values["dataset_type"] != "network":
         raise UsageError(
             f"dataset_type={values['dataset_type']} is MaxText's own: use its command, "
@@ -102,25 +101,30 @@ def _config_file(name: str) -> str:
     return name
 
 
-def _load(file: str) -> omegaconf.DictConfig:
+def _load(file: str) -> dict[str, Any]:
     """Loads a config over what it names as base_config: beside it, ours, or MaxText's."""
-    config = omegaconf.OmegaConf.load(file)
-    base = config.pop("base_config", None)
+    values = _plain(omegaconf.OmegaConf.load(file))
+    base = values.pop("base_config", None)
     if base is None:
-        return config
+        return values
     folders = (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR)
     found = [path for folder in folders if os.path.isfile(path := os.path.join(folder, base))]
     if not found:
         raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
-    return omegaconf.OmegaConf.merge(_load(found[0]), config)
+    return _merge(_load(found[0]), values)
 
 
-def _changed(config: omegaconf.DictConfig) -> dict[str, Any]:
+def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
+    return _plain(omegaconf.OmegaConf.merge(values, over))
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], omegaconf.OmegaConf.to_container(config, resolve=True))
+
+
+def _changed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns what of a config differs from MaxText's base.yml."""
-    values, base = (
-        omegaconf.OmegaConf.to_container(each, resolve=True)
-        for each in (config, _load(os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)))
-    )
+    base = _load(os.path.join(MAXTEXT_CONFIGS_DIR, _BASE))
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
@@ -130,6 +134,12 @@ def _written(changed: dict[str, Any]) -> str:
         yaml.safe_dump({**changed, "base_config": _BASE}, file)
     atexit.register(os.unlink, file.name)
     return file.name
+
+
+def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
+    """Tells whether MaxText takes a key, also of one of its configs within the config."""
+    nested = (getattr(field.annotation, "model_fields", {}) for field in fields.values())
+    return key in fields or any(_is_known(key, inner) for inner in nested)
 
 
 def _unknown_key(key: str) -> UsageError:
@@ -189,8 +199,7 @@ def record(arguments: Arguments, config: Any) -> None:
         return
     folder = epath.Path(config.base_output_directory) / config.run_name
     folder.mkdir(parents=True, exist_ok=True)
-    values = _changed(omegaconf.OmegaConf.create(arguments.values))
-    text = yaml.safe_dump({**values, "base_config": _BASE})
+    text = yaml.safe_dump({**_changed(arguments.values), "base_config": _BASE})
     (folder / _RECORD).write_text(f"# The config of this run; --checkpoint reads it.\n{text}")
 
 

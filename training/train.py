@@ -62,14 +62,14 @@ def train(argv: Sequence[str]) -> int:
     run_config.record(arguments, config)
     feeds: list[Feed] = []
     maxtext.connect(feeds.append)
-    completed = maxtext.completed_steps(config)
+    completed = maxtext.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
     for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
         if completed >= stage.end:
             continue
         feeds.clear()
         _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
         feed, first_step = feeds[0], completed
-        completed = maxtext.completed_steps(config)
+        completed = maxtext.completed_steps(config.checkpoint_dir)
         _report(f"trained from step {max(first_step, stage.begin)}{_waiting(feed)}")
         if feed.failure:
             raise ProbelineError(str(feed.failure)) from feed.failure
