@@ -1,0 +1,102 @@
+"""The learning bench's report: figures out of an evaluation, bars, tables, curves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import learning, learning_report, table
+from benchmarks import results as results_files
+from benchmarks.results import LearningRun, Results
+
+
+def make_evaluation(error: float = 0.1) -> dict[str, Any]:
+    kinds = {"source, again": 0.05, "destination": 1.1, "RTT exponent": 2.5, "role": 1.0}
+    methods = dict.fromkeys(learning_report._METHODS, 0.4) | {"model": error}
+    return {
+        "loss": {
+            "overall": {"bits": 1.5, "kind_unigram_bits": 5.5},
+            "kinds": [
+                {"name": name, "bits": bits, "kind_unigram_bits": 7.0}
+                for name, bits in kinds.items()
+            ],
+        },
+        "rtt": {
+            "errors": [
+                {"method": name, "group": group, "median_relative": value}
+                for name, value in methods.items()
+                for group in ("all", "first", "repeat")
+            ]
+        },
+    }
+
+
+def make_results(*errors: float) -> Results:
+    runs = [
+        LearningRun(
+            case={"seed": seed},
+            command=f"python -m training.train tiny init_weights_seed={seed}",
+            figures={"minutes": 14.2, "waiting": 0.003}
+            | learning_report.figures_of(make_evaluation(error)),
+            error=None,
+            curve=[
+                {"step": 10, "minutes": 0.1, "bits": 4},
+                {"step": 20, "minutes": 0.2, "bits": 3},
+            ],
+            evaluation=make_evaluation(error),
+        )
+        for seed, error in enumerate(errors)
+    ]
+    options = {"network": ["--seed=1"], "recipe": [], "rounds": 1}
+    return Results("learning", "2026-11-21T20:00:00+00:00", options, runs=runs)
+
+
+def test_figures_of_an_evaluation():
+    figures = learning_report.figures_of(make_evaluation())
+    assert figures["bits"] == 1.5
+    assert figures["source_again_bits"] == 0.05
+    assert figures["unigram_destination_bits"] == 7.0
+    assert figures["rtt_error"] == 0.1
+    assert figures["rtt_error_ratio"] == pytest.approx(0.25)
+    assert {bar.figure for bar in learning_report.BARS} <= set(figures)
+
+
+def test_a_missed_bar_is_marked():
+    text = learning_report.markdown(make_results(0.1, 0.21))
+    (line,) = [line for line in text.splitlines() if line.startswith("| RTT median error")]
+    assert line == "| RTT median error, destination known |  | ≤ 0.15 | 10.0% | 21.0% ✗ |"
+    assert text.count("✗") == 2  # also more than half of the destination median's 40 %
+    assert "init_weights_seed=0" in text
+
+
+def test_a_failed_seed_is_told():
+    results = make_results(0.1)
+    results.runs.append(LearningRun({"seed": 7}, "", {}, "training ended with 1: error: no rows"))
+    assert "Seed 7 failed: training ended with 1: error: no rows." in learning_report.markdown(
+        results
+    )
+
+
+def test_the_table_and_the_curves_go_into_the_document(tmp_path: Path):
+    document = tmp_path / "learning.md"
+    document.write_text("# x\n<!-- bench:learning -->\n<!-- /bench:learning -->\n")
+    results_files.save(make_results(0.1, 0.12), tmp_path / "learning-2026-11-21.json")
+    arguments = ["--bench=learning", f"--readme={document}", f"--results={tmp_path}"]
+    assert table.main(arguments) == 0
+    assert "| bits a token, all | 5.50 | ≤ 1.65 | 1.500 | 1.500 |" in document.read_text()
+    assert "<svg" in (tmp_path / "learning.svg").read_text()
+
+
+def test_curves_and_waiting_are_read_from_what_training_leaves(tmp_path: Path):
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [
+        {"step": step, "learning/loss": 0.6931471805599453, "perf/step_time_seconds": 6.0}
+        for step in range(144)
+    ]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = learning._curve(metrics)
+    assert len(curve) == learning._CURVE_POINTS
+    assert curve[-1] == {"step": 144, "minutes": pytest.approx(14.4), "bits": pytest.approx(1.0)}
+    printed = "a: waited for data 1.0% of 30 s\nb: waited for data 5.0% of 10 s\n"
+    assert learning._waiting(printed) == pytest.approx(0.02)
