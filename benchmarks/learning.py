@@ -29,7 +29,7 @@ from benchmarks.results import LearningRun, Results
 
 _PACKAGES = ("maxtext", "jax", "flax", "optax", "grain", "numpy", "numba")
 NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50", "--seed=1")
-RECIPE = ("network_curriculum=128x3500,512x2600", "steps=7200", "network_mixed_rows=none")
+RECIPE = ("network_curriculum=128x3000,512x2400", "steps=6300", "network_mixed_rows=none")
 _CURVE_POINTS = 72
 
 

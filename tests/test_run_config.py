@@ -86,6 +86,9 @@ def test_a_config_file_of_ones_own(tmp_path: Path):
     file.write_text('base_config: "base.yml"\ndataset_type: network\nsteps: 7\n')
     values = run_config.read([str(file), FILES, "steps=8"]).values
     assert (values["steps"], values["num_epoch"]) == (8, 1)
+    file.write_text("steps: 9\n")
+    values = run_config.read([str(file), FILES]).values
+    assert (values["steps"], values["num_epoch"]) == (9, "none")
     file.write_text('base_config: "nowhere.yml"\n')
     refusal_of(lambda: run_config.read([str(file)]), "nowhere.yml", kind=UsageError)
 

@@ -216,7 +216,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
 
 
 def _make_iterator(
-    config: Any, mesh: jax.sharding.Mesh, process_indices: list[int], *, is_eval: bool
+    config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int], *, is_eval: bool
 ) -> MultiHostDataLoadIterator:
     stage = stage_of(config)
     hosts = sorted(process_indices)
@@ -252,14 +252,14 @@ def _make_iterator(
         report = FeedReport(folder, data_config.host_index, log=log)
     return MultiHostDataLoadIterator(
         Feed(build_dataset(data_config), stage.begin, report),
-        mesh,
+        global_mesh,
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,
     )
 
 
 def make_network_train_iterator(
-    config: Any, mesh: jax.sharding.Mesh, process_indices: list[int]
+    config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
 ) -> MultiHostDataLoadIterator:
     """Makes the iterator of this host's training batches, in the place of MaxText's Grain one.
 
@@ -270,36 +270,25 @@ def make_network_train_iterator(
     Raises:
       ProbelineError: there is no such dataset, or the config does not suit it.
     """
-    return _make_iterator(config, mesh, process_indices, is_eval=False)
+    return _make_iterator(config, global_mesh, process_indices, is_eval=False)
 
 
 def make_network_eval_iterator(
-    config: Any, mesh: jax.sharding.Mesh, process_indices: list[int]
+    config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
 ) -> MultiHostDataLoadIterator:
     """Makes the iterator of one epoch of network_eval_files; see make_network_train_iterator."""
-    return _make_iterator(config, mesh, process_indices, is_eval=True)
+    return _make_iterator(config, global_mesh, process_indices, is_eval=True)
 
 
 # --- connecting to MaxText ----------------------------------------------------------------------
 
 # What this module takes the place of: module, name, parameters.
 _FACTORY = ("config", "global_mesh", "process_indices")
+_RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _SEAMS = (
-    (
-        input_pipeline_interface,
-        "make_grain_train_iterator",
-        ("config", "global_mesh", "process_indices"),
-    ),
-    (
-        input_pipeline_interface,
-        "make_grain_eval_iterator",
-        ("config", "global_mesh", "process_indices"),
-    ),
-    (
-        grain_utility,
-        "for_restore",
-        ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data"),
-    ),
+    (input_pipeline_interface, "make_grain_train_iterator", _FACTORY),
+    (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
+    (grain_utility, "for_restore", _RESTORE),
     (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
     (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
 )
@@ -323,24 +312,20 @@ def connect(on_feed: Callable[[Feed], None]) -> None:
     """Makes MaxText, in this process, take NetworkConfig and our iterators.
 
     Args:
-      on_feed: gets every Feed that MaxText is given.
+      on_feed: gets every Feed of training that MaxText is given.
 
     Raises:
       ProbelineError: MaxText has changed.
     """
     check_maxtext()
 
-    def factory(make: Callable[..., MultiHostDataLoadIterator]) -> Callable[..., Any]:
-        @functools.wraps(make)
-        def make_and_tell(config, mesh, process_indices):
-            iterator = make(config, mesh, process_indices)
-            on_feed(cast(Feed, iterator.dataloader))
-            return iterator
+    def make_and_tell(config, global_mesh, process_indices):
+        iterator = make_network_train_iterator(config, global_mesh, process_indices)
+        on_feed(cast(Feed, iterator.dataloader))
+        return iterator
 
-        return make_and_tell
-
-    input_pipeline_interface.make_grain_train_iterator = factory(make_network_train_iterator)
-    input_pipeline_interface.make_grain_eval_iterator = factory(make_network_eval_iterator)
+    input_pipeline_interface.make_grain_train_iterator = make_and_tell
+    input_pipeline_interface.make_grain_eval_iterator = make_network_eval_iterator
     grain_utility.for_restore = _for_restore
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # It would send SIGTERM to every orphaned multiprocessing process of the machine.

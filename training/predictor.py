@@ -62,15 +62,14 @@ def load_predictor(checkpoint: str) -> Predictor:
     if not (checkpoints / str(step)).exists():
         missing = "no checkpoint yet" if step < 0 else f"no checkpoint {step}"
         raise UsageError(f"{run_folder} has {missing}")
-    on_this_machine = ["skip_jax_distributed_system=true"]
-    if jax.default_backend() == "cpu":
-        on_this_machine += ["hardware=cpu", "attention=dot_product"]
     arguments = run_config.recorded(
         str(run_folder),
         f"base_output_directory={run_folder.parent}",
         f"run_name={run_folder.name}",
         f"load_parameters_path={checkpoints / str(step) / 'items'}",
-        *on_this_machine,
+        "skip_jax_distributed_system=true",
+        f"hardware={jax.default_backend()}",
+        "attention=dot_product",
     )
     config = run_config.build(arguments)
     loaded: Any = model_creation_utils.from_pretrained(config)

@@ -29,6 +29,7 @@ from training.maxtext import NetworkConfig
 
 CONFIGS = Path(__file__).parent / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
+_BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
 
 # What the same thing is called by MaxText.
 _MAXTEXT_WORDS = {
@@ -102,10 +103,10 @@ def _config_file(name: str) -> str:
 
 
 def _load(file: str) -> dict[str, Any]:
-    """Loads a config over what it names as base_config: beside it, ours, or MaxText's."""
+    """Loads a config over its base_config: beside it, ours (without one network.yml), MaxText's."""
     values = _plain(omegaconf.OmegaConf.load(file))
-    base = values.pop("base_config", None)
-    if base is None:
+    base = values.pop("base_config", "network.yml")
+    if file == _BASE_FILE:
         return values
     folders = (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR)
     found = [path for folder in folders if os.path.isfile(path := os.path.join(folder, base))]
@@ -124,7 +125,7 @@ def _plain(config: Any) -> dict[str, Any]:
 
 def _changed(values: dict[str, Any]) -> dict[str, Any]:
     """Returns what of a config differs from MaxText's base.yml."""
-    base = _load(os.path.join(MAXTEXT_CONFIGS_DIR, _BASE))
+    base = _load(_BASE_FILE)
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 

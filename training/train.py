@@ -60,7 +60,7 @@ def train(argv: Sequence[str]) -> int:
     config = run_config.build(arguments)
     maxtext.check_config(config)
     run_config.record(arguments, config)
-    feeds: list[Feed] = []
+    feeds: list[Feed] = []  # of training; none on a host that loads no data
     maxtext.connect(feeds.append)
     completed = maxtext.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
     for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
@@ -68,12 +68,12 @@ def train(argv: Sequence[str]) -> int:
             continue
         feeds.clear()
         _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
-        feed, first_step = feeds[0], completed
+        _report(f"trained from step {max(completed, stage.begin)}{_waiting(feeds)}")
         completed = maxtext.completed_steps(config.checkpoint_dir)
-        _report(f"trained from step {max(first_step, stage.begin)}{_waiting(feed)}")
-        if feed.failure:
-            raise ProbelineError(str(feed.failure)) from feed.failure
-        if feed.has_ended:
+        for feed in feeds:
+            if feed.failure:
+                raise ProbelineError(str(feed.failure)) from feed.failure
+        if any(feed.has_ended for feed in feeds):
             _report(
                 f"the data ended, after num_epoch={config.num_epoch}; the last checkpoint has "
                 f"{completed} of {config.steps} steps"
@@ -124,10 +124,9 @@ def _run_maxtext(argv: list[str]) -> None:
         raise cause from error
 
 
-def _waiting(feed: "Feed") -> str:
-    if not feed.fed_s:
-        return ""
-    return f": waited for data {feed.waited_s / feed.fed_s:.1%} of {feed.fed_s:.0f} s"
+def _waiting(feeds: list["Feed"]) -> str:
+    waited_s, fed_s = sum(feed.waited_s for feed in feeds), sum(feed.fed_s for feed in feeds)
+    return f": waited for data {waited_s / fed_s:.1%} of {fed_s:.0f} s" if fed_s else ""
 
 
 def _where(config: Any) -> str:
