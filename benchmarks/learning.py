@@ -29,7 +29,7 @@ from benchmarks.results import LearningRun, Results
 
 _PACKAGES = ("maxtext", "jax", "flax", "optax", "grain", "numpy", "numba")
 NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50", "--seed=1")
-RECIPE = ("network_curriculum=128x3000,512x2400", "steps=6300", "network_mixed_rows=none")
+RECIPE = ("network_curriculum=128x2700,512x1600", "steps=4800", "network_mixed_rows=none")
 _CURVE_POINTS = 72
 
 
@@ -105,7 +105,7 @@ def _run(seed: int, rows: Path, work: Path, recipe: Sequence[str]) -> LearningRu
     if usage.exit_code:
         last_line = printed.splitlines()[-1]
         return replace(run, error=f"training ended with {usage.exit_code}: {last_line}")
-    _python("training.evaluate", [f"--checkpoint={folder}", f"--data={rows}", "--num_contexts=192"])
+    _python("training.evaluate", [f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000"])
     evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text())
     run.figures.update(learning_report.figures_of(evaluation))
     run.figures.update(peak_mib=usage.peak_mib, waiting=_waiting(printed))
