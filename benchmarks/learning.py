@@ -106,7 +106,7 @@ def _run(seed: int, rows: Path, work: Path, recipe: Sequence[str]) -> LearningRu
         last_line = printed.splitlines()[-1]
         return replace(run, error=f"training ended with {usage.exit_code}: {last_line}")
     _python("training.evaluate", [f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000"])
-    evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text())
+    evaluation = json.loads(_nameless((folder / "evaluation" / "evaluation.json").read_text()))
     run.figures.update(learning_report.figures_of(evaluation))
     run.figures.update(peak_mib=usage.peak_mib, waiting=_waiting(printed))
     run.curve.extend(_curve(metrics))
@@ -114,9 +114,9 @@ def _run(seed: int, rows: Path, work: Path, recipe: Sequence[str]) -> LearningRu
     return run
 
 
-def _nameless(argument: str) -> str:
+def _nameless(text: str) -> str:
     """Writes folders of this checkout as a reader has them."""
-    return argument.replace(f"{ROOT}/", "")
+    return text.replace(f"{ROOT}/", "")
 
 
 def _waiting(printed: str) -> float:
