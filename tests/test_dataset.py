@@ -8,6 +8,7 @@ from typing import Any
 
 import grain
 import numpy as np
+import psutil
 import pytest
 
 from beam_pipeline.errors import UsageError
@@ -256,3 +257,24 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert int(result.stdout) < 1 << 20, f"{int(result.stdout) >> 10} MiB"
+
+
+def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
+    script = (
+        "import time, psutil\n"
+        "from training.dataset import DataConfig, build_dataset\n"
+        "if __name__ == '__main__':\n"
+        f"    config = DataConfig({str(mixed['compact'])!r}, 8, crop_size={CROP}, num_workers=2)\n"
+        "    batches = iter(build_dataset(config))\n"
+        "    next(batches)\n"
+        "    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert len(children) >= 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive

@@ -36,7 +36,7 @@ from tests.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.test_packing import Batch, Epochs, global_batches, host_batches, is_same, join_hosts
-from training.dataset import reshard_states
+from training.states import reshard_states
 
 # --- on any workers, threads and encodings --------------------------------------------------------
 

@@ -11,6 +11,10 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +34,8 @@ from training.planning import check_sampling, plan_host
 from training.row_source import ShardReader, check_shards
 from training.row_table import ShardSet, find_shards, load_rows
 from training.shard_store import ShardStore
+from training.states import STATE_FORMAT, check_state
 
-_STATE_FORMAT = 1
 _WORKER_BUFFER = 2  # batches that a worker is ahead
 _LOG = logging.getLogger("training")
 
@@ -134,6 +138,8 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         """Plans, and opens the shards or fills the cache: work of the first batch."""
         keep_large_blocks()
         dataset, config = self._dataset, self._config
+        if dataset.is_in_worker:
+            _end_with_parent()
         lanes, rows = dataset.lanes, load_rows(dataset.shards)
         host = plan_host(rows, config.sampling, lanes.start, len(lanes), dataset.first_epoch)
         self._plan = host.plan
@@ -200,6 +206,19 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         super().close()
         if self._executor:
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when its parent has been killed; Grain's workers would stay for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
@@ -317,7 +336,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         """
         lanes = self._config.lanes
         return {
-            "format": _STATE_FORMAT,
+            "format": STATE_FORMAT,
             "fingerprint": self._fingerprint,
             "batch_size": self._config.batch_size,
             "num_epochs": self._config.num_epochs,
@@ -344,7 +363,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             raise ProbelineError(
                 f"the state is of lanes {state['first_lane']} to {state['first_lane'] + given - 1} "
                 f"of the batch, this host has {lanes.start} to {lanes.stop - 1}: it was saved by "
-                "another number of hosts; share it anew with training.dataset.reshard_states"
+                "another number of hosts; share it anew with training.states.reshard_states"
             )
         saved, wanted = state["num_epochs"], self._config.num_epochs
         goes_on = state["has_ended"] and saved != wanted
@@ -403,62 +422,3 @@ class _State:
 def new_cursors(num_lanes: int) -> np.ndarray:
     """Returns the CURSORs of lanes that have given nothing yet."""
     return np.zeros(num_lanes, CURSOR)
-
-
-# --- states -------------------------------------------------------------------------------------
-
-
-def check_state(state: dict[str, Any], fingerprint: str) -> None:
-    """Raises ProbelineError if a state does not belong to the dataset of that fingerprint."""
-    if state.get("format") != _STATE_FORMAT:
-        raise ProbelineError(
-            f"the iterator's state has format {state.get('format')}, this Probeline reads "
-            f"{_STATE_FORMAT}: go on with the version that saved it"
-        )
-    if state["fingerprint"] != fingerprint:
-        raise ProbelineError(
-            f"the iterator's state was saved with data and options of fingerprint "
-            f"{state['fingerprint']}, these have {fingerprint}: give the same files, seed, "
-            "batch_size, crop_size and sampling options, or begin a new run"
-        )
-
-
-def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
-    """Shares the states of all hosts of a run anew among `host_count` hosts.
-
-    Args:
-      states: of every host of one step, in any order.
-
-    Raises:
-      ProbelineError: some are missing, or of different steps or runs, or cannot be shared.
-    """
-    if not states:
-        raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
-    for state in states:
-        check_state(state, states[0].get("fingerprint", ""))
-    states = sorted(states, key=lambda state: state["first_lane"])
-    cursors: list[list[int]] = []
-    for state in states:
-        if state["step"] != states[0]["step"] or state["first_lane"] != len(cursors):
-            raise ProbelineError(
-                f"the states do not fit together at lane {len(cursors)}, step "
-                f"{states[0]['step']}: give those of all hosts, of one checkpoint"
-            )
-        cursors += state["cursors"]
-    batch_size = states[0]["batch_size"]
-    if len(cursors) != batch_size or batch_size % host_count:
-        raise ProbelineError(
-            f"the states have {len(cursors)} of {batch_size} lanes, for {host_count} hosts: give "
-            "those of all hosts, and a number of hosts that divides the batch"
-        )
-    share = batch_size // host_count
-    skipped = sorted({tuple(row) for state in states for row in state["skipped_rows"]})
-    return [
-        {
-            **states[0],
-            "skipped_rows": [list(row) for row in skipped],
-            "first_lane": host * share,
-            "cursors": cursors[host * share : (host + 1) * share],
-        }
-        for host in range(host_count)
-    ]

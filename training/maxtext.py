@@ -31,8 +31,9 @@ from pydantic import Field, model_validator
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.config import DataConfig
 from training.curriculum import Stage, stages_of
-from training.dataset import BatchDataset, BatchIterator, build_dataset, reshard_states
+from training.dataset import BatchDataset, BatchIterator, build_dataset
 from training.feed_report import FeedReport
+from training.states import reshard_states
 from training.tokenizer import VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"
