@@ -267,7 +267,8 @@ def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
         f"    config = DataConfig({str(mixed['compact'])!r}, 8, crop_size={CROP}, num_workers=2)\n"
         "    batches = iter(build_dataset(config))\n"
         "    next(batches)\n"
-        "    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)\n"
+        "    children = psutil.Process().children(recursive=True)\n"
+        "    print(*(child.pid for child in children), flush=True)\n"
         "    time.sleep(600)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
