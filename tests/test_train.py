@@ -15,7 +15,7 @@ from tests.probe_rows_on_disk import (
     make_measurements,
     write_dataset,
 )
-from tests.training_runs import CROP, GLOBAL_BATCH, STEPS, TrainingRun
+from tests.training_runs import CROP, GLOBAL_BATCH, STEPS, Ended, TrainingRun
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
 
@@ -57,6 +57,12 @@ def assert_same(
     assert sorted(losses) == [step for step in range(STEPS) if step != unlogged]
     for step, values in losses.items():
         np.testing.assert_allclose(values, expected_losses[step][0], rtol=rtol, err_msg=str(step))
+
+
+def error_of(ended: Ended) -> str:
+    """Returns the one line that says what is wrong."""
+    (line,) = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+    return line
 
 
 def test_a_thousand_rows_and_some_steps(whole: TrainingRun):
@@ -161,25 +167,24 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
 def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
     rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
-    for position in range(20, 44):
+    for position in range(0, 64, 3):
         damage_record(dataset, 0, position, 40, b"\xff" * 40)
     run = TrainingRun(tmp_path / "run", dataset)
     (ended,) = run.run()
     assert ended.code == 1, ended.output
-    last = ended.output.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert "train_shard_00000-of-00001.arrayrecord record" in last
+    assert "train_shard_00000-of-00001.arrayrecord record" in error_of(ended)
     (ended,) = run.run("network_on_bad_row=skip")
     assert ended.code == 0, ended.output
 
 
-def test_the_data_end_after_num_epoch(tmp_path: Path, thousand_rows: Path):
+def test_the_data_end_after_num_epoch(tmp_path: Path):
     rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
     run = TrainingRun(tmp_path / "run", dataset)
     (ended,) = run.run("num_epoch=1", "steps=1000")
     assert ended.code == 0, ended.output
-    assert "the data ended, after num_epoch=1" in ended.output.splitlines()[-1]
+    assert "the data ended, after num_epoch=1; the last checkpoint has" in ended.output
+    assert run.checkpoint_steps()
 
 
 def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path):
@@ -209,7 +214,5 @@ def test_what_cannot_be_trained_is_refused_in_a_line(
 ):
     (ended,) = TrainingRun(tmp_path / "run", thousand_rows).run(argument)
     assert ended.code == code, ended.output
-    last = ended.output.splitlines()[-1]
-    assert last.startswith("error: ")
-    assert line in last
+    assert line in error_of(ended)
     assert "completed step" not in ended.output

@@ -12,7 +12,6 @@ import inspect
 import json
 import os
 import time
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any, Literal, cast
 
@@ -21,11 +20,11 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from maxtext.common import grain_utility
+from maxtext.common import checkpointing, grain_utility
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
-from maxtext.utils import max_logging
+from maxtext.utils import max_logging, train_utils
 from pydantic import Field, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -290,6 +289,7 @@ _SEAMS = (
     (input_pipeline_interface, "make_grain_train_iterator", _FACTORY),
     (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
     (grain_utility, "for_restore", _RESTORE),
+    (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
     (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
     (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
 )
@@ -309,28 +309,54 @@ def check_maxtext() -> None:
             )
 
 
-def connect(on_feed: Callable[[Feed], None]) -> None:
-    """Makes MaxText, in this process, take NetworkConfig and our iterators.
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """What MaxText has been given, and made, since `connect`.
 
-    Args:
-      on_feed: gets every Feed of training that MaxText is given.
+    Attributes:
+      feeds: of training; none on a host that loads no data.
+      checkpoint_managers: of runs that keep checkpoints.
+    """
+
+    feeds: list[Feed] = dataclasses.field(default_factory=list)
+    checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
+
+    def finish_checkpoints(self) -> None:
+        """Waits for those in the making; MaxText does not if its data end or fail."""
+        for manager in self.checkpoint_managers:
+            checkpointing.wait_until_finished(manager)
+        self.checkpoint_managers.clear()
+
+
+def connect() -> Connection:
+    """Makes MaxText, in this process, take NetworkConfig and our iterators.
 
     Raises:
       ProbelineError: MaxText has changed.
     """
     check_maxtext()
+    connection = Connection()
+    create_checkpoint_manager = train_utils.create_checkpoint_manager
 
-    def make_and_tell(config, global_mesh, process_indices):
+    def make_and_keep(config, global_mesh, process_indices):
         iterator = make_network_train_iterator(config, global_mesh, process_indices)
-        on_feed(cast(Feed, iterator.dataloader))
+        connection.feeds.append(cast(Feed, iterator.dataloader))
         return iterator
 
-    input_pipeline_interface.make_grain_train_iterator = make_and_tell
+    def create_and_keep(config, mesh, init_state_fn):
+        manager = create_checkpoint_manager(config, mesh, init_state_fn)
+        if manager is not None:
+            connection.checkpoint_managers.append(manager)
+        return manager
+
+    input_pipeline_interface.make_grain_train_iterator = make_and_keep
     input_pipeline_interface.make_grain_eval_iterator = make_network_eval_iterator
     grain_utility.for_restore = _for_restore
+    train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # It would send SIGTERM to every orphaned multiprocessing process of the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
+    return connection
 
 
 def _for_restore(

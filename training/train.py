@@ -60,14 +60,17 @@ def train(argv: Sequence[str]) -> int:
     config = run_config.build(arguments)
     maxtext.check_config(config)
     run_config.record(arguments, config)
-    feeds: list[Feed] = []  # of training; none on a host that loads no data
-    maxtext.connect(feeds.append)
+    connection = maxtext.connect()
+    feeds = connection.feeds
     completed = maxtext.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
     for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
         if completed >= stage.end:
             continue
         feeds.clear()
-        _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
+        try:
+            _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
+        finally:
+            connection.finish_checkpoints()
         _report(f"trained from step {max(completed, stage.begin)}{_waiting(feeds)}")
         completed = maxtext.completed_steps(config.checkpoint_dir)
         for feed in feeds:
@@ -87,13 +90,17 @@ def train(argv: Sequence[str]) -> int:
 
 
 def _quiet_imports() -> None:
-    """Lets through what MaxText logs; of the libraries below it only warnings."""
+    """Lets through what MaxText and we log; of the libraries below only warnings."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     absl_logging.set_verbosity(absl_logging.INFO)
     absl_logging.use_absl_handler()
     absl_logging.get_absl_handler().addFilter(
-        lambda record: record.levelno >= logging.WARNING or "maxtext" in record.pathname
+        lambda record: (
+            record.levelno >= logging.WARNING
+            or "maxtext" in record.pathname
+            or record.pathname.startswith(os.path.dirname(__file__))
+        )
     )
 
 
