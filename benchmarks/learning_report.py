@@ -72,6 +72,8 @@ def markdown(results: Results) -> str:
     bars = [_bar_line(bar, runs) for bar in BARS]
     minutes = [f"{run.figures['minutes']:.1f}" for run in runs]
     bars.append(["minutes of training, start and compiling included", "", "≤ 15", *minutes])
+    cpu_minutes = [f"{run.figures['cpu_minutes']:.1f}" for run in runs]
+    bars.append(["the same in CPU-minutes", "", "", *cpu_minutes])
     waiting = [f"{run.figures['waiting']:.1%}" for run in runs]
     bars.append(["share of the time that training waited for data", "", "≤ 5%", *waiting])
     errors = [_error_line(method, runs) for method in _METHODS]
