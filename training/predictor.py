@@ -25,7 +25,7 @@ class Predictor:
     Attributes:
       crop_size: of the crops that it was trained with last.
       step: steps of training.
-      description: run, size and step.
+      description: run and size.
     """
 
     crop_size: int
@@ -94,6 +94,6 @@ def load_predictor(checkpoint: str) -> Predictor:
         crop_size=crop_size,
         step=step + 1,
         vocab_size=config.vocab_size,
-        description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters, {step + 1} steps",
+        description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",
         _forward=functools.partial(forward, state),
     )
