@@ -10,7 +10,8 @@ import numpy as np
 
 from beam_pipeline.errors import UsageError
 from training.contexts import LEAST_CROP
-from training.planning import Sampling
+from training.planning import Sampling, check_sampling
+from training.row_table import RowTable
 
 
 @dataclass(frozen=True)
@@ -117,3 +118,19 @@ class DataConfig:
         """The lanes of this host."""
         share = self.batch_size // self.host_count
         return range(self.host_index * share, (self.host_index + 1) * share)
+
+
+def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
+    """Returns the config with its batch halved until the rows have contexts for every example.
+
+    Raises:
+      UsageError: they do not suit it even then.
+    """
+    while True:
+        try:
+            check_sampling(rows, config.sampling)
+            return config
+        except UsageError:
+            if config.batch_size == 1:
+                raise
+        config = dataclasses.replace(config, batch_size=config.batch_size // 2)

@@ -7,11 +7,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.manifest import open_dataset
-from training.config import DataConfig
+from training.config import DataConfig, fitting
 from training.dataset import build_dataset
-from training.planning import check_sampling
 from training.row_table import RowTable, ShardSet, find_shards, load_rows
 
 
@@ -115,18 +114,13 @@ def config_of(split: Split, crop_size: int, num_contexts: int, extent: Extent) -
     Raises:
       UsageError: its rows give no example of that crop size.
     """
-    batch_size = min(extent.batch_size, num_contexts)
-    while True:
-        config = DataConfig(
-            split.files, batch_size=batch_size, crop_size=crop_size, seed=extent.seed
-        )
-        try:
-            check_sampling(split.rows, config.sampling)
-            return config
-        except UsageError:  # too few contexts for so many examples
-            if batch_size == 1:
-                raise
-            batch_size //= 2
+    config = DataConfig(
+        split.files,
+        batch_size=min(extent.batch_size, num_contexts),
+        crop_size=crop_size,
+        seed=extent.seed,
+    )
+    return fitting(config, split.rows)
 
 
 def take_batches(config: DataConfig, num_contexts: int) -> Iterator[dict[str, np.ndarray]]:

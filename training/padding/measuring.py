@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline import row_codec
-from beam_pipeline.errors import ProbelineError, UsageError
-from training.dataset import BatchDataset, DataConfig
+from beam_pipeline.errors import ProbelineError
+from training.config import DataConfig, fitting
+from training.dataset import BatchDataset
 from training.draws import MODE_NAMES
 from training.padding.example_faults import (
     Batch,
@@ -41,7 +42,6 @@ from training.padding.figures import (
     families_of,
     size_classes,
 )
-from training.planning import check_sampling
 from training.row_source import ProbeRowDataSource, ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
 from training.tokenizer import TIMESTAMP_ABS, TIMESTAMP_DELTA4
@@ -279,24 +279,16 @@ def _measure_batches(figures: Figures, advance: Callable[[float], None]) -> None
 
 
 def _batch_config(figures: Figures) -> DataConfig:
-    size = _LARGEST_BATCH
-    while True:
-        # Padding is the same whatever the order; with mixed_rows=1 few rows are read.
-        config = DataConfig(
-            figures.files,
-            batch_size=size,
-            crop_size=figures.extent.crop_size,
-            seed=figures.extent.seed,
-            mixed_rows=1,
-            on_bad_row="skip",
-        )
-        try:
-            check_sampling(figures.rows, config.sampling)
-            return config
-        except UsageError:  # too few contexts for so many examples
-            if size == 1:
-                raise
-            size //= 2
+    # Padding is the same whatever the order; with mixed_rows=1 few rows are read.
+    config = DataConfig(
+        figures.files,
+        batch_size=_LARGEST_BATCH,
+        crop_size=figures.extent.crop_size,
+        seed=figures.extent.seed,
+        mixed_rows=1,
+        on_bad_row="skip",
+    )
+    return fitting(config, figures.rows)
 
 
 def _check_batch(figures: Figures, batch: Batch, rng: np.random.Generator) -> np.ndarray:
