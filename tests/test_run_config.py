@@ -93,6 +93,14 @@ def test_a_config_file_of_ones_own(tmp_path: Path):
     refusal_of(lambda: run_config.read([str(file)]), "nowhere.yml", kind=UsageError)
 
 
+def test_a_relative_place_is_made_absolute():
+    config = run_config.build(run_config.read(["tiny", FILES, *PLACE]))
+    assert config.base_output_directory == str(Path("runs").absolute())
+    assert config.checkpoint_dir.startswith(config.base_output_directory)
+    elsewhere = run_config.read(["tiny", FILES, "base_output_directory=gs://bucket/runs"])
+    assert elsewhere.values["base_output_directory"] == "gs://bucket/runs"
+
+
 def test_a_run_is_recorded_and_read_again(tmp_path: Path):
     place = (f"base_output_directory={tmp_path}", "run_name=kept")
     given = ["tiny", FILES, *place, "steps=9", "ici_fsdp_parallelism=1", "network_mixed_rows=none"]

@@ -41,7 +41,7 @@ class TrainingRun:
         self._arguments = [
             "tiny",
             f"network_train_files={dataset / 'train'}",
-            f"base_output_directory={folder / 'runs'}",
+            f"base_output_directory={os.path.relpath(folder / 'runs', ROOT)}",
             "run_name=test",
             f"steps={steps}",
             f"learning_rate_schedule_steps={STEPS}",

@@ -88,7 +88,12 @@ def read(arguments: Sequence[str]) -> Arguments:
             f"dataset_type={values['dataset_type']} is MaxText's own: use its command, "
             "python -m maxtext.trainers.pre_train.train, or dataset_type=network"
         )
-    return Arguments(_written(_changed(loaded)), tuple(arguments), values)
+    overrides = list(arguments)
+    place = values.get("base_output_directory")
+    if place and "://" not in place:  # Orbax takes no relative path
+        values["base_output_directory"] = os.path.abspath(place)
+        overrides.append(f"base_output_directory={values['base_output_directory']}")
+    return Arguments(_written(_changed(loaded)), tuple(overrides), values)
 
 
 def _config_file(name: str) -> str:
