@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 from pathlib import Path
 
@@ -85,12 +86,32 @@ def test_the_parameters_change(whole: TrainingRun):
     positions = np.tile(np.arange(CROP, dtype=np.int32), (GLOBAL_BATCH, 1))
     predictions = []
     for step in (whole.checkpoint_steps()[0], STEPS - 1):
-        predictor = load_predictor(str(whole.run_folder / "checkpoints" / str(step)))
+        checkpoint = whole.run_folder / "checkpoints" / str(step)
+        predictor = load_predictor(os.path.relpath(checkpoint))
         assert (predictor.crop_size, predictor.step) == (CROP, step + 1)
         values = predictor(batch.astype(np.int32), positions, np.ones_like(positions))
         np.testing.assert_allclose(np.exp(values).sum(axis=-1), 1, atol=1e-4)
         predictions.append(values)
     assert np.abs(predictions[1] - predictions[0]).max() > 0.01
+
+
+def test_a_run_is_evaluated(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
+    from training import evaluate
+
+    arguments = {
+        "checkpoint": os.path.relpath(whole.run_folder),
+        "data": thousand_rows,
+        "output": tmp_path,
+        "num_contexts": 16,
+        "num_rtt": 8,
+        "num_train_contexts": 16,
+        "num_train_rows": 50,
+    }
+    assert evaluate.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    evaluation = json.loads((tmp_path / "evaluation.json").read_text())
+    assert evaluation["model"]["step"] == STEPS
+    assert 0 < evaluation["loss"]["overall"]["bits"] < 10
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".json", ".png"}
 
 
 def test_sigkill_at_any_step_changes_nothing(

@@ -12,11 +12,13 @@ Exit code 0: it is evaluated. 2: it cannot be.
 import contextlib
 import dataclasses
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
+from absl import logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -100,6 +102,8 @@ def _check_matplotlib() -> None:
 
 def _load(checkpoint: str) -> Predictor:
     """Loads the model; only here is anything of MaxText imported."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    logging.set_verbosity(logging.ERROR)  # a restore warns once for every array
     try:
         from training.predictor import load_predictor
     except ImportError as error:

@@ -1,6 +1,7 @@
 """A trained model as a function: tokens in, log-probabilities of the next token out."""
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ def load_predictor(checkpoint: str) -> Predictor:
     Raises:
       UsageError: there is no such checkpoint.
     """
-    path = epath.Path(checkpoint)
+    path = epath.Path(checkpoint if "://" in checkpoint else os.path.abspath(checkpoint))
     run_folder = path.parent.parent if path.name.isdecimal() else path
     checkpoints = run_folder / "checkpoints"
     step = int(path.name) if path.name.isdecimal() else completed_steps(checkpoints) - 1
