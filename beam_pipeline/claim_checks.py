@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
 
 from beam_pipeline.checksum import crc32c
-from beam_pipeline.errors import ProbelineError, explained, explained_os_errors
-from beam_pipeline.files import create_file, is_local, open_file, unique_path
+from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.files import create_file, is_local, open_ranges, unique_path
 
 _STORED = struct.Struct("<cQQI")  # kind, offset, length, crc32c; the path follows
 _INLINE_KIND, _STORED_KIND, _PART_KIND = b"i", b"s", b"p"
@@ -98,12 +98,10 @@ class ClaimWriter:
 
     def _write(self, data: bytes | memoryview) -> int:
         """Appends to the file and returns where the data begins."""
-        try:
+        with explained_os_errors("write", self.path):
             if self._file is None:
                 self._file = create_file(self.path)
             self._file.write(data)
-        except OSError as error:
-            raise explained("write", self.path, error) from error
         start, self.num_bytes = self.num_bytes, self.num_bytes + len(data)
         return start
 
@@ -142,11 +140,9 @@ class ClaimReader:
         """
         if isinstance(payload, bytes):
             return payload
-        try:
+        with explained_os_errors("read back", payload.path):
             read = self._read_local if is_local(payload.path) else self._read_remote
             data = read(payload)
-        except OSError as error:
-            raise explained("read back", payload.path, error) from error
         self._check(payload, data)
         return data
 
@@ -169,7 +165,7 @@ class ClaimReader:
     def _read_remote(self, payload: StoredPayload) -> bytes:
         stream = self._streams.get(payload.path)
         if stream is None:
-            stream = open_file(payload.path)
+            stream = open_ranges(payload.path)
             self._streams[payload.path] = stream
             if len(self._streams) > _MAX_OPEN_FILES:
                 self._streams.popitem(last=False)[1].close()

@@ -51,16 +51,45 @@ _CURES = {
 }
 
 
-def explained(action: str, path: str, error: OSError) -> ProbelineError:
-    """Returns an OSError as one line: `cannot action path: reason; cure`."""
-    cure = _CURES.get(error.errno or 0, "check the path and the storage behind it")
-    return ProbelineError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
+_STATUS_CURES = {
+    401: "log in with `gcloud auth application-default login`",
+    403: "give the account that runs this the role Storage Object User on the bucket",
+    404: "check that the bucket is there and its name is right",
+    429: "the storage is busy: run the same command again",
+}
+
+
+def one_line(error: BaseException) -> str:
+    """Returns an error's message without its line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def explained(action: str, path: str, error: Exception) -> ProbelineError:
+    """Returns an error of a storage as one line: `cannot action path: reason; cure`."""
+    if isinstance(error, OSError) and error.errno:
+        cure = _CURES.get(error.errno, "check the path and the storage behind it")
+        return ProbelineError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
+    error = _cause(error)
+    status = int(getattr(error, "code", None) or 0)
+    cure = "run the same command again" if status >= 500 else "check the path and the storage"
+    return ProbelineError(
+        f"cannot {action} {path}: {one_line(error)}; {_STATUS_CURES.get(status, cure)}"
+    )
+
+
+def _cause(error: Exception) -> Exception:
+    """Returns the first of the errors that one of Beam's filesystems has collected."""
+    collected = getattr(error, "exception_details", None) or {}
+    return next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
 
 
 @contextmanager
 def explained_os_errors(action: str, path: str) -> Iterator[None]:
-    """Raises an OSError from inside as `explained`."""
+    """Raises what a storage, local or not, raises inside as `explained`."""
     try:
         yield
-    except OSError as error:
+    except Exception as error:
+        is_googles = type(error).__module__.startswith("google.")  # not loaded for local paths
+        if not isinstance(error, OSError) and not is_googles:
+            raise
         raise explained(action, path, error) from error

@@ -12,14 +12,16 @@ import uuid
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline import gcs
 from beam_pipeline.checksum import crc32c
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
+_RANGE_BYTES = 64 << 10
 
 
 def is_local(path: str) -> bool:
@@ -44,12 +46,24 @@ def create_file(path: str) -> BinaryIO:
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
-def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading."""
+def is_gcs(path: str) -> bool:
+    """Tells paths on `gs://` from others."""
+    return path.startswith(gcs.SCHEME)
+
+
+def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
+    """Opens a file for reading from its beginning on; on `gs://` at least so much at a time."""
     if is_local(path):
         return open(path, "rb")
+    if is_gcs(path):
+        return gcs.open_object(path, fetch_bytes)
     stream = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     return cast(BinaryIO, stream)
+
+
+def open_ranges(path: str) -> BinaryIO:
+    """Opens a file for reads here and there, each of which asks for little more than its bytes."""
+    return open_file(path, _RANGE_BYTES)
 
 
 @contextlib.contextmanager
@@ -85,13 +99,18 @@ def remove_folder(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
         return
+    if is_gcs(path):
+        gcs.delete_below(path)
+        return
     found = FileSystems.match([path + "/**"])[0].metadata_list
     if found:  # what has no files has no folder
         FileSystems.delete([file.path for file in found])
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
-    """Returns the number of bytes of a file and their CRC-32C."""
+    """Returns the number of bytes of a file and their CRC-32C, which GCS itself keeps."""
+    if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
+        return known.num_bytes, int(known.crc32c, 16)
     size = checksum = 0
     with open_file(path) as file:
         while block := file.read(_COPY_BYTES):
@@ -119,7 +138,4 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
             _make_folder_of(target)
             os.replace(source, target)
             return
-        try:
-            FileSystems.rename([source], [target])
-        except BeamIOError as error:
-            raise OSError(f"cannot rename {source}: {error}") from error
+        FileSystems.rename([source], [target])

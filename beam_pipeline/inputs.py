@@ -18,8 +18,8 @@ from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import atlas, measurements
-from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.files import is_local, open_file
+from beam_pipeline.errors import ProbelineError, UsageError, explained
+from beam_pipeline.files import is_local, open_file, open_ranges
 
 InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
@@ -93,9 +93,7 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
             glob = _folder_as_glob(pattern)
             files = FileSystems.match([glob])[0].metadata_list
         except (BeamIOError, ValueError, OSError) as error:
-            raise UsageError(
-                f"cannot look for --input={pattern}: {error}; check the path and the access to it"
-            ) from error
+            raise UsageError(str(explained("look for", f"--input={pattern}", error))) from error
         if glob != pattern:  # engines leave _SUCCESS and .crc files beside their data
             files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
@@ -125,7 +123,7 @@ def open_decompressed(path: str) -> BinaryIO:
 
 def open_parquet(path: str, dictionary_columns: list[str] | None = None) -> pq.ParquetFile:
     """Opens a Parquet file of any Beam filesystem, some columns to be read as dictionaries."""
-    source = path if is_local(path) else pa.PythonFile(open_file(path), mode="r")
+    source = path if is_local(path) else pa.PythonFile(open_ranges(path), mode="r")
     return pq.ParquetFile(source, read_dictionary=dictionary_columns, pre_buffer=False)
 
 

@@ -17,7 +17,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
-from beam_pipeline import storage
+from beam_pipeline import gcs as google_storage
 from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
@@ -123,8 +123,10 @@ def test_infos_of_many_files_in_several_folders(gcs: Gcs, tmp_path, monkeypatch)
     local = {str(tmp_path / "top"): FileInfo(1, None)}
 
     listed = []
-    listing = storage._listing
-    monkeypatch.setattr(storage, "_listing", lambda *args: listed.append(args[2]) or listing(*args))
+    listing = google_storage.listing
+    monkeypatch.setattr(
+        google_storage, "listing", lambda *args: listed.append(args[2]) or listing(*args)
+    )
     wanted = asked | missing | local
     assert file_infos(wanted) == wanted
     assert sorted(listed) == ["", "nowhere/", "test/", "train/", "train/deeper/"]
@@ -155,10 +157,10 @@ def test_a_process_that_is_started_reads_too(gcs: Gcs, tmp_path):
 
 
 def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
-    access = storage._access(PATH)
-    assert storage._access("gs://other/file") is access
-    monkeypatch.setattr(storage.os, "getpid", lambda: -1)
-    assert storage._access(PATH).client is not access.client
+    access = google_storage.access_to(PATH)
+    assert google_storage.access_to("gs://other/file") is access
+    monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
+    assert google_storage.access_to(PATH).client is not access.client
 
 
 def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
@@ -167,7 +169,7 @@ def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
         (tmp_path / name).write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, bucket)
-    client = storage._access(PATH).client
+    client = google_storage.access_to(PATH).client
     with client.batch():
         for name in ("one", "other"):
             client.bucket(bucket.removeprefix("gs://")).blob(name).delete()
@@ -263,10 +265,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         for variable in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("API_ENDPOINT_OVERRIDE", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(storage, "_RETRY_S", 1)
-        storage._access_of.cache_clear()
+        monkeypatch.setattr(google_storage, "_RETRY_S", 1)
+        google_storage._access_of.cache_clear()
         yield statuses.append
-        storage._access_of.cache_clear()
+        google_storage._access_of.cache_clear()
         server.shutdown()
         thread.join()
 
@@ -347,7 +349,7 @@ def test_a_server_that_fails_is_told(answer, monkeypatch, status):
 
 
 def test_a_host_that_does_not_answer_is_told(monkeypatch):
-    monkeypatch.setattr(storage, "_RETRY_S", 1)
+    monkeypatch.setattr(google_storage, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -379,5 +381,7 @@ def test_the_look_for_a_metadata_server_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):
-            storage._hurried_request()(url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9)
+            google_storage._hurried_request()(
+                url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9
+            )
         assert time.monotonic() - start < 5
