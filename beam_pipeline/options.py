@@ -20,8 +20,8 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.measurements import COLUMNS
-from beam_pipeline.probe_rows import DatasetOptions
-from beam_pipeline.row_codec import ENCODINGS
+from beam_pipeline.probe_rows import OUTPUT_FORMATS, DatasetOptions
+from beam_pipeline.row_codec import ENCODINGS, RECORD_ENCODINGS
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _LOCAL_RUNNERS = (IN_MEMORY_RUNNER, "PrismRunner")
@@ -74,6 +74,17 @@ class Options:
     split_seed: int = _flag("Another seed, another split of the probes.", 0, type=int)
     probes_per_shard: int = _flag("Probes a shard, on average.", 1000, type=int)
     num_shards: int = _flag("Shards a split; 0 lets probes and bytes decide.", 0, type=int)
+    output_format: str = _flag(
+        "File format of the shards: arrayrecord, which training reads, or tfrecord.",
+        "arrayrecord",
+        choices=OUTPUT_FORMATS,
+    )
+    record_encoding: str = _flag(
+        "What a record of a shard is: arrow_ipc, an Arrow IPC stream, or tf_example, the same "
+        "columns as a tf.train.Example.",
+        "arrow_ipc",
+        choices=RECORD_ENCODINGS,
+    )
     array_record_options: str = _flag("Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS)
     inline_bytes: int = _flag(
         "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
@@ -102,7 +113,14 @@ class Options:
                 f"--columns renames the columns of plain Parquet, not of "
                 f"--input_format={self.input_format}: leave one of them out"
             )
-        _check_array_record_options(self.array_record_options)
+        if self.output_format != "arrayrecord":
+            if self.array_record_options != default["array_record_options"]:
+                raise UsageError(
+                    f"--array_record_options={self.array_record_options} says nothing of "
+                    f"--output_format={self.output_format}: leave one of them out"
+                )
+        else:
+            _check_array_record_options(self.array_record_options)
         self.read_options()
 
     def read_options(self) -> ReadOptions:
@@ -111,8 +129,10 @@ class Options:
 
     def dataset_options(self) -> DatasetOptions:
         """Returns the part that shapes the dataset's bytes."""
-        names = [item.name for item in fields(DatasetOptions)]
-        return DatasetOptions(**{name: getattr(self, name) for name in names})
+        values = {item.name: getattr(self, item.name) for item in fields(DatasetOptions)}
+        if self.output_format != "arrayrecord":
+            values["array_record_options"] = ""  # nothing of it is in the bytes
+        return DatasetOptions(**values)
 
     def inline_bytes_for(self, beam_options: PipelineOptions) -> int:
         """Returns --inline_bytes, or what suits the runner."""
@@ -211,8 +231,8 @@ def _beam_options(argv: list[str]) -> PipelineOptions:
     return beam_options
 
 
-def _refuse_unknown(argv: list[str]) -> None:
-    """Raises UsageError for the first flag that Beam would ignore."""
+def beam_parser() -> argparse.ArgumentParser:
+    """Returns a parser of all flags that Beam knows."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
         if "_add_argparse_args" in kind.__dict__:
@@ -220,6 +240,12 @@ def _refuse_unknown(argv: list[str]) -> None:
                 kind._add_argparse_args(parser)  # type: ignore[attr-defined]
             except argparse.ArgumentError:
                 continue  # two of Beam's classes share a flag
+    return parser
+
+
+def _refuse_unknown(argv: list[str]) -> None:
+    """Raises UsageError for the first flag that Beam would ignore."""
+    parser = beam_parser()
     _, unknown = parser.parse_known_args(argv)
     if not unknown:
         return

@@ -1,8 +1,8 @@
 """The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
 
 In goes a run (see `runs`), out comes a record of at most the wanted size, and back. Needs numpy
-and Arrow only: training reads with it. `measurements` has two encodings, told apart by their
-first bytes:
+and Arrow only: training reads with it. A record may also be a `tf_example`, which has the same
+columns. It and `measurements`, which has two encodings, are told apart by their first bytes:
 
   arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
@@ -15,6 +15,7 @@ Bytes follow from the measurements alone: Arrow arrays are built from compact bu
 validity bitmaps or slice offsets.
 """
 
+import bisect
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,13 +24,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline import addresses
+from beam_pipeline import addresses, arrow_record, tf_example
+from beam_pipeline.arrow_record import RowColumns, primitive, read_stream
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.rtt import decode_rtt, encode_rtt
 from beam_pipeline.runs import NARROW, WIDE
 
 Encoding = Literal["arrow", "compact"]
 ENCODINGS: tuple[Encoding, ...] = ("arrow", "compact")
+RecordEncoding = Literal["arrow_ipc", "tf_example"]
+RECORD_ENCODINGS: tuple[RecordEncoding, ...] = ("arrow_ipc", "tf_example")
 
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -39,19 +43,7 @@ MEASUREMENT_SCHEMA = pa.schema(
         ("rtt", pa.float32()),
     ]
 )
-RECORD_SCHEMA = pa.schema(
-    [
-        ("src_id", pa.int64()),
-        ("measurements", pa.binary()),
-        ("n_measurements", pa.int32()),
-        ("time_span_seconds", pa.float64()),
-        ("first_timestamp", pa.timestamp("us")),
-        ("last_timestamp", pa.timestamp("us")),
-        ("src_addr", pa.string()),
-        ("row_index", pa.int32()),
-    ]
-)
-_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+RECORD_SCHEMA = arrow_record.RECORD_SCHEMA
 
 COMPACT_MAGIC = b"PLc1"
 COMPACT_HEADER = struct.Struct("<4sIIQ")  # magic, n, number of IPv6 destinations, first second
@@ -89,7 +81,7 @@ def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
 
 
 def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndarray | int:
-    """Returns the size of the whole record around measurements of that many bytes."""
+    """Returns the size of the whole arrow_ipc record around measurements of that many bytes."""
     return _overheads()[1] + _padded(measurements_bytes) + _padded(len(src_addr))
 
 
@@ -100,8 +92,18 @@ class RowStart(NamedTuple):
     is_full: bool  # False: the run ended before the row was full
 
 
-def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) -> RowStart:
+def fit(
+    run: np.ndarray,
+    src_addr: str,
+    encoding: Encoding,
+    max_row_bytes: int,
+    record_encoding: RecordEncoding = "arrow_ipc",
+    row_index: int = 0,
+) -> RowStart:
     """Returns how many measurements, from the run's first on, make the largest allowed row.
+
+    Args:
+      row_index: of that row; the size of a tf_example depends on it.
 
     Raises:
       ProbelineError: not even one measurement fits.
@@ -112,16 +114,22 @@ def fit(run: np.ndarray, src_addr: str, encoding: Encoding, max_row_bytes: int) 
     counts = np.arange(1, len(run) + 1)
     end = len(run)
     if encoding == "arrow":
-        sizes = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
+        inside = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
     else:
-        sizes = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
+        inside = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
-    sizes = np.asarray(record_bytes(sizes, src_addr))
-    count = int(np.searchsorted(sizes, max_row_bytes, "right"))
+    inside, key = np.asarray(inside), RowKey(src_addr, row_index)
+
+    def size_up_to(at: int) -> int:
+        if record_encoding == "arrow_ipc":
+            return int(record_bytes(int(inside[at]), src_addr))
+        return tf_example.example_bytes(_columns(b"", run[: at + 1], key), int(inside[at]))
+
+    count = bisect.bisect_right(range(len(run)), max_row_bytes, key=size_up_to)
     if count == 0:
         raise ProbelineError(
-            f"one measurement of {src_addr} takes {sizes[0]} bytes, over the limit of "
+            f"one measurement of {src_addr} takes {size_up_to(0)} bytes, over the limit of "
             f"{max_row_bytes} bytes a row: raise --max_row_size_mb"
         )
     count = min(count, end)
@@ -174,12 +182,8 @@ def _text_lengths(run: np.ndarray) -> np.ndarray:
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def _schema_message(schema: pa.Schema) -> bytes:
-    return schema.serialize().to_pybytes()
-
-
-MEASUREMENTS_HEAD = _schema_message(MEASUREMENT_SCHEMA)
-RECORD_HEAD = _schema_message(RECORD_SCHEMA)
+MEASUREMENTS_HEAD = arrow_record.schema_message(MEASUREMENT_SCHEMA)
+RECORD_HEAD = arrow_record.RECORD_HEAD
 
 
 def _encode_arrow(run: np.ndarray) -> bytes:
@@ -187,18 +191,13 @@ def _encode_arrow(run: np.ndarray) -> bytes:
     if run.dtype == WIDE:
         versions[_is_ipv6(run)] = 6
     columns = [
-        _primitive(pa.timestamp("us"), run["event_time"]),
+        primitive(pa.timestamp("us"), run["event_time"]),
         _format_destinations(run),
-        _primitive(pa.int8(), versions),
-        _primitive(pa.float32(), run["rtt"]),
+        primitive(pa.int8(), versions),
+        primitive(pa.float32(), run["rtt"]),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
-    return b"".join((MEASUREMENTS_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
-
-
-def _primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
-    buffer = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(dtype, len(values), [None, buffer])
+    return arrow_record.make_stream(MEASUREMENTS_HEAD, batch)
 
 
 def encode_compact(run: np.ndarray) -> bytes:
@@ -220,30 +219,26 @@ def encode_compact(run: np.ndarray) -> bytes:
     return b"".join(parts)
 
 
-def encode_row(run: np.ndarray, key: RowKey, encoding: Encoding) -> bytes:
+def encode_row(
+    run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
+) -> bytes:
     """Returns the record of a sorted run of at least one measurement."""
     measurements = _encode_arrow(run) if encoding == "arrow" else encode_compact(run)
-    return _encode_record(measurements, run, key)
+    return _encode_record(measurements, run, key, record_encoding)
 
 
-def _encode_record(measurements: bytes, run: np.ndarray, key: RowKey) -> bytes:
+def _encode_record(
+    measurements: bytes, run: np.ndarray, key: RowKey, record_encoding: RecordEncoding = "arrow_ipc"
+) -> bytes:
+    is_example = record_encoding == "tf_example"
+    encode = tf_example.encode_example if is_example else arrow_record.encode_record
+    return encode(_columns(measurements, run, key))
+
+
+def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
     first, last = int(run["event_time"][0]), int(run["event_time"][-1])
-    timestamp = pa.timestamp("us")
-    binary_offsets = pa.py_buffer(np.array([0, len(measurements)], np.int32))
-    address = key.src_addr.encode()
-    text_offsets = pa.py_buffer(np.array([0, len(address)], np.int32))
-    columns = [
-        _primitive(pa.int64(), np.array([addresses.src_id(key.src_addr)], np.int64)),
-        pa.Array.from_buffers(pa.binary(), 1, [None, binary_offsets, pa.py_buffer(measurements)]),
-        _primitive(pa.int32(), np.array([len(run)], np.int32)),
-        _primitive(pa.float64(), np.array([(last - first) / _US_PER_SECOND])),
-        _primitive(timestamp, np.array([first], np.int64)),
-        _primitive(timestamp, np.array([last], np.int64)),
-        pa.Array.from_buffers(pa.string(), 1, [None, text_offsets, pa.py_buffer(address)]),
-        _primitive(pa.int32(), np.array([key.row_index], np.int32)),
-    ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    return b"".join((RECORD_HEAD, memoryview(batch.serialize()), _END_OF_STREAM))
+    src_id, span = addresses.src_id(key.src_addr), (last - first) / _US_PER_SECOND
+    return RowColumns(src_id, measurements, len(run), span, first, last, *key)
 
 
 @cache
@@ -262,7 +257,8 @@ def _overheads() -> tuple[int, int]:
 class ProbeRow:
     """One record, its measurements still encoded until asked for.
 
-    Attributes hold the record's columns; timestamps are µs since 1970 UTC.
+    Attributes hold the record's columns; timestamps are µs since 1970 UTC. The span of a
+    tf_example is a float32.
     """
 
     src_id: int
@@ -274,6 +270,7 @@ class ProbeRow:
     last_timestamp_us: int
     measurements: memoryview
     num_bytes: int
+    record_encoding: RecordEncoding
 
     @property
     def encoding(self) -> Encoding:
@@ -289,51 +286,35 @@ class ProbeRow:
     def to_arrow(self) -> pa.RecordBatch:
         """The measurements as MEASUREMENT_SCHEMA, without a copy where the row is arrow."""
         if self.encoding == "arrow":
-            return _read_stream(self.measurements, MEASUREMENT_SCHEMA)
+            return read_stream(self.measurements, MEASUREMENT_SCHEMA)
         stream = _encode_arrow(self.run)
-        return _read_stream(memoryview(stream), MEASUREMENT_SCHEMA)
-
-
-def _read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the one batch of an Arrow IPC stream; ValueError if it is not exactly that."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-            if not reader.schema.equals(schema):
-                raise ValueError(f"schema is {reader.schema}, not {schema}")
-            batches = list(reader)
-        if len(batches) != 1:
-            raise ValueError(f"an Arrow stream of {len(batches)} batches, not of 1")
-        batches[0].validate(full=True)
-    except (OSError, pa.ArrowException) as error:  # Arrow has both for bytes that are no stream
-        raise ValueError(f"not an Arrow stream: {error}") from error
-    return batches[0]
+        return read_stream(memoryview(stream), MEASUREMENT_SCHEMA)
 
 
 def decode_record(record: bytes) -> ProbeRow:
     """Reads a record.
 
     Raises:
-      ValueError: the bytes are no record of RECORD_SCHEMA with one row.
+      ValueError: the bytes are no record of RECORD_SCHEMA with one row, nor a tf_example.
     """
-    batch = _read_stream(record, RECORD_SCHEMA)
-    if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
-        raise ValueError(f"a record of {batch.num_rows} rows or with nulls, not of 1 row")
-    values = {name: batch.column(name)[0] for name in RECORD_SCHEMA.names}
+    is_example = record.startswith(tf_example.MAGIC)
+    row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
     return ProbeRow(
-        src_id=values["src_id"].as_py(),
-        src_addr=values["src_addr"].as_py(),
-        row_index=values["row_index"].as_py(),
-        n_measurements=values["n_measurements"].as_py(),
-        time_span_seconds=values["time_span_seconds"].as_py(),
-        first_timestamp_us=values["first_timestamp"].value,
-        last_timestamp_us=values["last_timestamp"].value,
-        measurements=memoryview(values["measurements"].as_buffer()),
+        src_id=row.src_id,
+        src_addr=row.src_addr,
+        row_index=row.row_index,
+        n_measurements=row.n_measurements,
+        time_span_seconds=row.time_span_seconds,
+        first_timestamp_us=row.first_timestamp,
+        last_timestamp_us=row.last_timestamp,
+        measurements=memoryview(row.measurements),
         num_bytes=len(record),
+        record_encoding="tf_example" if is_example else "arrow_ipc",
     )
 
 
 def _decode_arrow(measurements: memoryview) -> np.ndarray:
-    batch = _read_stream(measurements, MEASUREMENT_SCHEMA)
+    batch = read_stream(measurements, MEASUREMENT_SCHEMA)
     hi, lo, status = addresses.parse(batch.column("dst_addr"))
     if not np.isin(status, (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6)).all():
         raise ValueError("a destination is not an IP address")

@@ -12,7 +12,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import chain
 
 from rich.console import Console
@@ -139,7 +139,13 @@ def verify(
 def _options(dataset: Dataset) -> DatasetOptions:
     said = dataset.manifest.options
     try:
-        return DatasetOptions(**{item.name: said[item.name] for item in fields(DatasetOptions)})
+        return DatasetOptions(
+            **{
+                item.name: said[item.name]
+                for item in fields(DatasetOptions)
+                if item.name in said or item.default is MISSING
+            }
+        )
     except KeyError as error:
         raise ProbelineError(
             f"the manifest of {dataset.path} has no option {error}: it was not written by this "
@@ -167,7 +173,8 @@ class _Walk:
     def split(self, name: str, split: Split) -> None:
         """Checks the files and records of a split."""
         take = self._report.take
-        take("files", chain(shard_names(name, split), stray_files(self._dataset, name, split)))
+        names = shard_names(name, split, self._options.shard_suffix)
+        take("files", chain(names, stray_files(self._dataset, name, split)))
         index = self._open_index(name, split)
         is_whole, num_probes = True, 0
         for number, shard in enumerate(split.shards):
@@ -191,7 +198,8 @@ class _Walk:
             self._report.is_complete = False
             return lines
         try:
-            for record in read_shard(self._dataset.file(shard.path)):
+            path = self._dataset.file(shard.path)
+            for record in read_shard(path, self._options.output_format):
                 line = self._record(record, place._replace(record=num_records))
                 lines += [line] if line else []
                 num_records += 1

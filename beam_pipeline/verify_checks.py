@@ -119,10 +119,14 @@ def _compact_columns(row: ProbeRow) -> Columns:
 
 
 def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
-    """A row has the encoding that the options say."""
+    """A record and its measurements have the encodings that the options say."""
     wanted = options.measurement_encoding
     if stored.row.encoding != wanted:
         yield stored.fault(f"its encoding is {stored.row.encoding}, the options say {wanted}")
+    if stored.row.record_encoding != options.record_encoding:
+        yield stored.fault(
+            f"the record is {stored.row.record_encoding}, the options say {options.record_encoding}"
+        )
 
 
 def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
@@ -139,6 +143,8 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
         if said // unit != found // unit:
             yield stored.fault(f"{name}_timestamp is {said} µs, that measurement has {found} µs")
     span = (row.last_timestamp_us - row.first_timestamp_us) / _US_PER_SECOND
+    if row.record_encoding == "tf_example":
+        span = float(np.float32(span))  # its float_list has no other
     if row.time_span_seconds != span:
         yield stored.fault(f"time_span_seconds is {row.time_span_seconds}, it should be {span}")
 

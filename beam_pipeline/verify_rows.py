@@ -148,10 +148,12 @@ def least_full_bytes(options: DatasetOptions) -> int:
     """Returns the size from which on a row counts as full: 98 %, or no room for one more.
 
     One more measurement takes up to 72 bytes, padding included; in compact up to 30 and the
-    bitmap of families, which comes with the first destination of the other family.
+    bitmap of families, which comes with the first destination of the other family. In a tf_example
+    the lengths around it, its count and its time may take 16 more.
     """
     limit = options.max_row_bytes
     step = 72 if options.measurement_encoding == "arrow" else 30 + limit // 80
+    step += 16 if options.record_encoding == "tf_example" else 0
     return min(int(limit * _MIN_FULL), limit - step)
 
 

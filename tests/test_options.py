@@ -6,7 +6,13 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.options import IN_MEMORY_RUNNER, Options, make_parser, parse
+from beam_pipeline.options import (
+    DEFAULT_RECORD_OPTIONS,
+    IN_MEMORY_RUNNER,
+    Options,
+    make_parser,
+    parse,
+)
 
 NEEDED = ["--input=a", "--output=b"]
 
@@ -64,3 +70,27 @@ def test_help_exits_with_0(capsys: pytest.CaptureFixture) -> None:
         parse(["--help"])
     assert stopped.value.code == 0
     assert "--input" in capsys.readouterr().out
+
+
+def test_options_of_array_record_say_nothing_of_tfrecord() -> None:
+    tfrecord = [*NEEDED, "--output_format=tfrecord"]
+    with pytest.raises(UsageError, match="uncompressed says nothing of --output_format=tfrecord"):
+        parse([*tfrecord, "--array_record_options=group_size:4,uncompressed"])
+    given, _ = parse([*tfrecord, f"--array_record_options={DEFAULT_RECORD_OPTIONS}"])
+    assert given.dataset_options().array_record_options == ""
+
+
+def test_shards_are_arrayrecord_of_arrow_unless_told() -> None:
+    default = parse(NEEDED)[0].dataset_options()
+    assert (default.output_format, default.record_encoding) == ("arrayrecord", "arrow_ipc")
+    flags = ["--output-format=tfrecord", "--record-encoding=tf_example"]
+    other = parse([*NEEDED, *flags])[0].dataset_options()
+    assert (other.output_format, other.record_encoding) == ("tfrecord", "tf_example")
+    assert (default.shard_suffix, other.shard_suffix) == (".arrayrecord", ".tfrecord")
+
+
+@pytest.mark.parametrize("flag", ["--output_format=parquet", "--record_encoding=json"])
+def test_unknown_formats_are_refused_in_one_line(flag: str) -> None:
+    with pytest.raises(UsageError, match="invalid choice") as refusal:
+        parse([*NEEDED, flag])
+    assert "\n" not in str(refusal.value)

@@ -16,7 +16,7 @@ from numba import njit, types, uint8, uint16, uint32, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from beam_pipeline import row_codec
+from beam_pipeline import arrow_record, row_codec, tf_example
 from beam_pipeline.addresses import parse_ipv4_text, parse_ipv6_text
 from beam_pipeline.kernels import kernel
 from beam_pipeline.rtt import rtt_code
@@ -69,6 +69,8 @@ def locate(record: bytes) -> Located:
     Raises:
       ValueError: the bytes are no record, or its measurements are damaged.
     """
+    if record.startswith(tf_example.MAGIC):  # at the price of a copy
+        record = arrow_record.encode_record(tf_example.decode_example(record))
     return _locate_own(record) or _locate_any(record)
 
 

@@ -110,12 +110,19 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
         several of the last two; local or gs://.
 
     Raises:
-      ProbelineError: there is no such finished dataset or shard, or they belong to several.
+      ProbelineError: there is no such finished dataset or shard, they belong to several, or they
+        are TFRecord, which has no access by number.
     """
     patterns = [files] if isinstance(files, str) else list(files)
     if not patterns:
         raise ProbelineError("files is empty: name a dataset, a split of it or its shards")
     dataset = open_dataset(patterns[0])
+    output_format = dataset.manifest.options.get("output_format", "arrayrecord")
+    if output_format != "arrayrecord":
+        raise ProbelineError(
+            f"{dataset.path} is of --output_format={output_format}, training reads arrayrecord "
+            "only: make the dataset again with --output_format=arrayrecord"
+        )
     chosen: set[tuple[str, int]] = set()
     for pattern in patterns:
         found = _match(dataset, pattern)
