@@ -25,8 +25,9 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.files import local_copy, remove_folder
-from beam_pipeline.sharded_write import Framing, Record, RecordWriter, StageRecords, WriteShards
+from beam_pipeline.files import local_copy, match, remove_folder
+from beam_pipeline.record_staging import Record, StageRecords
+from beam_pipeline.sharded_write import Framing, RecordWriter, WriteShards
 from beam_pipeline.storage import prepare_native_reader
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
@@ -157,23 +158,18 @@ class ReadFromArrayRecord(beam.PTransform):
         super().__init__()
         self._pattern = file_pattern
         self._coder = coder or coders.BytesCoder()
-        if validate and not FileSystems.match([file_pattern], limits=[1])[0].metadata_list:
+        if validate and not match(file_pattern):
             raise ProbelineError(f"{file_pattern} matches no ArrayRecord file: check the pattern")
 
     def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection:
         return (
             pbegin
             | "Pattern" >> beam.Create([self._pattern])
-            | "Match" >> beam.FlatMap(_match)
+            | "Match" >> beam.FlatMap(match)
             | "Spread files" >> beam.Reshuffle()
             | "Read records" >> beam.ParDo(_ReadRecords())
             | "Decode" >> beam.Map(self._coder.decode)
         )
-
-
-def _match(pattern: str) -> list[tuple[str, int]]:
-    files = FileSystems.match([pattern])[0].metadata_list
-    return [(file.path, file.size_in_bytes) for file in files]
 
 
 class _RecordRanges(beam.transforms.core.RestrictionProvider):

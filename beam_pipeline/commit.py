@@ -10,12 +10,20 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.metrics import Metrics
 
 from beam_pipeline import __version__
 from beam_pipeline.checksum import checksum_text
 from beam_pipeline.errors import ProbelineError, explained_os_errors, same_src_id
-from beam_pipeline.files import create_file, is_local, move, remove_folder, size_and_checksum
+from beam_pipeline.files import (
+    create_file,
+    exists,
+    is_gcs,
+    is_local,
+    move,
+    remove_folder,
+    size_and_checksum,
+)
+from beam_pipeline.gcs_marker import Marker
 from beam_pipeline.grouping import UnitSummary
 from beam_pipeline.inputs import open_parquet
 from beam_pipeline.manifest import (
@@ -31,7 +39,9 @@ from beam_pipeline.manifest import (
     Split,
     success_stamp,
 )
+from beam_pipeline.monitoring import counter, logged
 from beam_pipeline.sharded_write import ShardInfo
+from beam_pipeline.storage import file_infos
 
 
 class Commit(beam.DoFn):
@@ -46,12 +56,14 @@ class Commit(beam.DoFn):
         run_folder: str,
         options: dict[str, Any],
         num_files: int,
+        marker: Marker | None = None,
     ):
         self._output = output
+        self._marker = marker
         self._run_folder = run_folder
         self._options = options
         self._num_files = num_files
-        self._probes = {split: Metrics.counter("probeline", f"{split}_probes") for split in SPLITS}
+        self._probes = {split: counter(f"{split}_probes") for split in SPLITS}
 
     def process(
         self,
@@ -59,11 +71,21 @@ class Commit(beam.DoFn):
         summaries: Iterable[UnitSummary],
         *splits: Iterable[ShardInfo],
     ) -> Iterator[Any]:
+        with logged("Commit the dataset", output=self._output):
+            self._commit(summaries, splits)
+        return iter(())
+
+    def _commit(
+        self, summaries: Iterable[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
+    ) -> None:
+        if self._marker is not None and not self._is_committed():
+            self._marker.check()
         summaries = sorted(UnitSummary(*summary) for summary in summaries)
         described = {
             name: describe_split(self._output, name, [ShardInfo(*shard) for shard in shards])
             for name, shards in zip(SPLITS, splits, strict=True)
         }
+        check_shards(self._output, described.values())
         check_src_ids(self._output)
         counts = _count(summaries, self._num_files)
         check_counts(counts, described.values())
@@ -79,14 +101,19 @@ class Commit(beam.DoFn):
         )
         write_success(self._output, whole.to_json())
         remove_folder(self._run_folder)
-        return iter(())
+        if self._marker is not None:
+            self._marker.release()
+
+    def _is_committed(self) -> bool:
+        """Whether an earlier attempt came to its end, and its result was lost."""
+        return exists(FileSystems.join(self._output, SUCCESS_NAME))
 
     def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> None:
         parts = [path for summary in summaries for path in summary.dead_letter_parts]
         for number, path in enumerate(parts):
             name = f"dead_letter_{number:05d}-of-{len(parts):05d}.parquet"
             target = FileSystems.join(self._output, DEAD_LETTER_FOLDER, name)
-            found = path if FileSystems.exists(path) else target
+            found = path if exists(path) else target
             move(path, target, *size_and_checksum(found))
 
 
@@ -115,6 +142,23 @@ def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
             f"{counts.measurements} measurements were grouped, but {written} were written: this "
             "is a fault of Probeline or of the runner, report it"
         )
+
+
+def check_shards(output: str, splits: Iterable[Split]) -> None:
+    """Raises ProbelineError unless every shard lies there as it was written.
+
+    Costs a `stat` a shard locally and a listing a split on `gs://`, which tells checksums too.
+    """
+    if not is_local(output) and not is_gcs(output):
+        return  # its filesystem has no such list
+    shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}
+    for path, found in file_infos(shards).items():
+        size, checksum = shards[path].num_bytes, shards[path].crc32c
+        if found is None or found.num_bytes != size or found.crc32c not in (None, checksum):
+            raise ProbelineError(
+                f"{path} is not what was written there, {size} bytes of checksum {checksum}: "
+                "something else writes to the output; run the command again"
+            )
 
 
 def check_src_ids(output: str) -> None:

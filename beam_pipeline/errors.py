@@ -11,11 +11,21 @@ from contextlib import contextmanager
 
 
 class ProbelineError(Exception):
-    """The run failed; the message says what, why and what to do. Exit code 1."""
+    """The run failed; the message says what, why and what to do."""
+
+    exit_code = 1
 
 
 class UsageError(ProbelineError):
-    """The command cannot be run as given. Exit code 2."""
+    """The command cannot be run as given."""
+
+    exit_code = 2
+
+
+class DetachedError(ProbelineError):
+    """Somebody ended the waiting for a job that goes on elsewhere."""
+
+    exit_code = 130
 
 
 def same_src_id(src_id: int, one: str, other: str) -> ProbelineError:

@@ -1,23 +1,26 @@
-"""Files of any filesystem that Beam knows, byte for byte; local ones without the detour.
+"""Files of any filesystem that Beam knows, byte for byte.
 
-A path without a scheme is local. Whatever is written has a name of its own first (`unique_path`)
-and is renamed when it is whole (`move`, which may be done twice).
+Local ones and objects on `gs://` go without the detour through Beam's filesystems. A path without
+a scheme is local. Whatever is written has a name of its own first (`unique_path`) and is renamed
+when it is whole (`move`, which may be done twice).
 """
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import CompressionTypes, FileSystem
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import gcs
 from beam_pipeline.checksum import crc32c
 from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.gcs_client import SCHEME
 
 _WRITE_BUFFER_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
@@ -38,17 +41,45 @@ def _make_folder_of(path: str) -> None:
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
 
 
+def is_gcs(path: str) -> bool:
+    """Tells paths on `gs://` from others."""
+    return path.startswith(SCHEME)
+
+
+def match(pattern: str) -> list[tuple[str, int]]:
+    """Returns path and bytes of each file that a path or glob matches.
+
+    Raises:
+      ProbelineError, BeamIOError: the storage cannot be asked.
+    """
+    if not is_gcs(pattern):
+        found = FileSystems.match([pattern])[0].metadata_list
+        return [(file.path, file.size_in_bytes) for file in found]
+    plain = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    below = gcs.objects_below(plain)
+    return [(path, num_bytes) for path, num_bytes in below.items() if matches(path)]
+
+
+def exists(path: str) -> bool:
+    """Tells whether there is such a file, or a local folder."""
+    return gcs.exists(path) if is_gcs(path) else FileSystems.exists(path)
+
+
+def is_folder(path: str) -> bool:
+    """Tells whether there is a folder of that name; on `gs://`, whether anything lies below it."""
+    below = path.rstrip("/") + "/"
+    return bool(gcs.objects_below(below)) if is_gcs(path) else FileSystems.exists(below)
+
+
 def create_file(path: str) -> BinaryIO:
     """Opens a new file for writing; its folder is made if need be."""
     if is_local(path):
         _make_folder_of(path)
         return open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
+    if is_gcs(path):
+        return gcs.create(path)
     return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-def is_gcs(path: str) -> bool:
-    """Tells paths on `gs://` from others."""
-    return path.startswith(gcs.SCHEME)
 
 
 def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
@@ -76,6 +107,9 @@ def local_file(path: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
         local_path = os.path.join(folder, "file")
         yield local_path
+        if is_gcs(path):
+            gcs.upload(local_path, path)
+            return
         with open(local_path, "rb") as source, create_file(path) as target:
             shutil.copyfileobj(source, target, _COPY_BYTES)
 
@@ -100,11 +134,11 @@ def remove_folder(path: str) -> None:
             shutil.rmtree(path)
         return
     if is_gcs(path):
-        gcs.delete_below(path)
+        gcs.delete_objects(gcs.objects_below(f"{path}/"))
         return
-    found = FileSystems.match([path + "/**"])[0].metadata_list
+    found = match(f"{path}/**")
     if found:  # what has no files has no folder
-        FileSystems.delete([file.path for file in found])
+        FileSystems.delete([file for file, _ in found])
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
@@ -126,8 +160,8 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
       ProbelineError: the file is gone, and its target does not hold these bytes.
     """
     with explained_os_errors("write", target):
-        if not FileSystems.exists(source):
-            done = FileSystems.exists(target) and size_and_checksum(target)
+        if not exists(source):
+            done = exists(target) and size_and_checksum(target)
             if done != (num_bytes, checksum):
                 raise ProbelineError(
                     f"{source} is gone and {target} is not what it held: something else removes "
@@ -137,5 +171,8 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
         if is_local(target):
             _make_folder_of(target)
             os.replace(source, target)
+            return
+        if is_gcs(target):
+            gcs.rename(source, target)
             return
         FileSystems.rename([source], [target])

@@ -1,39 +1,39 @@
-"""Objects on `gs://` where Beam's filesystem is not enough, and for readers that have no Beam.
+"""Objects on `gs://`: whole and in ranges, listed, renamed, guarded by their generation.
 
-Enter paths; leave bytes, checksums that GCS keeps, exact ranges, and writes that succeed only if
-nobody else was faster (generations). Goes through google-cloud-storage, which is imported when
-the first path comes and whose client lives as long as its process. With STORAGE_EMULATOR_HOST
-set it asks that host, without credentials. Where there are no credentials it asks anonymously,
-so that public buckets can be read.
+Enter paths; leave bytes, sizes, the checksums that GCS keeps, and writes that succeed only if
+nobody else was faster. Beam's own filesystem makes a client for every call, fetches 16 MiB where
+a few kilobytes are asked for, and knows neither checksums nor generations. No Beam here:
+training reads with it.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.gcs_client import (
+    SCHEME,
+    Access,
+    access_to,
+    bucket_and_name,
+    explained,
+    patient_retry,
+    retry,
+)
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
 
-SCHEME = "gs://"
-CLIENT_HOST = "STORAGE_EMULATOR_HOST"
-_RETRY_S = 30  # what is still out of reach by then is told; the library goes on for 120
-_PROBE_S = 1  # of each of three looks for a metadata server; the library waits 3 each time
+_UPLOAD_CHUNK_BYTES = 16 << 20
 _DELETES_AT_A_TIME = 16
-LOG_IN = (
-    "run `gcloud auth application-default login` or let GOOGLE_APPLICATION_CREDENTIALS name a key "
-    "file"
-)
-_ROLES = {"read": "Storage Object Viewer", "write": "Storage Object User"}
+_BYTES = "application/octet-stream"
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,12 @@ class FileInfo:
     crc32c: str | None
 
 
-@dataclass(frozen=True)
-class Access:
-    """A client, and why it has no credentials if it needs some and found none."""
-
-    client: Client
-    nothing_found: str | None
-
-
 class Object(NamedTuple):
     """A small object as it was read; every write of a name makes another generation."""
 
     data: bytes
     generation: int
     updated: datetime | None  # with a zone
-
-
-# --- objects ------------------------------------------------------------------------------------
 
 
 def read(path: str) -> bytes | None:
@@ -122,36 +111,101 @@ def delete_object(path: str, generation: int) -> None:
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     access = access_to(path)
-    with explained(path, access, "write"):
-        try:
-            _blob(access, path).delete(if_generation_match=generation, retry=retry())
-        except (NotFound, PreconditionFailed):
-            return
+    with explained(path, access, "remove"), contextlib.suppress(NotFound, PreconditionFailed):
+        _blob(access, path).delete(if_generation_match=generation, retry=retry())
 
 
-def delete_below(folder: str) -> None:
-    """Deletes all objects below a folder, several at a time.
+def delete_objects(paths: Iterable[str]) -> None:
+    """Deletes objects, several at a time; one that is not there is no error.
 
     Raises:
       ProbelineError: one of them cannot be deleted.
     """
-    from google.api_core.exceptions import NotFound
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    def delete(blob: Blob) -> None:
-        try:
-            blob.delete(retry=DEFAULT_RETRY)
-        except NotFound:
-            return
-
-    bucket, name = bucket_and_name(folder)
-    access = access_to(folder)
-    with explained(folder, access, "write"), ThreadPoolExecutor(_DELETES_AT_A_TIME) as pool:
-        blobs = access.client.list_blobs(
-            bucket, prefix=f"{name.rstrip('/')}/", fields="items(name),nextPageToken", retry=retry()
-        )
-        for _ in pool.map(delete, blobs):
+    with ThreadPoolExecutor(_DELETES_AT_A_TIME) as pool:
+        for _ in pool.map(_delete, paths):
             pass
+
+
+def _delete(path: str) -> None:
+    from google.api_core.exceptions import NotFound
+
+    access = access_to(path)
+    with explained(path, access, "remove"), contextlib.suppress(NotFound):
+        _blob(access, path).delete(retry=patient_retry())
+
+
+def objects_below(prefix: str) -> dict[str, int]:
+    """Returns the sizes of all objects whose path starts so, by path; below a bucket at least.
+
+    Raises:
+      ProbelineError: they cannot be listed.
+    """
+    bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
+    access = access_to(prefix)
+    fields = "items(name,size),nextPageToken"
+    with explained(prefix, access):
+        blobs = access.client.list_blobs(bucket, prefix=name, fields=fields, retry=patient_retry())
+        return {f"{SCHEME}{bucket}/{blob.name}": blob.size for blob in blobs}
+
+
+def exists(path: str) -> bool:
+    """Tells whether there is such an object.
+
+    Raises:
+      ProbelineError: it cannot be asked for.
+    """
+    access = access_to(path)
+    with explained(path, access):
+        return _blob(access, path).exists(retry=patient_retry())
+
+
+def rename(source: str, target: str) -> None:
+    """Renames an object over whatever is there; no byte of it travels.
+
+    Raises:
+      ProbelineError: it cannot be renamed.
+    """
+    from google.api_core.exceptions import NotFound
+
+    access = access_to(source)
+    with explained(target, access, "write"):
+        old, new = _blob(access, source), _blob(access, target)
+        token, _, _ = new.rewrite(old, retry=patient_retry())
+        while token:  # to another place or storage class, and large
+            token, _, _ = new.rewrite(old, token=token, retry=patient_retry())
+        with contextlib.suppress(NotFound):  # it has been renamed twice at once
+            old.delete(retry=patient_retry())
+
+
+def upload(local_path: str, path: str) -> None:
+    """Copies a local file to an object, in chunks that are sent again if they get lost.
+
+    GCS compares the whole with its checksum before the object appears.
+
+    Raises:
+      ProbelineError: it cannot be written.
+    """
+    access = access_to(path)
+    with explained(path, access, "write"):
+        blob = _blob(access, path)
+        blob.chunk_size = _UPLOAD_CHUNK_BYTES
+        blob.upload_from_filename(local_path, content_type=_BYTES, retry=patient_retry())
+
+
+def create(path: str) -> BinaryIO:
+    """Opens an object for writing; it appears when the stream is closed.
+
+    The stream raises what google-cloud-storage raises.
+    """
+    blob = _blob(access_to(path), path)
+    stream = blob.open(
+        "wb",
+        chunk_size=_UPLOAD_CHUNK_BYTES,
+        ignore_flush=True,
+        content_type=_BYTES,
+        retry=patient_retry(),
+    )
+    return cast(BinaryIO, stream)
 
 
 def info(path: str) -> FileInfo | None:
@@ -180,7 +234,7 @@ def _reader_class() -> Any:
     from google.cloud.storage.fileio import BlobReader
 
     class Reader(BlobReader):
-        @contextmanager
+        @contextlib.contextmanager
         def _explained(self) -> Iterator[None]:
             path = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
             with explained(path, access_to(path)):
@@ -208,76 +262,6 @@ def _blob(access: Access, path: str) -> Blob:
     return access.client.bucket(bucket).blob(name)
 
 
-# --- how GCS is reached -------------------------------------------------------------------------
-
-
-def bucket_and_name(path: str) -> tuple[str, str]:
-    """Splits a path; ProbelineError if it is not `gs://bucket/name`."""
-    bucket, _, name = path.removeprefix(SCHEME).partition("/")
-    if not path.startswith(SCHEME):
-        raise ProbelineError(
-            f"cannot read {path}: only local paths and {SCHEME} are supported; copy the dataset "
-            "to one of them"
-        )
-    if not bucket or not name:
-        raise ProbelineError(f"cannot read {path}: it is not {SCHEME}bucket/name; give both")
-    return bucket, name
-
-
-def access_to(path: str) -> Access:
-    """Returns this process's access; ProbelineError, with the path, without the library."""
-    try:
-        import google.cloud.storage  # noqa: F401
-    except ImportError as error:
-        raise ProbelineError(
-            f"cannot read {path}: {SCHEME} needs google-cloud-storage; install it with "
-            'pip install "probeline[gcp]" or "probeline[training]"'
-        ) from error
-    # A forked process makes its own: connections cannot be shared.
-    return _access_of(os.getpid(), os.environ.get(CLIENT_HOST))
-
-
-@functools.cache
-def _access_of(pid: int, emulator: str | None) -> Access:
-    """Returns the client of this process; the arguments only tell one from another."""
-    import google.auth
-    from google.auth.credentials import AnonymousCredentials
-    from google.auth.exceptions import DefaultCredentialsError
-    from google.cloud.storage import Client
-
-    credentials, nothing_found = AnonymousCredentials(), None
-    if not emulator:
-        try:
-            credentials, _ = google.auth.default(Client.SCOPE, request=_hurried_request())
-        except DefaultCredentialsError as error:
-            nothing_found = one_line(error).partition(" To set up")[0].rstrip(".")
-    return Access(Client(project=None, credentials=credentials), nothing_found)
-
-
-def _hurried_request() -> Any:
-    """Returns what google.auth looks for a metadata server with, off Google's machines in vain.
-
-    Where nothing answers it looks three times with a pause: 6 s in all, 12 s at its own pace.
-    """
-    from google.auth.transport.requests import Request
-
-    request = Request()
-
-    def hurried(*args: Any, **kwargs: Any) -> Any:
-        if "timeout" in kwargs:  # what has none is no such look
-            kwargs["timeout"] = _PROBE_S
-        return request(*args, **kwargs)
-
-    return hurried
-
-
-def retry() -> Any:
-    """Returns how requests are retried: on 408, 429, 5xx and lost connections, for a while."""
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    return DEFAULT_RETRY.with_timeout(_RETRY_S)
-
-
 def listing(client: Client, bucket: str, prefix: str) -> dict[str, FileInfo]:
     """Returns by name what one folder holds, of the names that start with `prefix`."""
     blobs = client.list_blobs(
@@ -292,35 +276,3 @@ def listing(client: Client, bucket: str, prefix: str) -> dict[str, FileInfo]:
         blob.name: FileInfo(blob.size, base64.b64decode(blob.crc32c).hex() if blob.crc32c else None)
         for blob in blobs
     }
-
-
-@contextmanager
-def explained(path: str, access: Access, action: str = "read") -> Iterator[None]:
-    """Raises what the client raises as one line: the path, the reason, the cure.
-
-    `action` is "read" or "write".
-    """
-    import requests
-    from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
-    from google.auth.exceptions import GoogleAuthError, InvalidOperation, RefreshError
-
-    try:
-        yield
-    except (Forbidden, Unauthorized, InvalidOperation) as error:  # the last: anonymous, on a 401
-        if access.nothing_found:
-            reason = f"it is not public: {access.nothing_found}; {LOG_IN}"
-        else:
-            reason = f"{one_line(error)}; give the account the role {_ROLES[action]}"
-        raise ProbelineError(f"cannot {action} {path}: {reason}") from error
-    except NotFound as error:
-        bucket, _ = bucket_and_name(path)
-        raise ProbelineError(
-            f"cannot {action} {path}: there is no bucket {bucket}; check its name"
-        ) from error
-    except RefreshError as error:
-        raise ProbelineError(f"cannot {action} {path}: {one_line(error)}; {LOG_IN}") from error
-    except (GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
-        hint = f" ({access.nothing_found}: {LOG_IN})" if access.nothing_found else ""
-        raise ProbelineError(
-            f"cannot {action} {path}: {one_line(error)}; check the network and try again{hint}"
-        ) from error

@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
 import numpy as np
-from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline import dead_letters
@@ -29,9 +28,17 @@ from beam_pipeline.external_sort import ExternalSort, StoredRun
 from beam_pipeline.files import create_file, unique_path
 from beam_pipeline.inputs import UNIT_ROWS, Piece, ReadOptions, Unit
 from beam_pipeline.measurements import Block
+from beam_pipeline.monitoring import count_dead_letters, counter, distribution, logged
 from beam_pipeline.pregroup import pregroup
 from beam_pipeline.reading import UnreadableInputError, read_piece
-from beam_pipeline.row_codec import Encoding, RowKey, content_bytes, fit, surely_fits
+from beam_pipeline.row_codec import (
+    Encoding,
+    RecordEncoding,
+    RowKey,
+    content_bytes,
+    fit,
+    surely_fits,
+)
 from beam_pipeline.row_splitting import CutRow, Segment, SplitRows, make_row
 from beam_pipeline.runs import WIDE
 
@@ -77,8 +84,10 @@ class PreGroup(beam.DoFn):
         self._workspace = workspace
         self._skip_bad_files = skip_bad_files
         self._unit_rows = UNIT_ROWS
-        self._read = Metrics.counter("probeline", "rows_read")
-        self._chunks = Metrics.counter("probeline", "chunks")
+        self._read = counter("rows_read")
+        self._unreadable = counter("files_unreadable")
+        self._chunks = counter("chunks")
+        self._grouped_bytes = counter("grouped_by_probe_bytes")
 
     def process(
         self, unit: Unit
@@ -101,7 +110,7 @@ class PreGroup(beam.DoFn):
         letters.flush()
         self._read.inc(num_rows)
         for reason, count in letters.counts.items():
-            Metrics.counter("probeline", f"dead_letters_{reason}").inc(count)
+            count_dead_letters(reason, count)
         summary = UnitSummary(
             unit.index, num_rows, num_measurements, dict(letters.counts), letters.parts
         )
@@ -110,15 +119,17 @@ class PreGroup(beam.DoFn):
     def _read_piece(
         self, piece: Piece, letters: "_LetterBox"
     ) -> Iterator[tuple[int, Block | None]]:
-        try:
-            for batch in read_piece(piece, self._options):
-                letters.add(batch.letters)
-                yield batch.num_rows, batch.block
-        except UnreadableInputError as error:
-            if not self._skip_bad_files:
-                raise error.as_error() from error
-            letters.add([error.as_letter()])
-            yield 1, None
+        with logged("Read, check and pre-group", file=piece.path):
+            try:
+                for batch in read_piece(piece, self._options):
+                    letters.add(batch.letters)
+                    yield batch.num_rows, batch.block
+            except UnreadableInputError as error:
+                if not self._skip_bad_files:
+                    raise error.as_error() from error
+                self._unreadable.inc()
+                letters.add([error.as_letter()])
+                yield 1, None
 
     def _store_chunks(self, unit: int, blocks: list[Block]) -> list[tuple[str, bytes]]:
         """Returns the chunks of some blocks as elements, once their file is closed."""
@@ -139,6 +150,7 @@ class PreGroup(beam.DoFn):
                     chunks.append((src_addr, run.encode(self._workspace.folder)))
         writer.close()
         self._chunks.inc(len(chunks))
+        self._grouped_bytes.inc(sum(len(src_addr) + len(value) for src_addr, value in chunks))
         return chunks
 
 
@@ -173,15 +185,23 @@ class SortProbe(beam.DoFn):
 
     SEGMENTS = "segments"
 
-    def __init__(self, workspace: Workspace, encoding: Encoding, max_row_bytes: int):
+    def __init__(
+        self,
+        workspace: Workspace,
+        encoding: Encoding,
+        max_row_bytes: int,
+        record_encoding: RecordEncoding = "arrow_ipc",
+    ):
         self._workspace = workspace
         self._encoding: Encoding = encoding
+        self._record_encoding: RecordEncoding = record_encoding
         self._max_row_bytes = max_row_bytes
         self._memory_bytes = SORT_MEMORY_BYTES
         self._segment_bytes = SEGMENT_BYTES
-        self._probes = Metrics.counter("probeline", "probes")
-        self._measurements = Metrics.distribution("probeline", "measurements_per_probe")
-        self._spilled = Metrics.counter("probeline", "spilled_bytes")
+        self._probes = counter("probes")
+        self._measurements = distribution("measurements_per_probe")
+        self._spilled = counter("spilled_bytes")
+        self._cut_bytes = counter("cut_bytes")
 
     def setup(self) -> None:
         self._reader = ClaimReader()
@@ -193,7 +213,12 @@ class SortProbe(beam.DoFn):
     def process(
         self, element: tuple[str, Iterable[bytes]]
     ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
-        src_addr, chunks = element
+        with logged("Sort each probe", src_addr=element[0]):
+            yield from self._sort(*element)
+
+    def _sort(
+        self, src_addr: str, chunks: Iterable[bytes]
+    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
         spilled_before = self._sorter.spilled_bytes
         folder = self._workspace.folder
         blocks = self._sorter.sort(StoredRun.decode(chunk, folder) for chunk in chunks)
@@ -207,13 +232,16 @@ class SortProbe(beam.DoFn):
         blocks = itertools.chain([first] if second is None else [first, second], blocks)
         del first, second  # or these two blocks would stay in memory
         for segment in self._store_segments(blocks):
-            yield TaggedOutput(self.SEGMENTS, (src_addr, segment.encode()))
+            value = segment.encode()
+            self._cut_bytes.inc(len(src_addr) + len(value))
+            yield TaggedOutput(self.SEGMENTS, (src_addr, value))
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _makes_one_row(self, src_addr: str, run: np.ndarray) -> bool:
         if surely_fits(run, self._encoding, self._max_row_bytes):
             return True
-        return not fit(run, src_addr, self._encoding, self._max_row_bytes).is_full
+        start = fit(run, src_addr, self._encoding, self._max_row_bytes, self._record_encoding)
+        return not start.is_full
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
         """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
@@ -264,11 +292,12 @@ class GroupIntoRows(beam.PTransform):
         encoding: Encoding,
         max_row_bytes: int,
         skip_bad_files: bool = False,
+        record_encoding: RecordEncoding = "arrow_ipc",
     ):
         super().__init__()
         self._pregroup = PreGroup(read_options, workspace, skip_bad_files)
-        self._sort = SortProbe(workspace, encoding, max_row_bytes)
-        self._split = SplitRows(encoding, max_row_bytes)
+        self._sort = SortProbe(workspace, encoding, max_row_bytes, record_encoding)
+        self._split = SplitRows(encoding, max_row_bytes, record_encoding)
 
     def expand(self, units: beam.PCollection) -> Any:
         read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(

@@ -14,12 +14,11 @@ from typing import BinaryIO, Literal, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import atlas, measurements
 from beam_pipeline.errors import ProbelineError, UsageError, explained
-from beam_pipeline.files import is_local, open_file, open_ranges
+from beam_pipeline.files import is_folder, is_local, match, open_file, open_ranges
 
 InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
@@ -91,22 +90,22 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
     for pattern in patterns:
         try:
             glob = _folder_as_glob(pattern)
-            files = FileSystems.match([glob])[0].metadata_list
-        except (BeamIOError, ValueError, OSError) as error:
+            files = match(glob)
+        except (ValueError, OSError) as error:
             raise UsageError(str(explained("look for", f"--input={pattern}", error))) from error
         if glob != pattern:  # engines leave _SUCCESS and .crc files beside their data
-            files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
+            files = [file for file in files if FileSystems.split(file[0])[1][0] not in "._"]
         if not files:
             raise UsageError(
                 f"--input={pattern} matches no file: check the pattern, and quote it so that the "
                 "shell does not expand it"
             )
-        found.update({file.path: file.size_in_bytes for file in files})
+        found.update(files)
     return sorted(found.items())
 
 
 def _folder_as_glob(pattern: str) -> str:
-    if any(char in pattern for char in "*?[") or not FileSystems.exists(pattern.rstrip("/") + "/"):
+    if any(char in pattern for char in "*?[") or not is_folder(pattern):
         return pattern
     return FileSystems.join(pattern, "*")
 

@@ -1,8 +1,10 @@
 """The output folder before and after a run: taken, cleaned of what a dead run left, given back.
 
 A finished dataset is not touched unless asked to. A run that died leaves shards without
-`_SUCCESS` and a temporary folder; the next run removes both. A lock file that the operating
-system frees when its process dies keeps it from removing what a live run is writing.
+`_SUCCESS` and a temporary folder; the next run removes both. What keeps it from removing what a
+live run is writing is, locally, a lock file that the operating system frees when its process
+dies, and on `gs://` a marker object, see `gcs_marker`. Other filesystems have neither: there a
+run refuses a folder with temporary files.
 """
 
 import contextlib
@@ -11,13 +13,16 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TextIO
 
-from apache_beam.io.filesystem import BeamIOError
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.files import is_local, remove_folder
+from beam_pipeline import gcs, gcs_marker
+from beam_pipeline.dataflow_jobs import DataflowJob
+from beam_pipeline.errors import UsageError, explained_os_errors
+from beam_pipeline.files import exists, is_gcs, is_local, match, remove_folder
+from beam_pipeline.gcs_marker import Holder, Marker
 from beam_pipeline.manifest import (
     DEAD_LETTER_FOLDER,
     INDEX_NAME,
@@ -27,37 +32,86 @@ from beam_pipeline.manifest import (
 )
 
 TEMP_FOLDER = ".probeline-temp"
-_LOCK_NAME = "lock"
+_LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
+
+
+@dataclass
+class Run:
+    """A run that holds its output.
+
+    Attributes:
+      folder: the run's own folder for temporary files, on the filesystem of the output.
+      marker: what workers look at before they give files their names, on `gs://`.
+      is_handed_over: a job elsewhere writes the output now and will tidy up itself.
+    """
+
+    folder: str
+    marker: Marker | None
+    holder: Holder | None = None
+    is_handed_over: bool = False
+
+    def hand_over(self, job: DataflowJob) -> None:
+        """Leaves the output to a job: from now on nothing here removes its files."""
+        self.is_handed_over = True
+        if self.holder is not None:
+            self.holder.stop()
+            if job.id:
+                self.holder.name_job(job)
+
+    def tidy_up(self) -> None:
+        """Removes the run's temporary files and its marker; may be done again."""
+        remove_folder(self.folder)
+        if self.marker is not None:
+            self.marker.release()
 
 
 @contextlib.contextmanager
-def taken(output: str, overwrite: bool) -> Iterator[str]:
-    """Holds the output folder for one run; yields the run's own folder for temporary files.
+def taken(output: str, overwrite: bool, job: DataflowJob | None = None) -> Iterator[Run]:
+    """Holds the output folder for one run, of this process or of a Dataflow job.
 
     Raises:
       UsageError: a finished dataset is there and `overwrite` is not set, or a run is writing it.
       ProbelineError: the folder cannot be written.
     """
     temp = FileSystems.join(output, TEMP_FOLDER)
-    with _locked(temp) if is_local(output) else contextlib.nullcontext():
-        success = FileSystems.join(output, SUCCESS_NAME)
-        is_finished = FileSystems.exists(success)
-        if is_finished and not overwrite:
-            raise UsageError(
-                f"--output={output} holds a finished dataset: choose another folder, or say "
-                "--overwrite to replace it"
-            )
-        clear = _remove_dead_runs if is_local(output) else _refuse_other_runs
-        clear(temp)
-        if is_finished:
-            _delete([success])
-        _delete(_leftovers(output))
-        run_folder = FileSystems.join(temp, uuid.uuid4().hex[:12])
+    name = uuid.uuid4().hex[:12]
+    run = Run(FileSystems.join(temp, name), None)
+    with contextlib.ExitStack() as stack:
+        if is_local(output):
+            stack.enter_context(_locked(temp))
+        elif is_gcs(output):
+            marker_path = FileSystems.join(temp, _MARKER_NAME)
+            run.holder = stack.enter_context(gcs_marker.held(output, marker_path, name, job))
+            run.marker = run.holder.marker
         try:
-            yield run_folder
+            _clear(output, temp, overwrite)
+            yield run
         finally:
-            # The pipeline removes it too; here it is for runs that failed.
-            remove_folder(run_folder)
+            if not run.is_handed_over:
+                run.tidy_up()
+
+
+def _clear(output: str, temp: str, overwrite: bool) -> None:
+    """Removes what earlier runs left; UsageError if that is a finished dataset and is to stay."""
+    success = FileSystems.join(output, SUCCESS_NAME)
+    is_finished = exists(success)
+    if is_finished and not overwrite:
+        raise UsageError(
+            f"--output={output} holds a finished dataset: choose another folder, or say "
+            "--overwrite to replace it"
+        )
+    if is_local(output):
+        _remove_dead_runs(temp)
+    elif is_gcs(output):
+        dead = (
+            path for path in gcs.objects_below(f"{temp}/") if not path.endswith(f"/{_MARKER_NAME}")
+        )
+        gcs.delete_objects(dead)
+    else:
+        _refuse_other_runs(temp)
+    if is_finished:
+        _delete([success])
+    _delete(_leftovers(output))
 
 
 @contextlib.contextmanager
@@ -120,7 +174,7 @@ def _shard_or_index(split: str) -> str:
 def _names(folder: str) -> list[str]:
     if is_local(folder):  # whose name may have characters that a pattern means otherwise
         return os.listdir(folder) if os.path.isdir(folder) else []
-    return [FileSystems.split(path)[1] for path in _matching([folder + "/*"])]
+    return [FileSystems.split(path)[1] for path, _ in match(folder + "/*")]
 
 
 def _remove_dead_runs(temp: str) -> None:
@@ -132,29 +186,21 @@ def _remove_dead_runs(temp: str) -> None:
 
 def _refuse_other_runs(temp: str) -> None:
     """Object stores have no lock that ends with its process, so a person has to tell."""
-    files = _matching([temp + "/**"])
+    files = match(temp + "/**")
     if files:
         raise UsageError(
-            f"{temp} holds files of another run, such as {files[0]}: if that run is over, remove "
-            "the folder (gcloud storage rm -r), else choose another --output"
+            f"{temp} holds files of another run, such as {files[0][0]}: if that run is over, "
+            "remove the folder, else choose another --output"
         )
-
-
-def _matching(patterns: list[str]) -> list[str]:
-    results = FileSystems.match(patterns)
-    return [file.path for result in results for file in result.metadata_list]
 
 
 def _delete(paths: list[str]) -> None:
     if not paths:
         return
-    try:
-        if is_local(paths[0]):
-            for path in paths:
-                os.remove(path)
-        else:
-            FileSystems.delete(paths)
-    except (BeamIOError, OSError) as error:
-        raise ProbelineError(
-            f"cannot remove what an earlier run left: {error}; remove it by hand"
-        ) from error
+    if is_gcs(paths[0]):
+        gcs.delete_objects(paths)
+        return
+    remove = os.remove if is_local(paths[0]) else lambda path: FileSystems.delete([path])
+    for path in paths:
+        with explained_os_errors("remove", path):
+            remove(path)

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import apache_beam as beam
 import numpy as np
@@ -23,15 +23,15 @@ from beam_pipeline.errors import same_src_id
 from beam_pipeline.external_sort import as_run
 from beam_pipeline.grouping import GroupIntoRows, Workspace
 from beam_pipeline.inputs import InputFile, ReadOptions, Unit, plan_units
-from beam_pipeline.row_codec import Encoding, RowKey, count_ipv6, encode_row
+from beam_pipeline.output_folder import Run
+from beam_pipeline.record_staging import Record, StagedRecord, StageRecords
+from beam_pipeline.row_codec import Encoding, RecordEncoding, RowKey, count_ipv6, encode_row
 from beam_pipeline.row_splitting import CutRow
-from beam_pipeline.sharded_write import (
-    Record,
-    RecordIndex,
-    StagedRecord,
-    StageRecords,
-    WriteShards,
-)
+from beam_pipeline.sharded_write import Framing, RecordIndex, WriteShards
+from beam_pipeline.tfrecord_io import TFRecordFraming
+
+OutputFormat = Literal["arrayrecord", "tfrecord"]
+OUTPUT_FORMATS: tuple[OutputFormat, ...] = ("arrayrecord", "tfrecord")
 
 # Counted on runs, 16 or 28 bytes a measurement: a record is up to twice that.
 MAX_SHARD_RUN_BYTES = 256 << 20
@@ -56,7 +56,10 @@ _INDEX_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """What shapes the bytes of a dataset; names and meaning as the flags of `options`."""
+    """What shapes the bytes of a dataset; names and meaning as the flags of `options`.
+
+    Those with a default are not in every manifest: before there were such flags, it held.
+    """
 
     measurement_encoding: Encoding
     max_row_size_mb: float
@@ -65,10 +68,22 @@ class DatasetOptions:
     probes_per_shard: int
     num_shards: int
     array_record_options: str
+    output_format: OutputFormat = "arrayrecord"
+    record_encoding: RecordEncoding = "arrow_ipc"
 
     @property
     def max_row_bytes(self) -> int:
         return int(self.max_row_size_mb * (1 << 20))
+
+    @property
+    def shard_suffix(self) -> str:
+        return f".{self.output_format}"
+
+    @property
+    def framing(self) -> Framing:
+        if self.output_format == "tfrecord":
+            return TFRecordFraming()
+        return ArrayRecordFraming(self.array_record_options)
 
 
 # --- pure functions --------------------------------------------------------------------------
@@ -103,12 +118,18 @@ def describe(row: CutRow, options: DatasetOptions) -> Record:
     return Record(key, row.data, attributes + src_addr.encode())
 
 
-def encode(data: bytes, attributes: bytes, encoding: Encoding) -> bytes:
+def encode(
+    data: bytes,
+    attributes: bytes,
+    encoding: Encoding,
+    record_encoding: RecordEncoding = "arrow_ipc",
+) -> bytes:
     """Returns the record of a staged row."""
     _, is_wide, row_index, *_ = _ATTRIBUTES.unpack_from(attributes)
     src_addr = attributes[_ATTRIBUTES.size :].decode()
     # A copy, since the kernels are compiled for arrays that may be written to.
-    return encode_row(as_run(is_wide, data).copy(), RowKey(src_addr, row_index), encoding)
+    run, key = as_run(is_wide, data).copy(), RowKey(src_addr, row_index)
+    return encode_row(run, key, encoding, record_encoding)
 
 
 def index_table(attributes: Sequence[bytes]) -> pa.Table:
@@ -153,7 +174,7 @@ def build(
     pipeline: beam.Pipeline,
     files: Sequence[InputFile] | Sequence[tuple[str, int]],
     output: str,
-    run_folder: str,
+    run: Run,
     read_options: ReadOptions,
     options: DatasetOptions,
     inline_bytes: int,
@@ -164,11 +185,16 @@ def build(
     Args:
       files: the input, each looked at already, or (path, bytes), which workers then look at.
       output: the dataset's folder.
-      run_folder: a folder of this run alone, on the filesystem of `output`.
+      run: which holds the output and has a folder of its own beside it.
     """
-    workspace = Workspace(run_folder, inline_bytes)
+    workspace = Workspace(run.folder, inline_bytes)
     rows = _units(pipeline, files, read_options) | "Group into rows" >> GroupIntoRows(
-        read_options, workspace, options.measurement_encoding, options.max_row_bytes, skip_bad_files
+        read_options,
+        workspace,
+        options.measurement_encoding,
+        options.max_row_bytes,
+        skip_bad_files,
+        options.record_encoding,
     )
     stage = StageRecords(workspace.below("records"), inline_bytes)
     staged = [
@@ -181,7 +207,7 @@ def build(
     totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
     by_split = all_rows | "Split by probe" >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
     shards = [
-        part | f"Write {split}" >> _write_split(split, totals, output, run_folder, options)
+        part | f"Write {split}" >> _write_split(split, totals, output, run, options)
         for split, part in zip(manifest.SPLITS, by_split, strict=True)
     ]
     shaping = {**vars(options), "atlas_source": read_options.atlas_source}
@@ -190,7 +216,7 @@ def build(
         | "Finish" >> beam.Impulse()
         | "Commit the dataset"
         >> beam.ParDo(
-            Commit(output, run_folder, shaping, len(files)),
+            Commit(output, run.folder, shaping, len(files), run.marker),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )
@@ -249,7 +275,7 @@ def _add_up(sizes: Iterable[Any]) -> list[tuple[int, int, int]]:
 
 
 def _write_split(
-    split: str, totals: Any, output: str, run_folder: str, options: DatasetOptions
+    split: str, totals: Any, output: str, run: Run, options: DatasetOptions
 ) -> WriteShards:
     """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
     side = manifest.SPLITS.index(split)
@@ -259,13 +285,18 @@ def _write_split(
     folder = FileSystems.join(output, split)
     return WriteShards(
         prefix=FileSystems.join(folder, f"{split}_shard"),
-        suffix=".arrayrecord",
+        suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
-        framing=ArrayRecordFraming(options.array_record_options),
-        temp_folder=f"{run_folder}/{split}",
+        framing=options.framing,
+        temp_folder=f"{run.folder}/{split}",
         num_shards=num_shards,
         index=RecordIndex(
             FileSystems.join(folder, manifest.INDEX_NAME), _INDEX_SCHEMA, index_table
         ),
-        encode=partial(encode, encoding=options.measurement_encoding),
+        encode=partial(
+            encode,
+            encoding=options.measurement_encoding,
+            record_encoding=options.record_encoding,
+        ),
+        guard=run.marker.check if run.marker else None,
     )

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import apache_beam as beam
 import numpy as np
 from apache_beam import coders
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.userstate import (
     BagRuntimeState,
     BagStateSpec,
@@ -25,7 +24,8 @@ from apache_beam.transforms.userstate import (
 
 from beam_pipeline.claim_checks import ClaimReader
 from beam_pipeline.external_sort import StoredRun
-from beam_pipeline.row_codec import Encoding, RowKey, fit
+from beam_pipeline.monitoring import counter, logged
+from beam_pipeline.row_codec import Encoding, RecordEncoding, RowKey, fit
 from beam_pipeline.runs import WIDE, join
 
 _SEGMENT = struct.Struct("<QQ?")  # seq, size, is_last; the run follows
@@ -79,6 +79,7 @@ class OpenRows:
         encoding: Encoding,
         max_row_bytes: int,
         reader: ClaimReader,
+        record_encoding: RecordEncoding = "arrow_ipc",
     ):
         self.segments = list(segments)
         self.row_index = row_index
@@ -86,6 +87,7 @@ class OpenRows:
         self._encoding: Encoding = encoding
         self._max_row_bytes = max_row_bytes
         self._reader = reader
+        self._record_encoding: RecordEncoding = record_encoding
 
     def append(self, segment: Segment) -> Iterator[CutRow]:
         """Takes the next segment and yields the rows that it completes."""
@@ -97,7 +99,10 @@ class OpenRows:
         run = join([segment.run.load(self._reader) for segment in self.segments])
         start = 0
         while start < len(run):
-            count, is_full = fit(run[start:], self._src_addr, self._encoding, self._max_row_bytes)
+            count, is_full = fit(
+                run[start:], self._src_addr, self._encoding, self._max_row_bytes,
+                self._record_encoding, self.row_index,
+            )  # fmt: skip
             if not is_full and not is_last:
                 break
             yield make_row(RowKey(self._src_addr, self.row_index), run[start : start + count])
@@ -128,10 +133,16 @@ class SplitRows(beam.DoFn):
     EARLY = BagStateSpec("early", coders.BytesCoder())
     OPEN = BagStateSpec("open", coders.BytesCoder())
 
-    def __init__(self, encoding: Encoding, max_row_bytes: int):
+    def __init__(
+        self,
+        encoding: Encoding,
+        max_row_bytes: int,
+        record_encoding: RecordEncoding = "arrow_ipc",
+    ):
         self._encoding: Encoding = encoding
+        self._record_encoding: RecordEncoding = record_encoding
         self._max_row_bytes = max_row_bytes
-        self._splits = Metrics.counter("probeline", "row_splits")
+        self._splits = counter("row_splits")
 
     def setup(self) -> None:
         self._reader = ClaimReader()
@@ -148,7 +159,19 @@ class SplitRows(beam.DoFn):
         early: BagRuntimeState = beam.DoFn.StateParam(EARLY),  # type: ignore[assignment]
         open_segments: BagRuntimeState = beam.DoFn.StateParam(OPEN),  # type: ignore[assignment]
     ) -> Iterator[CutRow]:
-        src_addr, value = element
+        with logged("Cut rows", src_addr=element[0]):
+            yield from self._cut(*element, next_seq, row_index, first_early, early, open_segments)
+
+    def _cut(
+        self,
+        src_addr: str,
+        value: bytes,
+        next_seq: ReadModifyWriteRuntimeState,
+        row_index: ReadModifyWriteRuntimeState,
+        first_early: ReadModifyWriteRuntimeState,
+        early: BagRuntimeState,
+        open_segments: BagRuntimeState,
+    ) -> Iterator[CutRow]:
         seq = Segment.decode(value).seq
         expected = next_seq.read() or 0
         if seq != expected:
@@ -163,7 +186,7 @@ class SplitRows(beam.DoFn):
         held = sorted(Segment.decode(segment) for segment in open_segments.read())
         rows = OpenRows(
             src_addr, held, row_index.read() or 0,
-            self._encoding, self._max_row_bytes, self._reader,
+            self._encoding, self._max_row_bytes, self._reader, self._record_encoding,
         )  # fmt: skip
         for value in ready:
             segment = Segment.decode(value)

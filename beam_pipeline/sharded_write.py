@@ -1,8 +1,6 @@
 """Sharded files whose bytes do not depend on the runner: stage, group by shard, write, commit.
 
-  | Record(key, payload, attributes)
-  v  StageRecords   payloads go to attempt-unique files; what travels on is a reference
-  | StagedRecord
+  | StagedRecord   see `record_staging`
   v  WriteShards    shard = hash(key); GroupByKey on the shard; one writer sorts by key and writes
   | part of a shard, under a temporary name
   v                 one finaliser renames all parts; done twice, it finds its work done
@@ -15,8 +13,8 @@ pipeline's own data name are ever read or renamed.
 
 import hashlib
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -24,17 +22,9 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.metrics import Metrics
-from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_pipeline.checksum import crc32c
 from beam_pipeline.claim_checks import (
     ClaimReader,
-    ClaimWriter,
-    Payload,
-    decode_claim,
-    encode_claim,
-    payload_bytes,
 )
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.files import (
@@ -45,51 +35,11 @@ from beam_pipeline.files import (
     size_and_checksum,
     unique_path,
 )
+from beam_pipeline.monitoring import counter, distribution, logged
+from beam_pipeline.record_staging import StagedRecord
 
-STAGING_FILE_BYTES = 128 << 20
-_MAX_STAGED_IN_MEMORY = 10_000
-_STAGED = struct.Struct("<HH")
 DEFAULT_SHARD_BYTES = 256 << 20
-
-
-class Record(NamedTuple):
-    """What is written: `key` orders and places it, `attributes` go to the index only."""
-
-    key: bytes
-    payload: bytes
-    attributes: bytes = b""
-
-
-class StagedRecord(NamedTuple):
-    """A record whose payload may lie on storage."""
-
-    key: bytes
-    payload: Payload
-    attributes: bytes
-
-    @property
-    def num_bytes(self) -> int:
-        return payload_bytes(self.payload)
-
-    def encode(self) -> bytes:
-        """Returns the record as an element."""
-        head = _STAGED.pack(len(self.key), len(self.attributes))
-        return head + self.key + self.attributes + encode_claim(self.payload)
-
-    @staticmethod
-    def decode(value: bytes) -> "StagedRecord":
-        """Inverts `encode`."""
-        key_length, attributes_length = _STAGED.unpack_from(value)
-        attributes_at = _STAGED.size + key_length
-        claim_at = attributes_at + attributes_length
-        key, attributes = value[_STAGED.size : attributes_at], value[attributes_at:claim_at]
-        return StagedRecord(key, decode_claim(value[claim_at:]), attributes)
-
-    def order(self) -> tuple:
-        """Orders the records of a shard: by key, equal keys by what is known of the payload."""
-        if isinstance(self.payload, bytes):
-            return (self.key, self.attributes, len(self.payload), crc32c(self.payload))
-        return (self.key, self.attributes, self.payload.length, self.payload.crc32c)
+_RENAMES_AT_A_TIME = 16  # each waits for its storage three times
 
 
 class ShardInfo(NamedTuple):
@@ -145,47 +95,6 @@ class RecordIndex:
         return pa.schema([*own, *self.schema])
 
 
-class StageRecords(beam.DoFn):
-    """Record → StagedRecord, encoded."""
-
-    def __init__(self, folder: str, inline_bytes: int):
-        self._folder = folder
-        self._inline_bytes = inline_bytes
-        self._bytes = Metrics.distribution("probeline", "record_bytes")
-
-    def start_bundle(self) -> None:
-        self._open()
-
-    def _open(self) -> None:
-        self._writer = ClaimWriter(self._folder, "records", self._inline_bytes)
-        self._staged: list[StagedRecord] = []
-
-    def process(
-        self,
-        record: Record,
-        timestamp: Any = beam.DoFn.TimestampParam,
-        window: Any = beam.DoFn.WindowParam,
-    ) -> Iterator[bytes]:
-        key, payload, attributes = record
-        self._bytes.update(len(payload))
-        self._staged.append(StagedRecord(key, self._writer.put(payload), attributes))
-        self._where = (timestamp, window)
-        is_large = self._writer.num_bytes >= STAGING_FILE_BYTES
-        if is_large or len(self._staged) >= _MAX_STAGED_IN_MEMORY:
-            yield from self._close()
-            self._open()
-
-    def _close(self) -> Iterator[bytes]:
-        self._writer.close()
-        for staged in self._staged:
-            yield staged.encode()
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        for value in self._close():
-            timestamp, window = self._where
-            yield WindowedValue(value, timestamp, (window,))
-
-
 def shard_of(key: bytes, num_shards: int) -> int:
     """Returns the shard of a key; the salt keeps it independent of other hashes of the key."""
     digest = hashlib.blake2b(key, digest_size=8, person=b"shard").digest()
@@ -204,7 +113,8 @@ class WriteShard(beam.DoFn):
 
     def __init__(self, target: "WriteShards"):
         self._target = target
-        self._written = Metrics.counter("probeline", "records_written")
+        self._records, self._record_bytes = counter("records_written"), distribution("record_bytes")
+        self._shards, self._bytes = counter("shards_written"), counter("bytes_written")
 
     def setup(self) -> None:
         self._reader = ClaimReader()
@@ -213,7 +123,10 @@ class WriteShard(beam.DoFn):
         self._reader.close()
 
     def process(self, element: tuple[int, Iterable[bytes]], num_shards: int) -> Iterator[_Part]:
-        shard, values = element
+        with logged("Write shard", prefix=self._target.prefix, shard=element[0]):
+            yield self._write_part(*element, num_shards)
+
+    def _write_part(self, shard: int, values: Iterable[bytes], num_shards: int) -> _Part:
         staged = sorted(
             (StagedRecord.decode(value) for value in values if value), key=StagedRecord.order
         )
@@ -227,9 +140,11 @@ class WriteShard(beam.DoFn):
         )
         record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
         index_path = self._write_index(shard, lines, record_bytes) if lines is not None else None
-        self._written.inc(len(staged))
+        self._records.inc(len(staged))
+        self._shards.inc()
+        self._bytes.inc(num_bytes)
         info = ShardInfo(final_path, shard, num_shards, len(staged), num_bytes, checksum)
-        yield _Part(temporary_path, index_path, info)
+        return _Part(temporary_path, index_path, info)
 
     def _write(
         self, path: str, staged: Sequence[StagedRecord]
@@ -250,6 +165,7 @@ class WriteShard(beam.DoFn):
                         data = encode(data, record.attributes) if encode else data
                         writer.write(data)
                         record_bytes.append(len(data))
+                        self._record_bytes.update(len(data))
                 finally:
                     writer.close()
             except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
@@ -278,20 +194,31 @@ class Finalise(beam.DoFn):
     """Renames all parts and joins the index: an impulse → ShardInfo, shard by shard.
 
     A part that is gone while its target has the right size and checksum has been renamed before,
-    by an attempt whose result was lost.
+    by an attempt whose result was lost. `guard` is called before anything is renamed.
     """
 
-    def __init__(self, index: RecordIndex | None):
+    def __init__(self, index: RecordIndex | None, guard: Callable[[], None] | None = None):
         self._index = index
+        self._guard = guard
 
     def process(self, _: Any, parts: Iterable[_Part]) -> Iterator[ShardInfo]:
+        with logged("Rename shards"):
+            yield from self._finalise(parts)
+
+    def _finalise(self, parts: Iterable[_Part]) -> list[ShardInfo]:
+        if self._guard is not None:
+            self._guard()
         ordered = sorted((_Part(*part) for part in parts), key=lambda part: part.info.shard)
-        for part in ordered:
-            move(part.temporary_path, part.info.path, part.info.num_bytes, part.info.crc32c)
+        with ThreadPoolExecutor(_RENAMES_AT_A_TIME) as pool:
+            for _renamed in pool.map(self._rename, ordered):
+                pass
         if self._index is not None:
             self._join_index(ordered, self._index)
-        for part in ordered:
-            yield part.info
+        return [part.info for part in ordered]
+
+    @staticmethod
+    def _rename(part: _Part) -> None:
+        move(part.temporary_path, part.info.path, part.info.num_bytes, part.info.crc32c)
 
     @staticmethod
     def _join_index(parts: Sequence[_Part], index: RecordIndex) -> None:
@@ -322,6 +249,7 @@ class WriteShards(beam.PTransform):
       index: a Parquet file that lists the records, if wanted.
       encode: makes the record of a staged payload and its attributes, if they are not the same:
         what is staged may be smaller, and the shards' writers share the work.
+      guard: called before files get their final names; raises if they must not.
     """
 
     def __init__(
@@ -334,6 +262,7 @@ class WriteShards(beam.PTransform):
         num_shards: int | beam.PCollection = 0,
         index: RecordIndex | None = None,
         encode: Callable[[bytes, bytes], bytes] | None = None,
+        guard: Callable[[], None] | None = None,
     ):
         super().__init__()
         self.prefix, self.suffix = prefix, suffix
@@ -342,6 +271,7 @@ class WriteShards(beam.PTransform):
         self.temp_folder = temp_folder
         self.index = index
         self.encode = encode
+        self.guard = guard
         self._num_shards = num_shards
 
     def __getstate__(self) -> dict[str, Any]:
@@ -365,7 +295,7 @@ class WriteShards(beam.PTransform):
             | "Write shard" >> beam.ParDo(WriteShard(self), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
-            Finalise(self.index), beam.pvalue.AsList(parts)
+            Finalise(self.index, self.guard), beam.pvalue.AsList(parts)
         )
 
     def _counted_shards(self, staged: beam.PCollection) -> Any:

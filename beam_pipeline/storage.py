@@ -14,6 +14,14 @@ from contextlib import contextmanager
 from beam_pipeline import gcs
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.gcs import FileInfo
+from beam_pipeline.gcs_client import (
+    CLIENT_HOST,
+    LOG_IN,
+    SCHEME,
+    access_to,
+    bucket_and_name,
+    explained,
+)
 
 _NATIVE_HOST = "CLOUD_STORAGE_EMULATOR_ENDPOINT"
 
@@ -49,12 +57,12 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
         if _is_local(path):
             infos[path] = _local_info(path)
         else:
-            bucket, name = gcs.bucket_and_name(path)
+            bucket, name = bucket_and_name(path)
             folders[bucket, name.rpartition("/")[0]][name] = path
     for (bucket, folder), paths_by_name in folders.items():
         some_path = next(iter(paths_by_name.values()))
-        access = gcs.access_to(some_path)
-        with gcs.explained(some_path, access):
+        access = access_to(some_path)
+        with explained(some_path, access):
             found = gcs.listing(access.client, bucket, f"{folder}/" if folder else "")
         for name in paths_by_name.keys() & found.keys():
             infos[paths_by_name[name]] = found[name]
@@ -74,15 +82,15 @@ def prepare_native_reader(path: str) -> None:
     """
     if _is_local(path):
         return
-    gcs.bucket_and_name(path)
-    if host := os.environ.get(gcs.CLIENT_HOST):
+    bucket_and_name(path)
+    if host := os.environ.get(CLIENT_HOST):
         os.environ.setdefault(_NATIVE_HOST, host)
     if os.environ.get(_NATIVE_HOST):
         return
-    if reason := gcs.access_to(path).nothing_found:
+    if reason := access_to(path).nothing_found:
         raise ProbelineError(
-            f"cannot read {path}: ArrayRecord needs credentials for {gcs.SCHEME}, of a public "
-            f"bucket too: {reason}; {gcs.LOG_IN}, or copy the dataset to a local folder"
+            f"cannot read {path}: ArrayRecord needs credentials for {SCHEME}, of a public "
+            f"bucket too: {reason}; {LOG_IN}, or copy the dataset to a local folder"
         )
 
 

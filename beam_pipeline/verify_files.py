@@ -1,8 +1,8 @@
 """What must hold of a dataset's files (SPEC 4): the manifest's sums, names, sizes, checksums.
 
 Each promise is a small generator of faults, as in `verify_checks`; here a fault is of a file and
-has no record. Files other than shards are read through Beam's filesystems, shards by
-ArrayRecord itself, which reads `gs://` natively.
+has no record. Files are read through Beam's filesystems, but for ArrayRecord shards: those are
+read by ArrayRecord itself, which reads `gs://` natively.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline import dead_letters
 from beam_pipeline.checksum import checksum_text
-from beam_pipeline.files import is_local, size_and_checksum
+from beam_pipeline.files import exists, is_local, match, size_and_checksum
 from beam_pipeline.inputs import open_parquet
 from beam_pipeline.manifest import (
     DEAD_LETTER_FOLDER,
@@ -29,9 +29,10 @@ from beam_pipeline.manifest import (
     Shard,
     Split,
 )
-from beam_pipeline.probe_rows import DatasetOptions, count_shards
+from beam_pipeline.probe_rows import DatasetOptions, OutputFormat, count_shards
 from beam_pipeline.runs import NARROW, WIDE
 from beam_pipeline.storage import prepare_native_reader
+from beam_pipeline.tfrecord_io import DamagedRecordError, read_tfrecord
 from beam_pipeline.verify_checks import Fault
 from beam_pipeline.verify_rows import INDEX_SCHEMA
 
@@ -121,14 +122,17 @@ def names_in(folder: str) -> list[str]:
     """Returns the names of the files right below a folder, sorted; none if it is not there."""
     if is_local(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    files = FileSystems.match([FileSystems.join(folder, "*")])[0].metadata_list
-    return sorted(FileSystems.split(file.path)[1] for file in files)
+    return sorted(FileSystems.split(path)[1] for path, _ in match(f"{folder}/*"))
 
 
-def shard_names(name: str, split: Split) -> Iterator[Fault]:
-    """Shards are named train_shard_00000-of-00016.arrayrecord, each number once and in order."""
+def shard_names(name: str, split: Split, suffix: str) -> Iterator[Fault]:
+    """Shards are named train_shard_00000-of-00016.arrayrecord, each number once and in order.
+
+    Args:
+      suffix: of the file format that the options say.
+    """
     for number, shard in enumerate(split.shards):
-        wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}.arrayrecord"
+        wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}{suffix}"
         if shard.path != wanted:
             yield Fault(shard.path, None, f"the manifest names it where {wanted} belongs")
 
@@ -150,7 +154,7 @@ def file_checksum(dataset: Dataset, path: str) -> tuple[int, str]:
     """
     full_path = dataset.file(path)
     try:
-        if not FileSystems.exists(full_path):
+        if not exists(full_path):
             raise UnreadableError("it is missing")
         size, checksum = size_and_checksum(full_path)
     except OSError as error:
@@ -205,12 +209,25 @@ def _reasons(path: str) -> Counter[str]:
 # --- records and their index --------------------------------------------------------------------
 
 
-def read_shard(path: str) -> Iterator[bytes | UnreadableError]:
+def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | UnreadableError]:
     """Yields each record of a shard, or why that one cannot be read; holds one at a time.
 
     Raises:
-      UnreadableError: the file as a whole is no ArrayRecord file.
+      UnreadableError: the file as a whole, or all that follows, cannot be read.
     """
+    return _read_tfrecord(path) if output_format == "tfrecord" else _read_array_record(path)
+
+
+def _read_tfrecord(path: str) -> Iterator[bytes | UnreadableError]:
+    try:
+        for record in read_tfrecord(path):
+            is_damaged = isinstance(record, DamagedRecordError)
+            yield UnreadableError(str(record)) if is_damaged else record
+    except (DamagedRecordError, OSError) as error:
+        raise UnreadableError(_one_line(error)) from error
+
+
+def _read_array_record(path: str) -> Iterator[bytes | UnreadableError]:
     num_read = 0
     with _open_shard(path) as reader:
         num_records = reader.num_records()

@@ -25,8 +25,9 @@ from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.grouping import PreGroup, SortProbe, Workspace
 from beam_pipeline.inputs import ReadOptions, inspect, match_files, plan_units
 from beam_pipeline.options import parse
+from beam_pipeline.record_staging import StagedRecord, StageRecords
 from beam_pipeline.row_splitting import CutRow, OpenRows, Segment
-from beam_pipeline.sharded_write import StagedRecord, StageRecords, WriteShard, WriteShards
+from beam_pipeline.sharded_write import WriteShard, WriteShards
 from benchmarks import results as results_files
 from benchmarks.results import Results
 

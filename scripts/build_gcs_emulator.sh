@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a GCS emulator, fake-gcs-server, into .engines/ with Go: build_gcs_emulator.sh VERSION
-# It is patched to answer the batch requests of Python clients (gcs_emulator_batch.patch).
+# It is patched where it does otherwise than GCS (gcs_emulator.patch).
 # A lock lets parallel test processes share one build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,5 +14,5 @@ source=$(mktemp -d)
 trap 'rm -rf "$source"' EXIT
 cp -r "$(go env GOMODCACHE)/$module/." "$source"
 chmod -R u+w "$source"
-patch -s -d "$source" -p1 <scripts/gcs_emulator_batch.patch
+patch -s -d "$source" -p1 <scripts/gcs_emulator.patch
 go build -C "$source" -o "$PWD/.engines/fake-gcs-server" .

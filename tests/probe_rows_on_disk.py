@@ -26,10 +26,11 @@ from beam_pipeline.manifest import (
     Manifest,
 )
 from beam_pipeline.probe_rows import DatasetOptions, describe, encode, index_table
+from beam_pipeline.record_staging import Record
 from beam_pipeline.row_codec import ENCODINGS, Encoding, RowKey
 from beam_pipeline.row_splitting import make_row
 from beam_pipeline.runs import NARROW, WIDE, sort_groups
-from beam_pipeline.sharded_write import Record, ShardInfo, shard_of, shard_path
+from beam_pipeline.sharded_write import ShardInfo, shard_of, shard_path
 from tests.helpers import MAPPED_IPV4, YEAR_2024_US, records_as_tuples
 
 OPTIONS = "group_size:1,zstd:1"

@@ -15,7 +15,7 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindow, Timestampe
 from apache_beam.utils.timestamp import Timestamp
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline import array_record_io, sharded_write
+from beam_pipeline import array_record_io, record_staging, sharded_write
 from beam_pipeline.array_record_io import (
     ArrayRecordFraming,
     ReadFromArrayRecord,
@@ -25,13 +25,11 @@ from beam_pipeline.array_record_io import (
 from beam_pipeline.checksum import crc32c
 from beam_pipeline.claim_checks import ClaimReader, StoredPayload
 from beam_pipeline.errors import ProbelineError, user_message
+from beam_pipeline.record_staging import Record, StagedRecord, StageRecords
 from beam_pipeline.sharded_write import (
     Finalise,
-    Record,
     RecordIndex,
     ShardInfo,
-    StagedRecord,
-    StageRecords,
     WriteShard,
     WriteShards,
     shard_of,
@@ -152,8 +150,8 @@ def test_bytes_do_not_depend_on_the_order_of_the_elements(tmp_path, num_shards):
 
 def test_bytes_do_not_depend_on_what_was_staged_inline_or_in_how_many_files(tmp_path, monkeypatch):
     write(WORDS, tmp_path / "a" / "words", num_shards=2)
-    monkeypatch.setattr(sharded_write, "STAGING_FILE_BYTES", 20_000)
-    monkeypatch.setattr(sharded_write, "_MAX_STAGED_IN_MEMORY", 11)
+    monkeypatch.setattr(record_staging, "STAGING_FILE_BYTES", 20_000)
+    monkeypatch.setattr(record_staging, "_MAX_STAGED_IN_MEMORY", 11)
     write(WORDS, tmp_path / "b" / "words", num_shards=2)
     assert bytes_below(tmp_path / "a") == bytes_below(tmp_path / "b")
 
@@ -329,7 +327,7 @@ def test_staged_records_are_references_to_closed_files(tmp_path):
 
 
 def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(sharded_write, "_MAX_STAGED_IN_MEMORY", 3)
+    monkeypatch.setattr(record_staging, "_MAX_STAGED_IN_MEMORY", 3)
     do_fn = StageRecords(str(tmp_path), 0)
     do_fn.start_bundle()
     emitted = [list(do_fn.process(Record(b"k", b"12345"), **NOW)) for _ in range(4)]

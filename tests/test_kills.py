@@ -1,11 +1,13 @@
 """A run that is killed at any point leaves nothing that looks finished; the next one is whole."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -28,7 +30,7 @@ def killing(*args, **kwargs):
     return original(*args, **kwargs)
 setattr(owner, name, killing)
 from beam_pipeline.main import main
-main(sys.argv[1:])
+sys.exit(main(sys.argv[1:]))
 """
 
 PHASES = {
@@ -36,7 +38,7 @@ PHASES = {
     "closing chunks": ("claim_checks", "module.ClaimWriter", "close", 1),
     "sorting": ("external_sort", "module.ExternalSort", "sort", 3),
     "cutting rows": ("row_splitting", "module", "fit", 5),
-    "staging": ("sharded_write", "module.StageRecords", "process", 4),
+    "staging": ("record_staging", "module.StageRecords", "process", 4),
     "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
     "writing the index": ("sharded_write", "module.WriteShard", "_write_index", 2),
     "renaming the first shard": ("sharded_write", "module", "move", 1),
@@ -127,3 +129,44 @@ def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     assert files_of(make_dataset(source, output))
+
+
+@pytest.mark.parametrize("victim", ["prism", "whole group"])
+def test_a_kill_on_prism_changes_nothing(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, prism: str, victim: str
+) -> None:
+    """The runner is a process beside the worker: without it there is one line and exit code 1."""
+    output, sorting = tmp_path / "out", tmp_path / "sorting"
+    script = SCRIPT.format(
+        module="external_sort", owner="module.ExternalSort", name="sort", after=3
+    )
+    # It waits in the middle, so that the kill does not come too late.
+    pause = f"(open({str(sorting)!r}, 'x').close(), __import__('time').sleep(3))"
+    script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
+    on_prism = ["--inline_bytes=0", "--runner=PrismRunner", f"--prism_location={prism}"]
+    flags = [f"--input={source}", f"--output={output}", *FLAGS, *on_prism]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *flags], stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not sorting.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorting.exists(), process.communicate()
+    if victim == "prism":
+        (runner,) = psutil.Process(process.pid).children()
+        runner.kill()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 1
+        lines = stderr.decode().splitlines()
+        assert len(lines) == 1 and "the runner does not answer" in lines[0], lines
+        assert not list(output.rglob("*"))
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert list(output.glob(".probeline-temp/*/chunks/*"))
+    with pytest.raises(ProbelineError, match="no finished dataset"):
+        open_dataset(str(output))
+    assert files_of(make_dataset(source, output, *on_prism)) == expected
+    assert {path.name for path in output.iterdir()} == {
+        "train", "test", "manifest.json", "_SUCCESS"
+    }  # fmt: skip

@@ -65,9 +65,9 @@ def finished(tmp_path) -> Path:
 
 def test_a_run_gets_a_folder_of_its_own_and_leaves_nothing(tmp_path):
     output = tmp_path / "deep" / "out"
-    with taken(str(output), overwrite=False) as run_folder:
-        assert Path(run_folder).parent == output / TEMP_FOLDER
-        fill(Path(run_folder), ["chunks/unit-0", "train/shard"])
+    with taken(str(output), overwrite=False) as run:
+        assert Path(run.folder).parent == output / TEMP_FOLDER
+        fill(Path(run.folder), ["chunks/unit-0", "train/shard"])
     assert list(output.iterdir()) == []
 
 
@@ -76,13 +76,13 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         pass
     with taken(str(tmp_path), overwrite=False) as other:
         pass
-    assert one != other
+    assert one.folder != other.folder
 
 
 def test_a_run_that_fails_leaves_what_it_made_but_no_temporary_files(tmp_path):
     with pytest.raises(RuntimeError, match="the run failed"):
-        with taken(str(tmp_path), overwrite=False) as run_folder:
-            fill(Path(run_folder), ["chunks/unit-0"])
+        with taken(str(tmp_path), overwrite=False) as run:
+            fill(Path(run.folder), ["chunks/unit-0"])
             fill(tmp_path, ["train/train_shard_00000-of-00002.arrayrecord"])
             raise RuntimeError("the run failed")
     assert files_below(tmp_path) == {"train/train_shard_00000-of-00002.arrayrecord"}
@@ -170,20 +170,20 @@ def test_half_a_commit_is_removed_too(tmp_path, monkeypatch, steps):
 
 
 def test_a_second_run_in_the_same_process_is_refused(tmp_path):
-    with taken(str(tmp_path), overwrite=False) as run_folder:
-        fill(Path(run_folder), ["chunks/unit-0"])
+    with taken(str(tmp_path), overwrite=False) as run:
+        fill(Path(run.folder), ["chunks/unit-0"])
         with pytest.raises(UsageError, match=f"is being written by process {os.getpid()}:"):
             with taken(str(tmp_path), overwrite=True):
                 pytest.fail("the folder was taken twice")
-        assert Path(run_folder, "chunks/unit-0").exists()
+        assert Path(run.folder, "chunks/unit-0").exists()
 
 
 HOLD = """
 import sys
 from beam_pipeline.output_folder import taken
-with taken(sys.argv[1], overwrite=False) as run_folder:
+with taken(sys.argv[1], overwrite=False) as run:
     open(sys.argv[1] + "/train_marker", "w").close()
-    print(run_folder, flush=True)
+    print(run.folder, flush=True)
     sys.stdin.read()
 """
 
@@ -209,9 +209,9 @@ def test_a_live_run_is_waited_for_and_a_killed_one_is_not(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert (run_folder / "records/records-1").exists()
-        with taken(str(tmp_path), overwrite=False) as own_folder:
+        with taken(str(tmp_path), overwrite=False) as own:
             assert not run_folder.exists()
-            assert Path(own_folder) != run_folder
+            assert Path(own.folder) != run_folder
     finally:
         process.kill()
         process.communicate()
@@ -268,9 +268,9 @@ def objects(monkeypatch) -> dict[str, bytes]:
 def test_a_bucket_is_cleaned_of_a_dataset_and_of_a_failed_run(objects):
     ours = [name for name in OURS if not name.startswith(TEMP_FOLDER)]
     objects.update({f"{BUCKET}/{name}": b"x" for name in [*ours, *FOREIGN, SUCCESS_NAME]})
-    with taken(BUCKET, overwrite=True) as run_folder:
+    with taken(BUCKET, overwrite=True) as run:
         assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
-        objects[f"{run_folder}/records/records-1"] = b"x"
+        objects[f"{run.folder}/records/records-1"] = b"x"
     assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
 
 
@@ -310,7 +310,8 @@ def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, m
 
     monkeypatch.setattr(output_folder.os, "remove", refuse)
     with pytest.raises(
-        ProbelineError, match=r"cannot remove what an earlier run left: .*manifest\.json"
+        ProbelineError,
+        match=r"cannot remove .*manifest\.json: Permission denied; give this user the right",
     ):
         with taken(str(tmp_path), overwrite=False):
             pytest.fail("the folder was taken")

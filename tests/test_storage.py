@@ -18,6 +18,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
 from beam_pipeline import gcs as google_storage
+from beam_pipeline import gcs_client
 from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
@@ -157,10 +158,10 @@ def test_a_process_that_is_started_reads_too(gcs: Gcs, tmp_path):
 
 
 def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
-    access = google_storage.access_to(PATH)
-    assert google_storage.access_to("gs://other/file") is access
-    monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
-    assert google_storage.access_to(PATH).client is not access.client
+    access = gcs_client.access_to(PATH)
+    assert gcs_client.access_to("gs://other/file") is access
+    monkeypatch.setattr(gcs_client.os, "getpid", lambda: -1)
+    assert gcs_client.access_to(PATH).client is not access.client
 
 
 def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
@@ -169,7 +170,7 @@ def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
         (tmp_path / name).write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, bucket)
-    client = google_storage.access_to(PATH).client
+    client = gcs_client.access_to(PATH).client
     with client.batch():
         for name in ("one", "other"):
             client.bucket(bucket.removeprefix("gs://")).blob(name).delete()
@@ -265,10 +266,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         for variable in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("API_ENDPOINT_OVERRIDE", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(google_storage, "_RETRY_S", 1)
-        google_storage._access_of.cache_clear()
+        monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
+        gcs_client._access_of.cache_clear()
         yield statuses.append
-        google_storage._access_of.cache_clear()
+        gcs_client._access_of.cache_clear()
         server.shutdown()
         thread.join()
 
@@ -349,7 +350,7 @@ def test_a_server_that_fails_is_told(answer, monkeypatch, status):
 
 
 def test_a_host_that_does_not_answer_is_told(monkeypatch):
-    monkeypatch.setattr(google_storage, "_RETRY_S", 1)
+    monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -381,7 +382,7 @@ def test_the_look_for_a_metadata_server_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):
-            google_storage._hurried_request()(
+            gcs_client._hurried_request()(
                 url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9
             )
         assert time.monotonic() - start < 5

@@ -1,0 +1,68 @@
+"""What a person who watches a run sees: counters, distributions, and a line of JSON an error.
+
+They are for eyes only. A retried bundle may count twice and log twice; what proves that nothing
+was lost are the counts in the manifest. On Dataflow they stand on the job's page under
+"Custom counters" and in Cloud Logging; docs/operations.md lists them, and a test compares.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import orjson
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import Metrics as _Kinds
+
+from beam_pipeline.errors import one_line
+
+NAMESPACE = "probeline"
+COUNTERS = {
+    "rows_read": "input rows, good and bad",
+    "files_unreadable": "files that could not be read on, with --on_bad_file=dead_letter",
+    "chunks": "runs of one probe out of one unit of work",
+    "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",
+    "probes": "probes sorted",
+    "spilled_bytes": "bytes that sorting wrote to storage, since a probe outgrew its memory",
+    "cut_bytes": "bytes that went into the stateful cut, for probes of several rows",
+    "row_splits": "rows of probes that have several",
+    "grouped_by_shard_bytes": "bytes that went into the GroupByKey by shard",
+    "records_written": "rows in shards",
+    "bytes_written": "bytes of shards",
+    "shards_written": "shards",
+    "train_probes": "probes of the finished dataset's train split",
+    "test_probes": "probes of its test split",
+}
+DISTRIBUTIONS = {
+    "measurements_per_probe": "measurements of a probe",
+    "record_bytes": "bytes of a row as it is written",
+}
+DEAD_LETTERS = "dead_letters_"  # and the reason
+_LOGGER = logging.getLogger("beam_pipeline")
+
+
+def counter(name: str) -> _Kinds.DelegatingCounter:
+    """Returns one of COUNTERS; KeyError for a name that nobody has explained."""
+    COUNTERS[name]
+    return Metrics.counter(NAMESPACE, name)
+
+
+def distribution(name: str) -> _Kinds.DelegatingDistribution:
+    """Returns one of DISTRIBUTIONS; KeyError for a name that nobody has explained."""
+    DISTRIBUTIONS[name]
+    return Metrics.distribution(NAMESPACE, name)
+
+
+def count_dead_letters(reason: str, count: int) -> None:
+    """Counts dead letters of one reason."""
+    Metrics.counter(NAMESPACE, f"{DEAD_LETTERS}{reason}").inc(count)
+
+
+@contextlib.contextmanager
+def logged(step: str, **where: object) -> Iterator[None]:
+    """Logs what is raised inside as a line of JSON that says where it was, and raises it on."""
+    try:
+        yield
+    except Exception as error:
+        fields = {"step": step, **where, "error": type(error).__name__, "message": one_line(error)}
+        _LOGGER.error(orjson.dumps(fields).decode())
+        raise

@@ -1,0 +1,142 @@
+"""A proxy before the GCS emulator that loses, delays and refuses requests, by a plan.
+
+`FaultyGcs(endpoint, every=5)` passes requests on, but every fifth meets the next fault of FAULTS.
+Retries are requests, too, so that a fault may hit them again.
+"""
+
+import contextlib
+import http.client
+import http.server
+import itertools
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+FAULTS = ("503", "429", "lost on the way", "answer lost", "cut answer")
+_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+class Passed(NamedTuple):
+    """A request that reached the emulator: what it is about, and how much was answered."""
+
+    method: str
+    name: str
+    num_bytes: int
+
+
+class FaultyGcs:
+    """The proxy: `endpoint` to send requests to, `faults` and `requests` to look at."""
+
+    def __init__(self, endpoint: str, every: int):
+        self.behind = urlsplit(endpoint).netloc
+        self.faults: Counter[str] = Counter()
+        self.requests: list[Passed] = []
+        self._every = every
+        self._count = itertools.count(1)
+        self._next_fault = itertools.cycle(FAULTS)
+        self._lock = threading.Lock()
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do(self) -> None:
+                proxy.handle(self)
+
+            do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do  # noqa: N815
+
+            def log_message(self, format, *args) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+
+    def _fault(self) -> str | None:
+        with self._lock:
+            if not self._every or next(self._count) % self._every:
+                return None
+            fault = next(self._next_fault)
+            self.faults[fault] += 1
+            return fault
+
+    def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        fault = self._fault()
+        if fault in ("503", "429"):
+            self._answer(request, int(fault), [], b"try again")
+        elif fault == "lost on the way":
+            _reset(request)
+        else:
+            status, headers, answer = self._pass_on(request, body)
+            if fault == "answer lost":
+                _reset(request)
+            elif fault == "cut answer" and answer:
+                self._answer(request, status, headers, answer, sent=len(answer) // 2)
+                _reset(request)
+            else:
+                self._answer(request, status, headers, answer)
+
+    def _pass_on(
+        self, request: http.server.BaseHTTPRequestHandler, body: bytes
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection(self.behind, timeout=60)
+        with contextlib.closing(connection):
+            headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
+            connection.request(request.command, request.path, body, headers)
+            response = connection.getresponse()
+            answer = response.read()
+            with self._lock:
+                named = re.search(rb'"name": ?"([^"]+)"', body[:1000])
+                name = named[1].decode() if named else unquote(urlsplit(request.path).path)
+                self.requests.append(Passed(request.command, name, len(answer)))
+            own = urlsplit(self.endpoint).netloc
+            kept = [
+                (name, value.replace(self.behind, own))  # where an upload goes on
+                for name, value in response.getheaders()
+                if name.lower() not in _HOP_BY_HOP
+            ]
+            return response.status, kept, answer
+
+    @staticmethod
+    def _answer(
+        request: http.server.BaseHTTPRequestHandler,
+        status: int,
+        headers: list[tuple[str, str]],
+        answer: bytes,
+        sent: int | None = None,
+    ) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            request.send_response_only(status)
+            for name, value in headers:
+                request.send_header(name, value)
+            request.send_header("Content-Length", str(len(answer)))
+            request.end_headers()
+            if request.command != "HEAD":
+                request.wfile.write(answer[:sent])
+
+
+def _reset(request: http.server.BaseHTTPRequestHandler) -> None:
+    """Ends the connection as a network does that fails: without a word."""
+    with contextlib.suppress(OSError):
+        request.wfile.flush()
+        request.connection.shutdown(socket.SHUT_RDWR)
+    request.close_connection = True
+
+
+@contextlib.contextmanager
+def faulty(endpoint: str, every: int = 0) -> Iterator[FaultyGcs]:
+    """Runs a proxy before the emulator; every so many requests meet a fault, with 0 none."""
+    proxy = FaultyGcs(endpoint, every)
+    thread = threading.Thread(target=proxy.server.serve_forever, args=[0.01], daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.server.shutdown()
+        proxy.server.server_close()
+        thread.join()
