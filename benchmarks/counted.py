@@ -8,6 +8,7 @@ runner reports as committed counts; bundles that it retried may count twice.
 
 import sys
 from collections import Counter
+from typing import Any
 
 import apache_beam as beam
 import orjson
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     results: list[PipelineResult] = []
     run = beam.Pipeline.run
 
-    def noted(pipeline: beam.Pipeline, *args: object) -> PipelineResult:
+    def noted(pipeline: beam.Pipeline, *args: Any) -> PipelineResult:
         results.append(run(pipeline, *args))
         return results[-1]
 
