@@ -17,6 +17,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.files import is_local
 from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.measurements import COLUMNS
@@ -27,8 +28,8 @@ IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _LOCAL_RUNNERS = (IN_MEMORY_RUNNER, "PrismRunner")
 # These check flags of their own, which Beam's Python side does not know.
 _RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
-# A reference through a shuffle in memory costs some 320 bytes. A ranged read of an object store
-# costs milliseconds, as much as the shuffle of tens of kilobytes.
+# A reference through a shuffle in memory costs some 320 bytes, and a local read next to nothing. A
+# ranged read of an object store costs milliseconds, as much as the shuffle of tens of kilobytes.
 _LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
 # Decompressing a row costs a trainer more than all else that it does with it (docs/format.md).
 DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
@@ -88,7 +89,8 @@ class Options:
     array_record_options: str = _flag("Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS)
     inline_bytes: int = _flag(
         "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
-        f"is {_LOCAL_INLINE_BYTES} on local runners and {_REMOTE_INLINE_BYTES} elsewhere.",
+        f"is {_LOCAL_INLINE_BYTES}, and {_REMOTE_INLINE_BYTES} on Dataflow or where the output is "
+        "on an object store, but not on runners that bound a group's size, such as Flink.",
         -1,
         type=int,
     )
@@ -139,7 +141,11 @@ class Options:
         if self.inline_bytes >= 0:
             return self.inline_bytes
         runner = beam_options.view_as(StandardOptions).runner
-        return _LOCAL_INLINE_BYTES if runner in _LOCAL_RUNNERS else _REMOTE_INLINE_BYTES
+        # Flink sorts a group within its managed memory: little may be inline.
+        is_bounded = runner in _RUNNERS_WITH_OWN_FLAGS
+        if is_bounded or (runner in _LOCAL_RUNNERS and is_local(self.output)):
+            return _LOCAL_INLINE_BYTES
+        return _REMOTE_INLINE_BYTES
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

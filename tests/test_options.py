@@ -51,12 +51,18 @@ def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
 
 
 def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
-    for runner, expected in (("PrismRunner", 256), ("DataflowRunner", 65536)):
-        flags = [f"--runner={runner}", "--project=p", "--region=r", "--temp_location=gs://b/t"]
-        options, beam_options = parse([*NEEDED, *flags])
+    cloud = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
+    for output, flags, expected in (
+        ("rows", [], 256),
+        ("rows", ["--runner=PrismRunner"], 256),
+        ("gs://b/rows", [], 65536),
+        ("gs://b/rows", ["--runner=DataflowRunner", *cloud], 65536),
+        ("gs://b/rows", ["--runner=FlinkRunner"], 256),
+        ("rows", ["--runner=PortableRunner"], 256),
+        ("rows", ["--inline_bytes=5"], 5),
+    ):
+        options, beam_options = parse(["--input=x", f"--output={output}", *flags])
         assert options.inline_bytes_for(beam_options) == expected
-    options, beam_options = parse([*NEEDED, "--inline_bytes=5"])
-    assert options.inline_bytes_for(beam_options) == 5
 
 
 def test_every_field_is_a_flag_with_help() -> None:
