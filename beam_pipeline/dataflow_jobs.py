@@ -142,8 +142,8 @@ def submit_and_wait(pipeline: beam.Pipeline, job: DataflowJob, run: _Run) -> boo
         return False
     job = replace(job, id=result.job_id())
     run.hand_over(job)
-    print(f"Dataflow job {job.id}: {job.page}", file=sys.stderr, flush=True)
     try:
+        print(f"Dataflow job {job.id}: {job.page}", file=sys.stderr, flush=True)
         result.wait_until_finish()
     except DataflowRuntimeException as error:
         run.is_handed_over = False  # it is over

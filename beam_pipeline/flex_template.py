@@ -2,8 +2,8 @@
 
 The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, further
 flags of Beam among them, and starts the job that the program has written to --template_location.
-So several inputs come in one value, switches come as true or false, and the image that the workers
-are to run is the one that this runs in, unless told otherwise.
+So several inputs come in one value, and switches come as true or false. Unless told otherwise the
+job is for Dataflow, and its workers run the image that this runs in.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def launch(
       parser: parses the flags of the program that are not Beam's.
     """
     image = os.environ.get(IMAGE_VARIABLE)
-    defaults = [f"--sdk_container_image={image}"] if image else []
+    defaults = ["--runner=DataflowRunner", *([f"--sdk_container_image={image}"] if image else [])]
     known = [*parser._actions, *beam_parser()._actions]
     try:
         flags = flags_of(parameters, known)

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Starts a job from a Flex Template that build.sh has built.
+#
+#   templates/launch.sh [--dry-run] TEMPLATE PARAMETER=VALUE … [-- FLAG OF GCLOUD …]
+#
+# docs/flex_templates.md has all parameters. What follows -- is for `gcloud dataflow flex-template
+# run`: --max-workers=40 --worker-machine-type=n2-highmem-4 --disable-public-ips --subnetwork=… and
+# so on. Settings, in the environment:
+#
+#   PROJECT          the project's id
+#   REGION           where the job runs; the data's, since traffic between regions costs
+#   BUCKET           that of build.sh; temporary files go to gs://BUCKET/temp and …/staging
+#   TAG              that of build.sh; the version of the checkout, if it is empty
+#   JOB_NAME         TEMPLATE and the time, if it is empty; two active jobs must not share one
+#   SERVICE_ACCOUNT  e-mail of the account of launcher and workers; empty: Compute Engine's default
+
+source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+readonly BETWEEN='||' # gcloud splits parameters at commas unless told otherwise
+name=${ARGUMENTS[0]:-}
+template "$name"
+JOB_NAME=${JOB_NAME:-${name//_/-}-$(date -u +%Y%m%d-%H%M%S)}
+[[ $JOB_NAME =~ ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$ ]] ||
+  fail "JOB_NAME is $JOB_NAME: use a-z, 0-9 and -, a letter first, 63 at most"
+parameters=
+index=1
+while ((index < ${#ARGUMENTS[@]})) && [[ ${ARGUMENTS[index]} != -- ]]; do
+  parameter=${ARGUMENTS[index]}
+  [[ $parameter =~ ^[a-z_]+= ]] || fail "$parameter is no PARAMETER=VALUE; flags of gcloud follow --"
+  [[ $parameter != *"$BETWEEN"* ]] || fail "$parameter has $BETWEEN in it, which separates parameters here"
+  parameters+=${parameters:+$BETWEEN}$parameter
+  index=$((index + 1))
+done
+[[ -n $parameters ]] || fail "there is no parameter: see docs/flex_templates.md"
+need_gcloud
+
+flags=()
+[[ -z ${SERVICE_ACCOUNT:-} ]] || flags+=(--service-account-email="$SERVICE_ACCOUNT")
+run gcloud dataflow flex-template run "$JOB_NAME" --project="$PROJECT" --region="$REGION" \
+  --template-file-gcs-location="$TEMPLATE_FILE" --temp-location="gs://$BUCKET/temp" \
+  --staging-location="gs://$BUCKET/staging" "${flags[@]}" \
+  --parameters="^$BETWEEN^$parameters" "${ARGUMENTS[@]:index + 1}"

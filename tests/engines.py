@@ -1,0 +1,115 @@
+"""The engines that tests run on: built if missing, started for a session, stopped after it.
+
+`prism` is a binary that Beam starts itself. `flink` is a job server with a Flink inside, `gcs` an
+emulator of the object store. What an engine needs to be built is often not on a user's machine:
+then its tests are skipped and say why; with CI=true that is a failure.
+"""
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.engine_servers import ROOT, Flink, running_flink, running_gcs_emulator
+
+PRISM_VERSION = "v2.77.0"
+GCS_EMULATOR_VERSION = "v1.56.1"
+_BUILT = ROOT / ".engines"
+
+
+def missing(reason: str) -> None:
+    """Skips the test; in continuous integration, where nothing may be missing, fails it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def build(what: str, tools: Sequence[str], *script: str) -> None:
+    """Runs a build script, if the machine has the tools for it."""
+    lacking = [tool for tool in tools if shutil.which(tool) is None]
+    if lacking:
+        missing(f"{what} needs {' and '.join(tools)}, and there is no {lacking[0]} here")
+    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def built_with_go(what: str, binary: str, script: str, version: str) -> str:
+    """Returns the path of a binary, built if need be; skips (in CI fails) without Go."""
+    path = _BUILT / binary
+    if not path.exists():
+        build(what, ["go"], script, version)
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def prism() -> str:
+    """The path of the Prism binary."""
+    given = os.environ.get("PRISM_BINARY")
+    if given and Path(given).exists():
+        return given
+    return built_with_go("Prism", "prism", "scripts/build_prism.sh", PRISM_VERSION)
+
+
+def flink_is_built() -> None:
+    """Builds the job server if it is missing; skips (in CI fails) without Java or Maven."""
+    build("Flink", ["java", "mvn"], "scripts/build_flink.sh")
+
+
+@pytest.fixture(scope="session")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
+    """A running Flink job server, one for each test process."""
+    flink_is_built()
+    with running_flink(tmp_path_factory.mktemp("flink")) as running:
+        yield running
+
+
+class Gcs:
+    """An emulator of GCS that is empty at first; a test makes the buckets that it needs."""
+
+    def __init__(self, endpoint: str):
+        self.endpoint = endpoint
+
+    def make_bucket(self) -> str:
+        """Returns the `gs://` path of a new bucket."""
+        name = f"test-{uuid.uuid4().hex}"
+        self._client().create_bucket(name)
+        return f"gs://{name}"
+
+    def upload(self, source: Path, target: str) -> None:
+        """Copies a file to a `gs://` path, or all files below a folder to below that path."""
+        bucket, _, prefix = target.removeprefix("gs://").partition("/")
+        paths = [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]
+        for path in paths:
+            below = "" if path == source else path.relative_to(source).as_posix()
+            name = "/".join(part for part in (prefix.rstrip("/"), below) if part)
+            self._client().bucket(bucket).blob(name).upload_from_filename(str(path))
+
+    def _client(self):
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud.storage import Client
+
+        return Client(
+            "test", AnonymousCredentials(), client_options={"api_endpoint": self.endpoint}
+        )
+
+
+@pytest.fixture(scope="session")
+def gcs_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gcs]:
+    """The running emulator, one for each test process; a test asks for `gcs`."""
+    binary = built_with_go(
+        "The GCS emulator", "fake-gcs-server", "scripts/build_gcs_emulator.sh", GCS_EMULATOR_VERSION
+    )
+    with running_gcs_emulator(binary, tmp_path_factory.mktemp("gcs")) as endpoint:
+        yield Gcs(endpoint)
+
+
+@pytest.fixture
+def gcs(gcs_emulator: Gcs, monkeypatch: pytest.MonkeyPatch) -> Gcs:
+    """The emulator; as long as the test runs, all that reads or writes `gs://` goes there."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.endpoint)
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", gcs_emulator.endpoint)
+    return gcs_emulator
