@@ -5,9 +5,11 @@ On a laptop:
 
 On Dataflow:
   python -m beam_pipeline.main --input 'gs://bucket/data/*.parquet' --output gs://bucket/rows \\
-    --runner=DataflowRunner --project=P --region=R --temp_location=gs://bucket/temp
+    --runner=DataflowRunner --project=P --region=R --temp_location=gs://bucket/temp \\
+    --setup_file=./setup.py
 
-Exit code 0: the dataset is there. 1: the run failed. 2: the command cannot be run as given.
+Exit code 0: the dataset is there. 1: the run failed. 2: the command cannot be run as given. 130:
+somebody ended it, or ended the waiting for a job on Dataflow.
 """
 
 import contextlib
