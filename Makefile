@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-slow quality format bench clean
+.PHONY: setup demo test test-slow engines quality format bench clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow tests
+
+# Builds the engines that are missing (Go, Java, Maven) and runs every test that needs one.
+engines: setup
+	CI=true $(BIN)/python -m pytest -m "flink or gcs or prism" tests
 
 quality: setup
 	$(BIN)/ruff format --check .

@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     _warm_up(args, console)
     for size in args.sizes:
         taking_part = _taking_part(args.contenders, size, results)
-        data = _data(args, size)
+        data = generated(args, size)
         for number in range(args.rounds):
             turn = number % max(len(taking_part), 1)
             for name in taking_part[turn:] + taking_part[:turn]:
@@ -74,7 +74,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Compares ways to group measurements by probe.", allow_abbrev=False
     )
-    parser.add_argument("--sizes", nargs="+", type=_size, default=[1_000_000, 10_000_000])
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[1_000_000, 10_000_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--contenders", nargs="+", choices=[*CONTENDERS], default=[*CONTENDERS], metavar="NAME",
@@ -93,7 +93,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
+    """Parses a number such as 50k or 100m; argparse shows what is wrong with it."""
     match = re.fullmatch(r"(\d+)([km]?)", text.lower())
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 50k, 1m or 100m")
@@ -116,7 +117,7 @@ def _taking_part(names: list[str], size: int, results: Results) -> list[str]:
     return taking_part
 
 
-def _data(args: argparse.Namespace, size: int) -> Path:
+def generated(args: argparse.Namespace, size: int) -> Path:
     """Returns the folder of so many measurements, generated if it is not there yet."""
     folder = args.data_dir / f"measurements-{size}-{args.num_probes}-{args.seed}"
     if not folder.exists():
@@ -135,7 +136,7 @@ def _data(args: argparse.Namespace, size: int) -> Path:
 
 
 def _warm_up(args: argparse.Namespace, console: Console) -> None:
-    data = _data(args, _WARM_UP_MEASUREMENTS)
+    data = generated(args, _WARM_UP_MEASUREMENTS)
     for name in args.contenders:
         if CONTENDERS[name].obstacle() is None:
             run = _run(name, data, _WARM_UP_MEASUREMENTS, 0, args)
@@ -154,7 +155,7 @@ def _run(name: str, data: Path, size: int, number: int, args: argparse.Namespace
             log.seek(0)
             said = log.read()
         if usage.exit_code:
-            counted, error = {}, f"exit code {usage.exit_code}: {_last_line(said)}"
+            counted, error = {}, f"exit code {usage.exit_code}: {last_line(said)}"
         else:
             counted, error = _count(output, size)
     return Run(
@@ -170,7 +171,8 @@ def _run(name: str, data: Path, size: int, number: int, args: argparse.Namespace
     )
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Returns what a process said last."""
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
@@ -179,7 +181,7 @@ def _count(output: Path, size: int) -> tuple[dict[str, int], str | None]:
     command = [sys.executable, "-m", "benchmarks.check", str(output)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        return {}, f"the output cannot be read: {_last_line(done.stderr)}"
+        return {}, f"the output cannot be read: {last_line(done.stderr)}"
     counted = json.loads(done.stdout)
     return counted, fault(counted, size)
 

@@ -67,7 +67,37 @@ class LearningRun:
     evaluation: dict[str, Any] = field(default_factory=dict)
 
 
-_RUN_OF_BENCH = {"grouping": Run, "loading": LoadingRun, "learning": LearningRun}
+@dataclass(frozen=True)
+class EngineRun:
+    """One run of the engines bench; `dataset` is a digest of all that it wrote."""
+
+    case: dict[str, Any]
+    round: int
+    load_before: float
+    figures: dict[str, float]
+    error: str | None
+    dataset: str
+
+
+@dataclass(frozen=True)
+class ScaleRun:
+    """One run of the scale bench; `figures` are of its whole, not of a measurement."""
+
+    case: dict[str, Any]
+    round: int
+    load_before: float
+    figures: dict[str, float]
+    error: str | None
+
+
+_RUN_OF_BENCH = {
+    "engines": EngineRun,
+    "grouping": Run,
+    "loading": LoadingRun,
+    "learning": LearningRun,
+    "scale": ScaleRun,
+}
+AnyRun = Run | LoadingRun | LearningRun | EngineRun | ScaleRun
 
 
 @dataclass
@@ -116,9 +146,9 @@ def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     return found
 
 
-def medians(runs: Sequence[Run | LoadingRun | LearningRun]) -> list[Median]:
+def medians(runs: Sequence[AnyRun]) -> list[Median]:
     """Returns a line a case, in the order in which they first ran."""
-    cases: dict[tuple[Any, ...], list[Run | LoadingRun | LearningRun]] = {}
+    cases: dict[tuple[Any, ...], list[AnyRun]] = {}
     for run in runs:
         cases.setdefault(tuple(run.case.items()), []).append(run)
     lines = []

@@ -3,15 +3,16 @@
     python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
 
 Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
-loading bench in docs/training_speed.md, for the learning bench in docs/learning.md, whose curves
-it draws. Of the grouping bench, all results of the newest day are shown.
+engines bench in docs/engines.md, for the loading bench in docs/training_speed.md, for the learning
+bench in docs/learning.md, whose curves it draws. Of the grouping bench, all results of the newest
+day are shown.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import learning_report, loading_table
+from benchmarks import engines_table, learning_report, loading_table, scale_table
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
@@ -27,9 +28,11 @@ COLUMNS = (
     "ratio to DuckDB",
 )
 _DOCUMENTS = {
+    "engines": Path("docs/engines.md"),
     "grouping": Path("README.md"),
     "loading": Path("docs/training_speed.md"),
     "learning": Path("docs/learning.md"),
+    "scale": Path("docs/dataflow.md"),
 }
 
 
@@ -103,8 +106,12 @@ def markdown(results: Results) -> str:
 def _tables(bench: str, folder: Path) -> str:
     if bench == "loading":
         return loading_table.markdown(results_files.newest(bench, folder))
+    if bench == "engines":
+        return engines_table.markdown(results_files.newest(bench, folder))
     if bench == "learning":
         return learning_report.markdown(results_files.newest(bench, folder))
+    if bench == "scale":
+        return scale_table.markdown(results_files.newest(bench, folder))
     day = results_files.newest_day(bench, folder)
     return "\n\n".join(markdown(results) for results in day)
 

@@ -1,0 +1,150 @@
+"""Servers that jobs run on or write to, started for as long as a block or a command runs.
+
+    python -m benchmarks.engine_servers [--parallelism=2] -- COMMAND ...
+
+runs a command with the flags appended that send its job to a Flink started for it. One process
+tree holds both, so that `benchmarks.measure` measures both. Tests start their engines with this,
+too; here nothing but Flink's jars is built.
+"""
+
+import argparse
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+_START_S = 60
+_STOP_S = 20
+
+
+@dataclass(frozen=True)
+class Flink:
+    """A running job server: it starts a Flink of its own for each job, in the same process."""
+
+    pid: int
+    port: int
+
+    def peak_mib(self) -> float:
+        """Returns the most memory that the job server has had, Flink and its tasks included."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+
+    def flags(self, parallelism: int = 2) -> list[str]:
+        """Returns what `beam_pipeline.main` needs to run there; workers are threads of the caller.
+
+        With --experiments=use_loopback_process_worker, added to these, they are processes.
+        """
+        return [
+            "--runner=PortableRunner",
+            f"--job_endpoint=127.0.0.1:{self.port}",
+            "--environment_type=LOOPBACK",
+            f"--parallelism={parallelism}",
+        ]
+
+
+@contextmanager
+def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
+    """Runs a job server that keeps all its files in a folder; its log is FOLDER/log.
+
+    Raises:
+      RuntimeError: it does not start.
+    """
+    port = _free_port()
+    command = ["scripts/flink_server.sh", str(port), str(folder)]
+    environment = {**os.environ, "JAVA_FLAGS": java_flags}
+    folder.mkdir(parents=True, exist_ok=True)
+    with _running("the Flink job server", command, port, folder / "log", environment) as pid:
+        yield Flink(pid, port)
+
+
+@contextmanager
+def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
+    """Runs an emulator of GCS that is empty at first; yields the URL of its endpoint.
+
+    Raises:
+      RuntimeError: it does not start.
+    """
+    port = _free_port()
+    address = f"127.0.0.1:{port}"
+    flags = f"-scheme http -host 127.0.0.1 -port {port} -public-host {address} -backend memory"
+    command = [binary, *flags.split(), "-log-level", "error"]
+    with _running("the GCS emulator", command, port, folder / "log", dict(os.environ)):
+        yield f"http://{address}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextmanager
+def _running(
+    what: str, command: list[str], port: int, log: Path, environment: dict[str, str]
+) -> Iterator[int]:
+    """Runs a server from when it answers to the end of the block; yields its process id."""
+    with open(log, "wb") as stream:
+        server = subprocess.Popen(
+            command, stdout=stream, stderr=stream, cwd=ROOT, env=environment,
+            start_new_session=True, preexec_fn=_end_with_parent,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + _START_S
+        while not _answers(port):
+            if server.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise RuntimeError(f"{what} does not start: {said}")
+            time.sleep(0.05)
+        yield server.pid
+    finally:
+        stop(server)
+
+
+def _end_with_parent() -> None:
+    """Lets the system end this process when its parent does, also if that is killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def stop(leader: subprocess.Popen) -> None:
+    """Ends a process that leads a group, and all that it has started."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(leader.pid, signal_number)
+        except ProcessLookupError:
+            break
+        try:
+            leader.wait(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            continue
+    leader.wait()
+
+
+def main() -> int:
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    parser = argparse.ArgumentParser(description="Runs a command's job on a Flink of its own.")
+    parser.add_argument("--parallelism", type=int, default=2)
+    args = parser.parse_args(sys.argv[1:at])
+    with tempfile.TemporaryDirectory(prefix="flink-") as folder:
+        with running_flink(Path(folder)) as flink:
+            return subprocess.call([*sys.argv[at + 1 :], *flink.flags(args.parallelism)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
