@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.files import is_local
@@ -230,6 +234,10 @@ def _beam_options(argv: list[str]) -> PipelineOptions:
     if standard.runner in (None, "DirectRunner"):
         # The DirectRunner of this Beam first tries to download Prism.
         standard.runner = IN_MEMORY_RUNNER
+    if standard.runner == "PrismRunner":
+        # Prism 2.77 splits a bundle that takes long, also between two elements of one key, and
+        # then runs both parts at once: the key's state, half a probe, would be lost.
+        beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
     if standard.streaming:
         raise UsageError("--streaming: probe rows are made of files that end; leave it out")
     if standard.runner not in _RUNNERS_WITH_OWN_FLAGS:

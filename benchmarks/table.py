@@ -3,9 +3,9 @@
     python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
 
 Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
-engines bench in docs/engines.md, for the loading bench in docs/training_speed.md, for the learning
-bench in docs/learning.md, whose curves it draws. Of the grouping bench, all results of the newest
-day are shown.
+engines bench in docs/engines.md, for the loading bench in docs/training_speed.md, for the scale
+bench in docs/dataflow.md, for the learning bench in docs/learning.md, whose curves it draws. Of the
+grouping bench, all results of the newest day are shown.
 """
 
 import argparse

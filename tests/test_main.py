@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline import grouping, inputs, verify
+from beam_pipeline import grouping, inputs, row_splitting, verify
 from beam_pipeline.main import main
 from beam_pipeline.manifest import open_dataset
 from beam_pipeline.row_codec import ProbeRow, decode_record
@@ -176,6 +177,25 @@ def test_prism_writes_the_same_bytes(
     on_prism = make_dataset(source, tmp_path / "prism", flag, *runner)
     assert files_of(on_prism) == files_of(in_memory)
     assert (on_prism / "manifest.json").read_bytes() == (in_memory / "manifest.json").read_bytes()
+
+
+@pytest.mark.prism
+def test_a_slow_cut_on_prism_keeps_its_state(
+    tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prism would split a slow bundle between two segments of one probe, and lose its state."""
+    source = write_input(tmp_path / "in", measurements_table(4000, seed=3, num_probes=2))
+    in_memory = make_dataset(source, tmp_path / "memory")
+    monkeypatch.setattr(grouping, "SEGMENT_BYTES", 4000)
+    cut = row_splitting.SplitRows._cut
+
+    def slow_cut(*args):
+        time.sleep(0.3)
+        yield from cut(*args)
+
+    monkeypatch.setattr(row_splitting.SplitRows, "_cut", slow_cut)
+    runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
+    assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
 
 
 def test_a_probe_of_fifty_rows_and_probes_of_one_measurement(tmp_path: Path) -> None:

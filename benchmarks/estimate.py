@@ -1,0 +1,256 @@
+"""Cost and time of a run on Dataflow, computed from what was measured of smaller ones.
+
+Enter figures a measurement, prices and assumptions; leave two estimates, a low and a high one.
+Nothing here is a result: every line is a formula over measured figures and stated assumptions, and
+a reader with other prices changes `Prices`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from beam_pipeline.external_sort import MAX_FAN_IN
+from beam_pipeline.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
+from benchmarks.results import Median
+from benchmarks.worker import INLINE_BYTES
+
+_GB = 1 << 30  # as Google bills
+REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")
+_GCS_FIGURES = (*REQUESTS, "uploaded_bytes", "downloaded_bytes")
+SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
+_LARGE_RUN_SHARE = 16  # beam_pipeline.external_sort
+_RENAMES_AND_DELETES_AT_A_TIME = 16  # beam_pipeline.sharded_write, beam_pipeline.gcs
+
+
+@dataclass(frozen=True)
+class Prices:
+    """US dollars, us-central1, batch, no discount but the tiers of Dataflow Shuffle.
+
+    Google publishes them at cloud.google.com/dataflow/pricing and cloud.google.com/storage/pricing
+    and may change them; docs/dataflow.md says where these come from.
+    """
+
+    vcpu_hour: float = 0.056
+    memory_gb_hour: float = 0.003557
+    disk_gb_hour: float = 0.000054
+    shuffle_gb: float = 0.011
+    shuffle_tiers: tuple[tuple[float, float], ...] = ((250, 0.25), (5120, 0.5))  # up to GB, share
+    class_a_1000: float = 0.005
+    class_b_1000: float = 0.0004
+    storage_gb_month: float = 0.020
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What was not measured, because there is no Dataflow here."""
+
+    vcpu_speed: float = 1.0  # a worker's vCPU against a core of the measuring machine
+    request_s: float = 0.05  # until GCS answers a request
+    stream_bytes_per_s: float = 100e6  # of one thread from or to GCS
+    threads_per_vcpu: int = 1  # Dataflow's for Python in batch
+    start_s: float = 300.0  # until workers work
+    memory_gb_per_vcpu: float = 4.0  # n2-standard
+    disk_gb_per_vcpu: float = 12.5  # 50 GB for 4 vCPUs
+    soft_delete_days: float = 7.0  # GCS's default, in which deleted objects are still paid
+
+
+@dataclass(frozen=True)
+class PerMeasurement:
+    """Measured figures of one measurement.
+
+    What goes to GCS is counted between two runs of different size: the rest, such as looking at
+    the files and the shards' own requests, does not grow with the measurements.
+    """
+
+    cpu_s: float  # in-memory runner
+    gcs_cpu_s: float  # more of it if input and output are on GCS
+    runner_cpu_s: float  # more of it if the runner is Prism, another process
+    shuffle_bytes: float
+    output_bytes: float
+    uploaded_bytes: float
+    downloaded_bytes: float
+    class_a: float
+    class_b: float
+    deletes: float
+    upload_parts: float
+
+    def largest(self, other: "PerMeasurement") -> "PerMeasurement":
+        """Returns the larger figure of the two, each for itself."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return PerMeasurement(*(max(pair) for pair in pairs))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run to estimate: its size, and the vCPUs that it is given."""
+
+    num_measurements: int
+    num_shards: int
+    vcpus: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a run takes."""
+
+    vcpu_hours: float
+    wall_hours: float
+    commit_hours: float  # of the wall: renames and deletes by one worker
+    shuffle_gb: float  # as processed, before Google's tiers
+    temporary_gb: float
+    output_gb: float
+    class_a: float
+    class_b: float
+
+
+def per_measurement(lines: Sequence[Median], shape: str) -> PerMeasurement:
+    """Takes a shape's figures from the largest runs that have them.
+
+    Raises:
+      ValueError: a run is missing or failed.
+    """
+    sizes = sorted(_sizes(lines, shape, "memory"))
+    small, large = sizes[0], sizes[-1]
+    whole, here = (_of(lines, shape, "memory", size) for size in (large, small))
+    gcs = _of(lines, shape, "gcs", small)
+    tenth = min(_sizes(lines, shape, "gcs"))
+    base = _of(lines, shape, "gcs", tenth)
+    more = {name: max(0.0, gcs[name] - base[name]) / (small - tenth) for name in _GCS_FIGURES}
+    runner = _of(lines, "all probes", "prism", small)["cpu_s"]
+    runner -= _of(lines, "all probes", "memory", small)["cpu_s"]
+    shuffled = sum(whole.get(name, 0.0) for name in SHUFFLED)
+    return PerMeasurement(
+        cpu_s=whole["cpu_s"] / large,
+        gcs_cpu_s=max(0.0, gcs["cpu_s"] - here["cpu_s"]) / small,
+        runner_cpu_s=max(0.0, runner) / small,
+        shuffle_bytes=shuffled / large,
+        output_bytes=whole["bytes_written"] / large,
+        **more,
+    )
+
+
+def _sizes(lines: Sequence[Median], shape: str, place: str) -> list[int]:
+    found = [
+        line.case["num_measurements"]
+        for line in lines
+        if (line.case["shape"], line.case["place"]) == (shape, place)
+    ]
+    if not found:
+        raise ValueError(f"no run of {shape} in {place}: run benchmarks.scale again")
+    return found
+
+
+def _of(lines: Sequence[Median], shape: str, place: str, size: int) -> dict[str, float]:
+    wanted = {"shape": shape, "place": place, "num_measurements": size}
+    for line in lines:
+        if line.case == wanted and line.figures:
+            return line.figures
+    raise ValueError(f"no good run of {shape} at {size:,} in {place}: run benchmarks.scale again")
+
+
+def of_a_shard(lines: Sequence[Median]) -> dict[str, float]:
+    """Returns the requests that one shard more takes: two runs differ in their shards alone."""
+    many = next(line for line in lines if line.case["shape"] == "many shards")
+    few = _of(lines, "all probes", "gcs", many.case["num_measurements"])
+    more = many.figures["shards_written"] - few["shards_written"]
+    return {name: (many.figures[name] - few[name]) / more for name in REQUESTS}
+
+
+def billed_shuffle_gb(num_gb: float, prices: Prices) -> float:
+    """Returns the gigabytes that are paid in full, given the tiers that are paid in part."""
+    billed = below = 0.0
+    for up_to, share in prices.shuffle_tiers:
+        billed += share * max(0.0, min(num_gb, up_to) - below)
+        below = up_to
+    return billed + max(0.0, num_gb - below)
+
+
+def use_of(
+    run: Run,
+    figures: PerMeasurement,
+    of_shard: dict[str, float],
+    assumed: Assumptions,
+    is_high: bool,
+) -> Use:
+    """Computes what a run takes, low or high.
+
+    Low: the CPU that was measured, all waiting hidden behind it; data pass the shuffle once. High:
+    Prism's CPU besides, a thread waits for each request and byte of GCS, all vCPUs are kept from
+    the start to the end of the commit; what is shuffled counts when written and when read.
+    """
+    n = run.num_measurements
+    requests = {
+        name: n * getattr(figures, name) + run.num_shards * of_shard[name] for name in REQUESTS
+    }
+    busy_s = n * (figures.cpu_s + figures.gcs_cpu_s) / assumed.vcpu_speed
+    if is_high:
+        bytes_moved = n * (figures.uploaded_bytes + figures.downloaded_bytes)
+        waiting_s = sum(requests.values()) * assumed.request_s
+        waiting_s += bytes_moved / assumed.stream_bytes_per_s
+        busy_s += n * figures.runner_cpu_s / assumed.vcpu_speed
+        busy_s = max(busy_s, (busy_s + waiting_s) / assumed.threads_per_vcpu)
+    alone = run.num_shards * sum(of_shard.values()) + n * figures.deletes
+    commit_s = alone * assumed.request_s / _RENAMES_AND_DELETES_AT_A_TIME
+    wall_s = assumed.start_s + busy_s / run.vcpus + commit_s
+    output_gb = n * figures.output_bytes / _GB
+    return Use(
+        vcpu_hours=(run.vcpus * wall_s if is_high else busy_s) / 3600,
+        wall_hours=wall_s / 3600,
+        commit_hours=commit_s / 3600,
+        shuffle_gb=n * figures.shuffle_bytes / _GB * (2 if is_high else 1),
+        temporary_gb=max(0.0, n * figures.uploaded_bytes / _GB - output_gb),
+        output_gb=output_gb,
+        class_a=requests["class_a"],
+        class_b=requests["class_b"],
+    )
+
+
+def costs_of(use: Use, prices: Prices, assumed: Assumptions) -> dict[str, float]:
+    """Returns dollars by component."""
+    kept_months = assumed.soft_delete_days / 30
+    return {
+        "vCPU": use.vcpu_hours * prices.vcpu_hour,
+        "memory": use.vcpu_hours * assumed.memory_gb_per_vcpu * prices.memory_gb_hour,
+        "disk": use.vcpu_hours * assumed.disk_gb_per_vcpu * prices.disk_gb_hour,
+        "shuffle": billed_shuffle_gb(use.shuffle_gb, prices) * prices.shuffle_gb,
+        "requests": use.class_a / 1000 * prices.class_a_1000
+        + use.class_b / 1000 * prices.class_b_1000,
+        "deleted objects": use.temporary_gb * prices.storage_gb_month * kept_months,
+    }
+
+
+@dataclass(frozen=True)
+class HotProbe:
+    """What one thread moves to sort and cut one probe."""
+
+    passes: int  # of merging over the whole history
+    reads: float
+    bytes_moved: float
+
+
+def hot_probe(num_bytes: int, chunk_bytes: int, memory_bytes: int = SORT_MEMORY_BYTES) -> HotProbe:
+    """Follows `ExternalSort` and the cut: what they read and write of a probe's history."""
+    is_stored = chunk_bytes > INLINE_BYTES
+    written, reads, read = 0, 0.0, 0
+    if chunk_bytes >= memory_bytes // _LARGE_RUN_SHARE:
+        runs = -(-num_bytes // chunk_bytes)  # chunks are runs already
+    else:
+        reads += num_bytes / chunk_bytes if is_stored else 0
+        read += num_bytes if is_stored else 0
+        runs, written = -(-num_bytes // memory_bytes), num_bytes
+    passes = 1
+    while runs > MAX_FAN_IN:
+        reads += num_bytes / (memory_bytes / 2 / MAX_FAN_IN)
+        read, written = read + num_bytes, written + num_bytes
+        runs, passes = -(-runs // MAX_FAN_IN), passes + 1
+    reads += num_bytes / (memory_bytes / 2 / runs) + num_bytes / SEGMENT_BYTES
+    # The last merge and the cut read, segments and staged rows are written.
+    return HotProbe(passes, reads, read + written + 4 * num_bytes)
+
+
+def hot_probe_s(
+    num_measurements: int, chunk_bytes: int, cpu_s: float, assumed: Assumptions
+) -> float:
+    """Returns the seconds of a probe, given its CPU seconds a measurement; NARROW records."""
+    moved = hot_probe(16 * num_measurements, chunk_bytes)
+    waiting_s = moved.reads * assumed.request_s + moved.bytes_moved / assumed.stream_bytes_per_s
+    return num_measurements * cpu_s / assumed.vcpu_speed + waiting_s

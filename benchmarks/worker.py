@@ -1,0 +1,174 @@
+"""What one thread of a worker needs, step by step: the job's own DoFns in a plain loop.
+
+    python -m benchmarks.worker --input='data/*.parquet' --num_measurements=50000000
+
+Pre-groups one unit of the input, then sorts, cuts and writes one hot probe of so many simulated
+measurements, whose chunks come one after the other, as from a shuffle service. Prints a JSON
+object: for each step the peak memory of the process, CPU and wall seconds. Linux only.
+"""
+
+import argparse
+import ctypes
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindow
+
+from beam_pipeline import probe_rows
+from beam_pipeline.array_record_io import ArrayRecordFraming
+from beam_pipeline.external_sort import StoredRun
+from beam_pipeline.grouping import PreGroup, SortProbe, Workspace
+from beam_pipeline.inputs import ReadOptions, Unit, inspect, match_files, plan_units
+from beam_pipeline.options import parse
+from beam_pipeline.probe_rows import MAX_SHARD_RUN_BYTES, DatasetOptions
+from beam_pipeline.record_staging import StagedRecord, StageRecords
+from beam_pipeline.row_splitting import OpenRows, Segment
+from beam_pipeline.runs import NARROW
+from beam_pipeline.sharded_write import WriteShard, WriteShards
+
+INLINE_BYTES = 64 << 10
+CHUNK_RECORDS = 200
+LEAST_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorting
+_SRC_ADDR = "192.0.2.1"
+
+
+class Steps:
+    """Figures by name: `STEP_mib`, the process's peak during a step, `_cpu_s` and `_wall_s`."""
+
+    def __init__(self) -> None:
+        _give_back_memory()
+        self.figures: dict[str, float] = {"start_mib": _memory_mib("VmRSS")}
+
+    @contextmanager
+    def measured(self, step: str) -> Iterator[None]:
+        _give_back_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.figures |= {
+            f"{step}_mib": _memory_mib("VmHWM"),
+            f"{step}_cpu_s": time.process_time() - cpu,
+            f"{step}_wall_s": time.perf_counter() - wall,
+        }
+
+
+def _give_back_memory() -> None:
+    """Returns to the system what allocators keep of the steps before."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def _memory_mib(field: str) -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.removesuffix("kB")) / 1024
+    raise RuntimeError(f"/proc/self/status has no {field}")
+
+
+def chunks(num_measurements: int) -> Iterator[bytes]:
+    """Yields sorted inline chunks of CHUNK_RECORDS, each later than the one before."""
+    rng = np.random.default_rng(1)
+    records = np.zeros(CHUNK_RECORDS, NARROW)
+    records["event_time"] = np.sort(rng.integers(0, CHUNK_RECORDS, CHUNK_RECORDS)) * 1_000_000
+    records["dst_lo"] = 0xC6336400 + rng.integers(0, 15, CHUNK_RECORDS)
+    records["rtt"] = rng.gamma(3.0, 20.0, CHUNK_RECORDS)
+    records["event_time"] += 1_700_000_000_000_000
+    for _ in range(num_measurements // CHUNK_RECORDS):
+        yield StoredRun(False, records.tobytes()).encode()
+        records["event_time"] += CHUNK_RECORDS * 1_000_000
+
+
+def run(unit: Unit, num_measurements: int, folder: Path) -> dict[str, float]:
+    """Takes all steps and returns their figures."""
+    steps = Steps()
+    options = parse(["--input=x", "--output=x"])[0].dataset_options()
+    workspace = Workspace(str(folder), INLINE_BYTES)
+    pregroup = PreGroup(ReadOptions(), workspace, skip_bad_files=False)
+    with steps.measured("unit"):
+        for _ in pregroup.process(unit):
+            pass
+    sort = SortProbe(workspace, options.measurement_encoding, options.max_row_bytes)
+    sort.setup()
+    with steps.measured("sort"):
+        tagged = list(sort.process((_SRC_ADDR, chunks(num_measurements))))
+    segments = [Segment.decode(out.value[1]) for out in tagged]  # type: ignore[union-attr]
+    with steps.measured("cut"):
+        staged = _cut(segments, sort, workspace, options)
+    shard = _one_shard(staged)
+    with steps.measured("shard"):
+        _write(shard, folder, options)
+    steps.figures["shard_run_bytes"] = sum(StagedRecord.decode(row).num_bytes for row in shard)
+    steps.figures["spilled_bytes"] = sort._sorter.spilled_bytes
+    return steps.figures
+
+
+def _cut(
+    segments: list[Segment], sort: SortProbe, workspace: Workspace, options: DatasetOptions
+) -> list[bytes]:
+    """Cuts a probe's segments into rows and stages them."""
+    stage = StageRecords(workspace.below("records"), INLINE_BYTES)
+    stage.start_bundle()
+    rows = OpenRows(
+        _SRC_ADDR, [], 0, options.measurement_encoding, options.max_row_bytes, sort._reader
+    )
+    staged: list[bytes] = []
+    for segment in segments:
+        for row in rows.append(segment):
+            record = probe_rows.describe(row, options)
+            staged += stage.process(record, 0, GlobalWindow())
+    return staged + [last.value for last in stage.finish_bundle()]
+
+
+def _one_shard(staged: list[bytes]) -> list[bytes]:
+    """Returns the first rows, as many as a shard has at most on average."""
+    taken, num_bytes = [], 0
+    for value in staged:
+        taken.append(value)
+        num_bytes += StagedRecord.decode(value).num_bytes
+        if num_bytes >= MAX_SHARD_RUN_BYTES:
+            break
+    return taken
+
+
+def _write(shard: list[bytes], folder: Path, options: DatasetOptions) -> None:
+    def encode(data: bytes, attributes: bytes) -> bytes:
+        return probe_rows.encode(data, attributes, options.measurement_encoding)
+
+    framing = ArrayRecordFraming(options.array_record_options)
+    target = WriteShards(
+        f"{folder}/shard", "", "-SSSSS-of-NNNNN", framing, str(folder / "t"), encode=encode
+    )
+    writer = WriteShard(target)
+    writer.setup()
+    list(writer.process((0, shard), 1))
+    writer.teardown()
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Memory and time of a worker's steps.")
+    parser.add_argument("--input", required=True)
+    parser.add_argument("--num_measurements", type=int, default=50_000_000)
+    args = parser.parse_args(argv)
+    if args.num_measurements < LEAST_MEASUREMENTS:
+        parser.error(f"--num_measurements must be {LEAST_MEASUREMENTS} or more, for a hot probe")
+    files = [inspect(*file, ReadOptions()) for file in match_files([args.input])]
+    unit = plan_units(files)[0]
+    small = unit._replace(pieces=unit.pieces[:1])
+    with tempfile.TemporaryDirectory(prefix="worker-") as folder:
+        run(small, LEAST_MEASUREMENTS, Path(folder) / "warm-up")  # compiled code is loaded
+        print(orjson.dumps(run(unit, args.num_measurements, Path(folder) / "run")).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
