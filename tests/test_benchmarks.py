@@ -525,6 +525,7 @@ def test_small_probes_have_few_measurements_of_one_family():
     assert len(mixed) <= 1  # where IPv4 ends and IPv6 begins
 
 
+@pytest.mark.slow
 def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
     flags = ["--datasets", "arrow-64k-zstd", "small", "--loaders", "seed", "plan1"]
     flags += ["shards", "cache"]

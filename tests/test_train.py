@@ -114,6 +114,7 @@ def test_a_run_is_evaluated(tmp_path: Path, thousand_rows: Path, whole: Training
     assert {path.suffix for path in tmp_path.iterdir()} >= {".json", ".png"}
 
 
+@pytest.mark.slow
 def test_sigkill_at_any_step_changes_nothing(
     tmp_path: Path, thousand_rows: Path, whole: TrainingRun
 ):
