@@ -39,7 +39,7 @@ from benchmarks.loading_cases import (
     obstacle,
 )
 from benchmarks.measure import measure
-from benchmarks.results import LoadingRun, Results
+from benchmarks.results import CaseRun, Results
 
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
 # A batch of 256 takes the seed's sampler 16 rows, of 8 MiB some six seconds. And 20 M measurements
@@ -220,9 +220,7 @@ def _has_its_cache(case: Case, results: Results) -> bool:
     return is_filled
 
 
-def _run(
-    case: Case, number: int, args: argparse.Namespace, *, fill_only: bool = False
-) -> LoadingRun:
+def _run(case: Case, number: int, args: argparse.Namespace, *, fill_only: bool = False) -> CaseRun:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="loading-") as folder:
         output = Path(folder) / "figures.json"
@@ -240,7 +238,7 @@ def _run(
     else:
         figures = {name: float(f"{value:.5g}") for name, value in figures.items()}
         figures["peak_mib"] = round(usage.peak_mib, 1)
-    return LoadingRun(
+    return CaseRun(
         case=asdict(case),
         round=number,
         load_before=round(load, 2),
@@ -276,7 +274,7 @@ def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def _line(run: LoadingRun) -> str:
+def _line(run: CaseRun) -> str:
     case = Case(**run.case)
     parts = [f"{case.dataset:18} round {run.round}  {loading_table.title(run.case):32}"]
     if run.error:

@@ -45,14 +45,21 @@ class Run:
 
 
 @dataclass(frozen=True)
-class LoadingRun:
-    """One run of the loading bench; `figures` are those of `loading_process`, and the peak."""
+class CaseRun:
+    """One run of a case; `figures` are what its bench measured."""
 
-    case: dict[str, Any]  # a loading.Case
+    case: dict[str, Any]
     round: int
     load_before: float
     figures: dict[str, float]
     error: str | None
+
+
+@dataclass(frozen=True)
+class EngineRun(CaseRun):
+    """One run of the engines bench; `dataset` is a digest of all that it wrote."""
+
+    dataset: str
 
 
 @dataclass(frozen=True)
@@ -67,37 +74,14 @@ class LearningRun:
     evaluation: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class EngineRun:
-    """One run of the engines bench; `dataset` is a digest of all that it wrote."""
-
-    case: dict[str, Any]
-    round: int
-    load_before: float
-    figures: dict[str, float]
-    error: str | None
-    dataset: str
-
-
-@dataclass(frozen=True)
-class ScaleRun:
-    """One run of the scale bench; `figures` are of its whole, not of a measurement."""
-
-    case: dict[str, Any]
-    round: int
-    load_before: float
-    figures: dict[str, float]
-    error: str | None
-
-
 _RUN_OF_BENCH = {
     "engines": EngineRun,
     "grouping": Run,
-    "loading": LoadingRun,
+    "loading": CaseRun,
     "learning": LearningRun,
-    "scale": ScaleRun,
+    "scale": CaseRun,
 }
-AnyRun = Run | LoadingRun | LearningRun | EngineRun | ScaleRun
+AnyRun = Run | CaseRun | LearningRun
 
 
 @dataclass

@@ -30,7 +30,7 @@ from benchmarks.contenders import ROOT, prism_binary
 from benchmarks.engine_servers import running_gcs_emulator
 from benchmarks.grouping import last_line, parse_size
 from benchmarks.measure import measure
-from benchmarks.results import Results, ScaleRun
+from benchmarks.results import CaseRun, Results
 from benchmarks.worker import CHUNK_RECORDS, INLINE_BYTES, LEAST_MEASUREMENTS
 
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
@@ -123,7 +123,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def _runs(args: argparse.Namespace, number: int, results: Results) -> Iterator[ScaleRun]:
+def _runs(args: argparse.Namespace, number: int, results: Results) -> Iterator[CaseRun]:
     """Yields a round's runs; notes in the results what cannot run."""
     needed = {"prism": prism_binary(), "gcs": _GCS_EMULATOR}
     for shape in shapes(args.sizes):
@@ -153,7 +153,7 @@ def _data(args: argparse.Namespace, shape: Shape) -> Path:
     return folder
 
 
-def _job(shape: Shape, data: Path, data_dir: Path, number: int) -> ScaleRun:
+def _job(shape: Shape, data: Path, data_dir: Path, number: int) -> CaseRun:
     """Runs the job on a shape and removes its output."""
     with tempfile.TemporaryDirectory(prefix="scale-", dir=data_dir) as folder:
         if shape.place != "gcs":
@@ -169,7 +169,7 @@ def _job(shape: Shape, data: Path, data_dir: Path, number: int) -> ScaleRun:
             return _measured(shape, before, "gs://bench/in/*", "gs://bench/rows", number)
 
 
-def _measured(shape: Shape, before: list[str], source: str, output: str, number: int) -> ScaleRun:
+def _measured(shape: Shape, before: list[str], source: str, output: str, number: int) -> CaseRun:
     command = [
         *before, sys.executable, "-m", "benchmarks.scaled_job",
         f"--input={source}", f"--output={output}", f"--inline_bytes={INLINE_BYTES}",
@@ -202,7 +202,7 @@ def _counters(said: str) -> dict[str, float]:
     return counters | requests
 
 
-def _worker(data: Path, num_measurements: int, number: int) -> ScaleRun:
+def _worker(data: Path, num_measurements: int, number: int) -> CaseRun:
     """Measures one thread of a worker; its first step reads a unit of `data`."""
     command = [
         sys.executable, "-m", "benchmarks.worker",
@@ -223,14 +223,14 @@ def _run_of(
     load: float,
     figures: dict[str, float],
     error: str | None,
-) -> ScaleRun:
+) -> CaseRun:
     if error:
         error = error.replace(str(ROOT), "ROOT")
     rounded = {name: round(value, 3) for name, value in figures.items()}
-    return ScaleRun(case, number, round(load, 2), rounded, error)
+    return CaseRun(case, number, round(load, 2), rounded, error)
 
 
-def _line(run: ScaleRun) -> str:
+def _line(run: CaseRun) -> str:
     case, figures = run.case, run.figures
     head = f"{case['num_measurements']:>12,}  {case['shape']:20} {case['place']:7}"
     if run.error:

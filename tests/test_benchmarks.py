@@ -29,7 +29,7 @@ from benchmarks import (
 from benchmarks.contenders import CONTENDERS, ROOT
 from benchmarks.loading_cases import Case, cases, obstacle
 from benchmarks.peers import common, plan1_buckets, seed_sampler
-from benchmarks.results import LoadingRun, Results, Run
+from benchmarks.results import CaseRun, Results, Run
 from training import tokenizer
 
 NUM_MEASUREMENTS = 50_000
@@ -566,12 +566,12 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
     assert loading_table.markdown(found) in document.read_text()
 
 
-def make_loading_results(*runs: LoadingRun) -> Results:
+def make_loading_results(*runs: CaseRun) -> Results:
     options = {"rounds": 1, "seconds": 2, "batch_size": 256, "small_batch_size": 32, "stored": {}}
     return Results("loading", "2026-11-21T10:00:00+00:00", options, runs=list(runs))
 
 
-def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> LoadingRun:
+def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> CaseRun:
     figures = {
         "first_batch_of_build_s": 0.25,
         "first_batch_s": 1.5,
@@ -584,7 +584,7 @@ def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = No
         "worker_cpu": 0.034,
         "peak_mib": 1234.5,
     }
-    return LoadingRun(vars(case), 0, 0.0, {} if error else figures, error)
+    return CaseRun(vars(case), 0, 0.0, {} if error else figures, error)
 
 
 def test_loading_tables_show_ratios_failures_and_storage(tmp_path):

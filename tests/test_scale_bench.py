@@ -19,7 +19,7 @@ from beam_pipeline.output_folder import Run
 from benchmarks import estimate, markdown, results, scale, scale_table, worker
 from benchmarks.contenders import ROOT
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
-from benchmarks.results import Results, ScaleRun
+from benchmarks.results import CaseRun, Results
 from benchmarks.scaled_job import billed_class
 from tests.engines import Gcs
 from tests.faulty_gcs import faulty
@@ -185,14 +185,14 @@ def made_up_results() -> Results:
         }  # fmt: skip
         if shape.num_shards:
             figures |= {name: figures[name] + 600 for name in estimate.REQUESTS}
-        found.runs.append(ScaleRun(shape.case, 0, 0.1, figures, None))
+        found.runs.append(CaseRun(shape.case, 0, 0.1, figures, None))
     steps = {
         f"{step}_{unit}": 10.0 for step in ("unit", "sort", "cut", "shard")
         for unit in ("mib", "cpu_s", "wall_s")
     }  # fmt: skip
     figures = {"start_mib": 300.0, "shard_run_bytes": 1 << 28, **steps}
     case = {"shape": "one thread", "place": "memory", "num_measurements": 50_000_000}
-    found.runs.append(ScaleRun(case, 0, 0.1, figures, None))
+    found.runs.append(CaseRun(case, 0, 0.1, figures, None))
     return found
 
 
