@@ -127,6 +127,7 @@ def test_sigkill_at_any_step_changes_nothing(
     assert_same(run, whole, num_stops=2)
 
 
+@pytest.mark.slow
 def test_sigterm_saves_a_checkpoint_and_changes_nothing(
     tmp_path: Path, thousand_rows: Path, whole: TrainingRun
 ):
@@ -146,13 +147,8 @@ def test_sigterm_saves_a_checkpoint_and_changes_nothing(
     assert sum(len(batches) for batches in run.fed().values()) == STEPS
 
 
-@pytest.mark.parametrize(
-    "pods",
-    [
-        ((2, 7), (1, STEPS)),
-        pytest.param(((4, 4), (2, 7), (1, 9), (2, STEPS)), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("pods", [((2, 7), (1, STEPS)), ((4, 4), (2, 7), (1, 9), (2, STEPS))])
 def test_pods_of_any_size_go_on_with_each_other(
     tmp_path: Path, thousand_rows: Path, whole: TrainingRun, pods: tuple[tuple[int, int], ...]
 ):
