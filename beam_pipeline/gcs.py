@@ -64,20 +64,23 @@ def read(path: str) -> bytes | None:
 
 def read_object(path: str, with_generation: bool = True) -> Object | None:
     """Returns as `read` a small object, and of which generation that is."""
-    from google.api_core.exceptions import NotFound
+    from google.api_core.exceptions import NotFound, PreconditionFailed
 
     access = access_to(path)
     with explained(path, access):
-        blob = _blob(access, path)
-        try:
-            if with_generation:
-                blob.reload(retry=retry())
-            data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry())
-        except NotFound:
-            # Of the object or of the bucket? Only a listing tells; it fails without a bucket.
-            listing(access.client, *bucket_and_name(path))
-            return None
-        return Object(data, blob.generation or 0, blob.updated)
+        while True:
+            blob = _blob(access, path)
+            try:
+                if with_generation:
+                    blob.reload(retry=retry())
+                data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry())
+            except PreconditionFailed:
+                continue  # somebody wrote it anew between the two requests
+            except NotFound:
+                # Of the object or of the bucket? Only a listing tells; it fails without a bucket.
+                listing(access.client, *bucket_and_name(path))
+                return None
+            return Object(data, blob.generation or 0, blob.updated)
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:

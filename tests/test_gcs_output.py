@@ -14,6 +14,7 @@ import grain
 import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
+from google.cloud.storage import Blob
 
 from beam_pipeline import gcs, gcs_client, gcs_marker, verify
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -279,6 +280,22 @@ def test_a_marker_is_renewed_while_its_run_lives(bucket: str, monkeypatch) -> No
             with taken(f"{bucket}/out", overwrite=False):
                 pytest.fail("the folder was taken from a live run")
     assert stored(f"{bucket}/out") == {}
+
+
+def test_a_marker_that_is_renewed_while_it_is_read_is_read_again(bucket: str, monkeypatch) -> None:
+    path = f"{bucket}/marker"
+    generations = [gcs.write_object(path, b"old", 0)]
+    reload = Blob.reload
+
+    def renewed(self, **options) -> None:
+        reload(self, **options)
+        if len(generations) == 1:
+            generations.append(gcs.write_object(path, b"new", self.generation))
+
+    monkeypatch.setattr(Blob, "reload", renewed)
+    found = gcs.read_object(path)
+    assert found is not None
+    assert (found.data, found.generation) == (b"new", generations[1])
 
 
 def test_only_one_of_two_takes_over_a_dead_run(bucket: str, monkeypatch) -> None:
