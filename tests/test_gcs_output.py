@@ -14,6 +14,7 @@ import grain
 import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
+from google.api_core.exceptions import PreconditionFailed
 from google.cloud.storage import Blob
 
 from beam_pipeline import gcs, gcs_client, gcs_marker, verify
@@ -285,14 +286,16 @@ def test_a_marker_is_renewed_while_its_run_lives(bucket: str, monkeypatch) -> No
 def test_a_marker_that_is_renewed_while_it_is_read_is_read_again(bucket: str, monkeypatch) -> None:
     path = f"{bucket}/marker"
     generations = [gcs.write_object(path, b"old", 0)]
-    reload = Blob.reload
+    download = Blob.download_as_bytes
 
-    def renewed(self, **options) -> None:
-        reload(self, **options)
+    def as_gcs_does(self, **options) -> bytes:
+        """The emulator gives another generation than the one asked for; GCS answers with 412."""
         if len(generations) == 1:
             generations.append(gcs.write_object(path, b"new", self.generation))
+            raise PreconditionFailed("conditionNotMet")
+        return download(self, **options)
 
-    monkeypatch.setattr(Blob, "reload", renewed)
+    monkeypatch.setattr(Blob, "download_as_bytes", as_gcs_does)
     found = gcs.read_object(path)
     assert found is not None
     assert (found.data, found.generation) == (b"new", generations[1])
