@@ -1,0 +1,119 @@
+"""Tokenisers with offsets in the original text: what is compared when n-grams are.
+
+A text becomes tokens, each with the range [start, end) of code points that it stands for. This is
+the plain form, by Python's own `lower` and `re`; `token_kernels` does the same at a hundred times
+the speed, and tests hold the two together. Lower-casing comes first, of the whole text, since it
+depends on context (final sigma) and may change the length (U+0130).
+"""
+
+import importlib
+import re
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from beam_pipeline.errors import UsageError
+
+_PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
+_WHITESPACE = r"\s+"
+_EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
+
+
+class Token(NamedTuple):
+    """A token as it is compared, and where it stands in the original text, in code points."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """How a text is cut.
+
+    Attributes:
+      name: its name, or the import path of a function.
+      separators: a regular expression of what stands between tokens.
+      lowercase: whether the whole text is lower-cased first.
+      keep_empty: whether a separator at an end of the text leaves an empty token there.
+      function: cuts a text instead of all this: returns Tokens, or (text, start, end).
+    """
+
+    name: str
+    separators: str = _PUNCTUATION
+    lowercase: bool = True
+    keep_empty: bool = True
+    function: Callable[[str], list[Token]] | None = None
+
+    def tokenize(self, text: str) -> list[Token]:
+        """Returns the tokens of a text, in order."""
+        if self.function is not None:
+            return [Token(*token) for token in self.function(text)]
+        lowered = text.lower() if self.lowercase else text
+        tokens, start = [], 0
+        for separator in re.finditer(self.separators, lowered):
+            tokens.append(Token(lowered[start : separator.start()], start, separator.start()))
+            start = separator.end()
+        tokens.append(Token(lowered[start:], start, len(lowered)))
+        if not self.keep_empty:
+            tokens = [token for token in tokens if token.text]
+        if len(lowered) == len(text):
+            return tokens
+        origin = origins(text)
+        return [Token(token.text, origin[token.start], origin[token.end]) for token in tokens]
+
+
+def origins(text: str) -> list[int]:
+    """Returns for each place in the lower-cased text, its end included, where it comes from."""
+    places: list[int] = []
+    for at, char in enumerate(text):
+        places += [at] * (2 if char == _EXPANDS else 1)
+    return [*places, len(text)]
+
+
+TOKENIZERS = {
+    tokenizer.name: tokenizer
+    for tokenizer in (
+        Tokenizer("default"),
+        Tokenizer("no_lowercase", lowercase=False),
+        Tokenizer("drop_empty", keep_empty=False),
+        Tokenizer("whitespace", _WHITESPACE, lowercase=False, keep_empty=False),
+        Tokenizer("whitespace_lower", _WHITESPACE, keep_empty=False),
+    )
+}
+
+
+def tokenizer_named(name: str) -> Tokenizer:
+    """Returns a tokeniser by its name or as `package.module:function`.
+
+    Raises:
+      UsageError: there is no such tokeniser, or it cannot be imported.
+    """
+    if name in TOKENIZERS:
+        return TOKENIZERS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise UsageError(
+            f"--tokenizer={name} is none of {', '.join(TOKENIZERS)}, nor package.module:function"
+        )
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--tokenizer={name} cannot be imported: {error}") from error
+    return Tokenizer(name, function=function)
+
+
+def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:
+    """Returns the n that a text of so many tokens has n-grams of: min(n, tokens), each once."""
+    return sorted({min(n, num_tokens) for n in lengths if num_tokens})
+
+
+def ngrams(tokens: list[Token], n: int) -> dict[str, list[list[int]]]:
+    """Returns every n-gram, joined by spaces, and the ranges [start, end) where it stands."""
+    found: dict[str, list[list[int]]] = {}
+    for at in range(len(tokens) - n + 1):
+        words = tokens[at : at + n]
+        place = [words[0].start, words[-1].end]
+        found.setdefault(" ".join(word.text for word in words), []).append(place)
+    return found
