@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import kernel, kernel_part
 from beam_pipeline.overlap.tokenizers import Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
@@ -42,7 +42,7 @@ def table_of(tokenizer: Tokenizer) -> np.ndarray:
     return table
 
 
-@kernel
+@kernel_part
 def mix(value):
     """Spreads the bits of a hash over all of it (the finaliser of splitmix64)."""
     value ^= value >> _30
@@ -52,7 +52,7 @@ def mix(value):
     return value ^ (value >> _31)
 
 
-@kernel
+@kernel_part
 def next_code_point(utf8, at):
     """Returns the code point that begins at a byte, and where the next one begins."""
     first = utf8[at]
@@ -70,7 +70,7 @@ def next_code_point(utf8, at):
     return code | third << np.uint32(6) | fourth, at + 4
 
 
-@kernel
+@kernel_part
 def add_to_hash(value, lowered, lowercase):
     """Returns a token's hash with one more code point."""
     if lowercase and lowered == _DOTTED_I:
@@ -174,7 +174,7 @@ def _hash_of_code_points(codes):
     return mix(value)
 
 
-@kernel
+@kernel_part
 def salt_of(n):
     """Returns what tells the hashes of one n from those of another."""
     return np.uint64(n) * _MIX_1
