@@ -55,7 +55,7 @@ def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tupl
     return {
         (document, at, n, row, place)
         for document, at, n, key in zip(*(column.tolist() for column in candidates))
-        for row, place in zip(*(column.tolist() for column in index.places(key)))
+        for row, place in zip(*(column.tolist() for column in index.places(key, n)))
     }
 
 
@@ -154,7 +154,7 @@ def test_the_number_of_parts_follows_from_the_memory() -> None:
     places = count_places([1000, 10, 0], (5, 20))
     assert places == 996 + 981 + 6 + 1
     assert num_parts_for(places, 1 << 30) == 1
-    assert num_parts_for(10**9, 1 << 30) == 45
+    assert num_parts_for(10**9, 1 << 30) == 53
 
 
 # --- the file -----------------------------------------------------------------------------------

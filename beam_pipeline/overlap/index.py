@@ -1,7 +1,8 @@
 """The index of the evaluation side: which n-grams it has, and where, in one memory-mapped file.
 
   keys      hash of each n-gram, once, sorted          bounds   where a key's places begin
-  rows      of each place: the evaluation row          tokens   and the number of its first token
+  rows      of each place: the evaluation row, `tokens` the number of its first token there, and
+            `place_lengths` its n, since n-grams of two lengths may share a hash
   slots     open-addressed table: part of a hash → the key's number
   bloom     three bits a key, in one word: almost all that is not there ends here
   anchors   hash of two tokens in a row → which lengths have an n-gram that ends with them
@@ -26,7 +27,7 @@ from beam_pipeline.overlap.tokenizers import Tokenizer, effective_lengths
 
 MAGIC = b"probeline overlap index 1\n"
 NO_KEY = np.uint32(0xFFFF_FFFF)
-BYTES_PER_PLACE = 48  # of memory while an index is made, about; half of it later
+BYTES_PER_PLACE = 56  # of memory while an index is made, about; half of it later
 _ALIGNMENT = 64
 _BLOOM_BITS_PER_KEY = 16
 _MIN_ANCHOR_BITS, _MAX_ANCHOR_BITS = 12, 20
@@ -59,6 +60,7 @@ class Index:
     bounds: np.ndarray  # int64 [m + 1]
     rows: np.ndarray  # uint32 [p]
     tokens: np.ndarray  # uint32 [p]
+    place_lengths: np.ndarray  # uint32 [p]
     slots: np.ndarray  # uint32 [a power of two]
     bloom: np.ndarray  # uint64 [a power of two]
     pair_anchors: np.ndarray  # uint64 [a power of two]
@@ -70,10 +72,11 @@ class Index:
     def num_bytes(self) -> int:
         return sum(getattr(self, item.name).nbytes for item in fields(self))
 
-    def places(self, key: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the evaluation rows that have a key, and the numbers of its first tokens."""
-        start, stop = self.bounds[key], self.bounds[key + 1]
-        return self.rows[start:stop], self.tokens[start:stop]
+    def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the evaluation rows that have an n-gram, and the numbers of its first tokens."""
+        place = slice(self.bounds[key], self.bounds[key + 1])
+        is_it = self.place_lengths[place] == n
+        return self.rows[place][is_it], self.tokens[place][is_it]
 
 
 def count_places(num_tokens: Sequence[int], lengths: tuple[int, ...]) -> int:
@@ -93,7 +96,7 @@ def build_index(
     hash_range: HashRange = HashRange(),  # noqa: B008
 ) -> Index:
     """Returns the index of the evaluation rows' texts, of one range of hashes."""
-    hashes, rows, tokens, in_use = [], [], [], set()
+    hashes, rows, tokens, place_lengths, in_use = [], [], [], [], set()
     anchored: list[tuple[np.ndarray, int]] = []
     first, last = np.uint64(hash_range.first), np.uint64(hash_range.last)
     for row, text in enumerate(texts):
@@ -107,6 +110,7 @@ def build_index(
             hashes.append(found[kept])
             rows.append(np.full(len(kept), row, np.uint32))
             tokens.append(kept.astype(np.uint32))
+            place_lengths.append(np.full(len(kept), n, np.uint32))
             ends = kept + n - 1
             pairs = token_hashes[ends]
             if n > 1:
@@ -123,6 +127,7 @@ def build_index(
         np.append(starts, len(order)).astype(np.int64),
         _joined(rows, np.uint32)[order],
         _joined(tokens, np.uint32)[order],
+        _joined(place_lengths, np.uint32)[order],
         slots,
         bloom,
         pair_anchors,

@@ -1,0 +1,112 @@
+"""Matches are exact: equal to brute force on made-up corpora, also if all hashes are one."""
+
+import random
+
+import numpy as np
+import pytest
+
+from beam_pipeline.overlap import index as index_module
+from beam_pipeline.overlap import matching, scan, token_kernels
+from beam_pipeline.overlap.index import build_index
+from beam_pipeline.overlap.matching import Match, Matcher, TokenizedText
+from beam_pipeline.overlap.scan import batch_of
+from beam_pipeline.overlap.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
+
+WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
+
+
+def by_brute_force(
+    texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
+) -> list[Match]:
+    found = []
+    for document, other in enumerate(training):
+        words = tokenizer.tokenize(other)
+        for row, text in enumerate(texts):
+            own = tokenizer.tokenize(text)
+            for n in effective_lengths(lengths, len(own)):
+                there = ngrams(words, n)
+                for ngram, places in ngrams(own, n).items():
+                    if ngram in there:
+                        ranges = [[tuple(place) for place in p] for p in (places, there[ngram])]
+                        found.append(Match(document, row, n, ngram, *ranges))
+    return sorted(found, key=lambda match: (match.document, match.row, match.n, match.eval_places))
+
+
+def matches(
+    texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
+) -> list[Match]:
+    matcher = Matcher(build_index(texts, lengths, tokenizer), texts, tokenizer)
+    return list(matcher.matches(*batch_of(training)))
+
+
+def corpus(seed: int) -> tuple[list[str], list[str]]:
+    """Returns texts of few words, so that much is shared, and a copied passage."""
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(15))) for _ in range(5)]
+    training = [" ".join(rng.choices(WORDS, k=rng.randrange(40))) for _ in range(5)]
+    training[0] += " " + texts[0].upper() + "\u2028" + texts[1]
+    return texts, training
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("lengths", [(1,), (2, 5), (3, 8, 13)])
+def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -> None:
+    for seed in range(20):
+        texts, training = corpus(seed)
+        tokenizer = TOKENIZERS[name]
+        found = matches(texts, training, lengths, tokenizer)
+        assert found == by_brute_force(texts, training, lengths, tokenizer)
+
+
+def test_one_hash_for_all_changes_nothing(monkeypatch) -> None:
+    """Three bits are left of every hash: the filters let nearly everything through."""
+    few = np.uint64(7)
+
+    def one_of_eight(hashes, n):
+        return token_kernels.ngram_hashes(hashes, n) & few
+
+    scanner = scan.Scanner.scan
+
+    def everything(self, utf8, bounds):
+        """All n-grams of the documents that have one of the eight hashes, as the scan would."""
+        found = []
+        for document in range(len(bounds) - 1):
+            text = utf8[bounds[document] : bounds[document + 1]].tobytes()
+            tokens = token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), self._tokenizer)
+            keys = self._tables[-1].tolist()
+            for n in self._tables[1].tolist():
+                for token, value in enumerate(one_of_eight(tokens.hashes, n).tolist()):
+                    if value in keys:
+                        found.append((document, token, n, keys.index(value)))
+        return scan.Candidates(*np.array(sorted(found), np.int64).reshape(-1, 4).T)
+
+    monkeypatch.setattr(index_module, "ngram_hashes", one_of_eight)
+    monkeypatch.setattr(scan.Scanner, "scan", everything)
+    assert scanner is not everything
+    for seed in range(20):
+        texts, training = corpus(seed)
+        found = matches(texts, training, (1, 3, 4), TOKENIZERS["default"])
+        assert found == by_brute_force(texts, training, (1, 3, 4), TOKENIZERS["default"])
+
+
+def test_small_memories_change_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(matching, "_KEYS_IN_MEMORY", 1)
+    monkeypatch.setattr(matching, "_TEXTS_IN_MEMORY", 1)
+    texts, training = corpus(3)
+    found = matches(texts, training, (1, 2), TOKENIZERS["default"])
+    assert found == by_brute_force(texts, training, (1, 2), TOKENIZERS["default"])
+
+
+def test_places_may_overlap_on_both_sides() -> None:
+    (match,) = matches(["a a, a"], ["A a A"], (2,), TOKENIZERS["default"])
+    assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])
+
+
+@pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two"])
+def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
+    for tokenizer in TOKENIZERS.values():
+        plain, tokenized = tokenizer.tokenize(text), TokenizedText(text, tokenizer)
+        assert len(tokenized) == len(plain)
+        for at, token in enumerate(plain):
+            assert tokenized.ngram(at, 1) == token.text
+            assert tokenized.place(at, 1) == (token.start, token.end)
