@@ -1,0 +1,100 @@
+"""The names of evaluation sets and of their records, from what the user gave.
+
+A record is known by its `id`, or by a hash of all its fields where it has none. An evaluation
+set is known by the folder that it lies in, less what executors append to it, or by the name that
+the user gave it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.files import is_local
+
+_DIGEST_BYTES = 8
+_packed = msgspec.msgpack.Encoder(order="deterministic").encode
+_RUN_HASH = re.compile(r"-[0-9a-fA-F]{6}\Z")
+_TOOL_SUFFIX = "-dolma"
+_WILDCARD = re.compile(r"[*?\[]")
+DOCUMENT_NAME = re.compile(r"\.(?:jsonl?(?:\.(?:gz|zst))?|parquet)\Z")
+
+
+class EvaluationSource(NamedTuple):
+    """An evaluation set: its name, and the folder, glob or file that holds it."""
+
+    name: str
+    path: str
+
+
+def document_id(record: dict[str, Any], id_field: str = "id") -> str:
+    """Returns the id of a record as text: `str` of its id if it has one, else `record_hash`."""
+    value = record.get(id_field)
+    return record_hash(record) if value is None else str(value)
+
+
+def record_hash(record: dict[str, Any]) -> str:
+    """Returns a 64-bit hash of a record's fields, whatever their order, as a decimal number.
+
+    The hash is BLAKE2b of the record in MessagePack with its keys sorted. That cannot hold an
+    integer of more than 64 bits, a lone surrogate or a key that is no text: such a record is
+    hashed as JSON, its keys sorted, all but ASCII escaped, and what JSON has no form for as
+    Python writes it. MessagePack here writes a decimal, a date or a time as text in ISO form.
+    """
+    try:
+        data = _packed(record)
+    except (OverflowError, UnicodeEncodeError, TypeError):
+        data = json.dumps(record, sort_keys=True, default=repr).encode()
+    digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+    return str(int.from_bytes(digest, "big"))
+
+
+def parse_evaluation_source(text: str) -> EvaluationSource:
+    """Reads PATH or NAME=PATH; without a name the path gives it (`dataset_name`).
+
+    What stands before the first `=` is a name if no slash is in it: `lang=en/x.jsonl` has the
+    name `lang`, `./lang=en/x.jsonl` is a path.
+
+    Raises:
+      UsageError: the name or the path is empty.
+    """
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name:
+        name, path = "", text
+    elif not name:
+        raise UsageError(f"--decontaminate_source={text} has no name before =: it is NAME=PATH")
+    if not path:
+        raise UsageError(f"--decontaminate_source={text} has no path: it is PATH or NAME=PATH")
+    return EvaluationSource(name or dataset_name(path), path)
+
+
+def dataset_name(path: str) -> str:
+    """Returns the name of the evaluation set at a path: of its folder, less `-1a2b3c` and `-dolma`.
+
+    A file or glob is named by the folder that it is in, a glob by the last one above its first
+    wildcard.
+
+    Raises:
+      UsageError: the path has no folder with a name.
+    """
+    folder = _folder_of(os.path.abspath(path) if is_local(path) else path)
+    name = folder.rstrip("/").rpartition("/")[2]
+    if not name:
+        raise UsageError(
+            f"--decontaminate_source={path} lies in no folder that could name the evaluation set: "
+            f"give it as NAME={path}"
+        )
+    bare = _RUN_HASH.sub("", name)
+    return bare.removesuffix(_TOOL_SUFFIX) or bare or name
+
+
+def _folder_of(path: str) -> str:
+    wildcard = _WILDCARD.search(path)
+    if wildcard:
+        return path[: wildcard.start()].rpartition("/")[0]
+    path = path.rstrip("/")
+    return path.rpartition("/")[0] if DOCUMENT_NAME.search(path) else path
