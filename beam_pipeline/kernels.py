@@ -33,15 +33,6 @@ def kernel(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
-def kernel_part(function: Callable[..., Any]) -> Any:
-    """Compiles a function into every kernel that calls it.
-
-    A call between kernels counts references of each array that it passes, with atomic
-    operations: too much for what is called once a token.
-    """
-    return njit(inline="always")(function)
-
-
 def _count_from_anywhere() -> None:
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6)))
 

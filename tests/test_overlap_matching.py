@@ -4,14 +4,15 @@ import random
 
 import numpy as np
 import pytest
+from colliding_texts import colliding_texts
 
-from beam_pipeline.overlap import index as index_module
 from beam_pipeline.overlap import matching, scan, token_kernels
 from beam_pipeline.overlap.index import build_index
 from beam_pipeline.overlap.matching import Match, Matcher, TokenizedText
 from beam_pipeline.overlap.scan import batch_of
 from beam_pipeline.overlap.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
 
+DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
 
 
@@ -35,7 +36,7 @@ def by_brute_force(
 def matches(
     texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
 ) -> list[Match]:
-    matcher = Matcher(build_index(texts, lengths, tokenizer), texts, tokenizer)
+    matcher = Matcher(build_index([batch_of(texts)], lengths, tokenizer), texts, tokenizer)
     return list(matcher.matches(*batch_of(training)))
 
 
@@ -58,47 +59,45 @@ def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -
         assert found == by_brute_force(texts, training, lengths, tokenizer)
 
 
-def test_one_hash_for_all_changes_nothing(monkeypatch) -> None:
-    """Three bits are left of every hash: the filters let nearly everything through."""
-    few = np.uint64(7)
-
-    def one_of_eight(hashes, n):
-        return token_kernels.ngram_hashes(hashes, n) & few
-
-    scanner = scan.Scanner.scan
+def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
+    """Every n-gram of a document is said to be every one of the index."""
 
     def everything(self, utf8, bounds):
-        """All n-grams of the documents that have one of the eight hashes, as the scan would."""
         found = []
         for document in range(len(bounds) - 1):
             text = utf8[bounds[document] : bounds[document + 1]].tobytes()
-            tokens = token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), self._tokenizer)
-            keys = self._tables[-1].tolist()
-            for n in self._tables[1].tolist():
-                for token, value in enumerate(one_of_eight(tokens.hashes, n).tolist()):
-                    if value in keys:
-                        found.append((document, token, n, keys.index(value)))
-        return scan.Candidates(*np.array(sorted(found), np.int64).reshape(-1, 4).T)
+            count = len(token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), DEFAULT)[0])
+            for n in self._index.lengths.tolist():
+                for token in range(count - n + 1):
+                    found += [(document, token, n, key) for key in range(len(self._index.keys))]
+        return scan.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
 
-    monkeypatch.setattr(index_module, "ngram_hashes", one_of_eight)
     monkeypatch.setattr(scan.Scanner, "scan", everything)
-    assert scanner is not everything
-    for seed in range(20):
+    for seed in range(10):
         texts, training = corpus(seed)
-        found = matches(texts, training, (1, 3, 4), TOKENIZERS["default"])
-        assert found == by_brute_force(texts, training, (1, 3, 4), TOKENIZERS["default"])
+        found = matches(texts, training, (1, 3, 4), DEFAULT)
+        assert found == by_brute_force(texts, training, (1, 3, 4), DEFAULT)
+
+
+def test_ngrams_with_one_hash_are_told_apart() -> None:
+    one, other = colliding_texts()
+    assert matches([one], [other], (2048,), DEFAULT) == []
+    texts, training = [one, other], [one, other, f"{other} {one}"]
+    found = matches(texts, training, (2048,), DEFAULT)
+    assert found == by_brute_force(texts, training, (2048,), DEFAULT)
+    assert len(found) >= 4
 
 
 def test_small_memories_change_nothing(monkeypatch) -> None:
     monkeypatch.setattr(matching, "_KEYS_IN_MEMORY", 1)
     monkeypatch.setattr(matching, "_TEXTS_IN_MEMORY", 1)
     texts, training = corpus(3)
-    found = matches(texts, training, (1, 2), TOKENIZERS["default"])
-    assert found == by_brute_force(texts, training, (1, 2), TOKENIZERS["default"])
+    found = matches(texts, training, (1, 2), DEFAULT)
+    assert found == by_brute_force(texts, training, (1, 2), DEFAULT)
 
 
 def test_places_may_overlap_on_both_sides() -> None:
-    (match,) = matches(["a a, a"], ["A a A"], (2,), TOKENIZERS["default"])
+    (match,) = matches(["a a, a"], ["A a A"], (2,), DEFAULT)
     assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])
 
 

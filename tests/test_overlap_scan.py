@@ -7,16 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from colliding_texts import colliding_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap import index as index_module
+from beam_pipeline.overlap import scan, token_kernels
 from beam_pipeline.overlap.index import (
     HashRange,
     Index,
     build_index,
     count_places,
+    count_tokens,
     num_parts_for,
     open_index,
     write_index,
@@ -67,7 +69,7 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
         texts = [made_up(rng, rng.randrange(12)) for _ in range(4)]
         training = [made_up(rng, rng.randrange(30)) for _ in range(4)]
         tokenizer = TOKENIZERS[name]
-        index = build_index(texts, lengths, tokenizer)
+        index = build_index([batch_of(texts)], lengths, tokenizer)
         assert scanned(index, training, tokenizer) == expected(texts, training, lengths, tokenizer)
 
 
@@ -78,7 +80,7 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
 )
 @settings(max_examples=300, deadline=None)
 def test_any_texts(texts: list[str], training: list[str], n: int) -> None:
-    index = build_index(texts, (n,), DEFAULT)
+    index = build_index([batch_of(texts)], (n,), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(texts, training, (n,), DEFAULT)
 
 
@@ -88,7 +90,7 @@ def letters(text: str) -> list[tuple[str, int, int]]:
 
 def test_a_tokenizer_of_ones_own_is_scanned_too() -> None:
     tokenizer = Tokenizer("letters", function=letters)  # type: ignore[arg-type]
-    index = build_index(["abc"], (2,), tokenizer)
+    index = build_index([batch_of(["abc"])], (2,), tokenizer)
     found = scanned(index, ["xabcab"], tokenizer)
     assert found == expected(["abc"], ["xabcab"], (2,), tokenizer)
     assert len(found) == 3
@@ -100,12 +102,13 @@ def test_parts_together_are_the_whole(num_parts: int) -> None:
     texts = [made_up(rng, 20) for _ in range(8)]
     training = [made_up(rng, 40) for _ in range(8)]
     parts = [
-        build_index(texts, (1, 3), DEFAULT, HashRange(part, num_parts)) for part in range(num_parts)
+        build_index([batch_of(texts)], (1, 3), DEFAULT, HashRange(part, num_parts))
+        for part in range(num_parts)
     ]
     found = [scanned(part, training, DEFAULT) for part in parts]
     assert set.union(*found) == expected(texts, training, (1, 3), DEFAULT)
     assert sum(map(len, found)) == len(set.union(*found))
-    whole = build_index(texts, (1, 3), DEFAULT)
+    whole = build_index([batch_of(texts)], (1, 3), DEFAULT)
     assert np.concatenate([part.keys for part in parts]).tolist() == whole.keys.tolist()
 
 
@@ -117,13 +120,38 @@ def test_ranges_are_all_hashes_once() -> None:
             assert other.first == one.last + 1
 
 
-def test_more_candidates_than_there_is_room_for(monkeypatch) -> None:
-    from beam_pipeline.overlap import scan
-
-    monkeypatch.setattr(scan, "_FIRST_ROOM", 3)
-    training = ["a b " * 50, "Σ a b " * 20, "x", "a"]
-    index = build_index(["a b a"], (1, 2, 3), DEFAULT)
+def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
+    monkeypatch.setattr(scan, "_CANDIDATES_AT_A_TIME", 3)
+    monkeypatch.setattr(token_kernels, "_TOKENS_AT_A_TIME", 16)
+    training = ["a b " * 50, "Σ a b " * 20, "x", "a", "b a b", "a b a"]
+    index = build_index([batch_of(["a b a"])], (1, 2, 3), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(["a b a"], training, (1, 2, 3), DEFAULT)
+
+
+def test_nothing_is_found_across_two_documents() -> None:
+    index = build_index([batch_of(["a b c d"])], (3,), DEFAULT)
+    assert scanned(index, ["a b", "c d", "", "b c d"], DEFAULT) == {(3, 0, 3, 0, 1)}
+
+
+@pytest.mark.parametrize("shortest", range(1, 12))
+def test_every_place_of_an_ngram_is_found_wherever_it_stands(shortest: int) -> None:
+    """Windows are looked at only here and there, so each distance from there counts."""
+    copied = [f"w{number}" for number in range(40)]
+    index = build_index([batch_of([" ".join(copied)])], (shortest, 3 * shortest), DEFAULT)
+    for before in range(2 * shortest):
+        training = " ".join([f"x{number}" for number in range(before)] + copied + ["y"])
+        found = scanned(index, [training], DEFAULT)
+        places = [(n, at) for n in (shortest, 3 * shortest) for at in range(40 - n + 1)]
+        assert found == {(0, before + at, n, 0, at) for n, at in places}
+
+
+def test_rows_of_empty_tokens_can_be_left_out() -> None:
+    texts = [batch_of(["", "a b", "..."]), batch_of(["!", "c"])]
+    counts, is_degenerate = count_tokens(texts, DEFAULT)
+    assert counts.tolist() == [1, 2, 2, 2, 1]
+    assert is_degenerate.tolist() == [True, False, True, True, False]
+    index = build_index(texts, (2,), DEFAULT, skip_degenerate=True)
+    assert sorted(index.rows.tolist()) == [1, 4]
 
 
 def test_candidates_that_only_share_a_hash_are_few() -> None:
@@ -132,7 +160,7 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
     words = [f"w{number}" for number in range(5000)]
     texts = [" ".join(rng.choices(words, k=50)) for _ in range(200)]
     training = [" ".join(rng.choices(words, k=2000)) for _ in range(20)]
-    index = build_index(texts, (3,), DEFAULT)
+    index = build_index([batch_of(texts)], (3,), DEFAULT)
     found = scanned(index, training, DEFAULT)
     wanted = {gram for text in texts for gram in ngrams(DEFAULT.tokenize(text), 3)}
     there = sum(
@@ -145,16 +173,16 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
 
 
 def test_an_empty_evaluation_side_and_an_empty_batch() -> None:
-    index = build_index([], (5,), DEFAULT)
+    index = build_index([batch_of([])], (5,), DEFAULT)
     assert scanned(index, ["a b c"], DEFAULT) == set()
-    assert scanned(build_index(["a"], (5,), DEFAULT), [], DEFAULT) == set()
+    assert scanned(build_index([batch_of(["a"])], (5,), DEFAULT), [], DEFAULT) == set()
 
 
 def test_the_number_of_parts_follows_from_the_memory() -> None:
     places = count_places([1000, 10, 0], (5, 20))
     assert places == 996 + 981 + 6 + 1
     assert num_parts_for(places, 1 << 30) == 1
-    assert num_parts_for(10**9, 1 << 30) == 53
+    assert num_parts_for(10**9, 1 << 30) == 90
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -162,7 +190,7 @@ def test_the_number_of_parts_follows_from_the_memory() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    index = build_index(["one two three four", "two three"], (2, 3), DEFAULT)
+    index = build_index([batch_of(["one two three four", "two three"])], (2, 3), DEFAULT)
     path = tmp_path / "index"
     with open(path, "wb") as stream:
         write_index(index, stream, "fingerprint")
@@ -170,7 +198,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_an_index_survives_its_file(file: Path) -> None:
-    index = build_index(["one two three four", "two three"], (2, 3), DEFAULT)
+    index = build_index([batch_of(["one two three four", "two three"])], (2, 3), DEFAULT)
     back = open_index(str(file), "fingerprint")
     for name in vars(index):
         ours, theirs = getattr(index, name), getattr(back, name)
@@ -182,7 +210,7 @@ def test_the_same_texts_give_the_same_file() -> None:
     files = []
     for _ in range(2):
         stream = io.BytesIO()
-        write_index(build_index(["a b c", "c d"], (2,), DEFAULT), stream, "x")
+        write_index(build_index([batch_of(["a b c", "c d"])], (2,), DEFAULT), stream, "x")
         files.append(stream.getvalue())
     assert files[0] == files[1]
 
@@ -201,13 +229,8 @@ def test_a_damaged_index_is_refused_in_one_line(file: Path, damage) -> None:
         open_index(str(file), "fingerprint")
 
 
-def test_forced_collisions_are_still_candidates(monkeypatch) -> None:
-    """All n-grams of one length share one hash: a filter, and never an answer."""
-    monkeypatch.setattr(
-        index_module,
-        "ngram_hashes",
-        lambda hashes, n: np.full(max(0, len(hashes) - n + 1), 7, np.uint64),
-    )
-    index = build_index(["a b c", "d e f"], (2,), DEFAULT)
-    assert index.keys.tolist() == [7]
-    assert len(index.rows) == 4
+def test_two_ngrams_with_one_hash_are_one_key() -> None:
+    one, other = colliding_texts()
+    index = build_index([batch_of([one])], (2048,), DEFAULT)
+    assert scanned(index, [other], DEFAULT) == {(0, 0, 2048, 0, 0)}
+    assert expected([one], [other], (2048,), DEFAULT) == set()

@@ -5,7 +5,7 @@
             `place_lengths` its n, since n-grams of two lengths may share a hash
   slots     open-addressed table: part of a hash → the key's number
   bloom     three bits a key, in one word: almost all that is not there ends here
-  anchors   hash of two tokens in a row → which lengths have an n-gram that ends with them
+  filters   the same for windows, shorter n-grams within the n-grams: see Level
 
 Hashes only filter: whoever finds one looks at the texts (`matching`). An index larger than memory
 is made in parts, each with the keys of one range of hashes, and the training text is read once for
@@ -21,17 +21,24 @@ import numpy as np
 import orjson
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.kernels import kernel, kernel_part
-from beam_pipeline.overlap.token_kernels import BASE, ngram_hashes, tokens_of
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.token_kernels import (
+    empty_token,
+    ngram_hash,
+    power_of,
+    prefix_hashes,
+    token_batches,
+)
 from beam_pipeline.overlap.tokenizers import Tokenizer, effective_lengths
+
+Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
 
 MAGIC = b"probeline overlap index 1\n"
 NO_KEY = np.uint32(0xFFFF_FFFF)
-BYTES_PER_PLACE = 56  # of memory while an index is made, about; half of it later
+BYTES_PER_PLACE = 96  # of memory while an index is made, about; half of it later
 _ALIGNMENT = 64
-_BLOOM_BITS_PER_KEY = 16
-_MIN_ANCHOR_BITS, _MAX_ANCHOR_BITS = 12, 20
-_MAX_MASKED_LENGTHS = 63  # bit 63 stands for all others
+_FILTER_BITS = 16  # a hash, at least
+_FEWEST_TOKENS = 4  # of a window, where the n-grams have as many: three are too common
 _1, _6, _12, _32, _63 = (np.uint64(n) for n in (1, 6, 12, 32, 63))
 
 
@@ -52,6 +59,26 @@ class HashRange(NamedTuple):
         return HashRange(self.part + 1, self.num_parts).first - 1
 
 
+class Level(NamedTuple):
+    """How n-grams of some lengths are looked for: by windows of `width` tokens.
+
+    Of any `stride` neighbouring windows one begins at a multiple of `stride`, and the first
+    `stride` windows of an n-gram lie within it. So a text has to be looked at only at multiples of
+    `stride`, for the windows of the n-grams, which are in the level's filter:
+
+      tokens    0 1 2 3 4 5 6 7 8        n = 5, width = 4, stride = 2
+      windows  [0 1 2 3]  [4 5 6 7]      the 5-gram from 1 on is found by the window at 2,
+                  [2 3 4 5]              that from 2 on, too
+    """
+
+    first_length: int  # numbers of `lengths`
+    stop_length: int
+    width: int
+    stride: int
+    filter_start: int  # in words of `filters`
+    filter_stop: int
+
+
 @dataclass(frozen=True)
 class Index:
     """The arrays of one part; `lengths` are the effective n in use."""
@@ -63,10 +90,14 @@ class Index:
     place_lengths: np.ndarray  # uint32 [p]
     slots: np.ndarray  # uint32 [a power of two]
     bloom: np.ndarray  # uint64 [a power of two]
-    pair_anchors: np.ndarray  # uint64 [a power of two]
-    single_anchors: np.ndarray  # uint64 [the same]
+    filters: np.ndarray  # uint64 [a power of two for each level]
+    level_numbers: np.ndarray  # int64 [6 for each level]
     lengths: np.ndarray  # int64 [l], ascending
-    powers: np.ndarray  # uint64 [l], BASE to the power of each length
+
+    @property
+    def levels(self) -> list[Level]:
+        """The levels; together they have all lengths."""
+        return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
 
     @property
     def num_bytes(self) -> int:
@@ -79,9 +110,43 @@ class Index:
         return self.rows[place][is_it], self.tokens[place][is_it]
 
 
-def count_places(num_tokens: Sequence[int], lengths: tuple[int, ...]) -> int:
+class RowTokens(NamedTuple):
+    """What decides of how many n-grams the evaluation rows have."""
+
+    counts: np.ndarray  # int64 [rows], tokens
+    is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so that nearly anything matches
+
+
+def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
+    """Counts the tokens of each evaluation row."""
+    num_rows = sum(len(bounds) - 1 for _, bounds in texts)
+    counts, words = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
+        here = slice(first_row, first_row + len(firsts) - 1)
+        counts[here] += np.diff(firsts)
+        words[here] += np.diff(np.append(0, np.cumsum(hashes != empty_token()))[firsts])
+    return RowTokens(counts, (counts > 0) & (words == 0))
+
+
+def _rows_of(
+    texts: Sequence[Texts], tokenizer: Tokenizer
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields the batches of `token_batches` with the number of the first row."""
+    first_row = 0
+    for utf8, bounds in texts:
+        for batch in token_batches(utf8, bounds, tokenizer):
+            yield first_row + batch.first, batch.hashes, batch.firsts
+        first_row += len(bounds) - 1
+
+
+def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:
     """Returns how many n-grams texts of so many tokens have."""
-    return sum(count - n + 1 for count in num_tokens for n in effective_lengths(lengths, count))
+    values, times = np.unique(np.asarray(num_tokens, np.int64), return_counts=True)
+    return sum(
+        (count - n + 1) * many
+        for count, many in zip(values.tolist(), times.tolist(), strict=True)
+        for n in effective_lengths(lengths, count)
+    )
 
 
 def num_parts_for(num_places: int, memory_bytes: int) -> int:
@@ -90,96 +155,184 @@ def num_parts_for(num_places: int, memory_bytes: int) -> int:
 
 
 def build_index(
-    texts: Sequence[str],
+    texts: Sequence[Texts],
     lengths: tuple[int, ...],
     tokenizer: Tokenizer,
     hash_range: HashRange = HashRange(),  # noqa: B008
+    skip_degenerate: bool = False,
 ) -> Index:
-    """Returns the index of the evaluation rows' texts, of one range of hashes."""
-    hashes, rows, tokens, place_lengths, in_use = [], [], [], [], set()
-    anchored: list[tuple[np.ndarray, int]] = []
-    first, last = np.uint64(hash_range.first), np.uint64(hash_range.last)
-    for row, text in enumerate(texts):
-        token_hashes = tokens_of(text, tokenizer).hashes
-        for n in effective_lengths(lengths, len(token_hashes)):
-            in_use.add(n)
-            found = ngram_hashes(token_hashes, n)
-            kept = np.flatnonzero((first <= found) & (found <= last))
-            if len(kept) == 0:
-                continue
-            hashes.append(found[kept])
-            rows.append(np.full(len(kept), row, np.uint32))
-            tokens.append(kept.astype(np.uint32))
-            place_lengths.append(np.full(len(kept), n, np.uint32))
-            ends = kept + n - 1
-            pairs = token_hashes[ends]
-            if n > 1:
-                pairs = pairs + token_hashes[ends - 1] * BASE
-            anchored.append((pairs, n))
-    used = np.array(sorted(in_use), np.int64)
-    all_hashes = _joined(hashes, np.uint64)
-    order = np.argsort(all_hashes, kind="stable")
-    keys, starts = np.unique(all_hashes[order], return_index=True)
-    slots, bloom = _tables(keys)
-    pair_anchors, single_anchors = _anchors(anchored, used, len(keys))
-    return Index(
-        keys,
-        np.append(starts, len(order)).astype(np.int64),
-        _joined(rows, np.uint32)[order],
-        _joined(tokens, np.uint32)[order],
-        _joined(place_lengths, np.uint32)[order],
-        slots,
-        bloom,
-        pair_anchors,
-        single_anchors,
-        used,
-        np.array([pow(int(BASE), int(n), 1 << 64) for n in used], np.uint64),
+    """Returns the index of one range of hashes of the evaluation rows' n-grams.
+
+    Args:
+      texts: batches of the rows' texts; rows are numbered through.
+      skip_degenerate: leaves out rows whose tokens are all empty.
+    """
+    counts, is_degenerate = count_tokens(texts, tokenizer)
+    if skip_degenerate:
+        counts[is_degenerate] = 0
+    asked = np.array(sorted(set(lengths)), np.int64)
+    used = {n for count in np.unique(counts).tolist() for n in effective_lengths(lengths, count)}
+    in_use = np.array(sorted(used), np.int64)
+    levels = _levels(in_use, int(asked[0]))
+    powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
+    places: list[np.ndarray] = []
+    windows: list[list[np.ndarray]] = [[] for _ in levels]
+    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
+        prefixes = prefix_hashes(hashes)
+        found, starts = _places(
+            prefixes, firsts, first_row, counts, asked, in_use, powers,
+            np.uint64(hash_range.first), np.uint64(hash_range.last),
+        )  # fmt: skip
+        places.append(found)
+        for level, kept in zip(levels, windows, strict=True):
+            here = _windows(
+                prefixes, starts[_is_in(found, level, in_use)], level.width, level.stride,
+                power_of(level.width),
+            )  # fmt: skip
+            kept.append(np.unique(here))
+    joined = np.concatenate([np.empty(0, _PLACE), *places])
+    places.clear()
+    return _index_of(joined, levels, windows, in_use)
+
+
+def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
+    """Groups lengths: those asked for together, those of short rows by powers of two."""
+    levels, start = [], 0
+    for at in range(1, len(in_use) + 1):
+        if at == len(in_use) or _group(in_use[at], shortest) != _group(in_use[start], shortest):
+            n = int(in_use[start])
+            width = max(min(n, _FEWEST_TOKENS), n // 2 + 1)
+            levels.append(Level(start, at, width, n - width + 1, 0, 0))
+            start = at
+    return levels
+
+
+def _group(n: int, shortest: int) -> int:
+    return min(int(n), shortest).bit_length() if n < shortest else -1
+
+
+def _is_in(found: np.ndarray, level: Level, in_use: np.ndarray) -> np.ndarray:
+    return (in_use[level.first_length] <= found["n"]) & (
+        found["n"] <= in_use[level.stop_length - 1]
     )
 
 
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+_PLACE = np.dtype([("hash", "<u8"), ("row", "<u4"), ("token", "<u4"), ("n", "<u4")])
+
+
+@kernel
+def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
+    """Returns the n-grams of some rows whose hashes are in a range, and where each begins."""
+    room = 0
+    for row in range(firsts.size - 1):
+        room += (firsts[row + 1] - firsts[row]) * asked.size
+    found, starts = np.empty(room, _PLACE), np.empty(room, np.int64)
+    num_found = 0
+    for row in range(firsts.size - 1):
+        count = firsts[row + 1] - firsts[row]
+        if count == 0 or counts[first_row + row] == 0:
+            continue
+        last_n = 0
+        for length in asked:
+            n = min(length, count)
+            if n == last_n:
+                continue
+            last_n = n
+            power = powers[np.searchsorted(in_use, n)]
+            for token in range(count - n + 1):
+                value = ngram_hash(prefixes, firsts[row] + token, n, power)
+                if low <= value <= high:
+                    place = found[num_found]
+                    place.hash, place.row, place.token, place.n = value, first_row + row, token, n
+                    starts[num_found] = firsts[row] + token
+                    num_found += 1
+    return found[:num_found].copy(), starts[:num_found]
+
+
+@kernel
+def _windows(prefixes, starts, width, stride, power):
+    """Returns the hashes of the first `stride` windows of n-grams that begin at these tokens."""
+    is_one = np.zeros(prefixes.size, np.bool_)
+    for start in starts:
+        is_one[start : start + stride] = True
+    at = np.flatnonzero(is_one)
+    hashes = np.empty(at.size, np.uint64)
+    for window in range(at.size):
+        hashes[window] = ngram_hash(prefixes, at[window], width, power)
+    return hashes
+
+
+def _index_of(
+    places: np.ndarray, levels: list[Level], windows: list[list[np.ndarray]], in_use: np.ndarray
+) -> Index:
+    order = np.argsort(places["hash"], kind="stable")
+    ordered = places["hash"][order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    keys = ordered[starts]
+    del ordered
+    filters: list[np.ndarray] = [np.empty(0, np.uint64)]
+    placed, start = [], 0
+    for level, hashes in zip(levels, windows, strict=True):
+        filters.append(_filter_of(np.unique(np.concatenate(hashes))))
+        placed.append(level._replace(filter_start=start, filter_stop=start + len(filters[-1])))
+        start += len(filters[-1])
+    return Index(
+        keys,
+        np.append(starts, len(order)).astype(np.int64),
+        places["row"][order],
+        places["token"][order],
+        places["n"][order],
+        _slots_of(keys),
+        _filter_of(keys),
+        np.concatenate(filters),
+        np.array(placed, np.int64).reshape(-1),
+        in_use,
+    )
 
 
 def _power_of_two(at_least: float) -> int:
     return 1 << max(1, math.ceil(math.log2(max(1.0, at_least))))
 
 
-def _tables(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _slots_of(keys: np.ndarray) -> np.ndarray:
     slots = np.full(_power_of_two(len(keys) * 1.6), NO_KEY, np.uint32)
-    bloom = np.zeros(_power_of_two(len(keys) * _BLOOM_BITS_PER_KEY / 64), np.uint64)
-    _fill_tables(keys, slots, bloom)
-    return slots, bloom
+    _fill_slots(keys, slots)
+    return slots
 
 
-@kernel_part
-def bloom_bits(value):
-    """Returns the bits of a hash in its word of the bloom filter."""
+@kernel
+def _fill_slots(keys, slots):
+    mask = np.uint64(slots.size - 1)
+    for key in range(keys.size):
+        slot = keys[key] & mask
+        while slots[slot] != NO_KEY:
+            slot = slot + _1 & mask
+        slots[slot] = np.uint32(key)
+
+
+def _filter_of(hashes: np.ndarray) -> np.ndarray:
+    words = np.zeros(_power_of_two(len(hashes) * _FILTER_BITS / 64), np.uint64)
+    _fill_filter(hashes, words)
+    return words
+
+
+@kernel
+def _fill_filter(hashes, words):
+    for value in hashes:
+        words[value >> _32 & np.uint64(words.size - 1)] |= filter_bits(value)
+
+
+@kernel
+def filter_bits(value):
+    """Returns the bits of a hash in its word of a filter."""
     return _1 << (value & _63) | _1 << (value >> _6 & _63) | _1 << (value >> _12 & _63)
 
 
 @kernel
-def _fill_tables(keys, slots, bloom):
-    slot_mask, bloom_mask = np.uint64(slots.size - 1), np.uint64(bloom.size - 1)
-    for key in range(keys.size):
-        value = keys[key]
-        bloom[value >> _32 & bloom_mask] |= bloom_bits(value)
-        slot = value & slot_mask
-        while slots[slot] != NO_KEY:
-            slot = slot + _1 & slot_mask
-        slots[slot] = np.uint32(key)
-
-
-def _anchors(
-    anchored: list[tuple[np.ndarray, int]], used: np.ndarray, num_keys: int
-) -> tuple[np.ndarray, np.ndarray]:
-    bits = min(max(num_keys.bit_length() + 3, _MIN_ANCHOR_BITS), _MAX_ANCHOR_BITS)
-    pair_anchors, single_anchors = np.zeros(1 << bits, np.uint64), np.zeros(1 << bits, np.uint64)
-    for values, n in anchored:
-        bit = np.uint64(1 << min(int(np.searchsorted(used, n)), _MAX_MASKED_LENGTHS))
-        target = single_anchors if n == 1 else pair_anchors
-        target[np.unique(values >> np.uint64(64 - bits))] |= bit
-    return pair_anchors, single_anchors
+def passes(value, words):
+    """Tells whether a hash may be in a filter."""
+    bits = filter_bits(value)
+    return words[value >> _32 & np.uint64(words.size - 1)] & bits == bits
 
 
 # --- the file -----------------------------------------------------------------------------------

@@ -1,29 +1,30 @@
 """Tokens and n-gram hashes of UTF-8, compiled: what `tokenizers` does, without an object a token.
 
 A tokeniser becomes a table of code points: what each is lower-cased to, or that it separates. A
-token's hash runs over its lower-cased code points, an n-gram's over its tokens' hashes, so that
-one pass over the bytes gives the hashes of all n at once. Final sigma depends on its context: a
-text that has a capital one is lower-cased by Python first.
+token's hash runs over its lower-cased code points, an n-gram's over its tokens' hashes, and is a
+difference of two prefix hashes whatever n is. Many documents are tokenised in one call. Final
+sigma depends on its context: a text that has a capital one is lower-cased by Python first.
 """
 
 import functools
 import re
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.kernels import kernel, kernel_part
+from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.tokenizers import Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
-_DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint64(0x69), np.uint64(0x307)
+_DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint64(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-UNFINISHED = -1  # what a kernel returns for a text that Python has to lower-case
+_1, _2, _3, _4, _27, _30, _31 = (np.uint64(n) for n in (1, 2, 3, 4, 27, 30, 31))
+_TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def table_of(tokenizer: Tokenizer) -> np.ndarray:
     return table
 
 
-@kernel_part
+@kernel
 def mix(value):
     """Spreads the bits of a hash over all of it (the finaliser of splitmix64)."""
     value ^= value >> _30
@@ -52,60 +53,84 @@ def mix(value):
     return value ^ (value >> _31)
 
 
-@kernel_part
-def next_code_point(utf8, at):
-    """Returns the code point that begins at a byte, and where the next one begins."""
+@kernel
+def _next_code_point(utf8, at):
+    """Returns the code point of two to four bytes that begins at one, and where the next begins.
+
+    Indices are unsigned here and below: numba looks whether a signed one is negative.
+    """
     first = utf8[at]
-    if first < 0x80:
-        return np.uint32(first), at + 1
-    second = np.uint32(utf8[at + 1] & 0x3F)
+    second = np.uint32(utf8[at + _1] & 0x3F)
     if first < 0xE0:
-        return np.uint32(first & 0x1F) << np.uint32(6) | second, at + 2
-    third = np.uint32(utf8[at + 2] & 0x3F)
+        return np.uint32(first & 0x1F) << np.uint32(6) | second, at + _2
+    third = np.uint32(utf8[at + _2] & 0x3F)
     if first < 0xF0:
         code = np.uint32(first & 0x0F) << np.uint32(12) | second << np.uint32(6) | third
-        return code, at + 3
-    fourth = np.uint32(utf8[at + 3] & 0x3F)
+        return code, at + _3
+    fourth = np.uint32(utf8[at + _3] & 0x3F)
     code = np.uint32(first & 0x07) << np.uint32(18) | second << np.uint32(12)
-    return code | third << np.uint32(6) | fourth, at + 4
-
-
-@kernel_part
-def add_to_hash(value, lowered, lowercase):
-    """Returns a token's hash with one more code point."""
-    if lowercase and lowered == _DOTTED_I:
-        value = (value ^ _I) * _FNV_PRIME
-        return (value ^ _COMBINING_DOT) * _FNV_PRIME
-    return (value ^ np.uint64(lowered)) * _FNV_PRIME
+    return code | third << np.uint32(6) | fourth, at + _4
 
 
 @kernel
-def _tokens(utf8, table, lowercase, keep_empty, starts, ends, hashes):
-    """Fills the tokens' ranges, in code points, and hashes; returns their number or UNFINISHED."""
-    at = place = start = count = 0
-    value = _FNV_START
-    in_separator = False
-    while at < utf8.size:
-        code, at = next_code_point(utf8, at)
-        lowered = table[code]
-        if lowered == _NEEDS_PYTHON:
-            return UNFINISHED
-        if lowered != _SEPARATOR:
+def _tokenize(
+    utf8, bounds, first, table, lowercase, keep_empty, hashes, firsts, unfinished, with_places,
+    starts, ends,
+):  # fmt: skip
+    """Fills the hashes of all tokens of the documents from `first` on, as long as there is room.
+
+    Document d is utf8[bounds[d]:bounds[d + 1]], and its tokens are those from firsts[d - first]
+    to firsts[d - first + 1]. One that Python has to lower-case has none, and is marked. With
+    places, `starts` and `ends` are filled, too, in code points. Returns the document to go on with.
+    """
+    count = 0
+    for document in range(first, bounds.size - 1):
+        at, end = np.uint64(bounds[document]), np.uint64(bounds[document + 1])
+        firsts[document - first] = count
+        if count + np.int64(end - at) // 2 + 2 > hashes.size:
+            return document
+        place = start = 0
+        value = _FNV_START
+        in_separator = False
+        while at < end:
+            byte = utf8[at]
+            if byte < 0x80:
+                lowered = table[byte]
+                at += _1
+            else:
+                code, at = _next_code_point(utf8, at)
+                lowered = table[code]
+                if lowered == _DOTTED_I and lowercase:
+                    if in_separator:
+                        in_separator, start, value = False, place, _FNV_START
+                    value = (value ^ _I) * _FNV_PRIME
+                    lowered = _COMBINING_DOT
+            if lowered < _NEEDS_PYTHON:
+                if in_separator:
+                    in_separator, start, value = False, place, _FNV_START
+                value = (value ^ np.uint64(lowered)) * _FNV_PRIME
+            elif lowered == _NEEDS_PYTHON:
+                unfinished[document] = True
+                count = firsts[document - first]
+                break
+            elif not in_separator:
+                if keep_empty or place > start:
+                    if with_places:
+                        starts[count], ends[count] = start, place
+                    hashes[count] = mix(value)
+                    count += 1
+                in_separator = True
+            place += 1
+        else:
             if in_separator:
-                in_separator, start, value = False, place, _FNV_START
-            value = add_to_hash(value, lowered, lowercase)
-        elif not in_separator:
+                start, value = place, _FNV_START
             if keep_empty or place > start:
-                starts[count], ends[count], hashes[count] = start, place, mix(value)
+                if with_places:
+                    starts[count], ends[count] = start, place
+                hashes[count] = mix(value)
                 count += 1
-            in_separator = True
-        place += 1
-    if in_separator:
-        start, value = place, _FNV_START
-    if keep_empty or place > start:
-        starts[count], ends[count], hashes[count] = start, place, mix(value)
-        count += 1
-    return count
+    firsts[bounds.size - 1 - first] = count
+    return bounds.size - 1
 
 
 class Tokens(NamedTuple):
@@ -129,11 +154,11 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     """Returns what `tokenizer.tokenize` returns, as arrays, hashes in place of texts."""
     if tokenizer.function is not None:
         return _tokens_of_function(text, tokenizer)
-    found = _tokens_of_utf8(encode(text), len(text), tokenizer)
+    found = _tokens_of_utf8(encode(text), tokenizer)
     if found is not None:
         return found
     lowered = text.lower()
-    found = _tokens_of_utf8(encode(lowered), len(lowered), tokenizer)
+    found = _tokens_of_utf8(encode(lowered), tokenizer)
     assert found is not None  # no capital sigma is left
     if len(lowered) == len(text):
         return found
@@ -141,16 +166,67 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     return Tokens(origin[found.starts], origin[found.ends], found.hashes)
 
 
-def _tokens_of_utf8(utf8: np.ndarray, num_chars: int, tokenizer: Tokenizer) -> Tokens | None:
-    most = num_chars // 2 + 2
-    starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
-    hashes = np.empty(most, np.uint64)
-    count = _tokens(
-        utf8, table_of(tokenizer), tokenizer.lowercase, tokenizer.keep_empty, starts, ends, hashes
-    )
-    if count == UNFINISHED:
-        return None
-    return Tokens(starts[:count], ends[:count], hashes[:count])
+def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
+    room = len(utf8) // 2 + 2
+    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+    hashes, firsts = np.empty(room, np.uint64), np.zeros(2, np.int64)
+    unfinished = np.zeros(1, np.bool_)
+    _tokenize(
+        utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), tokenizer.lowercase,
+        tokenizer.keep_empty, hashes, firsts, unfinished, True, starts, ends,
+    )  # fmt: skip
+    count = firsts[1]
+    return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
+
+
+class TokenBatch(NamedTuple):
+    """The tokens of d consecutive documents; one that another batch has has none here."""
+
+    first: int  # the first document's number
+    hashes: np.ndarray  # uint64 [k]
+    firsts: np.ndarray  # int64 [d + 1], each document's first token, and k
+
+
+def token_batches(
+    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer
+) -> Iterator[TokenBatch]:
+    """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
+
+    A batch is good until the next one is asked for.
+
+    Args:
+      utf8: uint8, lone surrogates as their three bytes.
+      bounds: int64 [documents + 1], ascending.
+    """
+    documents = len(bounds) - 1
+    by_python = np.zeros(documents, np.bool_)
+    if tokenizer.function is not None:
+        by_python[:] = True
+    else:
+        yield from _compiled_batches(utf8, bounds, tokenizer, by_python)
+    for document in np.flatnonzero(by_python).tolist():
+        data = utf8[bounds[document] : bounds[document + 1]].tobytes()
+        hashes = tokens_of(data.decode("utf-8", "surrogatepass"), tokenizer).hashes
+        yield TokenBatch(document, hashes, np.array([0, len(hashes)]))
+
+
+def _compiled_batches(
+    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, unfinished: np.ndarray
+) -> Iterator[TokenBatch]:
+    room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
+    hashes, firsts = np.empty(room, np.uint64), np.empty(documents + 1, np.int64)
+    no_places = np.empty(0, np.int64)
+    first = 0
+    while first < documents:
+        stop = _tokenize(
+            utf8, bounds, first, table_of(tokenizer), tokenizer.lowercase, tokenizer.keep_empty,
+            hashes, firsts, unfinished, False, no_places, no_places,
+        )  # fmt: skip
+        if stop == first:  # a document longer than any before
+            hashes = np.empty((bounds[first + 1] - bounds[first]) // 2 + 2, np.uint64)
+            continue
+        yield TokenBatch(first, hashes[: firsts[stop - first]], firsts[: stop - first + 1])
+        first = stop
 
 
 def _tokens_of_function(text: str, tokenizer: Tokenizer) -> Tokens:
@@ -170,29 +246,38 @@ def _code_points(text: str) -> np.ndarray:
 def _hash_of_code_points(codes):
     value = _FNV_START
     for code in codes:
-        value = add_to_hash(value, code, False)
+        value = (value ^ np.uint64(code)) * _FNV_PRIME
     return mix(value)
 
 
-@kernel_part
+@kernel
 def salt_of(n):
     """Returns what tells the hashes of one n from those of another."""
     return np.uint64(n) * _MIX_1
 
 
 @kernel
-def ngram_hashes(hashes, n):
-    """Returns the hash of each n-gram, uint64 [k - n + 1], from the hashes of k tokens."""
-    count = hashes.size - n + 1
-    found = np.empty(max(0, count), np.uint64)
-    highest = np.uint64(1)
-    for _ in range(n):
-        highest *= BASE
-    rolling = np.uint64(0)
+def prefix_hashes(hashes):
+    """Returns the hash of the first i of k tokens for every i, uint64 [k + 1]."""
+    prefixes = np.empty(hashes.size + 1, np.uint64)
+    value = prefixes[0] = np.uint64(0)
     for at in range(hashes.size):
-        rolling = rolling * BASE + hashes[at]
-        if at >= n:
-            rolling -= hashes[at - n] * highest
-        if at >= n - 1:
-            found[at - n + 1] = mix(rolling + salt_of(n))
-    return found
+        value = value * BASE + hashes[at]
+        prefixes[at + 1] = value
+    return prefixes
+
+
+@kernel
+def ngram_hash(prefixes, at, n, power):
+    """Returns the hash of the n-gram that begins at a token; `power` is BASE to the n-th."""
+    return mix(prefixes[at + n] - prefixes[at] * power + salt_of(n))
+
+
+def empty_token() -> np.uint64:
+    """Returns the hash of a token without characters."""
+    return mix(_FNV_START)
+
+
+def power_of(n: int) -> np.uint64:
+    """Returns BASE to the power of n."""
+    return np.uint64(pow(int(BASE), n, 1 << 64))
