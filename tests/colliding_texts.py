@@ -1,11 +1,17 @@
-"""Two texts without a common word order whose n-grams of 2,048 tokens have the same hash."""
+"""Two texts of as many words that are unlike, and whose n-grams have the same hash all the same."""
+
+LENGTH = 4097
 
 
 def colliding_texts() -> tuple[str, str]:
-    """Returns two texts of 2,048 words, a Thue-Morse sequence and its complement.
+    """Returns two texts of LENGTH words: a common beginning, then a sequence and its complement.
 
-    Polynomial hashes modulo a power of two are the same for both whatever base and words are: the
-    difference is a product of BASE^(2^i) - 1, and together these have more than 64 factors of two.
+    The sequence is that of Thue and Morse. Polynomial hashes modulo a power of two are then the
+    same, whatever base and words are: their difference is a product of BASE^(2^i) - 1, and these
+    have more than 64 factors of two. The beginning is as long as the window that is looked for
+    first, which must be the same, too.
     """
     bits = [number.bit_count() & 1 for number in range(2048)]
-    return " ".join("ab"[bit] for bit in bits), " ".join("ba"[bit] for bit in bits)
+    beginning = "c " * (LENGTH - len(bits))
+    one, other = (" ".join(words[bit] for bit in bits) for words in ("ab", "ba"))
+    return beginning + one, beginning + other

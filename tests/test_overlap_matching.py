@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from colliding_texts import colliding_texts
+from colliding_texts import LENGTH, colliding_texts
 
 from beam_pipeline.overlap import matching, scan, token_kernels
 from beam_pipeline.overlap.index import build_index
@@ -81,10 +81,10 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
 
 def test_ngrams_with_one_hash_are_told_apart() -> None:
     one, other = colliding_texts()
-    assert matches([one], [other], (2048,), DEFAULT) == []
+    assert matches([one], [other], (LENGTH,), DEFAULT) == []
     texts, training = [one, other], [one, other, f"{other} {one}"]
-    found = matches(texts, training, (2048,), DEFAULT)
-    assert found == by_brute_force(texts, training, (2048,), DEFAULT)
+    found = matches(texts, training, (LENGTH,), DEFAULT)
+    assert found == by_brute_force(texts, training, (LENGTH,), DEFAULT)
     assert len(found) >= 4
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colliding_texts import colliding_texts
+from colliding_texts import LENGTH, colliding_texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -231,6 +231,6 @@ def test_a_damaged_index_is_refused_in_one_line(file: Path, damage) -> None:
 
 def test_two_ngrams_with_one_hash_are_one_key() -> None:
     one, other = colliding_texts()
-    index = build_index([batch_of([one])], (2048,), DEFAULT)
-    assert scanned(index, [other], DEFAULT) == {(0, 0, 2048, 0, 0)}
-    assert expected([one], [other], (2048,), DEFAULT) == set()
+    index = build_index([batch_of([one])], (LENGTH,), DEFAULT)
+    assert scanned(index, [other], DEFAULT) == {(0, 0, LENGTH, 0, 0)}
+    assert expected([one], [other], (LENGTH,), DEFAULT) == set()
