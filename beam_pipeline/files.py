@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from apache_beam.io.filesystem import CompressionTypes, FileSystem
 from apache_beam.io.filesystems import FileSystems
@@ -46,19 +46,35 @@ def is_gcs(path: str) -> bool:
     return path.startswith(SCHEME)
 
 
+class FileVersion(NamedTuple):
+    """A file as it was found; written again, it has another version."""
+
+    path: str
+    num_bytes: int
+    version: int  # the generation on `gs://`, else when it was written, in nanoseconds
+
+
 def match(pattern: str) -> list[tuple[str, int]]:
     """Returns path and bytes of each file that a path or glob matches.
 
     Raises:
       ProbelineError, BeamIOError: the storage cannot be asked.
     """
+    return [(path, num_bytes) for path, num_bytes, _ in match_versions(pattern)]
+
+
+def match_versions(pattern: str) -> list[FileVersion]:
+    """Returns each file that a path or glob matches; raises as `match`."""
     if not is_gcs(pattern):
         found = FileSystems.match([pattern])[0].metadata_list
-        return [(file.path, file.size_in_bytes) for file in found]
+        return [
+            FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
+            for file in found
+        ]
     plain = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    below = gcs.objects_below(plain)
-    return [(path, num_bytes) for path, num_bytes in below.items() if matches(path)]
+    below = gcs.versions_below(plain)
+    return [FileVersion(path, *version) for path, version in below.items() if matches(path)]
 
 
 def exists(path: str) -> bool:

@@ -143,12 +143,19 @@ def objects_below(prefix: str) -> dict[str, int]:
     Raises:
       ProbelineError: they cannot be listed.
     """
+    return {path: num_bytes for path, (num_bytes, _) in versions_below(prefix).items()}
+
+
+def versions_below(prefix: str) -> dict[str, tuple[int, int]]:
+    """Returns size and generation of what `objects_below` finds."""
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
-    fields = "items(name,size),nextPageToken"
+    fields = "items(name,size,generation),nextPageToken"
     with explained(prefix, access):
         blobs = access.client.list_blobs(bucket, prefix=name, fields=fields, retry=patient_retry())
-        return {f"{SCHEME}{bucket}/{blob.name}": blob.size for blob in blobs}
+        return {
+            f"{SCHEME}{bucket}/{blob.name}": (blob.size, blob.generation or 0) for blob in blobs
+        }
 
 
 def exists(path: str) -> bool:

@@ -31,6 +31,10 @@ COUNTERS = {
     "shards_written": "shards",
     "train_probes": "probes of the finished dataset's train split",
     "test_probes": "probes of its test split",
+    "overlap_documents": "training documents with a text that the overlap job has scanned",
+    "overlap_text_bytes": "bytes of text that it has scanned, once for each pass of the index",
+    "overlap_matches": "n-grams that a training document shares with an evaluation row",
+    "overlap_details": "records of overlap_details",
 }
 DISTRIBUTIONS = {
     "measurements_per_probe": "measurements of a probe",

@@ -96,6 +96,11 @@ def test_small_memories_change_nothing(monkeypatch) -> None:
     assert found == by_brute_force(texts, training, (1, 2), DEFAULT)
 
 
+def test_documents_without_a_match_and_no_documents() -> None:
+    assert matches(["a b"], ["c d", "e"], (2,), DEFAULT) == []
+    assert matches(["a b"], [], (2,), DEFAULT) == []
+
+
 def test_places_may_overlap_on_both_sides() -> None:
     (match,) = matches(["a a, a"], ["A a A"], (2,), DEFAULT)
     assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])

@@ -19,7 +19,7 @@ import pyarrow as pa
 from isal import igzip, igzip_lib
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
-from beam_pipeline.files import is_folder, is_local, match, open_file
+from beam_pipeline.files import FileVersion, is_folder, is_local, match_versions, open_file
 from beam_pipeline.overlap import document_json, document_parquet, json_records
 from beam_pipeline.overlap.document_batch import DocumentBatch
 from beam_pipeline.overlap.document_json import BadRecordError, Fields
@@ -31,6 +31,13 @@ _FOOTERS_AT_A_TIME = 16
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _HIDDEN = ("_", ".")
+_DAMAGE: tuple[type[Exception], ...] = (
+    OSError,
+    EOFError,
+    pa.ArrowException,
+    cast(type[Exception], igzip_lib.IsalError),  # which its stub takes for an instance
+    json_records.ArrayError,
+)
 _WILDCARDS = "*?["
 
 
@@ -41,6 +48,7 @@ class DocumentFile(NamedTuple):
     num_bytes: int
     format: Format
     compressed: bool
+    version: int = 0  # another one if it is written again: `files.FileVersion`
 
 
 class DocumentUnit(NamedTuple):
@@ -53,11 +61,12 @@ class DocumentUnit(NamedTuple):
     end: int
     row_groups: tuple[int, ...]
     first_row: int | None  # None: nobody has counted the rows before it
+    version: int = 0
 
     @property
     def name(self) -> str:
         """A name that the same part of the same file always has: 32 hex digits."""
-        part = f"{self.path}\n{self.num_bytes}\n{self.start}\n{self.end}\n{self.row_groups}"
+        part = "\n".join(map(str, self._replace(first_row=None)))
         digest = hashlib.blake2b(part.encode("utf-8", "surrogateescape"), digest_size=16)
         return digest.hexdigest()
 
@@ -93,28 +102,30 @@ def _matches(pattern: str, option: str) -> list[DocumentFile]:
     try:
         if not is_glob and is_folder(pattern):
             pattern, is_glob = pattern.rstrip("/") + "/**", True
-        paths = dict(_matching(pattern))
+        found = {file.path: file for file in _matching(pattern)}
     except (ValueError, OSError) as error:
         raise UsageError(str(explained("look for", f"{option}={pattern}", error))) from error
     base = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0] if is_glob else None
     files = []
-    for path, num_bytes in paths.items():
+    for path, num_bytes, version in found.values():
         name = DOCUMENT_NAME.search(path)
         if name and (base is None or not _is_hidden(path[len(base) :])):
             suffix = name[0].removeprefix(".")
             kind, _, compression = suffix.partition(".")
-            files.append(DocumentFile(path, num_bytes, cast(Format, kind), bool(compression)))
+            files.append(
+                DocumentFile(path, num_bytes, cast(Format, kind), bool(compression), version)
+            )
     return files
 
 
-def _matching(pattern: str) -> Iterator[tuple[str, int]]:
-    """Yields what `match` finds, for patterns too that it does not take as a shell does."""
+def _matching(pattern: str) -> Iterator[FileVersion]:
+    """Yields what `match_versions` finds, for patterns too that it does not take as shells do."""
     # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
     added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
     pattern = added + pattern
     for glob in {pattern, pattern.replace("/**/", "/")}:
-        for path, num_bytes in match(glob):
-            yield path.removeprefix(added), num_bytes
+        for file in match_versions(glob):
+            yield file._replace(path=file.path.removeprefix(added))
 
 
 def _is_hidden(path: str) -> bool:
@@ -136,11 +147,11 @@ def plan_units(
 
 def units_of(file: DocumentFile, text_field: str, unit_bytes: int) -> list[DocumentUnit]:
     """Cuts one file as `plan_units` does."""
-    path, num_bytes, kind, compressed = file
+    path, num_bytes, kind, compressed, version = file
     if kind == "parquet":
         return list(_runs_of_row_groups(file, text_field, unit_bytes))
     if kind == "json" or compressed or num_bytes <= unit_bytes:
-        return [DocumentUnit(path, num_bytes, kind, 0, num_bytes, (), 0)]
+        return [DocumentUnit(path, num_bytes, kind, 0, num_bytes, (), 0, version)]
     return [
         DocumentUnit(
             path,
@@ -150,6 +161,7 @@ def units_of(file: DocumentFile, text_field: str, unit_bytes: int) -> list[Docum
             min(start + unit_bytes, num_bytes),
             (),
             None if start else 0,
+            version,
         )
         for start in range(0, num_bytes, unit_bytes)
     ]
@@ -176,7 +188,14 @@ def _runs_of_row_groups(
 
 def _parquet_unit(file: DocumentFile, groups: Iterable[int], first_row: int) -> DocumentUnit:
     return DocumentUnit(
-        file.path, file.num_bytes, "parquet", 0, file.num_bytes, tuple(groups), first_row
+        file.path,
+        file.num_bytes,
+        "parquet",
+        0,
+        file.num_bytes,
+        tuple(groups),
+        first_row,
+        file.version,
     )
 
 
@@ -274,13 +293,7 @@ def _explained_damage(path: str, row: int) -> Iterator[None]:
     """Raises what a damaged file raises inside as one line that names it."""
     try:
         yield
-    except (
-        OSError,
-        EOFError,
-        pa.ArrowException,
-        igzip_lib.IsalError,
-        json_records.ArrayError,
-    ) as error:
+    except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
             raise explained("read", path, error) from error
         reason = one_line(error)

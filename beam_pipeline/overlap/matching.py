@@ -5,8 +5,9 @@ Only documents with candidates come here, so this is plain Python over what the 
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from beam_pipeline.overlap.tokenizers import Tokenizer
 Places = list[tuple[int, int]]  # [start, end) in code points of the original text, ascending
 _KEYS_IN_MEMORY = 100_000
 _TEXTS_IN_MEMORY = 1_000
+
+
+class TextsByNumber(Protocol):
+    """Evaluation rows, of which `texts[number]` is the text of one."""
+
+    def __getitem__(self, number: int, /) -> str: ...
 
 
 class Match(NamedTuple):
@@ -66,7 +73,7 @@ class Matcher:
       texts: the evaluation rows' texts, by the numbers that the index has for them.
     """
 
-    def __init__(self, index: Index, texts: Sequence[str], tokenizer: Tokenizer):
+    def __init__(self, index: Index, texts: TextsByNumber, tokenizer: Tokenizer):
         self._index = index
         self._texts = texts
         self._tokenizer = tokenizer
@@ -81,7 +88,7 @@ class Matcher:
         """
         candidates = self._scanner.scan(utf8, bounds)
         starts = np.flatnonzero(np.diff(candidates.documents, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(candidates.documents)], strict=True):
+        for start, stop in pairwise([*starts.tolist(), len(candidates.documents)]):
             document = int(candidates.documents[start])
             data = utf8[bounds[document] : bounds[document + 1]]
             text = data.tobytes().decode("utf-8", "surrogatepass")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.files import is_local
 
 _DIGEST_BYTES = 8
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -81,7 +80,7 @@ def dataset_name(path: str) -> str:
     Raises:
       UsageError: the path has no folder with a name.
     """
-    folder = _folder_of(os.path.abspath(path) if is_local(path) else path)
+    folder = _folder_of(path if "://" in path else os.path.abspath(path))
     name = folder.rstrip("/").rpartition("/")[2]
     if not name:
         raise UsageError(

@@ -1,0 +1,32 @@
+"""Finds every n-gram that evaluation sets share with training documents.
+
+On a laptop:
+  python -m beam_pipeline.overlap --input_path corpus --decontaminate_source eval/mmlu \\
+    --decontaminate_source gsm8k=eval/test.jsonl --output_path overlap --ngram_length 10,15
+
+On Dataflow:
+  python -m beam_pipeline.overlap --input_path gs://bucket/corpus \\
+    --decontaminate_source gs://bucket/eval/mmlu --output_path gs://bucket/overlap \\
+    --runner=DataflowRunner --project=P --region=R --temp_location=gs://bucket/temp \\
+    --setup_file=./setup.py
+
+Exit code 0: the results are there. 1: the run failed. 2: the command cannot be run as given. 130:
+somebody ended it, or ended the waiting for a job on Dataflow.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from beam_pipeline import launching
+from beam_pipeline.overlap.launch import parse, run
+from beam_pipeline.overlap.summary import print_summary
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
+    return launching.run_program(argv, parse, run, print_summary, "result")
+
+
+if __name__ == "__main__":
+    launching.tidy_up_on_sigterm()
+    sys.exit(main())

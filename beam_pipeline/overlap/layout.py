@@ -1,0 +1,29 @@
+"""The files of an overlap run by their names, relative to its output folder.
+
+What lies below WORK_FOLDER is what a run may go on from that begins where another one died. All
+the rest is written at the end, so that a run which begins anew removes it.
+"""
+
+SUCCESS_NAME = ".SUCCESS"
+STATS = "stats/overlap_stats.jsonl"
+DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
+SUMMARY = "progress/progress_summary.json"
+DEAD_LETTER_FOLDER = "dead_letter"
+CLEAN_FOLDER = "clean"
+WORK_FOLDER = "tmp/work"
+
+# By folder, the names of our files in it. Evaluation sets have any name.
+PATTERNS = {
+    "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
+    r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_matches\.parquet",
+    CLEAN_FOLDER: r".+\.jsonl",
+    DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
+    "progress": r"progress-\d+(-\d+)?(-pass-\d+)?\.jsonl|progress_summary\.json",
+    "tmp": r"overlap_instances-\d+-of-\d+\.jsonl\.gz",
+}
+
+
+def clean_list_names(datasets: list[str], lengths: tuple[int, ...]) -> list[str]:
+    """Returns the names of the lists of untouched instances: of a set, and of each n of several."""
+    by_length = [f"-n{n}" for n in lengths] if len(lengths) > 1 else []
+    return [f"{dataset}{which}.jsonl" for dataset in datasets for which in ("", *by_length)]

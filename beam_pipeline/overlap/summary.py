@@ -1,0 +1,83 @@
+"""What came out of an overlap run, for the person who waits for it.
+
+Read from the files of the finished output, so that it says what is there and not what a worker
+reported.
+"""
+
+import json
+import shlex
+import sys
+from typing import Any
+
+from apache_beam.io.filesystems import FileSystems
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from beam_pipeline.files import open_file
+from beam_pipeline.overlap.config import DeconConfig
+from beam_pipeline.overlap.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS, SUMMARY
+
+
+def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
+    """Prints the overlap of each evaluation set, what was left out and what to try next."""
+    console = Console(file=sys.stdout, highlight=False)
+    with open_file(FileSystems.join(output, STATS)) as file:
+        stats = [json.loads(line) for line in file]  # orjson refuses ids with lone surrogates
+    with open_file(FileSystems.join(output, SUMMARY)) as file:
+        summary = json.loads(file.read())
+    console.print(_table(output, stats))
+    for line in _lines(config, output, summary, seconds):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _table(output: str, stats: list[dict[str, Any]]) -> Table:
+    # Text, since square brackets in a plain string are markup.
+    table = Table("evaluation set", "n", "instances", "hit", "share", title=Text(output))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for line in stats:
+        instances, hit = line["num_instances"], len(line["instance_ids"])
+        share = f"{hit / instances:.2%}" if instances else "-"
+        numbers = (str(line["n"]), f"{instances:,}", f"{hit:,}", share)
+        table.add_row(Text(line["eval_dataset"]), *numbers)
+    return table
+
+
+def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: float) -> list[str]:
+    """Returns what stands below the table, a line each."""
+    counts = summary["counts"]
+    lines = [
+        f"{counts['train_texts']:,} texts of {summary['num_train_files']:,} training files and "
+        f"{counts['eval_rows']:,} rows of {summary['num_eval_files']:,} evaluation files in "
+        f"{seconds:.1f} s: {counts['matches']:,} matches"
+    ]
+    without = counts["train_without_text"], counts["eval_without_text"]
+    if any(without):
+        lines.append(
+            f"Without a text: {without[0]:,} training and {without[1]:,} evaluation records; the "
+            f"field is --text_field={config.text_field}"
+        )
+    if letters := counts["dead_letters"]:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in letters.items())
+        folder = FileSystems.join(output, DEAD_LETTER_FOLDER)
+        lines.append(f"{sum(letters.values()):,} dead letters in {folder}: {reasons}")
+    if counts["degenerate_eval_rows"] and config.degenerate == "emit":
+        lines.append(
+            f"Warning: {counts['degenerate_eval_rows']:,} evaluation rows hold empty tokens alone "
+            "and match nearly any text; --degenerate=skip leaves them out"
+        )
+    if counts["details_left_out"]:
+        caps = [
+            f"--{name}={getattr(config, name)}"
+            for name in ("max_details_per_pair", "max_details")
+            if getattr(config, name) >= 0
+        ]
+        lines.append(
+            f"overlap_details has {counts['details']:,} records; {counts['details_left_out']:,} "
+            f"are left out by {' and '.join(caps)}, see "
+            f"{FileSystems.join(output, DETAILS_LEFT_OUT)}; all would be "
+            f"{counts['detail_bytes'] / 1e6:,.1f} MB before compression"
+        )
+    lines.append(f"Next: python -m beam_pipeline.overlap.report {shlex.quote(output)}")
+    return lines
