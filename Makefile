@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-slow engines quality format bench clean
+.PHONY: setup demo test test-slow engines chromium quality format bench clean
 
 setup: $(VENV)/.ready
 
@@ -23,8 +23,12 @@ test-slow: setup
 	$(BIN)/python -m pytest -m slow tests
 
 # Builds the engines that are missing (Go, Java, Maven) and runs every test that needs one.
-engines: setup
-	CI=true $(BIN)/python -m pytest -m "flink or gcs or prism" tests
+engines: setup chromium
+	CI=true $(BIN)/python -m pytest -m "browser or flink or gcs or prism" tests
+
+# Installs the browser that pages are tested in, if there is none; needs apt and root, or sudo.
+chromium:
+	@scripts/install_chromium.sh
 
 quality: setup
 	$(BIN)/ruff format --check .

@@ -17,7 +17,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.12,<3.14",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
-    package_data={"training": ["configs/*.yml"]},
+    package_data={"training": ["configs/*.yml"], "beam_pipeline.overlap": ["report_page.*"]},
     # Each with its reason; the upper bound is the next version that may break it.
     install_requires=[
         "apache-beam>=2.77,<3",  # the pipeline
@@ -38,7 +38,8 @@ setup(
             "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
             "grain>=0.2.18,<0.3",  # the datasets, their workers and checkpoints
         ],
-        "plots": ["matplotlib>=3.9,<4"],  # pictures of training data and of evaluations
+        "plots": ["matplotlib>=3.9,<4"],  # pictures of training data, evaluations and overlap
+        "report": ["jinja2>=3.1,<4"],  # the page of the overlap job
         # python -m training.train on a CPU. MaxText names no dependency of its own outside its
         # extras for accelerators; the lines below it are what its imports want.
         "maxtext": [
@@ -76,6 +77,9 @@ setup(
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/
             "hypothesis>=6.100,<7",
+            # Pages in the Chromium of the system. It brings its driver, speaks over a pipe, and
+            # tells of every request; Selenium needs a driver of the browser's own version.
+            "playwright>=1.50,<2",
             "polars>=1.30,<3",  # a peer in benchmarks/
             "psutil>=6,<8",  # CPU and memory in benchmarks/ and in tests of memory
             "pyright==1.1.414",  # another version may find more

@@ -1,8 +1,14 @@
-"""Command lines: flags with dashes or underscores, errors of one line."""
+"""Command lines: flags from a dataclass, with dashes or underscores, errors of one line.
+
+A job's options are a dataclass whose fields are made by `flag`: name, default, help and whatever
+argparse wants to know of each stand in one place. No Beam here.
+"""
 
 import argparse
-from collections.abc import Sequence
-from typing import NoReturn
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, Field, field
+from typing import Any, NoReturn
 
 from beam_pipeline.errors import UsageError
 
@@ -24,3 +30,30 @@ def normalise_flags(argv: Sequence[str]) -> list[str]:
             name = "--" + name[2:].replace("-", "_")
         normalised.append(name + equals + value)
     return normalised
+
+
+def flag(help_text: str, default: Any = MISSING, **argument: Any) -> Any:
+    """Returns a field that is a flag; what follows the default goes to argparse."""
+    return field(default=default, metadata={"help": help_text, **argument})
+
+
+def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Field]) -> None:
+    """Adds fields that `flag` made; one that may be given again and is not given is None."""
+    for item in flags:
+        argument = dict(item.metadata)
+        help_text = argument.pop("help").replace("%", "%%")
+        if item.default is MISSING:
+            argument["required"] = True
+        elif argument.get("action") == "append":
+            help_text += f" Default: {item.default}."
+        else:
+            argument["default"] = item.default
+            if "action" not in argument and item.default != "":
+                help_text += f" Default: {item.default}."
+        parser.add_argument(f"--{item.name}", help=help_text, **argument)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raises UsageError unless the value of a flag is within its limits, both included."""
+    if not low <= value <= high or math.isnan(value):
+        raise UsageError(f"--{name}={value} is outside of {low} to {high}")

@@ -2,7 +2,7 @@
 
 The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, further
 flags of Beam among them, and starts the job that the program has written to --template_location.
-So several inputs come in one value, and switches come as true or false. Unless told otherwise the
+So several paths come in one value, and switches come as true or false. Unless told otherwise the
 job is for Dataflow, and its workers run the image that this runs in.
 """
 
@@ -12,13 +12,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from beam_pipeline.beam_options import beam_parser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.options import beam_parser
 
 # The image's own name, which it cannot know by itself: the Dockerfile sets it.
 IMAGE_VARIABLE = "PROBELINE_IMAGE"
-# A comma is part of a name unless another path follows it.
-_NEXT_PATH = re.compile(r",\s*(?=[a-z][a-z0-9]*://)")
+# A comma is part of a name unless another path follows it, or NAME=PATH.
+_NEXT_PATH = re.compile(r",\s*(?=(?:[^,/=]+=)?[a-z][a-z0-9]*://)")
 
 
 def launch(
@@ -60,7 +60,7 @@ def flags_of(parameters: Iterable[str], known: Sequence[argparse.Action]) -> lis
             print(f"warning: {name} is no flag of this job, nor of Beam: ignored", file=sys.stderr)
         elif action.nargs == 0 and has_value:
             flags += _switch(name, value, action, known)
-        elif name == "--input":
+        elif isinstance(action, argparse._AppendAction) and has_value:
             flags += [f"{name}={path}" for path in _NEXT_PATH.split(value)]
         else:
             flags.append(parameter)

@@ -39,7 +39,7 @@ class Marker:
         if found is None or _owner(found.data).get("run") != self.run:
             raise ProbelineError(
                 f"{self.path} no longer names this run: another run has taken the output, and "
-                "this one stops before it changes anything there; choose another --output"
+                "this one stops before it changes anything there; choose another folder"
             )
 
     def release(self) -> None:
@@ -52,8 +52,8 @@ class Marker:
 class Holder:
     """The launcher's side of a marker: takes it, renews it, gives it back or hands it over."""
 
-    def __init__(self, output: str, marker: Marker, job: DataflowJob | None):
-        self._output = output
+    def __init__(self, given: str, marker: Marker, job: DataflowJob | None):
+        self._given = given
         self.marker = marker
         self._job = job
         self._lock = threading.Lock()  # of the generation
@@ -81,12 +81,12 @@ class Holder:
             found = gcs.read_object(path)
             if found is None:
                 continue
-            _refuse_a_live_owner(self._output, path, found)
+            _refuse_a_live_owner(self._given, path, found)
             generation = gcs.write_object(path, self._data(), found.generation)
             if generation is not None:
                 return generation
         raise UsageError(
-            f"--output={self._output} has just been taken by another run: wait for it or choose "
+            f"{self._given} has just been taken by another run: wait for it or choose "
             "another folder"
         )
 
@@ -113,14 +113,20 @@ class Holder:
 
 
 @contextlib.contextmanager
-def held(output: str, path: str, run: str, job: DataflowJob | None) -> Iterator[Holder]:
-    """Holds the marker of `output` while the block runs; whoever made it last gives it back.
+def held(given: str, path: str, run: str, job: DataflowJob | None) -> Iterator[Holder]:
+    """Holds the marker of an output while the block runs; whoever made it last gives it back.
+
+    Args:
+      given: the output as the user gave it, flag and folder, for messages.
+      path: of the marker.
+      run: the name of the run.
+      job: the job on Dataflow that the run is, if so.
 
     Raises:
       UsageError: another run holds it.
       ProbelineError: the bucket cannot be written.
     """
-    holder = Holder(output, Marker(path, run), job)
+    holder = Holder(given, Marker(path, run), job)
     try:
         yield holder
     finally:
@@ -136,7 +142,7 @@ def _owner(data: bytes) -> dict[str, Any]:
     return {}
 
 
-def _refuse_a_live_owner(output: str, path: str, found: gcs.Object) -> None:
+def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
     """Raises UsageError unless the run of a marker is over."""
     owner = _owner(found.data)
     written = found.updated or datetime.now(UTC)
@@ -146,13 +152,13 @@ def _refuse_a_live_owner(output: str, path: str, found: gcs.Object) -> None:
             active_id = dataflow_jobs.active_job_id(job, written + timedelta(seconds=LEASE_S))
         except ProbelineError as error:
             raise UsageError(
-                f"--output={output} was given to Dataflow job {job.name}, and whether it still "
+                f"{given} was given to Dataflow job {job.name}, and whether it still "
                 f"runs cannot be told: {error}; if it is over, remove the marker with `gcloud "
                 f"storage rm {path}`"
             ) from error
         if active_id:
             raise UsageError(
-                f"--output={output} is being written by Dataflow job {job.name}: wait for it, "
+                f"{given} is being written by Dataflow job {job.name}: wait for it, "
                 f"cancel it with `gcloud dataflow jobs cancel {active_id} --project={job.project} "
                 f"--region={job.region}`, or choose another folder"
             )
@@ -162,7 +168,7 @@ def _refuse_a_live_owner(output: str, path: str, found: gcs.Object) -> None:
     if left > 0:
         who = f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}"
         raise UsageError(
-            f"--output={output} is being written by {who}: wait for it or choose another folder; "
+            f"{given} is being written by {who}: wait for it or choose another folder; "
             f"if it is dead, its claim ends in {left:.0f} s, or remove it with `gcloud storage rm "
             f"{path}`"
         )

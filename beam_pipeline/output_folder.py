@@ -1,10 +1,11 @@
 """The output folder before and after a run: taken, cleaned of what a dead run left, given back.
 
-A finished dataset is not touched unless asked to. A run that died leaves shards without
-`_SUCCESS` and a temporary folder; the next run removes both. What keeps it from removing what a
-live run is writing is, locally, a lock file that the operating system frees when its process
-dies, and on `gs://` a marker object, see `gcs_marker`. Other filesystems have neither: there a
-run refuses a folder with temporary files.
+What a job leaves in it, `OutputFiles` says. A finished output is not touched unless asked to. A
+run that died leaves files without the one that says that they are finished, and a temporary
+folder; the next run removes both. What keeps it from removing what a live run is writing is,
+locally, a lock file that the operating system frees when its process dies, and on `gs://` a
+marker object, see `gcs_marker`. Other filesystems have neither: there a run refuses a folder with
+temporary files.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -33,6 +34,41 @@ from beam_pipeline.manifest import (
 
 TEMP_FOLDER = ".probeline-temp"
 _LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
+
+
+@dataclass(frozen=True)
+class OutputFiles:
+    """What a job writes to its output: what a run may remove there.
+
+    Attributes:
+      flag: of the output folder.
+      name: of what the output is, in one word.
+      success: the file that says that the output is finished.
+      patterns: by folder, a regular expression of the names of the job's files in it.
+      folders: folders that are the job's with all that is below them.
+    """
+
+    flag: str
+    name: str
+    success: str
+    patterns: Mapping[str, str]
+    folders: tuple[str, ...] = ()
+
+
+def _shard_or_index(split: str) -> str:
+    return rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
+
+
+DATASET_FILES = OutputFiles(
+    flag="output",
+    name="dataset",
+    success=SUCCESS_NAME,
+    patterns={
+        "": rf"({MANIFEST_NAME}|{SUCCESS_NAME}\.\d+\.tmp|{MANIFEST_NAME}\.\d+\.tmp)",
+        **{split: _shard_or_index(split) for split in SPLITS},
+        DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
+    },
+)
 
 
 @dataclass
@@ -66,39 +102,45 @@ class Run:
 
 
 @contextlib.contextmanager
-def taken(output: str, overwrite: bool, job: DataflowJob | None = None) -> Iterator[Run]:
+def taken(
+    output: str,
+    overwrite: bool,
+    job: DataflowJob | None = None,
+    files: OutputFiles = DATASET_FILES,
+) -> Iterator[Run]:
     """Holds the output folder for one run, of this process or of a Dataflow job.
 
     Raises:
-      UsageError: a finished dataset is there and `overwrite` is not set, or a run is writing it.
+      UsageError: a finished output is there and `overwrite` is not set, or a run is writing it.
       ProbelineError: the folder cannot be written.
     """
     temp = FileSystems.join(output, TEMP_FOLDER)
+    given = f"--{files.flag}={output}"
     name = uuid.uuid4().hex[:12]
     run = Run(FileSystems.join(temp, name), None)
     with contextlib.ExitStack() as stack:
         if is_local(output):
-            stack.enter_context(_locked(temp))
+            stack.enter_context(_locked(temp, given))
         elif is_gcs(output):
             marker_path = FileSystems.join(temp, _MARKER_NAME)
-            run.holder = stack.enter_context(gcs_marker.held(output, marker_path, name, job))
+            run.holder = stack.enter_context(gcs_marker.held(given, marker_path, name, job))
             run.marker = run.holder.marker
         try:
-            _clear(output, temp, overwrite)
+            _clear(output, temp, overwrite, files)
             yield run
         finally:
             if not run.is_handed_over:
                 run.tidy_up()
 
 
-def _clear(output: str, temp: str, overwrite: bool) -> None:
-    """Removes what earlier runs left; UsageError if that is a finished dataset and is to stay."""
-    success = FileSystems.join(output, SUCCESS_NAME)
+def _clear(output: str, temp: str, overwrite: bool, files: OutputFiles) -> None:
+    """Removes what earlier runs left; UsageError if that is finished and is to stay."""
+    success = FileSystems.join(output, files.success)
     is_finished = exists(success)
     if is_finished and not overwrite:
         raise UsageError(
-            f"--output={output} holds a finished dataset: choose another folder, or say "
-            "--overwrite to replace it"
+            f"--{files.flag}={output} holds a finished {files.name}: choose another folder, or "
+            "say --overwrite to replace it"
         )
     if is_local(output):
         _remove_dead_runs(temp)
@@ -108,16 +150,18 @@ def _clear(output: str, temp: str, overwrite: bool) -> None:
         )
         gcs.delete_objects(dead)
     else:
-        _refuse_other_runs(temp)
+        _refuse_other_runs(temp, files)
     if is_finished:
         _delete([success])
-    _delete(_leftovers(output))
+    _delete(_leftovers(output, files))
+    for folder in files.folders:
+        remove_folder(FileSystems.join(output, folder))
 
 
 @contextlib.contextmanager
-def _locked(temp: str) -> Iterator[None]:
+def _locked(temp: str, given: str) -> Iterator[None]:
     with explained_os_errors("write", temp):
-        lock = _open_lock(temp)
+        lock = _open_lock(temp, given)
     with lock:
         try:
             yield
@@ -128,8 +172,8 @@ def _locked(temp: str) -> Iterator[None]:
                 os.rmdir(temp)
 
 
-def _open_lock(temp: str) -> TextIO:
-    """Returns the lock file, locked; UsageError if a live process holds it."""
+def _open_lock(temp: str, given: str) -> TextIO:
+    """Returns the lock file, locked; UsageError if a live process holds the output `given`."""
     path = os.path.join(temp, _LOCK_NAME)
     while True:
         os.makedirs(temp, exist_ok=True)
@@ -141,8 +185,7 @@ def _open_lock(temp: str) -> TextIO:
             owner = lock.read().strip() or "unknown"
             lock.close()
             raise UsageError(
-                f"--output={os.path.dirname(temp)} is being written by process {owner}: wait for "
-                "it or choose another folder"
+                f"{given} is being written by process {owner}: wait for it or choose another folder"
             ) from None
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(lock.fileno()).st_ino:
@@ -153,22 +196,15 @@ def _open_lock(temp: str) -> TextIO:
         lock.close()  # its last holder removed it between our two calls: try again
 
 
-def _leftovers(output: str) -> list[str]:
+def _leftovers(output: str, files: OutputFiles) -> list[str]:
     """Returns what an unfinished run may have left, and nothing that is not ours."""
     return [
-        FileSystems.join(folder, name)
-        for folder, ours in (
-            (output, rf"({MANIFEST_NAME}|{SUCCESS_NAME}\.\d+\.tmp|{MANIFEST_NAME}\.\d+\.tmp)"),
-            *((FileSystems.join(output, split), _shard_or_index(split)) for split in SPLITS),
-            (FileSystems.join(output, DEAD_LETTER_FOLDER), r"dead_letter_\d+-of-\d+\.parquet"),
-        )
-        for name in _names(folder)
+        FileSystems.join(path, name)
+        for folder, ours in files.patterns.items()
+        for path in (FileSystems.join(output, folder) if folder else output,)
+        for name in _names(path)
         if re.fullmatch(ours, name)
     ]
-
-
-def _shard_or_index(split: str) -> str:
-    return rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
 
 
 def _names(folder: str) -> list[str]:
@@ -184,13 +220,13 @@ def _remove_dead_runs(temp: str) -> None:
             remove_folder(entry.path)
 
 
-def _refuse_other_runs(temp: str) -> None:
+def _refuse_other_runs(temp: str, files: OutputFiles) -> None:
     """Object stores have no lock that ends with its process, so a person has to tell."""
-    files = match(temp + "/**")
-    if files:
+    found = match(temp + "/**")
+    if found:
         raise UsageError(
-            f"{temp} holds files of another run, such as {files[0][0]}: if that run is over, "
-            "remove the folder, else choose another --output"
+            f"{temp} holds files of another run, such as {found[0][0]}: if that run is over, "
+            f"remove the folder, else choose another --{files.flag}"
         )
 
 

@@ -1,54 +1,104 @@
-"""Writes what a Flex Template says of its parameters, from the flags of its job.
+"""Writes what Flex Templates say of their parameters, from the flags of their jobs.
 
   python scripts/template_metadata.py
 
-Into templates/probe_rows/metadata.json, for Google's console and its checks, and into the table of
-docs/flex_templates.md. A test fails if either is not what this writes.
+Into templates/NAME/metadata.json, for Google's console and its checks, and into the tables of
+docs/flex_templates.md. A test fails if one is not what this writes.
 """
 
 import argparse
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from beam_pipeline import options
 from beam_pipeline.measurements import COLUMNS
+from beam_pipeline.overlap import NGramConfig, config
 
 ROOT = Path(__file__).resolve().parent.parent
-METADATA = ROOT / "templates/probe_rows/metadata.json"
 DOCS = ROOT / "docs/flex_templates.md"
-_TABLE = re.compile(r"(?<=<!-- parameters -->\n).*(?=<!-- /parameters -->)", re.DOTALL)
 
 _PATHS = "^gs://[^/]+/.+$"
 _RENAMED = rf"({'|'.join(COLUMNS)})=[^,=]+"
-# What the flags do not say of themselves: the kind of field on Google's page, what a value looks
-# like, and how a template differs from a command line.
-_SPECIAL = {
-    "input": {
-        "paramType": "GCS_READ_FILE",
-        "regexes": [_PATHS],
-        "helpText": "File, folder or glob of measurements on gs://; several with a comma between.",
-    },
-    "output": {
-        "paramType": "GCS_WRITE_FOLDER",
-        "regexes": [_PATHS],
-        "helpText": "Folder of the dataset on gs://.",
-    },
-    "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
-}
-_LABELS = {
-    "max_row_size_mb": "Largest record in MiB",
-    "array_record_options": "ArrayRecord options",
-    "probes_per_shard": "Probes a shard",
+_READ, _WRITE = (
+    {"paramType": kind, "regexes": [_PATHS]} for kind in ("GCS_READ_FILE", "GCS_WRITE_FOLDER")
+)
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template: what its metadata says.
+
+    Attributes:
+      title: its name for a person.
+      parser: parses the flags of its job.
+      special: by flag, what it does not say of itself: the kind of field on Google's page, its
+        label, what a value looks like, and how a template differs from a command line.
+    """
+
+    title: str
+    description: str
+    parser: argparse.ArgumentParser
+    special: Mapping[str, dict] = field(default_factory=dict)
+
+
+TEMPLATES = {
+    "probe_rows": Template(
+        "Probe rows",
+        "Turns ping measurements in Parquet or RIPE Atlas results into probe rows: all that a "
+        "probe measured, in time order, in sharded files for training.",
+        options.make_parser(),
+        {
+            "input": _READ
+            | {
+                "helpText": "File, folder or glob of measurements on gs://; several with a comma "
+                "between."
+            },
+            "output": _WRITE | {"helpText": "Folder of the dataset on gs://."},
+            "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
+            "max_row_size_mb": {"label": "Largest record in MiB"},
+            "array_record_options": {"label": "ArrayRecord options"},
+            "probes_per_shard": {"label": "Probes a shard"},
+        },
+    ),
+    "overlap": Template(
+        "Train/test overlap",
+        "Finds every n-gram that evaluation sets share with training documents, with its place in "
+        "both.",
+        config.make_parser(),
+        {
+            "input_path": _READ
+            | {
+                "helpText": "Folder, glob or file of training documents on gs://: JSON lines or "
+                "JSON, plain, gzip or Zstandard, or Parquet; several with a comma between."
+            },
+            "decontaminate_source": {
+                "regexes": ["^([^/=]+=)?gs://[^/]+/.+$"],
+                "helpText": "Evaluation set on gs://: PATH as of input_path, named by its folder, "
+                "or NAME=PATH; several with a comma between.",
+            },
+            "output_path": _WRITE | {"helpText": "Folder of the results on gs://."},
+            "ngram_length": {
+                "label": "N-gram length",
+                "defaultValue": str(NGramConfig().ngram_length),
+                "regexes": ["^[0-9]+(,[0-9]+)*$"],
+                "helpText": "Tokens of an n-gram; several with a comma between. An evaluation row "
+                "of fewer tokens is looked for as a whole. Default: 15.",
+            },
+            "index_memory_mb": {"label": "Memory of the index in MiB"},
+        },
+    ),
 }
 
 
-def parameter(action: argparse.Action) -> dict:
+def parameter(action: argparse.Action, special: Mapping[str, dict]) -> dict:
     """Returns what the metadata says of a flag."""
     name = action.dest
     told: dict = {
         "name": name,
-        "label": _LABELS.get(name, name.replace("_", " ").capitalize()),
+        "label": name.replace("_", " ").capitalize(),
         "helpText": (action.help or "").replace("%%", "%"),
         "isOptional": not action.required,
     }
@@ -69,29 +119,29 @@ def parameter(action: argparse.Action) -> dict:
         told |= {"paramType": "NUMBER", "regexes": ["^[0-9]*[.]?[0-9]+$"]}
     else:
         told["paramType"] = "TEXT"
-    return told | _SPECIAL.get(name, {})
+    return told | special.get(name, {})
 
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def metadata() -> dict:
-    """Returns the metadata of the template probe_rows."""
-    actions = [each for each in options.make_parser()._actions if each.dest != "help"]
+def metadata(name: str) -> dict:
+    """Returns the metadata of a template."""
+    template = TEMPLATES[name]
+    actions = [each for each in template.parser._actions if each.dest != "help"]
     return {
-        "name": "Probe rows",
-        "description": "Turns ping measurements in Parquet or RIPE Atlas results into probe rows: "
-        "all that a probe measured, in time order, in sharded files for training.",
+        "name": template.title,
+        "description": template.description,
         "streaming": False,
-        "parameters": [parameter(action) for action in actions],
+        "parameters": [parameter(action, template.special) for action in actions],
     }
 
 
-def table() -> str:
-    """Returns the table of the docs."""
+def table(name: str) -> str:
+    """Returns the table of a template in the docs."""
     lines = ["| parameter | default | |", "|---|---|---|"]
-    for told in metadata()["parameters"]:
+    for told in metadata(name)["parameters"]:
         text = re.sub(r" Default: [^ ]+\.$", "", told["helpText"])
         if told["paramType"] == "ENUM":
             text += f" One of {', '.join(option['value'] for option in told['enumOptions'])}."
@@ -101,18 +151,22 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def metadata_text() -> str:
-    return json.dumps(metadata(), indent=2) + "\n"
+def metadata_text(name: str) -> str:
+    return json.dumps(metadata(name), indent=2) + "\n"
 
 
-def docs_text(before: str) -> str:
-    """Returns the docs with the table put in."""
-    after, times = _TABLE.subn(lambda _: table(), before)
-    if times != 1:
-        raise SystemExit(f"{DOCS} has no place for the parameters")
-    return after
+def docs_text(text: str) -> str:
+    """Returns the docs with the tables put in."""
+    for name in TEMPLATES:
+        start, end = f"<!-- parameters:{name} -->\n", f"<!-- /parameters:{name} -->"
+        place = re.compile(f"(?<={start}).*(?={end})", re.DOTALL)
+        text, times = place.subn(lambda _, name=name: table(name), text)
+        if times != 1:
+            raise SystemExit(f"{DOCS} has no place for the parameters of {name}: {start}{end}")
+    return text
 
 
 if __name__ == "__main__":
-    METADATA.write_text(metadata_text())
+    for name in TEMPLATES:
+        (ROOT / "templates" / name / "metadata.json").write_text(metadata_text(name))
     DOCS.write_text(docs_text(DOCS.read_text()))

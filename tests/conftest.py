@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.row_codec import Encoding
+from tests.browser import browser
 from tests.engines import Gcs, flink, gcs, gcs_emulator, prism
 
-__all__ = ["Gcs", "flink", "gcs", "gcs_emulator", "prism"]
-_ENGINES = ("flink", "gcs", "prism")
+__all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism"]
+_ENGINES = ("browser", "flink", "gcs", "prism")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

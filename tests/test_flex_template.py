@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ from google.protobuf import json_format
 from packaging.requirements import Requirement
 
 from beam_pipeline import flex_template, options
+from beam_pipeline.beam_options import beam_parser
 from beam_pipeline.main import main
 from beam_pipeline.options import Options
+from beam_pipeline.overlap.config import flag_fields
 from tests.clean_environment import clean, done, new_environment
 from tests.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.dataflow_helpers import (
@@ -40,17 +42,26 @@ from tests.dataflow_helpers import measurements as measurements
 from tests.engines import ROOT
 
 TEMPLATES = ROOT / "templates"
-TEMPLATE = TEMPLATES / "probe_rows"
-PARAMETERS = json.loads((TEMPLATE / "metadata.json").read_text())["parameters"]
-BY_NAME = {parameter["name"]: parameter for parameter in PARAMETERS}
+TITLES = {"probe_rows": "Probe rows", "overlap": "Train/test overlap"}
+FLAGS: dict[str, list[Field]] = {"probe_rows": [*fields(Options)], "overlap": flag_fields()}
+# These say of a template's value how it differs from a command line's.
+OTHERWISE_TOLD = ("input", "output", *("input_path", "decontaminate_source", "output_path"))
+each_template = pytest.mark.parametrize("name", TITLES)
+
+
+def parameters_of(name: str) -> dict[str, dict]:
+    metadata = json.loads((TEMPLATES / name / "metadata.json").read_text())
+    return {parameter["name"]: parameter for parameter in metadata["parameters"]}
+
 
 # --- metadata -------------------------------------------------------------------------------------
 
 
-def test_google_understands_the_metadata() -> None:
-    text = (TEMPLATE / "metadata.json").read_text()
+@each_template
+def test_google_understands_the_metadata(name: str) -> None:
+    text = (TEMPLATES / name / "metadata.json").read_text()
     told = json_format.Parse(text, types.TemplateMetadata.pb(types.TemplateMetadata()))
-    assert told.name == "Probe rows" and not told.streaming
+    assert told.name == TITLES[name] and not told.streaming
     for parameter in told.parameters:
         assert parameter.name and parameter.label and parameter.help_text
         assert parameter.param_type != types.ParameterType.DEFAULT
@@ -59,15 +70,20 @@ def test_google_understands_the_metadata() -> None:
 def test_metadata_and_docs_are_written_anew_when_flags_change() -> None:
     script = runpy.run_path(str(ROOT / "scripts/template_metadata.py"))
     cure = "run python scripts/template_metadata.py"
-    assert (TEMPLATE / "metadata.json").read_text() == script["metadata_text"](), cure
+    assert set(script["TEMPLATES"]) == {path.parent.name for path in TEMPLATES.glob("*/metadata.*")}
+    for name in TITLES:
+        written = (TEMPLATES / name / "metadata.json").read_text()
+        assert written == script["metadata_text"](name), cure
     docs = (ROOT / "docs/flex_templates.md").read_text()
     assert script["docs_text"](docs) == docs, cure
 
 
-def test_parameters_are_the_flags() -> None:
-    assert list(BY_NAME) == [item.name for item in fields(Options)]
-    for item in fields(Options):
-        parameter = BY_NAME[item.name]
+@each_template
+def test_parameters_are_the_flags(name: str) -> None:
+    told = parameters_of(name)
+    assert list(told) == [item.name for item in FLAGS[name]]
+    for item in FLAGS[name]:
+        parameter = told[item.name]
         assert parameter["isOptional"] == (item.default is not MISSING)
         if item.default is not MISSING:
             default = parameter["defaultValue"]
@@ -77,23 +93,24 @@ def test_parameters_are_the_flags() -> None:
             assert read == item.default
         choices = [option["value"] for option in parameter.get("enumOptions", [])]
         assert choices == list(item.metadata.get("choices", []))
-        if item.name not in ("input", "output"):  # a template's are on gs:// only
+        if item.name in OTHERWISE_TOLD:
+            assert "gs://" in parameter["helpText"]
+        elif item.metadata.get("action") == "append":
+            assert "several with a comma between" in parameter["helpText"]
+        else:
             assert parameter["helpText"].startswith(item.metadata["help"])
 
 
-def matches(name: str, value: str) -> bool:
+def matches(parameter: dict, value: str) -> bool:
     """Tells whether a value passes the checks of a parameter, as POSIX egrep does them."""
     return all(
         subprocess.run(["grep", "-qE", regex], input=value, text=True).returncode == 0
-        for regex in BY_NAME[name]["regexes"]
+        for regex in parameter["regexes"]
     )
 
 
-def test_what_the_checks_let_pass() -> None:
-    for name, parameter in BY_NAME.items():
-        if parameter.get("defaultValue") and "regexes" in parameter:
-            assert matches(name, parameter["defaultValue"]), name
-    for name, good, bad in (
+VALUES = {
+    "probe_rows": (
         ("input", "gs://a/b/*.parquet,gs://c/d", "data/*.parquet"),
         ("output", "gs://a/rows", "gs://a"),
         ("columns", "event_time=ts,rtt=rtt_ms", "time=ts"),
@@ -101,8 +118,28 @@ def test_what_the_checks_let_pass() -> None:
         ("split_seed", "-3", "1.5"),
         ("on_bad_file", "dead_letter", "skip"),
         ("overwrite", "true", "yes"),
-    ):
-        assert matches(name, good) and not matches(name, bad), name
+    ),
+    "overlap": (
+        ("input_path", "gs://a/b/**/*.jsonl.zst,gs://c/d", "data"),
+        ("decontaminate_source", "gs://a/mmlu,gsm8k=gs://b/*.jsonl", "eval/mmlu"),
+        ("decontaminate_source", "gsm8k=gs://b/c", "gsm8k=c"),
+        ("output_path", "gs://a/overlap", "gs://a"),
+        ("ngram_length", "5,10,15", "5, 10"),
+        ("max_details", "-1", "all"),
+        ("degenerate", "skip", "drop"),
+        ("skip_existing", "true", "yes"),
+    ),
+}
+
+
+@each_template
+def test_what_the_checks_let_pass(name: str) -> None:
+    told = parameters_of(name)
+    for parameter in told.values():
+        if parameter.get("defaultValue") and "regexes" in parameter:
+            assert matches(parameter, parameter["defaultValue"]), parameter
+    for flag, good, bad in VALUES[name]:
+        assert matches(told[flag], good) and not matches(told[flag], bad), flag
 
 
 # --- parameters as flags --------------------------------------------------------------------------
@@ -110,7 +147,7 @@ def test_what_the_checks_let_pass() -> None:
 
 def flags_of(*parameters: str) -> list[str]:
     parser = options.make_parser()
-    known = [*parser._actions, *options.beam_parser()._actions]
+    known = [*parser._actions, *beam_parser()._actions]
     return flex_template.flags_of(parameters, known)
 
 
@@ -122,6 +159,11 @@ def test_several_inputs_are_one_parameter() -> None:
     ]
     parsed, _ = options.parse(flags)
     assert parsed.input == ("gs://a/x,y*.parquet", "gs://b/{1,2}", "gs://c/z")
+
+
+def test_lists_of_beams_are_as_given() -> None:
+    given = ["--experiments=a,b", '--labels={"team": "a,b=c"}', "--temp_location=gs://a,gs://b"]
+    assert flags_of(*given) == given
 
 
 def test_switches_are_true_or_false(capsys: pytest.CaptureFixture) -> None:
@@ -211,13 +253,15 @@ def instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
 
 
 def constraints() -> dict[str, str]:
-    lines = (TEMPLATE / "constraints.txt").read_text().splitlines()
+    """The versions of all packages, which the images share."""
+    lines = (TEMPLATES / "probe_rows/constraints.txt").read_text().splitlines()
     pins = [line.split("==") for line in lines if not line.startswith("#")]
     return {name.lower().replace("_", "-"): version for name, version in pins}
 
 
-def test_the_image_is_made_of_versions_and_of_files_that_are_there() -> None:
-    steps = list(instructions(TEMPLATE / "Dockerfile"))
+@each_template
+def test_the_image_is_made_of_versions_and_of_files_that_are_there(name: str) -> None:
+    steps = list(instructions(TEMPLATES / name / "Dockerfile"))
     bases = [arguments for name, arguments in steps if name == "FROM"]
     beam = constraints()["apache-beam"]
     assert bases[0] == f"apache/beam_python3.12_sdk:{beam} AS beam"
@@ -227,7 +271,9 @@ def test_the_image_is_made_of_versions_and_of_files_that_are_there() -> None:
     for words in copied:
         if not words[0].startswith("--from="):
             assert all((ROOT / source).exists() for source in words[:-1]), words
-    own = (TEMPLATE / "Dockerfile.dockerignore").read_text()
+    sources = [source for words in copied for source in words[:-1]]
+    assert {f"templates/{name}/main.py", "templates/probe_rows/constraints.txt"} <= set(sources)
+    own = (TEMPLATES / name / "Dockerfile.dockerignore").read_text()
     for words in copied:
         for source in words[:-1] if not words[0].startswith("--") else []:
             assert any(source.startswith(kept) for kept in re.findall("^!(.+)$", own, re.M)), source
@@ -243,8 +289,8 @@ def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
     assert not {"jax", "grain", "maxtext", "matplotlib", "torch", "pytest"} & set(pins)
 
 
-def make_image(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Does the steps of the Dockerfile below a folder, in an empty environment.
+def make_image(folder: Path, template: str) -> tuple[Path, dict[str, str]]:
+    """Does the steps of a template's Dockerfile below a folder, in an empty environment.
 
     Returns its Python and the image's variables. Base images and what is copied from them are
     left out: the Python is the one that runs this test.
@@ -252,7 +298,7 @@ def make_image(folder: Path) -> tuple[Path, dict[str, str]]:
     python = new_environment(folder / "python")
     root, variables = folder / "root", {}
     where = root
-    for name, arguments in instructions(TEMPLATE / "Dockerfile"):
+    for name, arguments in instructions(TEMPLATES / template / "Dockerfile"):
         if name == "WORKDIR":
             where = root / arguments.lstrip("/")
             where.mkdir(parents=True)
@@ -288,7 +334,7 @@ def copy(source: Path, target: Path, into: bool) -> None:
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, measurements: Path, tmp_path: Path
 ) -> None:
-    python, variables = make_image(tmp_path / "image")
+    python, variables = make_image(tmp_path / "image", "probe_rows")
     program = tmp_path / "image/root" / variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
 
     def launch(*words: str) -> subprocess.CompletedProcess:
@@ -380,26 +426,27 @@ def test_scripts_are_valid_shell(script: str) -> None:
     assert os.access(TEMPLATES / script, os.X_OK) == text.startswith("#!/usr/bin/env bash\n")
 
 
-def test_build_makes_an_image_and_a_template_file(scripts: Scripts) -> None:
-    scripts.run("build.sh", "probe_rows")
-    image = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/probe_rows:7"
+@each_template
+def test_build_makes_an_image_and_a_template_file(scripts: Scripts, name: str) -> None:
+    scripts.run("build.sh", name)
+    image = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/{name}:7"
     assert scripts.calls == [
         [
             *("builds", "submit", str(scripts.root), f"--project={PROJECT}", f"--region={REGION}"),
             f"--config={scripts.root}/templates/cloudbuild.yaml",
-            f"--substitutions=_TEMPLATE=probe_rows,_IMAGE={image}",
+            f"--substitutions=_TEMPLATE={name},_IMAGE={image}",
         ],
         [
             *("dataflow", "flex-template", "build"),
-            *("gs://my-bucket/templates/probe_rows-7.json", f"--project={PROJECT}"),
+            *(f"gs://my-bucket/templates/{name}-7.json", f"--project={PROJECT}"),
             *(f"--image={image}", "--sdk-language=PYTHON"),
-            f"--metadata-file={scripts.root}/templates/probe_rows/metadata.json",
+            f"--metadata-file={scripts.root}/templates/{name}/metadata.json",
         ],
     ]
 
 
 def test_another_template_is_another_folder(scripts: Scripts) -> None:
-    shutil.copytree(TEMPLATE, scripts.root / "templates/other")
+    shutil.copytree(TEMPLATES / "overlap", scripts.root / "templates/other")
     scripts.run("build.sh", "other", REPOSITORY="mine")
     assert f"_IMAGE={REGION}-docker.pkg.dev/{PROJECT}/mine/other:7" in scripts.calls[0][-1]
     assert scripts.calls[1][3] == "gs://my-bucket/templates/other-7.json"
@@ -434,6 +481,14 @@ def test_launch_gives_parameters_and_flags(scripts: Scripts) -> None:
     ]
 
 
+def test_launch_of_overlap_takes_named_sets(scripts: Scripts) -> None:
+    sources = "decontaminate_source=gs://a/mmlu,gsm8k=gs://b/x.jsonl"
+    scripts.run("launch.sh", "overlap", "input_path=gs://a/in", sources)
+    (call,) = scripts.calls
+    assert re.fullmatch(r"overlap-\d{8}-\d{6}", call[3])
+    assert f"--parameters=^||^input_path=gs://a/in||{sources}" in call
+
+
 def test_a_job_has_a_name_of_its_own_and_a_template_the_version(scripts: Scripts) -> None:
     scripts.run("launch.sh", "probe_rows", "input=gs://a/b", TAG="")
     assert re.fullmatch(r"probe-rows-\d{8}-\d{6}", scripts.calls[0][3])
@@ -452,7 +507,7 @@ def test_dry_run_prints_commands_that_can_be_copied(scripts: Scripts) -> None:
 @pytest.mark.parametrize(
     ("script", "arguments", "settings", "part"),
     [
-        ("build.sh", ["overlapp"], {}, "overlapp is no template: probe_rows"),
+        ("build.sh", ["overlapp"], {}, "overlapp is no template: overlap probe_rows"),
         ("build.sh", [], {}, "nothing is no template"),
         ("build.sh", ["probe_rows"], {"PROJECT": ""}, "PROJECT is empty: set it to"),
         ("build.sh", ["probe_rows", "x"], {}, "x is one argument too many"),

@@ -232,8 +232,9 @@ def test_sigterm_tidies_up(bucket: str) -> None:
     script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1)
     script = script.replace("SIGKILL", "SIGTERM").replace(
         "from beam_pipeline.main import main",
-        "from beam_pipeline.main import main, _on_sigterm\n"
-        "signal.signal(signal.SIGTERM, _on_sigterm)",
+        "from beam_pipeline import launching\n"
+        "from beam_pipeline.main import main\n"
+        "launching.tidy_up_on_sigterm()",
     )
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     stopped = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)

@@ -27,7 +27,7 @@ def loaded_by(module: str) -> set[str]:
     return set(json.loads(result.stdout))
 
 
-@pytest.mark.parametrize("package", ["beam_pipeline", "training"])
+@pytest.mark.parametrize("package", ["beam_pipeline", "beam_pipeline.overlap", "training"])
 def test_the_packages_are_light(package: str) -> None:
     assert loaded_by(package) == set()
 

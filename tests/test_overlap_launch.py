@@ -129,10 +129,11 @@ def test_both_caps_are_named(corpus: Path, capsys: pytest.CaptureFixture) -> Non
 
 
 def test_the_next_command_can_be_copied(corpus: Path, capsys: pytest.CaptureFixture) -> None:
-    output = corpus / "my out [1]"
+    output = corpus / "my out [b]"
     assert main(flags(corpus, f"--output_path={output}")) == 0
     out = capsys.readouterr().out
     assert f"overlap.report '{output}'" in out.splitlines()[-1]
+    assert "[b]" in out.partition("┏")[0]  # the title
     config = DeconConfig(input_path="a", decontaminate_source="b", output_path=str(output))
     print_summary(config, str(output), 1.5)  # as often as one likes
     assert capsys.readouterr().out.splitlines()[-1] == out.splitlines()[-1]

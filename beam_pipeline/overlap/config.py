@@ -103,8 +103,8 @@ class DeconConfig:
         type=int,
     )
     processes: int = flag(
-        "How much runs at a time: processes in memory, machines on Dataflow, parallelism on Flink; 0 "
-        "lets the runner decide.",
+        "How much runs at a time: processes in memory, machines on Dataflow, parallelism on "
+        "Flink; 0 lets the runner decide.",
         0,
         type=int,
     )

@@ -1,0 +1,93 @@
+"""Beam's own options: parsed from what a job's parser has left over, refused in one line.
+
+A flag that neither the job nor Beam knows is an error that names the nearest one, not a silent
+no-op. Without a runner, and with the DirectRunner, a job runs in memory.
+"""
+
+import argparse
+import contextlib
+import copy
+import difflib
+import io
+from collections.abc import Iterable
+
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
+
+from beam_pipeline.errors import UsageError
+
+IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+PRISM_RUNNER = "PrismRunner"
+# These check flags of their own, which Beam's Python side does not know.
+RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
+
+
+def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOptions:
+    """Returns Beam's options from flags that are not the job's.
+
+    Args:
+      argv: the flags.
+      job_flags: names of the job's own flags, of which one may have been meant.
+
+    Raises:
+      UsageError: one line on what is wrong with them.
+    """
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            beam_options = PipelineOptions(argv)
+            beam_options.get_all_options()
+    except SystemExit as error:
+        reason = complaint.getvalue().strip().splitlines()[-1:] or [""]
+        raise UsageError(
+            f"Beam does not take {' '.join(argv)}: {reason[0].partition('error: ')[2]}"
+        ) from error
+    beam_options = suited(beam_options)
+    if beam_options.view_as(StandardOptions).runner not in RUNNERS_WITH_OWN_FLAGS:
+        _refuse_unknown(argv, job_flags)
+    return beam_options
+
+
+def suited(given: PipelineOptions) -> PipelineOptions:
+    """Returns a copy of Beam's options with what our jobs need of the runner.
+
+    Raises:
+      UsageError: they ask for a pipeline without an end.
+    """
+    beam_options = copy.deepcopy(given)
+    standard = beam_options.view_as(StandardOptions)
+    if standard.runner in (None, "DirectRunner"):
+        # The DirectRunner of this Beam first tries to download Prism.
+        standard.runner = IN_MEMORY_RUNNER
+    if standard.runner == PRISM_RUNNER:
+        # Prism 2.77 splits a bundle that takes long, also between two elements of one key, and
+        # then runs both parts at once: the key's state would be lost.
+        beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
+    if standard.streaming:
+        raise UsageError("--streaming: the input is files that end; leave it out")
+    return beam_options
+
+
+def beam_parser() -> argparse.ArgumentParser:
+    """Returns a parser of all flags that Beam knows."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for kind in PipelineOptions.__subclasses__():
+        if "_add_argparse_args" in kind.__dict__:
+            try:
+                kind._add_argparse_args(parser)  # type: ignore[attr-defined]
+            except argparse.ArgumentError:
+                continue  # two of Beam's classes share a flag
+    return parser
+
+
+def _refuse_unknown(argv: list[str], job_flags: Iterable[str]) -> None:
+    """Raises UsageError for the first flag that Beam would ignore."""
+    parser = beam_parser()
+    _, unknown = parser.parse_known_args(argv)
+    if not unknown:
+        return
+    flag = unknown[0].partition("=")[0]
+    ours = [f"--{name}" for name in job_flags]
+    beams = [name for action in parser._actions for name in action.option_strings]
+    near = difflib.get_close_matches(flag, ours + beams, n=1)
+    cure = f"did you mean {near[0]}?" if near else "--help lists the flags"
+    raise UsageError(f"{flag} is neither a flag of Probeline nor of Beam: {cure}")

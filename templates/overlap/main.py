@@ -1,0 +1,10 @@
+"""What the launcher of the Flex Template runs: the overlap job, its parameters as flags."""
+
+import sys
+
+from beam_pipeline import flex_template
+from beam_pipeline.overlap import config
+from beam_pipeline.overlap.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(flex_template.launch(main, config.make_parser(), sys.argv[1:]))
