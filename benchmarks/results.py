@@ -63,6 +63,13 @@ class EngineRun(CaseRun):
 
 
 @dataclass(frozen=True)
+class OverlapRun(CaseRun):
+    """One run of the overlap bench; `digest` is of all n-grams found, None if it tells of none."""
+
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
 class LearningRun:
     """One seed of the learning bench: its command, its curve, and what evaluation.json says."""
 
@@ -79,6 +86,7 @@ _RUN_OF_BENCH = {
     "grouping": Run,
     "loading": CaseRun,
     "learning": LearningRun,
+    "overlap": OverlapRun,
     "scale": CaseRun,
 }
 AnyRun = Run | CaseRun | LearningRun
@@ -188,5 +196,5 @@ def newest_day(bench: str, folder: Path) -> list[Results]:
     """
     found = sorted((load(path) for path in folder.glob(f"{bench}-*.json")), key=lambda r: r.date)
     if not found:
-        raise FileNotFoundError(f"no {bench}-*.json in {folder}: run python -m benchmarks.{bench}")
+        raise FileNotFoundError(f"no {bench}-*.json in {folder}: run the bench first")
     return [results for results in found if results.date[:10] == found[-1].date[:10]]

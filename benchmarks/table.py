@@ -4,15 +4,16 @@
 
 Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
 engines bench in docs/engines.md, for the loading bench in docs/training_speed.md, for the scale
-bench in docs/dataflow.md, for the learning bench in docs/learning.md, whose curves it draws. Of the
-grouping bench, all results of the newest day are shown.
+bench in docs/dataflow.md, for the overlap bench in docs/overlap_speed.md, for the learning bench in
+docs/learning.md, whose curves it draws. Of the grouping bench, all results of the newest day are
+shown.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import engines_table, learning_report, loading_table, scale_table
+from benchmarks import engines_table, learning_report, loading_table, overlap_table, scale_table
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
@@ -32,6 +33,7 @@ _DOCUMENTS = {
     "grouping": Path("README.md"),
     "loading": Path("docs/training_speed.md"),
     "learning": Path("docs/learning.md"),
+    "overlap": Path("docs/overlap_speed.md"),
     "scale": Path("docs/dataflow.md"),
 }
 
@@ -110,6 +112,8 @@ def _tables(bench: str, folder: Path) -> str:
         return engines_table.markdown(results_files.newest(bench, folder))
     if bench == "learning":
         return learning_report.markdown(results_files.newest(bench, folder))
+    if bench == "overlap":
+        return overlap_table.markdown(results_files.newest(bench, folder))
     if bench == "scale":
         return scale_table.markdown(results_files.newest(bench, folder))
     day = results_files.newest_day(bench, folder)

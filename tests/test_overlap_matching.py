@@ -28,7 +28,7 @@ def by_brute_force(
                 there = ngrams(words, n)
                 for ngram, places in ngrams(own, n).items():
                     if ngram in there:
-                        ranges = [[tuple(place) for place in p] for p in (places, there[ngram])]
+                        ranges = [[(a, b) for a, b in p] for p in (places, there[ngram])]
                         found.append(Match(document, row, n, ngram, *ranges))
     return sorted(found, key=lambda match: (match.document, match.row, match.n, match.eval_places))
 

@@ -166,6 +166,12 @@ class DeconConfig:
         _check_whole("max_document_frequency", self.max_document_frequency, 0, 2**63 - 1)
 
     def _check_sources(self) -> None:
+        for name in self.datasets:
+            if not name.isprintable():  # lone surrogates, too, as names that are no UTF-8 have them
+                raise UsageError(
+                    f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
+                    "name: give it another one, as NAME=PATH"
+                )
         lists = clean_list_names(self.datasets, self.ngram.lengths)
         for name in lists:
             if lists.count(name) > 1:

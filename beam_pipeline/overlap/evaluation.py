@@ -212,6 +212,9 @@ class EvaluationRows:
     def __getitem__(self, number: int) -> str:
         return self._string("text", number)
 
+    def __iter__(self) -> Iterator[str]:
+        return (self[number] for number in range(len(self)))
+
     def dataset(self, number: int) -> str:
         """Returns the name of the evaluation set of a row."""
         return self._string("eval_dataset", number)
@@ -234,7 +237,7 @@ class EvaluationRows:
 
     def _value(self, column: str, number: int):
         if not 0 <= number < len(self):
-            raise IndexError(number)  # so that iteration ends
+            raise IndexError(number)
         batch = int(np.searchsorted(self._starts, number, "right")) - 1
         return self._batches[batch].column(column)[number - int(self._starts[batch])].as_py()
 

@@ -72,5 +72,3 @@ class Scan(beam.DoFn):
             index = open_index(on_this_machine(path), prepared.fingerprint)
             self._matchers[path] = Matcher(index, prepared.open_rows(), self._job.tokenizer)
         return self._matchers[path]
-
-
