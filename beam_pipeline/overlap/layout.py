@@ -6,9 +6,16 @@ the rest is written at the end, so that a run which begins anew removes it.
 
 SUCCESS_NAME = ".SUCCESS"
 STATS = "stats/overlap_stats.jsonl"
+STATS_BY_TRAIN_PATH = "stats/overlap_stats_by_train_path.jsonl"
+DETAILS = "stats/overlap_details.jsonl.gz"
+MATCHES = "stats/overlap_matches.parquet"
+NGRAMS = "stats/overlap_ngrams.jsonl.gz"
+COVERAGE = "stats/overlap_coverage.jsonl"
+BOILERPLATE = "stats/overlap_boilerplate.jsonl"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
 SUMMARY = "progress/progress_summary.json"
 DEAD_LETTER_FOLDER = "dead_letter"
+DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
 CLEAN_FOLDER = "clean"
 WORK_FOLDER = "tmp/work"
 

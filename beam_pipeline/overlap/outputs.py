@@ -22,23 +22,22 @@ from beam_pipeline.files import open_file
 from beam_pipeline.overlap.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.document_parquet import open_parquet
 from beam_pipeline.overlap.layout import (
+    BOILERPLATE,
     CLEAN_FOLDER,
-    DEAD_LETTER_FOLDER,
+    COVERAGE,
+    DEAD_LETTERS,
+    DETAILS,
     DETAILS_LEFT_OUT,
+    MATCHES,
+    NGRAMS,
     STATS,
+    STATS_BY_TRAIN_PATH,
     clean_list_names,
 )
 from beam_pipeline.overlap.output_files import empty_member, join_files, whole_file, write_lines
 from beam_pipeline.overlap.parts import letters_path
 from beam_pipeline.overlap.row_overlaps import HITS, BucketFiles, Rows
 
-STATS_BY_TRAIN_PATH = "stats/overlap_stats_by_train_path.jsonl"
-DETAILS = "stats/overlap_details.jsonl.gz"
-MATCHES = "stats/overlap_matches.parquet"
-NGRAMS = "stats/overlap_ngrams.jsonl.gz"
-COVERAGE = "stats/overlap_coverage.jsonl"
-BOILERPLATE = "stats/overlap_boilerplate.jsonl"
-DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
 _ROWS_OF_A_GROUP = 1 << 16
 
 

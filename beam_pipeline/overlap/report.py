@@ -60,7 +60,7 @@ def write_report(
     _require("jinja2", "--html", "report")
     if png:
         _require("matplotlib", "--png", "plots")
-    from beam_pipeline.overlap.outputs import DETAILS
+    from beam_pipeline.overlap.layout import DETAILS
     from beam_pipeline.overlap.report_figures import read_figures
     from beam_pipeline.overlap.report_output import Output
     from beam_pipeline.overlap.report_page import page

@@ -12,8 +12,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from beam_pipeline.overlap.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS, SUMMARY
-from beam_pipeline.overlap.outputs import BOILERPLATE, STATS_BY_TRAIN_PATH
+from beam_pipeline.overlap.layout import (
+    BOILERPLATE,
+    DEAD_LETTER_FOLDER,
+    DETAILS_LEFT_OUT,
+    STATS,
+    STATS_BY_TRAIN_PATH,
+    SUMMARY,
+)
 from beam_pipeline.overlap.report_instances import Instance, worst_instances
 from beam_pipeline.overlap.report_output import Advance, Output, reading
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.overlap.layout import DETAILS_LEFT_OUT
-from beam_pipeline.overlap.outputs import COVERAGE, DETAILS, MATCHES
+from beam_pipeline.overlap.layout import COVERAGE, DETAILS, DETAILS_LEFT_OUT, MATCHES
 from beam_pipeline.overlap.report_output import Advance, Output, parse, reading
 from beam_pipeline.overlap.report_passages import Passages, Span, merged, num_covered, passages
 

@@ -21,8 +21,7 @@ from isal import igzip, igzip_lib
 
 from beam_pipeline import files
 from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
-from beam_pipeline.overlap.layout import DETAILS_LEFT_OUT, SUCCESS_NAME
-from beam_pipeline.overlap.outputs import BOILERPLATE
+from beam_pipeline.overlap.layout import BOILERPLATE, DETAILS_LEFT_OUT, SUCCESS_NAME
 
 _OPTIONAL = (DETAILS_LEFT_OUT, BOILERPLATE)
 _BUFFER_BYTES = 1 << 20
