@@ -1,0 +1,109 @@
+"""What a contender of the overlap bench found, and how much text there is to look through.
+
+    python -m benchmarks.overlap_found size FILE ...
+    python -m benchmarks.overlap_found ngrams OUTPUT EVALUATION
+
+A process of its own, so that the bench itself stays small. `size` prints {"num_texts",
+"text_bytes"}. `ngrams` prints {"num_read", "num_documents", "num_ngrams", "digest"}, of n-grams by
+evaluation row with their occurrences and documents, and for the job "num_passes" and "num_indexed"
+n-grams; who found the same has the same digest. A peer that tells of no n-grams has no digest.
+"""
+
+import gzip
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+
+from beam_pipeline.overlap.document_batch import DocumentBatch
+from beam_pipeline.overlap.documents import match_documents, plan_units, read_unit
+from beam_pipeline.overlap.layout import SUMMARY
+from beam_pipeline.overlap.outputs import MATCHES, NGRAMS
+from benchmarks.peers.joined_strings import ngrams_of, tokens_of
+
+Found = tuple[int, int, str, int, int]  # evaluation row, n, n-gram, occurrences, documents
+
+
+def size(paths: list[str]) -> dict[str, int]:
+    """Counts the texts of some files and their bytes of UTF-8."""
+    num_texts = text_bytes = 0
+    for path in paths:
+        for batch in _batches(path):
+            num_texts += len(batch.rows)
+            text_bytes += len(batch.utf8)
+    return {"num_texts": num_texts, "text_bytes": text_bytes}
+
+
+def _batches(path: str) -> Iterator[DocumentBatch]:
+    for unit in plan_units(match_documents([path])):
+        yield from read_unit(unit)
+
+
+def of_job(output: Path) -> dict[str, Any]:
+    """Returns what an output folder of the job tells."""
+    summary = orjson.loads((output / SUMMARY).read_bytes())
+    matches = pq.read_table(output / MATCHES, columns=["train_path", "train_row"])
+    documents = matches.group_by(matches.column_names).aggregate([])
+    found: list[Found] = []
+    with gzip.open(output / NGRAMS) as lines:
+        for line in lines:
+            row = orjson.loads(line)
+            counts = row["overlapping_ngram_counts"]
+            found += [(row["eval_row"], row["n"], *count) for count in counts]
+    return {
+        "num_read": summary["counts"]["train_texts"],
+        "num_documents": documents.num_rows,
+        "num_passes": summary["num_shards"],
+        "num_indexed": summary["counts"]["eval_ngrams"],
+        **_described(found),
+    }
+
+
+def of_peer(output: Path, evaluation: Path) -> dict[str, Any]:
+    """Returns what an output file of a peer tells; its n-grams are put to the rows they are of."""
+    told = orjson.loads(output.read_bytes())
+    ngrams = told.pop("ngrams", None)
+    if ngrams is None:
+        return told
+    counts = {(n, ngram): (occurrences, documents) for n, ngram, occurrences, documents in ngrams}
+    return {**told, **_described(_by_row(counts, told.pop("lengths"), evaluation))}
+
+
+def _by_row(
+    counts: dict[tuple[int, str], tuple[int, int]], lengths: list[int], evaluation: Path
+) -> Iterator[Found]:
+    for batch in _batches(str(evaluation)):
+        for at, row in enumerate(batch.rows):
+            text = batch.utf8[batch.bounds[at] : batch.bounds[at + 1]].tobytes()
+            tokens = tokens_of(text.decode("utf-8", "surrogatepass"))
+            for n in {min(n, len(tokens)) for n in lengths}:
+                for ngram in sorted(set(ngrams_of(tokens, n))):
+                    if (n, ngram) in counts:
+                        yield int(row), n, ngram, *counts[n, ngram]
+
+
+def _described(found: Iterable[Found]) -> dict[str, Any]:
+    ordered = sorted(found)
+    digest = hashlib.blake2b(orjson.dumps(ordered), digest_size=16).hexdigest()
+    return {"num_ngrams": len(ordered), "digest": digest}
+
+
+def main(argv: list[str]) -> int:
+    command, *paths = argv
+    if command == "size":
+        told = size(paths)
+    elif Path(paths[0]).is_dir():
+        told = of_job(Path(paths[0]))
+    else:
+        told = of_peer(Path(paths[0]), Path(paths[1]))
+    print(json.dumps(told))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""Peer: datatrove's n-gram decontamination, in a Python environment of its own.
+
+    PYTHON benchmarks/peers/datatrove_decontamination.py --input_path=a.jsonl.zst \\
+        --evaluation=e.jsonl --ngram_length=13 --output=found.json [--tokenizer=english]
+
+Its reader, its filter and its format of an index. The step that makes an index wants lighteval and
+tasks from a server, so only that step's function for the hashes of a text is used. `english` is
+the tokeniser of its default, spaCy's; `split` cuts at spaces, which its normalisation makes of all
+punctuation, and is many times as fast. A document is dropped at its first hit, and that is all that
+it tells. The output is {"num_read", "num_documents", "version"}.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from datatrove.data import Document  # pyright: ignore[reportMissingImports]
+from datatrove.pipeline.decont.n_grams import (  # pyright: ignore[reportMissingImports]
+    NGramsDecontConfig,
+    NGramsDecontFilter,
+    NGramsDecontIndexer,
+)
+from datatrove.pipeline.readers import JsonlReader  # pyright: ignore[reportMissingImports]
+from datatrove.utils.word_tokenizers import WordTokenizer  # pyright: ignore[reportMissingImports]
+
+
+class SplitTokenizer(WordTokenizer):
+    """Cuts a text at spaces."""
+
+    def word_tokenize(self, text: str) -> list[str]:
+        return text.split()
+
+    def sent_tokenize(self, text: str) -> list[str]:
+        raise NotImplementedError("n-grams need no sentences")
+
+    def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+        raise NotImplementedError("n-grams need no sentences")
+
+
+def write_index(folder: str, step: NGramsDecontFilter, evaluation: Path) -> None:
+    """Writes the hashes of the n-grams of evaluation rows as a file of NGramsDecontIndexer."""
+    hashes: set[int] = set()
+    for document in read(evaluation):
+        hashes.update(NGramsDecontIndexer.compute_hashes(step, document.text))
+    np.array(list(hashes), np.uint64).tofile(f"{folder}/evaluation.index.hashes")
+
+
+def read(path: Path) -> Iterator[Document]:
+    """Yields the documents of a file of JSON lines."""
+    return JsonlReader(str(path.parent), glob_pattern=path.name).run()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Decontaminates with datatrove.")
+    parser.add_argument("--input_path", required=True, action="append", type=Path)
+    parser.add_argument("--evaluation", required=True, type=Path)
+    parser.add_argument("--ngram_length", required=True, type=int)
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--tokenizer", choices=("english", "split"), default="english")
+    args = parser.parse_args()
+    num_read = num_kept = 0
+
+    def documents() -> Iterator[Document]:
+        nonlocal num_read
+        for path in args.input_path:
+            for document in read(path):
+                num_read += 1
+                yield document
+
+    with tempfile.TemporaryDirectory() as folder:
+        language = "eng" if args.tokenizer == "english" else SplitTokenizer()
+        config = NGramsDecontConfig(n_grams=args.ngram_length)
+        step = NGramsDecontFilter(folder, config, language=language)
+        write_index(folder, step, args.evaluation)
+        for _ in step.run(documents()):
+            num_kept += 1
+    result = {
+        "num_read": num_read,
+        "num_documents": num_read - num_kept,
+        "version": metadata.version("datatrove"),
+    }
+    args.output.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
