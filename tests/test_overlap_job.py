@@ -1,5 +1,6 @@
 """Whole overlap runs through the command line: equal, record by record, to brute force."""
 
+import functools
 import gzip
 import json
 import os
@@ -12,7 +13,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.overlap import units
+from beam_pipeline.overlap import gathering, units
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.tokenizers import TOKENIZERS
 from benchmarks.engine_servers import ROOT, Flink
@@ -154,6 +155,29 @@ def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
     for files in (one, two):
         del files["progress/progress_summary.json"]
     assert one == two
+
+
+@pytest.mark.parametrize("step", ["Finish", "Expand", "WriteBucket", "CountNgrams"])
+def test_a_step_that_is_repeated_changes_nothing(tmp_path: Path, monkeypatch, step: str) -> None:
+    """As when a worker is lost after its work and before its answer."""
+    corpus = make_corpus(tmp_path, 11, num_files=4)
+    flags = ["--ngram_length=1,2", "--max_document_frequency=3", "--max_details=4"]
+    run(corpus, tmp_path / "once", *flags)
+    kind = getattr(gathering, step)
+    process = kind.process
+
+    @functools.wraps(process)
+    def twice(self, *args):
+        list(process(self, *args))
+        return process(self, *args)
+
+    monkeypatch.setattr(kind, "process", twice)
+    run(corpus, tmp_path / "twice", *flags)
+    once, again = files_of(tmp_path / "once"), files_of(tmp_path / "twice")
+    assert {name: once[name] for name in once if "/work/" not in name} == {
+        name: again[name] for name in again if "/work/" not in name
+    }
+    assert not (tmp_path / "twice" / ".probeline-temp").exists()
 
 
 @pytest.mark.parametrize("num_shards", [2, 5])

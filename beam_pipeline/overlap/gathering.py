@@ -285,7 +285,12 @@ class Finish(beam.DoFn):
             lines = [bucket.lines_path for bucket in sorted(boilerplate)]
         results = Results([files for _, files, _ in units], ordered, lines, self._job.has_caps)
         with logged("Finish", output=self._job.output_path):
-            self._finish(prepared, scanned, units, results)
+            # It may be that an attempt before this one came to its end, and its result was lost.
+            if not exists(self._job.path(SUCCESS_NAME)):
+                if self._marker is not None:
+                    self._marker.check()
+                self._finish(prepared, scanned, units, results)
+            self._tidy_up()
         return iter(())
 
     def _finish(
@@ -296,11 +301,6 @@ class Finish(beam.DoFn):
         results: Results,
     ) -> None:
         job = self._job
-        success = job.path(SUCCESS_NAME)
-        if self._marker is not None and not exists(success):
-            self._marker.check()
-        elif exists(success):
-            return  # an attempt before this one came to its end, and its result was lost
         written = write_outputs(
             job.output_path,
             job.temp_folder,
@@ -322,9 +322,13 @@ class Finish(beam.DoFn):
         names = [*written, *([letters] if letters else [])]
         summary = summary_of(job, prepared, "done", counts, names)
         progress.write_summary(job.output_path, job.temp_folder, summary)
-        with whole_file(success, job.temp_folder) as stream:
+        with whole_file(job.path(SUCCESS_NAME), job.temp_folder) as stream:
             stream.write(b"")
-        if not counts["details_left_out"]:
+
+    def _tidy_up(self) -> None:
+        """Removes what nothing needs any more; details that were left out need the parts."""
+        job = self._job
+        if not progress.read_summary(job.output_path)["counts"]["details_left_out"]:
             remove_folder(job.path(WORK_FOLDER))
         remove_folder(job.temp_folder)
         if self._marker is not None:

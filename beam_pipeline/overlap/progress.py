@@ -13,12 +13,13 @@ from typing import Any
 import orjson
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.files import open_file
+from beam_pipeline.overlap import layout
 from beam_pipeline.overlap.matching import Match
 from beam_pipeline.overlap.output_files import json_line, whole_file
 from beam_pipeline.overlap.units import Work
 
-FOLDER = "progress"
-SUMMARY_NAME = "progress_summary.json"
+_FOLDER = "progress"
 HEARTBEAT_SECONDS = 30.0
 _LOGGER = logging.getLogger("beam_pipeline")
 
@@ -27,7 +28,7 @@ class Heartbeat:
     """Tells every half minute, and at the end, how far a piece of work is."""
 
     def __init__(self, output: str, temp_folder: str, work: Work):
-        self._path = FileSystems.join(output, FOLDER, _name(work))
+        self._path = FileSystems.join(output, _FOLDER, _name(work))
         self._temp_folder = temp_folder
         self._last = time.monotonic()
         self._line: dict[str, Any] = {
@@ -80,6 +81,12 @@ def _name(work: Work) -> str:
 
 def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
     """Writes progress_summary.json, over the one of the stage before."""
-    path = FileSystems.join(output, FOLDER, SUMMARY_NAME)
+    path = FileSystems.join(output, layout.SUMMARY)
     with whole_file(path, temp_folder) as stream:
         stream.write(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def read_summary(output: str) -> dict[str, Any]:
+    """Returns what progress_summary.json says."""
+    with open_file(FileSystems.join(output, layout.SUMMARY)) as stream:
+        return orjson.loads(stream.read())

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from beam_pipeline.files import open_file
 from beam_pipeline.overlap.config import DeconConfig
-from beam_pipeline.overlap.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS, SUMMARY
+from beam_pipeline.overlap.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
+from beam_pipeline.overlap.progress import read_summary
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
@@ -24,8 +25,7 @@ def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     console = Console(file=sys.stdout, highlight=False)
     with open_file(FileSystems.join(output, STATS)) as file:
         stats = [json.loads(line) for line in file]  # orjson refuses ids with lone surrogates
-    with open_file(FileSystems.join(output, SUMMARY)) as file:
-        summary = json.loads(file.read())
+    summary = read_summary(output)
     console.print(_table(output, stats))
     for line in _lines(config, output, summary, seconds):
         console.print(line, soft_wrap=True, markup=False)
