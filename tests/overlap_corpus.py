@@ -134,7 +134,9 @@ def write_documents(path: Path, records: list[Any], rng: random.Random) -> int:
 
 
 def _write_parquet(path: Path, records: list[Any]) -> int:
-    kept = [record if isinstance(record, dict) else {"id": 3} for record in records]
+    kept: list[dict[str, Any]] = [
+        record if isinstance(record, dict) else {"id": 3} for record in records
+    ]
     records[:] = [{"id": _id(record), "text": _valid(record.get("text"))} for record in kept]
     table = pa.Table.from_pylist(records, pa.schema([("id", pa.string()), ("text", pa.string())]))
     pq.write_table(table, path, row_group_size=2)
