@@ -25,8 +25,7 @@ from rich.console import Console
 from benchmarks import overlap_table
 from benchmarks import results as results_files
 from benchmarks.contenders import ROOT
-from benchmarks.grouping import last_line
-from benchmarks.measure import measure
+from benchmarks.measure import last_line, measure
 from benchmarks.overlap_contenders import CONTENDERS, PROBELINE, OverlapJob
 from benchmarks.overlap_corpus import BLOCK_MB, EVALUATION_ROWS, FORMATS, Corpus
 from benchmarks.results import OverlapRun, Results
@@ -159,7 +158,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
     parser.add_argument("--mb", type=int, default=2000, help="of training text; growth: twice that")
-    parser.add_argument("--peer_mb", type=int, default=200, help="the same where peers take part")
+    parser.add_argument("--peer_mb", type=int, default=400, help="the same where peers take part")
     parser.add_argument("--lengths", nargs="+", default=_DEFAULT_LENGTHS, metavar="N,N,…")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(

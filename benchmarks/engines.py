@@ -27,8 +27,8 @@ from benchmarks import engines_table
 from benchmarks import results as results_files
 from benchmarks.contenders import ROOT, prism_binary
 from benchmarks.engine_servers import running_gcs_emulator
-from benchmarks.grouping import generated, last_line, parse_size
-from benchmarks.measure import measure
+from benchmarks.grouping import generated, parse_size
+from benchmarks.measure import last_line, measure
 from benchmarks.results import EngineRun, Results
 
 _WARM_UP_MEASUREMENTS = 20_000

@@ -26,7 +26,7 @@ from rich.table import Table
 from benchmarks import results as results_files
 from benchmarks import table
 from benchmarks.contenders import CONTENDERS, MAX_ROW_SIZE_MB, ROOT, TRAIN_RATIO, Job
-from benchmarks.measure import measure
+from benchmarks.measure import last_line, measure
 from benchmarks.results import Results, Run
 
 _WARM_UP_MEASUREMENTS = 20_000
@@ -169,11 +169,6 @@ def _run(name: str, data: Path, size: int, number: int, args: argparse.Namespace
         error=error and error.replace(str(args.data_dir), "DATA").replace(str(ROOT), "ROOT"),
         output=counted,
     )
-
-
-def last_line(text: str) -> str:
-    """Returns what a process said last."""
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def _count(output: Path, size: int) -> tuple[dict[str, int], str | None]:

@@ -82,6 +82,11 @@ def measure(
     )
 
 
+def last_line(text: str) -> str:
+    """Returns what a process said last."""
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
 def _tree_bytes(pid: int) -> int:
     """Returns the memory of a process and its descendants now; 0 if it has gone."""
     try:

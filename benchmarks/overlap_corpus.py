@@ -1,49 +1,23 @@
-"""The corpus of the overlap bench: training documents in several formats, and evaluation sets.
+"""The corpus of the overlap bench: files of training text and of evaluation sets, by their sizes.
 
-    python -m benchmarks.overlap_corpus --output=build/benchmarks --mb=2000 --formats jsonl.zst
-
-Words follow Zipf's law, documents are as long as a lognormal law has it, some look like program
-code, in every second one some words are beyond ASCII. A file depends on the seed and its place
-alone, so that a small corpus is the beginning of a large one. All that is planted lies in the first
-block: `NUM_PLANTED` passages of the small evaluation set, and so every corpus holds the same.
+Files are made when they are asked for, by `overlap_texts` in a process of its own, so that the
+bench stays small; they stay for the next bench. A file depends on the seed and its place alone: a
+small corpus is the beginning of a large one.
 """
 
-import argparse
-import functools
-import gzip
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import orjson
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import zstandard
+from benchmarks.contenders import ROOT
 
 FORMATS = ("jsonl.zst", "jsonl.gz", "jsonl", "parquet")
 EVALUATION_ROWS = 9_000  # of 90 tokens on average: 700,000 n-grams of 13 tokens
-NUM_PLANTED = 50
 BLOCK_MB, FILE_MB = 20, 100  # of text
-_WORDS = 50_000
-_ZIPF_SHIFT = 2.7  # as in English: the first words are less common than 1/rank says
-_DOCUMENT_WORDS, _DOCUMENT_SIGMA, _MOST_WORDS = 280, 1.0, 30_000
-_EVALUATION_WORDS = (40, 140)
-_PLANTED_WORDS = 30
-_SHARE_OF_CODE = 0.05
-# Of documents, and of the words in these: one such letter in a document, as a curly quote is, makes
-# Python hold all of it in wider characters.
-_DOCUMENTS_BEYOND_ASCII, _WORDS_BEYOND_ASCII = 0.5, 0.04
-_BYTES_A_WORD = 5.97  # with what follows it
-_PROSE = ([" ", ", ", ". ", "; ", "\n\n"], [0.86, 0.07, 0.055, 0.005, 0.01])
-_CODE = ([" ", "_", "(", ") {\n    ", ".", " = ", ");\n"], [0.3, 0.25, 0.1, 0.05, 0.1, 0.1, 0.1])
-_ROW_GROUP_ROWS = 8_192
-_TINY_DOCUMENTS = 20
 
 
 class Corpus:
-    """Training and evaluation files in a folder, made when they are asked for.
+    """Training and evaluation files in a folder.
 
     Args:
       seed: another one makes other words and texts.
@@ -51,168 +25,28 @@ class Corpus:
 
     def __init__(self, folder: Path, seed: int):
         self._folder = folder / f"overlap-{seed}"
-        self._texts = _Texts(seed)
+        self._seed = seed
 
     def training(self, mb: int, file_format: str) -> list[Path]:
-        """Returns files with about so many MB of text, in blocks; 0 is one of few documents."""
+        """Returns files with so many MB of text, in blocks; 0 is one file of few documents."""
         starts = range(0, mb, FILE_MB) or [0]
-        return [self._file(at, min(at + FILE_MB, mb), file_format) for at in starts]
+        return [self._training(at, min(at + FILE_MB, mb), file_format) for at in starts]
+
+    def _training(self, first_mb: int, last_mb: int, file_format: str) -> Path:
+        name = f"train-{first_mb:06d}-{last_mb:06d}.{file_format}"
+        return self._made(name, "training", f"--first_mb={first_mb}", f"--last_mb={last_mb}")
 
     def evaluation(self, num_rows: int) -> Path:
         """Returns the file of an evaluation set."""
-        path = self._folder / f"evaluation-{num_rows}.jsonl"
+        return self._made(f"evaluation-{num_rows}.jsonl", "evaluation", f"--rows={num_rows}")
+
+    def _made(self, name: str, *arguments: str) -> Path:
+        path = self._folder / name
         if not path.exists():
-            texts = self._texts.evaluation(num_rows)
-            rows = [{"id": f"q{row}", "text": text} for row, text in enumerate(texts)]
-            _write_whole(path, lambda part: part.write_bytes(_lines(rows)))
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._folder / f"tmp-{name}"  # so that what is there is whole
+            command = [sys.executable, "-m", "benchmarks.overlap_texts", *arguments]
+            command += [f"--output={part}", f"--seed={self._seed}"]
+            subprocess.run(command, check=True, cwd=ROOT)
+            part.rename(path)
         return path
-
-    def _file(self, start_mb: int, end_mb: int, file_format: str) -> Path:
-        path = self._folder / f"train-{start_mb:06d}-{end_mb:06d}.{file_format}"
-        if not path.exists():
-            write = _write_parquet if file_format == "parquet" else _write_json_lines
-            _write_whole(path, lambda part: write(part, self._blocks(start_mb, end_mb)))
-        return path
-
-    def _blocks(self, start_mb: int, end_mb: int) -> Iterator[list[dict[str, Any]]]:
-        if end_mb == 0:
-            yield self._texts.documents(0)[:_TINY_DOCUMENTS]
-        for number in range(start_mb // BLOCK_MB, -(-end_mb // BLOCK_MB)):
-            yield self._texts.documents(number)
-
-
-class _Texts:
-    """Texts by seed; block and set each have a stream of random numbers of their own."""
-
-    def __init__(self, seed: int):
-        self._seed = seed
-
-    def evaluation(self, num_rows: int) -> list[str]:
-        """Returns the texts of an evaluation set."""
-        rng = self._rng(1, num_rows)
-        counts = rng.integers(*_EVALUATION_WORDS, num_rows, endpoint=True)
-        return self._joined(rng, counts, np.zeros(num_rows, bool)).to_pylist()
-
-    def documents(self, block: int) -> list[dict[str, Any]]:
-        """Returns the records of a block."""
-        rng = self._rng(2, block)
-        num_words = round(BLOCK_MB * 1e6 / _BYTES_A_WORD)
-        lengths = rng.lognormal(np.log(_DOCUMENT_WORDS), _DOCUMENT_SIGMA, num_words // 100)
-        counts = np.clip(lengths, 10, _MOST_WORDS).astype(np.int64)
-        counts = counts[: np.searchsorted(np.cumsum(counts), num_words) + 1]
-        texts = self._joined(rng, counts, rng.random(len(counts)) < _SHARE_OF_CODE).to_pylist()
-        if block == 0:
-            self._plant(texts)
-        return [
-            {"id": f"{block}-{row}", "text": text, "source": f"site{row % 997}"}
-            for row, text in enumerate(texts)
-        ]
-
-    def _plant(self, texts: list[str]) -> None:
-        """Puts passages of the small evaluation set into documents, evenly over both."""
-        questions = self.evaluation(EVALUATION_ROWS)
-        for number in range(NUM_PLANTED):
-            passage = questions[number * len(questions) // NUM_PLANTED].split(" ")
-            document = number * len(texts) // NUM_PLANTED
-            planted = " ".join(passage[1 : 1 + _PLANTED_WORDS])
-            texts[document] = f"{texts[document]} {planted} {texts[document + 1]}"
-
-    def _joined(
-        self, rng: np.random.Generator, counts: np.ndarray, is_code: np.ndarray
-    ) -> pa.Array:
-        """Returns texts of so many words, some of them code."""
-        total = int(counts.sum())
-        ranks = np.arange(_WORDS) + 1 + _ZIPF_SHIFT
-        shares = np.cumsum(1 / ranks)
-        words = np.searchsorted(shares, rng.random(total) * shares[-1])
-        follows = rng.choice(len(_PROSE[0]), total, p=_PROSE[1])
-        code = np.repeat(is_code, counts)
-        follows[code] = len(_PROSE[0]) + rng.choice(len(_CODE[0]), code.sum(), p=_CODE[1])
-        ends = np.cumsum(counts)
-        variants = 2 * np.repeat(rng.random(len(counts)) < _DOCUMENTS_BEYOND_ASCII, counts)
-        starts_sentence = np.append(True, np.isin(follows[:-1], (2, 4)))
-        starts_sentence[ends[:-1]] = True
-        variants += starts_sentence
-        follows[ends - 1] = len(_PROSE[0]) + len(_CODE[0])  # nothing
-        after = [*_PROSE[0], *_CODE[0], ""]
-        pieces = pc.binary_join_element_wise(
-            self._vocabulary.take(pa.array(words + _WORDS * variants)),
-            pa.array(after).take(pa.array(follows)),
-            "",
-        )
-        bounds = pa.array(np.append(0, ends), pa.int32())
-        return pc.binary_join(pa.ListArray.from_arrays(bounds, pieces), "")
-
-    @functools.cached_property
-    def _vocabulary(self) -> pa.Array:
-        """All words, commonest first: plain, with capitals; with letters beyond ASCII, likewise."""
-        rng = self._rng(0)
-        letters = [list("bcdfghklmnprstvw"), list("aeiou")]
-        words: dict[str, None] = {}
-        while len(words) < _WORDS:
-            # The more common a word, the shorter it is.
-            length = 2 + int(rng.random() * (3 + len(words).bit_length() // 3))
-            draws = rng.integers(80, size=length)  # a multiple of both numbers of letters
-            word = [letters[at % 2][draw % len(letters[at % 2])] for at, draw in enumerate(draws)]
-            words["".join(word)] = None
-        beyond = list("éèüñøłжшяδλ中文字")
-        variants = [
-            word[:-1] + beyond[int(rng.random() * len(beyond))] if is_beyond else word
-            for word, is_beyond in zip(words, rng.random(_WORDS) < _WORDS_BEYOND_ASCII, strict=True)
-        ]
-        both = ([*some, *(word.capitalize() for word in some)] for some in (words, variants))
-        return pa.array([word for some in both for word in some])
-
-    def _rng(self, *stream: int) -> np.random.Generator:
-        return np.random.default_rng([self._seed, *stream])
-
-
-def _lines(records: list[dict[str, Any]]) -> bytes:
-    return b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
-
-
-def _write_whole(path: Path, write: Callable[[Path], Any]) -> None:
-    """Writes a file under another name first, so that one that is there is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"tmp-{path.name}")
-    write(part)
-    part.rename(path)
-
-
-def _write_json_lines(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
-    with _opened(path) as file:
-        for records in blocks:
-            file.write(_lines(records))
-
-
-def _opened(path: Path) -> Any:
-    if path.suffix == ".zst":
-        return zstandard.open(path, "wb", zstandard.ZstdCompressor(3))
-    return gzip.open(path, "wb", 6) if path.suffix == ".gz" else open(path, "wb")
-
-
-def _write_parquet(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
-    schema = pa.schema([(name, pa.string()) for name in ("id", "text", "source")])
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for records in blocks:
-            writer.write_table(pa.Table.from_pylist(records, schema), _ROW_GROUP_ROWS)
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Makes the corpus of the overlap bench.")
-    parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--mb", type=int, default=2000, help="of text, in each format")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=[*FORMATS])
-    parser.add_argument("--evaluation_rows", nargs="*", type=int, default=[EVALUATION_ROWS])
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
-    corpus = Corpus(args.output, args.seed)
-    for num_rows in args.evaluation_rows:
-        corpus.evaluation(num_rows)
-    for file_format in args.formats:
-        corpus.training(args.mb, file_format)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

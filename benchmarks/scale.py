@@ -28,8 +28,8 @@ from rich.console import Console
 from benchmarks import results as results_files
 from benchmarks.contenders import ROOT, prism_binary
 from benchmarks.engine_servers import running_gcs_emulator
-from benchmarks.grouping import last_line, parse_size
-from benchmarks.measure import measure
+from benchmarks.grouping import parse_size
+from benchmarks.measure import last_line, measure
 from benchmarks.results import CaseRun, Results
 from benchmarks.worker import CHUNK_RECORDS, INLINE_BYTES, LEAST_MEASUREMENTS
 

@@ -3,17 +3,25 @@
 import json
 import os
 import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import orjson
 import pytest
 
-from benchmarks import bench_overlap, overlap_corpus, overlap_found, overlap_table, results, table
+from benchmarks import (
+    bench_overlap,
+    overlap_corpus,
+    overlap_found,
+    overlap_table,
+    overlap_texts,
+    results,
+    table,
+)
 from benchmarks.bench_overlap import Case
 from benchmarks.contenders import ROOT
 from benchmarks.overlap_contenders import CONTENDERS, OverlapJob, datatrove_python
-from benchmarks.overlap_corpus import Corpus
 from benchmarks.peers import joined_strings
 from benchmarks.results import OverlapRun, Results
 
@@ -38,39 +46,41 @@ def own(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap_corpus, "BLOCK_MB", 1)
-    monkeypatch.setattr(overlap_corpus, "FILE_MB", 2)
-    monkeypatch.setattr(overlap_corpus, "EVALUATION_ROWS", 500)
+    monkeypatch.setattr(overlap_texts, "BLOCK_MB", 1)
+    monkeypatch.setattr(overlap_texts, "EVALUATION_ROWS", 500)
 
 
-def test_a_corpus_is_the_same_in_every_format_and_its_beginning_in_every_size(
+def test_a_corpus_is_the_same_in_every_format_and_by_its_seed(
     small_blocks: None, tmp_path: Path
 ) -> None:
-    corpus = Corpus(tmp_path / "a", 7)
-    paths = {name: corpus.training(3, name) for name in overlap_corpus.FORMATS}
-    sizes = {name: overlap_found.size([str(path) for path in paths[name]]) for name in paths}
-    assert len({str(size) for size in sizes.values()}) == 1
-    assert sizes["jsonl"]["text_bytes"] == pytest.approx(3e6, rel=0.1)
-    assert [len(files) for files in paths.values()] == [2] * 4
-
-    again = Corpus(tmp_path / "b", 7)
-    assert again.training(2, "jsonl")[0].read_bytes() == paths["jsonl"][0].read_bytes()
-    other = Corpus(tmp_path / "b", 8)
-    assert other.training(2, "jsonl")[0].read_bytes() != paths["jsonl"][0].read_bytes()
-    text = paths["jsonl"][0].read_text()
-    assert sum(char > "\x7f" for char in text) > 0.002 * len(text)
+    paths = [tmp_path / f"a.{name}" for name in overlap_corpus.FORMATS]
+    for path in paths:
+        overlap_texts.write_training(path, 0, 2, seed=7)
+    sizes = [overlap_found.size([str(path)]) for path in paths]
+    assert sizes == [sizes[0]] * len(paths)
+    assert sizes[0]["text_bytes"] == pytest.approx(2e6, rel=0.1)
+    rest, other = tmp_path / "rest.jsonl", tmp_path / "other.jsonl"
+    overlap_texts.write_training(rest, 1, 2, seed=7)
+    overlap_texts.write_training(other, 1, 2, seed=8)
+    whole = (tmp_path / "a.jsonl").read_bytes()
+    assert whole.endswith(rest.read_bytes()) and not whole.endswith(other.read_bytes())
+    texts = [*joined_strings.texts(tmp_path / "a.jsonl")]
+    assert 0.4 < sum(text.isascii() for text in texts) / len(texts) < 0.6
 
 
 def test_every_passage_is_planted(small_blocks: None, tmp_path: Path) -> None:
-    corpus = Corpus(tmp_path, 1)
-    [path], evaluation = corpus.training(1, "jsonl"), corpus.evaluation(500)
+    path, evaluation, more = (tmp_path / f"{name}.jsonl" for name in ("a", "e", "more"))
+    overlap_texts.write_training(path, 0, 1, seed=1)
+    overlap_texts.write_evaluation(evaluation, 500, seed=1)
+    overlap_texts.write_evaluation(more, 1200, seed=1)
+    assert more.read_bytes().startswith(evaluation.read_bytes())
     wanted = joined_strings.sets_of(joined_strings.texts(evaluation), [13])[13]
     hit = [
         row
         for row, text in enumerate(joined_strings.texts(path))
         if wanted & {*joined_strings.ngrams_of(joined_strings.tokens_of(text), 13)}
     ]
-    assert len(hit) == overlap_corpus.NUM_PLANTED
+    assert len(hit) == overlap_texts.NUM_PLANTED
 
 
 # --- what contenders find -------------------------------------------------------------------
@@ -186,6 +196,14 @@ def test_a_contender_that_fails_is_in_the_results(
     assert bench_overlap.main([*flags, *folders, "--contenders=joined"]) == 1
     run = results.newest("overlap", tmp_path).runs[-1]
     assert "JSONDecodeError" in str(run.error)
+
+
+def test_the_bench_itself_stays_small() -> None:
+    # The peak memory of a child is never below what its parent used.
+    script = "import sys, benchmarks.bench_overlap; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"apache_beam", "numba", "numpy", "pyarrow"} & {*done.stdout.split()}
 
 
 def test_cases_and_what_cannot_run(tmp_path: Path) -> None:

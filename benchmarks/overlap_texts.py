@@ -1,0 +1,194 @@
+"""The texts of the overlap bench, and the files that hold them; see `overlap_corpus`.
+
+    python -m benchmarks.overlap_texts training --output=FILE.jsonl.zst --first_mb=0 --last_mb=100
+    python -m benchmarks.overlap_texts evaluation --output=FILE.jsonl --rows=9000
+
+Words follow Zipf's law, documents are as long as a lognormal law has it, some look like program
+code, in every second one some words are beyond ASCII. A block of text depends on the seed and its
+place alone, and so does a row of an evaluation set. In the first block are `NUM_PLANTED` passages
+of the first rows.
+"""
+
+import argparse
+import functools
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import zstandard
+
+from benchmarks.overlap_corpus import BLOCK_MB, EVALUATION_ROWS
+
+NUM_PLANTED = 50
+TINY_DOCUMENTS = 20  # of a file of no MB
+_WORDS = 50_000
+_ZIPF_SHIFT = 2.7  # as in English: the first words are less common than 1/rank says
+_DOCUMENT_WORDS, _DOCUMENT_SIGMA, _MOST_WORDS = 280, 1.0, 30_000
+_EVALUATION_WORDS = (40, 140)
+_PLANTED_WORDS = 30
+_SHARE_OF_CODE = 0.05
+# Of documents, and of the words in these: one such letter in a document, as a curly quote is, makes
+# Python hold all of it in wider characters.
+_DOCUMENTS_BEYOND_ASCII, _WORDS_BEYOND_ASCII = 0.5, 0.04
+_BYTES_A_WORD = 5.97  # with what follows it
+_PROSE = ([" ", ", ", ". ", "; ", "\n\n"], [0.86, 0.07, 0.055, 0.005, 0.01])
+_CODE = ([" ", "_", "(", ") {\n    ", ".", " = ", ");\n"], [0.3, 0.25, 0.1, 0.05, 0.1, 0.1, 0.1])
+_ROW_GROUP_ROWS = 8_192
+
+
+class Texts:
+    """Texts by seed; block and set each have a stream of random numbers of their own."""
+
+    def __init__(self, seed: int):
+        self._seed = seed
+
+    def evaluation(self, num_rows: int) -> list[str]:
+        """Returns the texts of an evaluation set; a small one is the beginning of a large one."""
+        texts: list[str] = []
+        while len(texts) < num_rows:
+            rng = self._rng(1, len(texts))
+            counts = rng.integers(*_EVALUATION_WORDS, EVALUATION_ROWS, endpoint=True)
+            texts += self._joined(rng, counts, np.zeros(EVALUATION_ROWS, bool)).to_pylist()
+        return texts[:num_rows]
+
+    def documents(self, block: int) -> list[dict[str, Any]]:
+        """Returns the records of a block."""
+        rng = self._rng(2, block)
+        num_words = round(BLOCK_MB * 1e6 / _BYTES_A_WORD)
+        lengths = rng.lognormal(np.log(_DOCUMENT_WORDS), _DOCUMENT_SIGMA, num_words // 100)
+        counts = np.clip(lengths, 10, _MOST_WORDS).astype(np.int64)
+        counts = counts[: np.searchsorted(np.cumsum(counts), num_words) + 1]
+        texts = self._joined(rng, counts, rng.random(len(counts)) < _SHARE_OF_CODE).to_pylist()
+        if block == 0:
+            self._plant(texts)
+        return [
+            {"id": f"{block}-{row}", "text": text, "source": f"site{row % 997}"}
+            for row, text in enumerate(texts)
+        ]
+
+    def _plant(self, texts: list[str]) -> None:
+        """Puts passages of the first evaluation rows into documents, evenly over both."""
+        questions = self.evaluation(EVALUATION_ROWS)
+        for number in range(NUM_PLANTED):
+            passage = questions[number * len(questions) // NUM_PLANTED].split(" ")
+            document = number * len(texts) // NUM_PLANTED
+            planted = " ".join(passage[1 : 1 + _PLANTED_WORDS])
+            texts[document] = f"{texts[document]} {planted} {texts[document + 1]}"
+
+    def _joined(
+        self, rng: np.random.Generator, counts: np.ndarray, is_code: np.ndarray
+    ) -> pa.Array:
+        """Returns texts of so many words, some of them code."""
+        total = int(counts.sum())
+        ranks = np.arange(_WORDS) + 1 + _ZIPF_SHIFT
+        shares = np.cumsum(1 / ranks)
+        words = np.searchsorted(shares, rng.random(total) * shares[-1])
+        follows = rng.choice(len(_PROSE[0]), total, p=_PROSE[1])
+        code = np.repeat(is_code, counts)
+        follows[code] = len(_PROSE[0]) + rng.choice(len(_CODE[0]), code.sum(), p=_CODE[1])
+        ends = np.cumsum(counts)
+        variants = 2 * np.repeat(rng.random(len(counts)) < _DOCUMENTS_BEYOND_ASCII, counts)
+        starts_sentence = np.append(True, np.isin(follows[:-1], (2, 4)))
+        starts_sentence[ends[:-1]] = True
+        variants += starts_sentence
+        follows[ends - 1] = len(_PROSE[0]) + len(_CODE[0])  # nothing
+        after = [*_PROSE[0], *_CODE[0], ""]
+        pieces = pc.binary_join_element_wise(
+            self._vocabulary.take(pa.array(words + _WORDS * variants)),
+            pa.array(after).take(pa.array(follows)),
+            "",
+        )
+        bounds = pa.array(np.append(0, ends), pa.int32())
+        return pc.binary_join(pa.ListArray.from_arrays(bounds, pieces), "")
+
+    @functools.cached_property
+    def _vocabulary(self) -> pa.Array:
+        """All words, commonest first: plain, with capitals; with letters beyond ASCII, likewise."""
+        rng = self._rng(0)
+        letters = [list("bcdfghklmnprstvw"), list("aeiou")]
+        words: dict[str, None] = {}
+        while len(words) < _WORDS:
+            # The more common a word, the shorter it is.
+            length = 2 + int(rng.random() * (3 + len(words).bit_length() // 3))
+            draws = rng.integers(80, size=length)  # a multiple of both numbers of letters
+            word = [letters[at % 2][draw % len(letters[at % 2])] for at, draw in enumerate(draws)]
+            words["".join(word)] = None
+        beyond = list("éèüñøłжшяδλ中文字")
+        variants = [
+            word[:-1] + beyond[int(rng.random() * len(beyond))] if is_beyond else word
+            for word, is_beyond in zip(words, rng.random(_WORDS) < _WORDS_BEYOND_ASCII, strict=True)
+        ]
+        both = ([*some, *(word.capitalize() for word in some)] for some in (words, variants))
+        return pa.array([word for some in both for word in some])
+
+    def _rng(self, *stream: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, *stream])
+
+
+def _lines(records: list[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
+
+
+def _write_json_lines(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
+    with _opened(path) as file:
+        for records in blocks:
+            file.write(_lines(records))
+
+
+def _opened(path: Path) -> Any:
+    if path.suffix == ".zst":
+        return zstandard.open(path, "wb", zstandard.ZstdCompressor(3))
+    return gzip.open(path, "wb", 6) if path.suffix == ".gz" else open(path, "wb")
+
+
+def _write_parquet(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
+    schema = pa.schema([(name, pa.string()) for name in ("id", "text", "source")])
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for records in blocks:
+            writer.write_table(pa.Table.from_pylist(records, schema), _ROW_GROUP_ROWS)
+
+
+def write_training(path: Path, first_mb: int, last_mb: int, seed: int) -> None:
+    """Writes whole blocks of documents, in the format that the file's name tells."""
+    blocks = _blocks(Texts(seed), first_mb, last_mb)
+    write = _write_parquet if path.suffix == ".parquet" else _write_json_lines
+    write(path, blocks)
+
+
+def _blocks(texts: Texts, first_mb: int, last_mb: int) -> Iterator[list[dict[str, Any]]]:
+    if last_mb == 0:
+        yield texts.documents(0)[:TINY_DOCUMENTS]
+    for number in range(first_mb // BLOCK_MB, last_mb // BLOCK_MB):
+        yield texts.documents(number)
+
+
+def write_evaluation(path: Path, num_rows: int, seed: int) -> None:
+    """Writes an evaluation set as JSON lines."""
+    rows = enumerate(Texts(seed).evaluation(num_rows))
+    path.write_bytes(_lines([{"id": f"q{row}", "text": text} for row, text in rows]))
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Writes a file of the overlap bench.")
+    parser.add_argument("kind", choices=("training", "evaluation"))
+    parser.add_argument("--output", required=True, type=Path)
+    parser.add_argument("--first_mb", type=int, default=0)
+    parser.add_argument("--last_mb", type=int, default=BLOCK_MB)
+    parser.add_argument("--rows", type=int, default=EVALUATION_ROWS)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    if args.kind == "training":
+        write_training(args.output, args.first_mb, args.last_mb, args.seed)
+    else:
+        write_evaluation(args.output, args.rows, args.seed)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
