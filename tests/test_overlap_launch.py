@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +218,8 @@ def test_sigterm_tidies_up(corpus: Path) -> None:
         text=True,
     )
     lock = corpus / "out" / TEMP_FOLDER / "lock"
-    while process.poll() is None and not lock.exists():
-        pass
+    while process.poll() is None and not (corpus / "out" / "progress").exists():
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
