@@ -17,11 +17,16 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.12,<3.14",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
-    package_data={"training": ["configs/*.yml"], "beam_pipeline.overlap": ["report_page.*"]},
+    package_data={
+        "beam_pipeline.inspect": ["page.html"],
+        "beam_pipeline.overlap": ["report_page.*"],
+        "training": ["configs/*.yml"],
+    },
     # Each with its reason; the upper bound is the next version that may break it.
     install_requires=[
         "apache-beam>=2.77,<3",  # the pipeline
         "array-record>=0.8.1,<0.9",  # the shards
+        "cryptography>=41,<51",  # the AES of --anonymize
         "google-crc32c>=1.5,<2",  # the checksum that GCS keeps of every object
         "isal>=1.7,<2",  # gzip of documents, in a quarter of the time of zlib
         "msgspec>=0.20,<0.23",  # MessagePack with sorted keys: the ids of records without one
@@ -38,8 +43,8 @@ setup(
             "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
             "grain>=0.2.18,<0.3",  # the datasets, their workers and checkpoints
         ],
-        "plots": ["matplotlib>=3.9,<4"],  # pictures of training data, evaluations and overlap
-        "report": ["jinja2>=3.1,<4"],  # the page of the overlap job
+        "plots": ["matplotlib>=3.9,<4"],  # pictures of datasets, batches, evaluations, overlap
+        "report": ["jinja2>=3.1,<4"],  # the pages of inspect and of the overlap job
         # python -m training.train on a CPU. MaxText names no dependency of its own outside its
         # extras for accelerators; the lines below it are what its imports want.
         "maxtext": [
@@ -87,6 +92,7 @@ setup(
             "pytest-xdist>=3.6,<4",
             "ripe.atlas.sagan>=2,<3",  # the oracle for RIPE Atlas results (GPL, tests only)
             "ruff==0.17.5",  # another version may format otherwise
+            "yacryptopan>=1,<2",  # the oracle for --anonymize
         ],
     },
     classifiers=[

@@ -1,4 +1,4 @@
-"""The last step of the job: dead letters, the proof of the counts, the manifest and `_SUCCESS`."""
+"""The last step: dead letters, the proof of the counts, data card, manifest and `_SUCCESS`."""
 
 import os
 from collections import Counter
@@ -13,6 +13,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
 from beam_pipeline.checksum import checksum_text
+from beam_pipeline.data_card import CARD_COLUMNS, CARD_NAME, FIRST_LINE, data_card, totals_of
 from beam_pipeline.errors import ProbelineError, explained_os_errors, same_src_id
 from beam_pipeline.files import (
     create_file,
@@ -40,12 +41,13 @@ from beam_pipeline.manifest import (
     success_stamp,
 )
 from beam_pipeline.monitoring import counter, logged
+from beam_pipeline.output_folder import begins_with
 from beam_pipeline.sharded_write import ShardInfo
 from beam_pipeline.storage import file_infos
 
 
 class Commit(beam.DoFn):
-    """Moves the dead letters, proves the counts, writes the manifest and `_SUCCESS`, tidies up.
+    """Moves the dead letters, proves the counts, writes card, manifest and `_SUCCESS`, tidies up.
 
     Every step may have been done by an attempt before this one.
     """
@@ -56,6 +58,7 @@ class Commit(beam.DoFn):
         run_folder: str,
         options: dict[str, Any],
         num_files: int,
+        command: str,
         marker: Marker | None = None,
     ):
         self._output = output
@@ -63,6 +66,7 @@ class Commit(beam.DoFn):
         self._run_folder = run_folder
         self._options = options
         self._num_files = num_files
+        self._command = command
         self._probes = {split: counter(f"{split}_probes") for split in SPLITS}
 
     def process(
@@ -99,6 +103,7 @@ class Commit(beam.DoFn):
             counts,
             described,
         )
+        write_card(self._output, whole, self._command)
         write_success(self._output, whole.to_json())
         remove_folder(self._run_folder)
         if self._marker is not None:
@@ -192,8 +197,12 @@ def check_src_ids(output: str) -> None:
 
 def _index_batches(output: str) -> Iterator[pa.RecordBatch]:
     for split in SPLITS:
-        with open_parquet(FileSystems.join(output, split, INDEX_NAME)) as file:
-            yield from file.iter_batches(columns=["src_id", "src_addr", "row_index"])
+        yield from _batches_of(output, split, ("src_id", "src_addr", "row_index"))
+
+
+def _batches_of(output: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with open_parquet(FileSystems.join(output, split, INDEX_NAME)) as file:
+        yield from file.iter_batches(columns=list(columns))
 
 
 def _is_first(batch: pa.RecordBatch) -> np.ndarray:
@@ -236,6 +245,15 @@ def library_versions() -> dict[str, str]:
     """Returns the versions of what shapes the bytes of a shard."""
     names = ("apache-beam", "array-record", "numpy", "pyarrow")
     return {"probeline": __version__, **{name: version(name) for name in names}}
+
+
+def write_card(output: str, whole: Manifest, command: str) -> None:
+    """Writes the data card, unless a README.md is there that is somebody else's."""
+    path = FileSystems.join(output, CARD_NAME)
+    if exists(path) and not begins_with(path, FIRST_LINE):
+        return
+    totals = {split: totals_of(_batches_of(output, split, CARD_COLUMNS)) for split in SPLITS}
+    _write_whole(path, data_card(whole, totals, command).encode())
 
 
 def write_success(output: str, manifest: bytes) -> None:

@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import atlas, measurements
-from beam_pipeline.errors import ProbelineError, UsageError, explained
+from beam_pipeline.anonymize import WITHHELD
+from beam_pipeline.anonymize_key import KeyReference
+from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
 from beam_pipeline.files import is_folder, is_local, match, open_file, open_ranges
 
 InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
@@ -36,15 +38,21 @@ class ReadOptions:
       input_format: what the files hold, or "auto" to see from their content.
       columns: the input's name of each of measurements.COLUMNS.
       atlas_source: which address of a RIPE Atlas result is the probe's.
+      anonymize: the key with which addresses are replaced, None where they stay.
     """
 
     input_format: InputFormat | Literal["auto"] = "auto"
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in measurements.COLUMNS)
     atlas_source: Literal["from", "src_addr"] = "from"
+    anonymize: KeyReference | None = None
 
     @property
     def names(self) -> dict[str, str]:
         return dict(self.columns)
+
+
+class _UnknownContentError(Exception):
+    """A file is none of INPUT_FORMATS; the message says what was seen."""
 
 
 class InputFile(NamedTuple):
@@ -133,15 +141,17 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
     Raises:
       ProbelineError: a readable file that cannot be taken: a missing column, a wrong type.
     """
+    wanted = "parquet" if options.input_format == "auto" else options.input_format
     try:
         input_format = _recognise(path, options)
         if input_format == "atlas_json":
             return InputFile(path, num_bytes, "atlas_json", ())
         with open_parquet(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
+    except _UnknownContentError as error:
+        return InputFile(path, num_bytes, wanted, (), problem=str(error))
     except (OSError, EOFError, pa.ArrowException) as error:
-        wanted = "parquet" if options.input_format == "auto" else options.input_format
-        return InputFile(path, num_bytes, wanted, (), problem=_one_line(error))
+        return InputFile(path, num_bytes, wanted, (), problem=reason_of(error, options))
     if input_format == "parquet" and options.input_format == "auto":
         input_format = "atlas_bigquery" if atlas.is_bigquery_export(schema) else "parquet"
     if input_format == "atlas_bigquery":
@@ -164,14 +174,20 @@ def _recognise(path: str, options: ReadOptions) -> InputFormat:
     is_compressed = head.startswith((_GZIP_MAGIC, _BZIP2_MAGIC))
     if is_compressed or head.lstrip()[:1] in (b"{", b"["):
         return "atlas_json"
-    raise pa.ArrowInvalid(
-        "neither Parquet nor JSON lines by its first bytes "
-        f"({head[:8]!r}); name what it is with --input_format"
+    seen = "" if options.anonymize else f" ({head[:8]!r})"
+    raise _UnknownContentError(
+        f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is with "
+        "--input_format"
     )
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def reason_of(error: Exception, options: ReadOptions) -> str:
+    """Returns why a file cannot be read; with --anonymize nothing that may stand in the file."""
+    if options.anonymize is None:
+        return one_line(error)
+    if isinstance(error, OSError) and error.errno:
+        return error.strerror or type(error).__name__
+    return f"{type(error).__name__}, what it says is {WITHHELD}"
 
 
 def plan_units(files: Iterable[InputFile]) -> list[Unit]:

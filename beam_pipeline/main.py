@@ -18,8 +18,17 @@ from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipeline import dataflow_jobs, inputs, launching, output_folder, probe_rows, progress
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline import (
+    anonymize_key,
+    dataflow_jobs,
+    inputs,
+    launching,
+    output_folder,
+    probe_rows,
+    progress,
+)
+from beam_pipeline.data_card import command_of
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.files import is_local
 from beam_pipeline.manifest import Dataset, open_dataset
 from beam_pipeline.options import Options, parse
@@ -49,6 +58,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     if job is not None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
         launching.check_paths_are_shared(paths)
+        _check_key_is_shared(options)
     matched = inputs.match_files(options.input)
     read_options, dataset_options = options.read_options(), options.dataset_options()
     files: list = matched
@@ -64,6 +74,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             read_options,
             dataset_options,
             options.inline_bytes_for(beam_options),
+            command_of(options),
             skip_bad_files=options.on_bad_file == "dead_letter",
         )
         if not launching.run_to_end(pipeline, job, taken, _progress(files, taken.folder)):
@@ -72,6 +83,15 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         return open_dataset(options.output)
     except ProbelineError as error:
         raise ProbelineError(f"the runner ended without an error, yet {error}") from error
+
+
+def _check_key_is_shared(options: Options) -> None:
+    key = options.anonymize_key_file
+    if options.anonymize != "none" and anonymize_key.is_on_this_machine(key):
+        raise UsageError(
+            f"{anonymize_key.described(key)} is on this machine, where Dataflow's workers do not "
+            "see it: let --anonymize_key_file name a file on gs:// or a secret's version"
+        )
 
 
 def _progress(files: list, run_folder: str) -> contextlib.AbstractContextManager[None]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from beam_pipeline.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.beam_options import (
     IN_MEMORY_RUNNER,
     PRISM_RUNNER,
@@ -57,6 +58,18 @@ class Options:
         "An unreadable file ends the run (fail) or becomes a dead letter.",
         "fail",
         choices=("fail", "dead_letter"),
+    )
+    anonymize: str = flag(
+        "What becomes of addresses: none leaves them, prefix_preserving replaces each by another "
+        "before anything is written.",
+        "none",
+        choices=METHODS,
+    )
+    anonymize_key_file: str = flag(
+        "File with the key of --anonymize, 32 bytes or 64 hex digits, local or on gs://, or a "
+        "secret's version, projects/P/secrets/S/versions/V; if empty, the environment variable "
+        f"{KEY_VARIABLE}.",
+        "",
     )
     measurement_encoding: str = flag(
         "How a row holds its measurements: compact, all that training uses in a third of the "
@@ -117,11 +130,24 @@ class Options:
                 )
         else:
             _check_array_record_options(self.array_record_options)
-        self.read_options()
+        check_source(self.anonymize_key_file)
+        if self.anonymize_key_file and self.anonymize == "none":
+            raise UsageError(
+                f"--anonymize_key_file={self.anonymize_key_file} is of no use without "
+                "--anonymize=prefix_preserving: give both or neither"
+            )
+        _renamed(self.columns)
 
     def read_options(self) -> ReadOptions:
-        """Returns the part that reading needs."""
-        return ReadOptions(self.input_format, _renamed(self.columns), self.atlas_source)  # type: ignore[arg-type]
+        """Returns the part that reading needs; reads the key of --anonymize.
+
+        Raises:
+          ProbelineError: there is no such key, or it cannot be read.
+        """
+        key = None
+        if self.anonymize != "none":
+            key = find_key(self.anonymize_key_file)
+        return ReadOptions(self.input_format, _renamed(self.columns), self.atlas_source, key)  # type: ignore[arg-type]
 
     def dataset_options(self) -> DatasetOptions:
         """Returns the part that shapes the dataset's bytes."""

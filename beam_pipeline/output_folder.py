@@ -14,15 +14,16 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TextIO
 
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import gcs, gcs_marker
+from beam_pipeline.data_card import CARD_NAME, FIRST_LINE
 from beam_pipeline.dataflow_jobs import DataflowJob
 from beam_pipeline.errors import UsageError, explained_os_errors
-from beam_pipeline.files import exists, is_gcs, is_local, match, remove_folder
+from beam_pipeline.files import exists, is_gcs, is_local, match, open_file, remove_folder
 from beam_pipeline.gcs_marker import Holder, Marker
 from beam_pipeline.manifest import (
     DEAD_LETTER_FOLDER,
@@ -46,6 +47,7 @@ class OutputFiles:
       success: the file that says that the output is finished.
       patterns: by folder, a regular expression of the names of the job's files in it.
       folders: folders that are the job's with all that is below them.
+      marked: by name, how a file begins that is the job's; one that begins otherwise is not.
     """
 
     flag: str
@@ -53,6 +55,7 @@ class OutputFiles:
     success: str
     patterns: Mapping[str, str]
     folders: tuple[str, ...] = ()
+    marked: Mapping[str, str] = field(default_factory=dict)
 
 
 def _shard_or_index(split: str) -> str:
@@ -64,10 +67,11 @@ DATASET_FILES = OutputFiles(
     name="dataset",
     success=SUCCESS_NAME,
     patterns={
-        "": rf"({MANIFEST_NAME}|{SUCCESS_NAME}\.\d+\.tmp|{MANIFEST_NAME}\.\d+\.tmp)",
+        "": rf"{MANIFEST_NAME}|({SUCCESS_NAME}|{MANIFEST_NAME}|{CARD_NAME})\.\d+\.tmp",
         **{split: _shard_or_index(split) for split in SPLITS},
         DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
     },
+    marked={CARD_NAME: FIRST_LINE},
 )
 
 
@@ -198,13 +202,27 @@ def _open_lock(temp: str, given: str) -> TextIO:
 
 def _leftovers(output: str, files: OutputFiles) -> list[str]:
     """Returns what an unfinished run may have left, and nothing that is not ours."""
-    return [
+    ours = [
         FileSystems.join(path, name)
-        for folder, ours in files.patterns.items()
+        for folder, pattern in files.patterns.items()
         for path in (FileSystems.join(output, folder) if folder else output,)
         for name in _names(path)
-        if re.fullmatch(ours, name)
+        if re.fullmatch(pattern, name)
     ]
+    marked = [
+        path
+        for name, first_line in files.marked.items()
+        for path in (FileSystems.join(output, name),)
+        if exists(path) and begins_with(path, first_line)
+    ]
+    return ours + marked
+
+
+def begins_with(path: str, text: str) -> bool:
+    """Tells whether a file begins with a text."""
+    head = text.encode()
+    with explained_os_errors("read", path), open_file(path, len(head)) as file:
+        return file.read(len(head)) == head
 
 
 def _names(folder: str) -> list[str]:

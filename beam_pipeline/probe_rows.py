@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline import addresses, inputs, manifest
+from beam_pipeline import addresses, anonymize_key, inputs, manifest
 from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.commit import Commit
 from beam_pipeline.errors import same_src_id
@@ -178,6 +178,7 @@ def build(
     read_options: ReadOptions,
     options: DatasetOptions,
     inline_bytes: int,
+    command: str,
     skip_bad_files: bool = False,
 ) -> None:
     """Adds the whole job to a pipeline.
@@ -186,6 +187,7 @@ def build(
       files: the input, each looked at already, or (path, bytes), which workers then look at.
       output: the dataset's folder.
       run: which holds the output and has a folder of its own beside it.
+      command: that makes the same dataset again, for the data card.
     """
     workspace = Workspace(run.folder, inline_bytes)
     rows = _units(pipeline, files, read_options) | "Group into rows" >> GroupIntoRows(
@@ -210,13 +212,17 @@ def build(
         part | f"Write {split}" >> _write_split(split, totals, output, run, options)
         for split, part in zip(manifest.SPLITS, by_split, strict=True)
     ]
-    shaping = {**vars(options), "atlas_source": read_options.atlas_source}
+    shaping = {
+        **vars(options),
+        "atlas_source": read_options.atlas_source,
+        **anonymize_key.as_options(read_options.anonymize),
+    }
     _ = (
         pipeline
         | "Finish" >> beam.Impulse()
         | "Commit the dataset"
         >> beam.ParDo(
-            Commit(output, run.folder, shaping, len(files), run.marker),
+            Commit(output, run.folder, shaping, len(files), command, run.marker),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )

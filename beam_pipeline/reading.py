@@ -2,7 +2,8 @@
 
 Whatever the format, each row or result comes out either in a Block or as a dead letter, and
 `num_rows` counts both. Arrow reads Parquet in batches with the address columns as dictionaries,
-so that a row group of any size needs bounded memory.
+so that a row group of any size needs bounded memory. With `ReadOptions.anonymize` no address of
+the input leaves this module: those in a Block are others, and a dead letter has no values.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline import atlas, inputs
+from beam_pipeline.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.inputs import Piece, ReadOptions
@@ -70,7 +72,8 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     except ProbelineError as error:
         raise ProbelineError(f"{piece.path}: {error}") from error
     except (OSError, EOFError, pa.ArrowException) as error:
-        raise UnreadableInputError(piece.path, row, " ".join(str(error).split())) from error
+        shown = None if options.anonymize else error  # a traceback has its text, too
+        raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
 
 
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
@@ -82,7 +85,8 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             batch = pa.RecordBatch.from_arrays(
                 [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
             )
-            yield _checked(piece.path, batch, np.arange(row, row + batch.num_rows))
+            rows = np.arange(row, row + batch.num_rows)
+            yield _checked(piece.path, batch, rows, options)
             row += batch.num_rows
 
 
@@ -92,28 +96,41 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator
     )
 
 
-def _checked(path: str, batch: pa.RecordBatch, rows: np.ndarray) -> CheckedBatch:
+def _checked(
+    path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions
+) -> CheckedBatch:
     """Checks a batch whose measurements came from these rows of the file, int64 [n]."""
     block, faults = check(batch)
+    if options.anonymize:
+        block = anonymizer_of(options.anonymize).block(block)
     letters = []
     if len(faults.rows):
-        texts = as_text(batch, faults.rows)
-        numbers = rows[faults.rows].tolist()
+        numbers, values = rows[faults.rows].tolist(), _values(batch, faults.rows, options)
         letters = [
-            DeadLetter(path, row, reason, orjson.dumps(text).decode())
-            for row, reason, text in zip(numbers, faults.reasons, texts, strict=True)
+            DeadLetter(path, row, reason, value)
+            for row, reason, value in zip(numbers, faults.reasons, values, strict=True)
         ]
     return CheckedBatch(batch.num_rows, block, letters)
+
+
+def _values(batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions) -> list[str]:
+    """Returns what the dead letters of some rows tell of their values."""
+    if options.anonymize:  # what is wrong with an address is mostly how it is written
+        return [WITHHELD] * len(rows)
+    return [orjson.dumps(text).decode() for text in as_text(batch, rows)]
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     with inputs.open_decompressed(piece.path) as stream:
         for part in atlas.read_json(stream, options.atlas_source, BATCH_ROWS):
-            bad = [DeadLetter(piece.path, *line) for line in part.bad_lines]
+            bad = [
+                DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
+                for line, reason, text in part.bad_lines
+            ]
             if part.measurements.num_rows == 0:
                 yield CheckedBatch(len(bad), None, bad)
                 continue
-            batch = _checked(piece.path, part.measurements, part.lines)
+            batch = _checked(piece.path, part.measurements, part.lines, options)
             yield CheckedBatch(batch.num_rows + len(bad), batch.block, bad + batch.letters)
 
 
@@ -127,6 +144,6 @@ def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[Checked
                 DeadLetter(piece.path, row + empty_row, "no_results", "")
                 for empty_row in exploded.empty_rows.tolist()
             ]
-            batch = _checked(piece.path, exploded.measurements, row + exploded.rows)
+            batch = _checked(piece.path, exploded.measurements, row + exploded.rows, options)
             yield CheckedBatch(batch.num_rows + len(empty), batch.block, empty + batch.letters)
             row += raw.num_rows

@@ -22,6 +22,7 @@ DOCS = ROOT / "docs/flex_templates.md"
 
 _PATHS = "^gs://[^/]+/.+$"
 _RENAMED = rf"({'|'.join(COLUMNS)})=[^,=]+"
+_KEY = "^(gs://[^/]+/.+|projects/[^/]+/secrets/[^/]+/versions/[^/]+)?$"
 _READ, _WRITE = (
     {"paramType": kind, "regexes": [_PATHS]} for kind in ("GCS_READ_FILE", "GCS_WRITE_FOLDER")
 )
@@ -57,6 +58,7 @@ TEMPLATES = {
                 "between."
             },
             "output": _WRITE | {"helpText": "Folder of the dataset on gs://."},
+            "anonymize_key_file": {"regexes": [_KEY]},
             "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
             "max_row_size_mb": {"label": "Largest record in MiB"},
             "array_record_options": {"label": "ArrayRecord options"},

@@ -46,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     files = whole(make_dataset(source, tmp_path_factory.mktemp("memory") / "out"))
     kinds = {Path(name).parts[0] for name in files}
-    assert kinds == {"train", "test", "dead_letter", "manifest.json", "_SUCCESS"}
+    assert kinds == {"train", "test", "dead_letter", "README.md", "manifest.json", "_SUCCESS"}
     return files
 
 
@@ -78,9 +78,9 @@ def test_flink_reads_and_writes_objects(
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS, *flink.flags()]
     assert main(flags) == 0
     written = stored(f"{bucket}/out")
-    # A dead letter names its file, which is another one here.
+    # A dead letter names its file, the data card the input: others here.
     letters = {name for name in expected if name.startswith("dead_letter/")}
-    told = {"manifest.json", "_SUCCESS", *letters}
+    told = {"README.md", "manifest.json", "_SUCCESS", *letters}
     assert set(written) == set(expected)
     assert {name: written[name] for name in set(written) - told} == {
         name: expected[name] for name in set(expected) - told

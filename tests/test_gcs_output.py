@@ -29,6 +29,8 @@ from tests.test_kills import SCRIPT
 from tests.test_main import FLAGS, files_of, make_dataset, write_input
 from training.row_source import ProbeRowDataSource
 
+_LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -47,7 +49,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """All that a run on local files writes, by its name in the dataset."""
     output = make_dataset(source / "*.parquet", tmp_path_factory.mktemp("local") / "out")
-    names = ("manifest.json", "_SUCCESS", "dead_letter/dead_letter_00000-of-00001.parquet")
+    names = ("README.md", "manifest.json", "_SUCCESS", _LETTERS)
     return files_of(output) | {name: (output / name).read_bytes() for name in names}
 
 
@@ -72,9 +74,9 @@ def stored(folder: str) -> dict[str, bytes]:
 
 
 def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
-    """Dead letters name the file that they come from, and it lies elsewhere."""
-    letters = "dead_letter/dead_letter_00000-of-00001.parquet"
-    return {**found, letters: b""} == {**expected, letters: b""} and letters in found
+    """Dead letters and the data card name the input, and it lies elsewhere."""
+    elsewhere = {_LETTERS: b"", "README.md": b""}
+    return found | elsewhere == expected | elsewhere and found.keys() >= elsewhere.keys()
 
 
 # --- the whole job ------------------------------------------------------------------------------
@@ -121,9 +123,9 @@ def test_success_and_the_manifest_come_last(bucket: str, gcs: Gcs, monkeypatch) 
         if request.method == "POST"
     ]
     written = [name.rpartition("/")[2] for name in named if TEMP_FOLDER not in name]
-    assert written[-2:] == ["manifest.json", "_SUCCESS"]
-    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-2]) == 8
-    assert len(written) == 10
+    assert written[-3:] == ["README.md", "manifest.json", "_SUCCESS"]
+    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-3]) == 8
+    assert len(written) == 11
 
 
 # --- faults -------------------------------------------------------------------------------------
@@ -198,7 +200,7 @@ PHASES = {
     "between copying and removing": ("gcs", "module", "_blob", 30),
     "renaming a shard": ("sharded_write", "module", "move", 3),
     "before the manifest": ("commit", "module", "write_success", 1),
-    "before _SUCCESS": ("commit", "module", "_write_whole", 2),
+    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
     "before the marker goes": ("gcs_marker", "module.Marker", "release", 1),
 }
 
@@ -220,7 +222,7 @@ def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
             open_dataset(f"{bucket}/out")
     left = stored(f"{bucket}/out")
     for name, data in expected.items():  # what has its name is whole
-        if name in left and not name.startswith("dead_letter"):
+        if name in left and name not in (_LETTERS, "README.md"):  # they name the input
             assert left[name] == data
     assert main(flags) == 2  # it may be alive
     monkeypatch.setattr(gcs_marker, "LEASE_S", 0.0)

@@ -43,8 +43,9 @@ PHASES = {
     "writing the index": ("sharded_write", "module.WriteShard", "_write_index", 2),
     "renaming the first shard": ("sharded_write", "module", "move", 1),
     "renaming another shard": ("sharded_write", "module", "move", 3),
+    "before the data card": ("commit", "module", "write_card", 1),
     "before the manifest": ("commit", "module", "write_success", 1),
-    "before _SUCCESS": ("commit", "module", "_write_whole", 2),
+    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
 }
 
 
@@ -78,7 +79,7 @@ def test_a_kill_changes_nothing(
     again = make_dataset(source, output)
     assert files_of(again) == expected
     left = {path.name for path in again.iterdir()}
-    assert left == {"train", "test", "manifest.json", "_SUCCESS"}
+    assert left == {"train", "test", "README.md", "manifest.json", "_SUCCESS"}
     assert {str(p.relative_to(again)) for p in again.glob("t*/*")} == set(expected)
 
 
@@ -168,5 +169,5 @@ def test_a_kill_on_prism_changes_nothing(
         open_dataset(str(output))
     assert files_of(make_dataset(source, output, *on_prism)) == expected
     assert {path.name for path in output.iterdir()} == {
-        "train", "test", "manifest.json", "_SUCCESS"
+        "train", "test", "README.md", "manifest.json", "_SUCCESS"
     }  # fmt: skip

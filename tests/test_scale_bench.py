@@ -232,6 +232,6 @@ def test_a_pipeline_of_a_thousand_large_files_is_small():
     run = Run("gs://bucket/out/.probeline-temp/run", None)
     probe_rows.build(
         pipeline, files, "gs://bucket/out", run, options.read_options(),
-        options.dataset_options(), worker.INLINE_BYTES,
+        options.dataset_options(), worker.INLINE_BYTES, "a command",
     )  # fmt: skip
     assert len(pipeline.to_runner_api().SerializeToString()) < 400_000

@@ -1,0 +1,1 @@
+"""What a finished dataset holds: `python -m beam_pipeline.inspect`. Imports nothing heavy."""

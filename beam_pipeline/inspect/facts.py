@@ -1,0 +1,263 @@
+"""All that is known of a dataset after a look at it: `Facts`, and what stands out, in sentences."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.inspect.compare import Comparison, compare
+from beam_pipeline.inspect.figures import (
+    Destination,
+    Rtts,
+    Timeline,
+    by_hour,
+    empty_bins,
+    rtts_of,
+    timeline,
+    top_destinations,
+)
+from beam_pipeline.inspect.index import Index, Period, RowName, load_index, uncovered
+from beam_pipeline.inspect.sample import Sample, draw
+from beam_pipeline.inspect.words import bytes_text, number_of, percent, period_text, span_text
+from beam_pipeline.manifest import SPLITS, Dataset
+
+_MOST_DESTINATIONS = 15
+_MOST_BUSIEST = 10
+# What is worth a sentence.
+_MANY_DEAD_LETTERS = 0.01
+_BUSY_PROBE, _BUSY_HUNDREDTH = 0.1, 0.5
+_MANY_FAILED = 0.2
+_FEW_TEST_PROBES = 30
+
+
+class BusyProbe(NamedTuple):
+    """A probe with many measurements."""
+
+    address: str
+    num_rows: int
+    n_measurements: int
+    share: float
+    failed_share: float
+    span_us: int
+
+
+class Finding(NamedTuple):
+    """A sentence; `is_warning` if a person should think about it before using the dataset."""
+
+    text: str
+    is_warning: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was counted; the mappings have an entry a split, train first."""
+
+    dataset: Dataset
+    indexes: dict[str, Index]
+    samples: dict[str, Sample]
+    rtts: dict[str, Rtts]
+    hours: dict[str, list[Rtts]]
+    destinations: list[Destination]
+    num_destinations: int
+    busiest: dict[str, list[BusyProbe]]
+    period: Period | None
+    timeline: Timeline | None
+    uncovered: list[Period]
+    empty: list[Period]
+    comparisons: list[Comparison]
+    findings: list[Finding]
+
+    @property
+    def typical_row(self) -> RowName | None:
+        """The row of middle size of those read, which a measurement at hand is likely in."""
+        for split, sample in self.samples.items():
+            if len(sample.lines):
+                sizes = self.indexes[split].n_measurements[sample.lines]
+                middle = np.argsort(sizes, kind="stable")[len(sizes) // 2]
+                return RowName(split, int(sample.lines[middle]))
+        return None
+
+
+def gather(dataset: Dataset) -> Facts:
+    """Reads rows.parquet of both splits and a sample of their rows.
+
+    Raises:
+      ProbelineError: a file is missing or damaged.
+    """
+    indexes = {split: load_index(dataset, split) for split in SPLITS}
+    samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
+    destinations, num_destinations = top_destinations(samples, _MOST_DESTINATIONS)
+    busiest = {split: _busiest(index) for split, index in indexes.items()}
+    period = _together(indexes)
+    line = timeline(samples, period) if period else None
+    comparisons = compare(indexes, samples)
+    silent = uncovered(indexes.values())
+    empty = empty_bins(line) if line else []
+    findings = [
+        *_of_splits(indexes, dataset),
+        *_of_comparisons(comparisons, indexes),
+        *_of_dead_letters(dataset),
+        *_of_probes(busiest, indexes),
+        *_of_pings(indexes),
+        *_of_time(silent, empty, samples),
+    ]
+    return Facts(
+        dataset=dataset,
+        indexes=indexes,
+        samples=samples,
+        rtts={split: rtts_of(sample) for split, sample in samples.items()},
+        hours={split: by_hour(sample) for split, sample in samples.items()},
+        destinations=destinations,
+        num_destinations=num_destinations,
+        busiest=busiest,
+        period=period,
+        timeline=line,
+        uncovered=silent,
+        empty=empty,
+        comparisons=comparisons,
+        findings=sorted(findings, key=lambda finding: not finding.is_warning),
+    )
+
+
+def _together(indexes: Mapping[str, Index]) -> Period | None:
+    periods = [index.period for index in indexes.values() if index.period]
+    if not periods:
+        return None
+    return Period(min(p.begin_us for p in periods), max(p.end_us for p in periods))
+
+
+def _busiest(index: Index) -> list[BusyProbe]:
+    probes, total = index.probes, max(1, index.num_measurements)
+    return [
+        BusyProbe(
+            index.src_addr[int(probes.line[probe])].as_py(),
+            int(probes.num_rows[probe]),
+            int(probes.n_measurements[probe]),
+            int(probes.n_measurements[probe]) / total,
+            int(probes.num_failed[probe]) / int(probes.n_measurements[probe]),
+            int(probes.span_us[probe]),
+        )
+        for probe in probes.busiest[:_MOST_BUSIEST].tolist()
+    ]
+
+
+# --- what stands out ----------------------------------------------------------------------------
+
+
+def _of_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterator[Finding]:
+    for split, index in indexes.items():
+        if not len(index):
+            ratio = dataset.manifest.options.get("train_ratio")
+            yield Finding(f"There is no {split} set: --train_ratio was {ratio}.", True)
+    probes = len(indexes["test"].probes)
+    if 0 < probes < _FEW_TEST_PROBES:
+        yield Finding(
+            f"The test set has {number_of(probes, 'probe')}: what is measured on it depends on "
+            "which it has.",
+            True,
+        )
+
+
+def _of_comparisons(
+    comparisons: list[Comparison], indexes: Mapping[str, Index]
+) -> Iterator[Finding]:
+    apart = [comparison for comparison in comparisons if comparison.verdict != "alike"]
+    for comparison in sorted(apart, key=lambda c: -c.distance):
+        yield Finding(comparison.sentence, True)
+    if comparisons and not apart:
+        yield Finding("Train and test are alike in all that was compared.", False)
+    if apart:
+        numbers = (
+            f"those of {split} weigh like {indexes[split].probes.effective_number:,.0f} of one size"
+            f" ({len(indexes[split].probes):,} probes)"
+            for split in SPLITS
+        )
+        yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
+
+
+def _of_dead_letters(dataset: Dataset) -> Iterator[Finding]:
+    counts = dataset.manifest.counts
+    if not counts.num_dead_letters:
+        yield Finding(f"All {counts.rows_read:,} input rows are in it: no dead letters.", False)
+        return
+    reason, most = max(counts.dead_letters.items(), key=lambda item: item[1])
+    share = counts.num_dead_letters / counts.rows_read
+    yield Finding(
+        f"{counts.num_dead_letters:,} of {counts.rows_read:,} input rows ({percent(share, 2)}) are "
+        f"dead letters, most of them {reason} ({most:,}).",
+        share >= _MANY_DEAD_LETTERS,
+    )
+
+
+def _of_probes(
+    busiest: Mapping[str, list[BusyProbe]], indexes: Mapping[str, Index]
+) -> Iterator[Finding]:
+    for split, probes in busiest.items():
+        if probes and probes[0].share >= _BUSY_PROBE and len(indexes[split].probes) > 1:
+            yield Finding(
+                f"One probe, {probes[0].address}, has {percent(probes[0].share, 0)} of the "
+                f"measurements of {split}.",
+                True,
+            )
+        counts = np.sort(indexes[split].probes.n_measurements)[::-1]
+        hundredth = math.ceil(len(counts) / 100)
+        share = counts[:hundredth].sum() / max(1, counts.sum())
+        if len(counts) >= 100 and share >= _BUSY_HUNDREDTH:
+            yield Finding(
+                f"The busiest 1 % of the probes of {split} have {percent(share, 0)} of its "
+                "measurements.",
+                False,
+            )
+
+
+def _of_pings(indexes: Mapping[str, Index]) -> Iterator[Finding]:
+    for split, index in indexes.items():
+        if index.failed_share >= _MANY_FAILED:
+            yield Finding(f"{percent(index.failed_share, 0)} of the pings of {split} failed.", True)
+
+
+def _of_time(
+    silent_periods: list[Period], empty: list[Period], samples: Mapping[str, Sample]
+) -> Iterator[Finding]:
+    for what, periods in (("measurement", silent_periods), ("sampled measurement", empty)):
+        if periods:
+            more = (
+                f", nor in {number_of(len(periods) - 1, 'shorter period')}"
+                if len(periods) > 1
+                else ""
+            )
+            yield Finding(
+                f"There is no {what} from {period_text(periods[0])} "
+                f"({span_text(periods[0].length_us)}){more}.",
+                True,
+            )
+            break  # the others are within these
+    silent = sum(int((sample.num_silences > 0).sum()) for sample in samples.values())
+    rows = sum(len(sample.lines) for sample in samples.values())
+    if silent:
+        longest_us = max(int(s.longest_silence_us.max(initial=0)) for s in samples.values())
+        yield Finding(
+            f"{silent:,} of the {rows:,} rows read have a silence, a gap of over an hour and of 20 "
+            f"times their mean interval; the longest lasts {span_text(longest_us)}.",
+            False,
+        )
+
+
+def sample_text(facts: Facts) -> str:
+    """Returns in a sentence what was read and what the figures are of."""
+    parts = []
+    for split, sample in facts.samples.items():
+        index = facts.indexes[split]
+        taken = "all" if sample.is_whole else f"{len(sample):,}"
+        rows = "all" if len(sample.lines) == len(index) else f"{len(sample.lines):,}"
+        parts.append(
+            f"{split}: {rows} of {number_of(len(index), 'row')} ({bytes_text(sample.num_bytes)}), "
+            f"{taken} of {number_of(index.num_measurements, 'measurement')}"
+        )
+    return (
+        "Exact, from rows.parquet and the manifest: sizes, families, failed pings, probes, dead "
+        f"letters. RTT, hours, destinations and silences from rows read, {'; '.join(parts)}. The "
+        "same dataset gives the same sample."
+    )

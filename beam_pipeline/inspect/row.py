@@ -1,0 +1,110 @@
+"""One row of a dataset, decoded: which probe, how much, and its measurements."""
+
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from beam_pipeline import addresses
+from beam_pipeline.errors import UsageError
+from beam_pipeline.inspect.index import Index, RowName
+from beam_pipeline.inspect.records import Records
+from beam_pipeline.inspect.tables import Sheet, to_rich
+from beam_pipeline.inspect.words import bytes_text, ms_text, percent, span_text, time_text
+from beam_pipeline.manifest import SPLITS, Dataset
+from beam_pipeline.row_codec import ProbeRow
+from beam_pipeline.runs import widen
+
+_MOST_AT_AN_END = 10
+
+
+class OneRow(NamedTuple):
+    """A row, and where it was found."""
+
+    name: RowName
+    shard: str
+    position: int
+    row: ProbeRow
+
+
+def parse_row_name(text: str, flag: str) -> RowName:
+    """Parses train:12, test:3, or 12, which is of train.
+
+    Raises:
+      UsageError: it is none of them.
+    """
+    split, _, number = text.rpartition(":")
+    if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
+        raise UsageError(f"--{flag}: {text!r} is no row: give {' or '.join(SPLITS)} and a number "
+                         "of rows.parquet from 0, such as train:12")  # fmt: skip
+    return RowName(split or SPLITS[0], int(number))
+
+
+def check_row_name(name: RowName, index: Index, flag: str) -> None:
+    """Raises UsageError if the split has no such row."""
+    if name.number >= len(index):
+        have = f"0 to {len(index) - 1}" if len(index) else "none"
+        raise UsageError(f"--{flag}: there is no row {name}; {name.split} has {have}")
+
+
+def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
+    """Reads a row of a split's index.
+
+    Raises:
+      UsageError: the split has no such row.
+      ProbelineError: it cannot be read.
+    """
+    check_row_name(name, index, "row")
+    shards = dataset.manifest.splits[name.split].shards
+    return OneRow(
+        name,
+        shards[int(index.shard[name.number])].path,
+        int(index.position[name.number]),
+        Records(dataset, name.split, index).row(name.number),
+    )
+
+
+def row_text(one: OneRow) -> str:
+    """Returns in two sentences what the row is."""
+    row, run = one.row, one.row.run
+    answered = run["rtt"][run["rtt"] >= 0]
+    middle = ms_text(float(np.median(answered))) if len(answered) else "–"
+    failed = 1 - len(answered) / len(run)
+    wide = widen(run)
+    destinations = len(np.unique(np.stack([wide["dst_hi"], wide["dst_lo"]]), axis=1).T)
+    span_us = row.last_timestamp_us - row.first_timestamp_us
+    return (
+        f"Row {one.name} is row {row.row_index} of probe {row.src_addr} ({one.shard} record "
+        f"{one.position}): {row.n_measurements:,} measurements of {destinations:,} destinations in "
+        f"{bytes_text(row.num_bytes)}, {row.encoding}, over {span_text(span_us)} from "
+        f"{time_text(row.first_timestamp_us)} UTC. Median RTT {middle} ms, {percent(failed)} "
+        "failed."
+    )
+
+
+def row_sheet(one: OneRow) -> Sheet:
+    """Returns the measurements at both ends of the row."""
+    run = widen(one.row.run)
+    places = np.arange(len(run))
+    if len(run) > 2 * _MOST_AT_AN_END:
+        places = np.concatenate([places[:_MOST_AT_AN_END], places[-_MOST_AT_AN_END:]])
+    some = run[places]
+    texts = addresses.format_any(
+        np.ascontiguousarray(some["dst_hi"]), np.ascontiguousarray(some["dst_lo"])
+    )
+    unit = "s" if one.row.encoding == "compact" else "us"  # compact rows know no more
+    times = np.datetime_as_string(some["event_time"].astype("datetime64[us]"), unit)
+    rows = [
+        (f"{place:,}", str(time).replace("T", " "), text, "failed" if rtt < 0 else f"{rtt:.3f}")
+        for place, time, text, rtt in zip(
+            places.tolist(), times, texts.to_pylist(), some["rtt"].tolist(), strict=True
+        )
+    ]
+    title = f"Its measurements, {len(rows)} of {len(run):,}"
+    return Sheet("row", title, ("number", "time, UTC", "destination", "RTT, ms"), rows, num_text=3)
+
+
+def print_row(one: OneRow, console: Console) -> None:
+    """Prints a row."""
+    console.print(row_text(one), soft_wrap=True, markup=False)
+    console.print(to_rich(row_sheet(one)))

@@ -1,0 +1,161 @@
+"""A bounded, repeatable sample of a split's measurements, drawn from its rows.
+
+Enters an `Index`; leaves a `Sample`. Points are laid at even distances over all measurements, in
+the order of src_id and row_index; the rows that they fall into are read, and of each row
+measurements spread over all of it are taken. So a row is read as likely as it is long, and every
+measurement stands for about as many. A split that is small enough is taken whole. The same
+dataset gives the same sample, wherever it lies.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.inspect.index import HOUR_US, Index
+from beam_pipeline.inspect.records import Records
+from beam_pipeline.manifest import Dataset
+from beam_pipeline.row_codec import ProbeRow
+from beam_pipeline.runs import WIDE, widen
+
+MAX_ROWS = 400
+MAX_BYTES = 64 << 20
+MAX_MEASUREMENTS = 400_000
+# A silence is longer than an hour and than so many times the row's mean interval.
+_INTERVALS_OF_SILENCE = 20
+_THREADS = 4
+
+
+class Plan(NamedTuple):
+    """Which rows are read: their lines in the Index, and the share of all that each stands for."""
+
+    lines: np.ndarray
+    shares: np.ndarray
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Measurements [m] of some rows [r].
+
+    Attributes:
+      lines: int64 [r], of the rows read, in the Index.
+      num_bytes: of these rows.
+      num_silences, longest_silence_us: int64 [r], within each row read.
+      row: int64 [m], a place in `lines`.
+      time_us, hi, lo, rtt: as in `runs.WIDE`.
+      weight: float64 [m], how many measurements of the split each stands for.
+    """
+
+    lines: np.ndarray
+    num_bytes: int
+    is_whole: bool
+    num_silences: np.ndarray
+    longest_silence_us: np.ndarray
+    row: np.ndarray
+    time_us: np.ndarray
+    hi: np.ndarray
+    lo: np.ndarray
+    rtt: np.ndarray
+    weight: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def answered(self) -> np.ndarray:
+        return self.rtt >= 0
+
+
+class _Taken(NamedTuple):
+    """What was taken of one row."""
+
+    run: np.ndarray
+    num_silences: int
+    longest_silence_us: int
+
+
+def plan(index: Index) -> Plan:
+    """Chooses the rows; no more than MAX_ROWS, nor, unless one row is larger, than MAX_BYTES."""
+    total = index.num_measurements
+    fits = len(index) <= MAX_ROWS and int(index.num_bytes.sum()) <= MAX_BYTES
+    if total <= MAX_MEASUREMENTS and fits:
+        shares = index.n_measurements / max(1, total)
+        return Plan(np.arange(len(index)), shares, True)
+    order = np.lexsort((index.row_index, index.src_id))
+    ends = np.cumsum(index.n_measurements[order])
+    num_points = MAX_ROWS
+    while True:
+        points = (2 * np.arange(num_points) + 1) * total // (2 * num_points)
+        rows, hits = np.unique(np.searchsorted(ends, points, "right"), return_counts=True)
+        lines = order[rows]
+        if num_points == 1 or int(index.num_bytes[lines].sum()) <= MAX_BYTES:
+            break
+        num_points //= 2
+    in_file_order = np.argsort(lines)
+    return Plan(lines[in_file_order], hits[in_file_order] / num_points, False)
+
+
+def draw(dataset: Dataset, split: str, index: Index) -> Sample:
+    """Reads the planned rows and takes the sample.
+
+    Raises:
+      ProbelineError: a row cannot be read, or is another one than rows.parquet says.
+    """
+    planned = plan(index)
+    taken = _read_all(Records(dataset, split, index), planned, index)
+    runs = [one.run for one in taken] or [np.zeros(0, WIDE)]
+    run = np.concatenate(runs)
+    counts = np.array([len(one.run) for one in taken], np.int64)
+    weight = planned.shares * index.num_measurements / np.maximum(1, counts)
+    return Sample(
+        lines=planned.lines,
+        num_bytes=int(index.num_bytes[planned.lines].sum()),
+        is_whole=planned.is_whole,
+        num_silences=np.array([one.num_silences for one in taken], np.int64),
+        longest_silence_us=np.array([one.longest_silence_us for one in taken], np.int64),
+        row=np.repeat(np.arange(len(taken)), counts),
+        time_us=run["event_time"],
+        hi=run["dst_hi"],
+        lo=run["dst_lo"],
+        rtt=run["rtt"],
+        weight=np.repeat(weight, counts),
+    )
+
+
+def _read_all(records: Records, planned: Plan, index: Index) -> list[_Taken]:
+    """Reads the rows shard by shard, some shards at a time; the result is in the plan's order."""
+    by_shard: dict[int, list[int]] = defaultdict(list)
+    for place, line in enumerate(planned.lines.tolist()):
+        by_shard[int(index.shard[line])].append(place)
+
+    def read(places: list[int]) -> Iterator[tuple[int, _Taken]]:
+        lines = planned.lines[places].tolist()
+        for place, row in zip(places, records.of_one_shard(lines), strict=True):
+            yield place, _take(row, float(planned.shares[place]), planned.is_whole)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = threads.map(lambda places: list(read(places)), by_shard.values())
+        return [one for _, one in sorted((pair for part in found for pair in part), key=_place)]
+
+
+def _place(pair: tuple[int, _Taken]) -> int:
+    return pair[0]
+
+
+def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:
+    run = widen(row.run)
+    gaps = np.diff(run["event_time"])
+    mean_us = (int(run["event_time"][-1]) - int(run["event_time"][0])) / max(1, len(gaps))
+    is_silence = gaps > max(HOUR_US, _INTERVALS_OF_SILENCE * mean_us)
+    count = len(run) if is_whole else min(len(run), max(1, round(share * MAX_MEASUREMENTS)))
+    if count < len(run):
+        # One of each of `count` parts; at even distances a round of destinations might be missed.
+        rng = np.random.default_rng([row.src_id, row.row_index])
+        run = run[((np.arange(count) + rng.random(count)) * len(run) / count).astype(np.int64)]
+    return _Taken(run, int(is_silence.sum()), int(gaps[is_silence].max(initial=0)))
