@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
                 # After every run: a bench that is cut off keeps what it has.
                 results_files.save(results, path)
     _print(results, console)
-    console.print(f"written to {path.name}; python -m benchmarks.table puts it into README.md")
+    console.print(f"written to {path.name}; python -m benchmarks.table puts it into docs/")
     return 1 if any(run.error for run in results.runs) else 0
 
 

@@ -1,19 +1,26 @@
 """Turns the newest results of a bench into the tables of a document.
 
-    python -m benchmarks.table [--bench=loading] [--readme=FILE] [--results=benchmarks/results]
+    python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
-Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in README.md, or for the
-engines bench in docs/engines.md, for the loading bench in docs/training_speed.md, for the scale
-bench in docs/dataflow.md, for the overlap bench in docs/overlap_speed.md, for the learning bench in
-docs/learning.md, whose curves it draws. Of the grouping bench, all results of the newest day are
-shown.
+Replaces what stands between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
+DOCUMENTS names; `headlines`, the README's, takes a line or two of each bench. The learning bench's
+curves are drawn, too. Of the grouping bench, all results of the newest day are shown.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import engines_table, learning_report, loading_table, overlap_table, scale_table
+from benchmarks import (
+    engines_table,
+    headlines,
+    learning_report,
+    loading_table,
+    overlap_table,
+    scale_table,
+)
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
@@ -28,14 +35,6 @@ COLUMNS = (
     "peak MiB",
     "ratio to DuckDB",
 )
-_DOCUMENTS = {
-    "engines": Path("docs/engines.md"),
-    "grouping": Path("README.md"),
-    "loading": Path("docs/training_speed.md"),
-    "learning": Path("docs/learning.md"),
-    "overlap": Path("docs/overlap_speed.md"),
-    "scale": Path("docs/dataflow.md"),
-}
 
 
 def rows(results: Results) -> list[list[str]]:
@@ -105,30 +104,45 @@ def markdown(results: Results) -> str:
     return "\n".join([md.table(COLUMNS, rows(results)), "", *notes(results)])
 
 
-def _tables(bench: str, folder: Path) -> str:
-    if bench == "loading":
-        return loading_table.markdown(results_files.newest(bench, folder))
-    if bench == "engines":
-        return engines_table.markdown(results_files.newest(bench, folder))
-    if bench == "learning":
-        return learning_report.markdown(results_files.newest(bench, folder))
-    if bench == "overlap":
-        return overlap_table.markdown(results_files.newest(bench, folder))
-    if bench == "scale":
-        return scale_table.markdown(results_files.newest(bench, folder))
-    day = results_files.newest_day(bench, folder)
+@dataclass(frozen=True)
+class Document:
+    """Where the tables of a bench go, and what makes them of a folder of results."""
+
+    path: Path
+    markdown: Callable[[Path], str]
+
+
+def _newest(bench: str, to_markdown: Callable[[Results], str]) -> Callable[[Path], str]:
+    return lambda folder: to_markdown(results_files.newest(bench, folder))
+
+
+def _newest_day(folder: Path) -> str:
+    day = results_files.newest_day("grouping", folder)
     return "\n\n".join(markdown(results) for results in day)
 
 
+DOCUMENTS = {
+    "engines": Document(Path("docs/engines.md"), _newest("engines", engines_table.markdown)),
+    "grouping": Document(Path("docs/pipeline.md"), _newest_day),
+    "headlines": Document(Path("README.md"), headlines.markdown),
+    "learning": Document(Path("docs/learning.md"), _newest("learning", learning_report.markdown)),
+    "loading": Document(Path("docs/training_speed.md"), _newest("loading", loading_table.markdown)),
+    "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
+    "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
+}
+
+
 def main(argv: list[str] | None = None) -> int:
+    """Writes the tables; returns the exit code."""
     parser = argparse.ArgumentParser(description="Writes a bench's tables into a document.")
-    parser.add_argument("--bench", choices=[*_DOCUMENTS], default="grouping")
-    parser.add_argument("--readme", type=Path, help="the document, if not the bench's own")
+    parser.add_argument("--bench", choices=[*DOCUMENTS], default="grouping")
+    parser.add_argument("--document", type=Path, help="if not the bench's own")
     parser.add_argument("--results", type=Path, default=results_files.FOLDER)
     args = parser.parse_args(argv)
-    path = args.readme or _DOCUMENTS[args.bench]
+    document = DOCUMENTS[args.bench]
+    path = args.document or document.path
     try:
-        tables = _tables(args.bench, args.results)
+        tables = document.markdown(args.results)
         path.write_text(md.insert(path.read_text(), args.bench, tables))
         if args.bench == "learning":
             newest = results_files.newest(args.bench, args.results)

@@ -155,7 +155,7 @@ def test_on_ones_own_data_the_peer_finds_what_the_job_finds(
     assert str(tmp_path) not in path.read_text() and str(ROOT) not in path.read_text()
     document = tmp_path / "speed.md"
     document.write_text("<!-- bench:overlap -->\n<!-- /bench:overlap -->\n")
-    flags = ["--bench=overlap", f"--readme={document}", f"--results={tmp_path}"]
+    flags = ["--bench=overlap", f"--document={document}", f"--results={tmp_path}"]
     assert table.main(flags) == 0
     assert "| joined strings in a set | 3,6 |" in document.read_text()
 

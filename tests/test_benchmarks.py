@@ -216,7 +216,7 @@ def test_bench_writes_results_that_the_table_shows(tmp_path):
     assert all(run.error is None and run.output["measurements"] == 3000 for run in found.runs)
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- bench:grouping -->\nold\n<!-- /bench:grouping -->\nafter\n")
-    assert table.main([f"--readme={readme}", f"--results={tmp_path}/results"]) == 0
+    assert table.main([f"--document={readme}", f"--results={tmp_path}/results"]) == 0
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
     assert "old" not in lines
@@ -558,7 +558,7 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
 
     document = tmp_path / "training.md"
     document.write_text("before\n<!-- bench:loading -->\nold\n<!-- /bench:loading -->\nafter\n")
-    flags = ["--bench=loading", f"--readme={document}", f"--results={tmp_path}/results"]
+    flags = ["--bench=loading", f"--document={document}", f"--results={tmp_path}/results"]
     assert table.main(flags) == 0
     lines = document.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")

@@ -82,7 +82,7 @@ def test_the_table_and_the_curves_go_into_the_document(tmp_path: Path):
     document = tmp_path / "learning.md"
     document.write_text("# x\n<!-- bench:learning -->\n<!-- /bench:learning -->\n")
     results_files.save(make_results(0.1, 0.12), tmp_path / "learning-2026-11-21.json")
-    arguments = ["--bench=learning", f"--readme={document}", f"--results={tmp_path}"]
+    arguments = ["--bench=learning", f"--document={document}", f"--results={tmp_path}"]
     assert table.main(arguments) == 0
     assert "| bits a token, all | 5.50 | ≤ 1.65 | 1.500 | 1.500 |" in document.read_text()
     assert "<svg" in (tmp_path / "learning.svg").read_text()
