@@ -37,6 +37,18 @@ def flag(help_text: str, default: Any = MISSING, **argument: Any) -> Any:
     return field(default=default, metadata={"help": help_text, **argument})
 
 
+def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLineParser:
+    """Returns the parser of a job's own flags; what it does not know is Beam's."""
+    parser = OneLineParser(
+        prog=f"python -m {module}",
+        description=description,
+        epilog="All other flags go to Apache Beam, such as --runner=DataflowRunner.",
+        allow_abbrev=False,
+    )
+    add_flags(parser, flags)
+    return parser
+
+
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Field]) -> None:
     """Adds fields that `flag` made; one that may be given again and is not given is None."""
     for item in flags:

@@ -20,7 +20,7 @@ from beam_pipeline.beam_options import (
 )
 from beam_pipeline.errors import UsageError
 from beam_pipeline.files import is_local
-from beam_pipeline.flags import OneLineParser, add_flags, check_range, flag, normalise_flags
+from beam_pipeline.flags import check_range, flag, job_parser, normalise_flags
 from beam_pipeline.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.measurements import COLUMNS
 from beam_pipeline.probe_rows import OUTPUT_FORMATS, DatasetOptions
@@ -199,14 +199,8 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of our flags."""
-    parser = OneLineParser(
-        prog="python -m beam_pipeline.main",
-        description="Turns ping measurements into probe rows in sharded ArrayRecord.",
-        epilog="All other flags go to Apache Beam, such as --runner=DataflowRunner.",
-        allow_abbrev=False,
-    )
-    add_flags(parser, fields(Options))
-    return parser
+    description = "Turns ping measurements into probe rows in sharded ArrayRecord."
+    return job_parser("beam_pipeline.main", description, fields(Options))
 
 
 def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:

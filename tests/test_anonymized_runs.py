@@ -24,6 +24,7 @@ from beam_pipeline.anonymize import WITHHELD
 from beam_pipeline.anonymize_key import KEY_VARIABLE, fingerprint
 from beam_pipeline.main import main
 from beam_pipeline.manifest import open_dataset
+from benchmarks.engine_servers import Flink
 from tests.dataflow_api import DataflowApi
 from tests.dataflow_helpers import SHAPING, do_the_work, objects, options_of, staged
 from tests.dataflow_helpers import bucket as bucket
@@ -241,7 +242,10 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 # --- nothing raw --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", INPUTS)
+@pytest.mark.parametrize(
+    "kind",
+    ["parquet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("json", "bigquery"))],
+)
 def test_no_address_of_the_input_is_written_or_said(
     tmp_path: Path, key_file: Path, kind: str
 ) -> None:
@@ -268,7 +272,10 @@ def test_no_address_of_the_input_is_written_or_said(
     assert WITHHELD in values and values <= {WITHHELD, ""}
 
 
-CRASHES = ("closing chunks", "sorting", "staging", "writing shards", "before _SUCCESS")
+CRASHES = (
+    *(pytest.param(phase, marks=pytest.mark.slow) for phase in ("closing chunks", "staging")),
+    *("sorting", "writing shards", "before _SUCCESS"),
+)
 
 
 @pytest.mark.parametrize("phase", CRASHES)
@@ -396,6 +403,12 @@ def test_on_prism(whole: Path, source: Input, key_file: Path, tmp_path: Path, pr
     assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_on_flink(whole: Path, source: Input, key_file: Path, tmp_path: Path, flink: Flink) -> None:
+    flags = [*flink.flags(2), *anonymized(key_file)]
+    assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
+
+
 # --- Dataflow -----------------------------------------------------------------------------------
 
 
@@ -405,6 +418,7 @@ def cloud_key(bucket: str, key_file: Path, gcs: Gcs) -> Iterator[str]:
     yield f"{bucket}/keys/key.hex"
 
 
+@pytest.mark.slow
 def test_workers_of_dataflow_read_the_key_which_the_job_does_not_show(
     dataflow: DataflowApi, bucket: str, cloud_key: str, measurements: Path, tmp_path: Path
 ) -> None:

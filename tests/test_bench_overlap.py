@@ -134,6 +134,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
+@pytest.mark.slow
 def test_on_ones_own_data_the_peer_finds_what_the_job_finds(
     own: tuple[Path, Path], data_dir: Path, tmp_path: Path
 ) -> None:

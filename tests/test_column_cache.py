@@ -116,6 +116,7 @@ def start_fill(dataset: Path, cache: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_fill_that_is_killed_goes_on(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(20_000, i)) for i in range(48)]
     dataset = write_dataset(tmp_path / "rows", rows, "arrow", num_shards=24)
@@ -203,6 +204,7 @@ def test_a_folder_that_cannot_be_one_is_refused(
         batches_of(mixed["arrow"], cache_dir="gs://bucket/cache")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> None:
     dataset = write_mixed(tmp_path)["compact"]

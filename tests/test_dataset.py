@@ -231,6 +231,7 @@ def test_a_worker_reads_gs(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
 # --- memory ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     run = make_measurements(838_000, 1)

@@ -9,6 +9,7 @@ from benchmarks import engines, engines_table, results
 from benchmarks.results import EngineRun, Results
 
 
+@pytest.mark.slow
 def test_two_engines_write_the_same_bytes(tmp_path: Path, prism: str) -> None:
     flags = ["--sizes", "5k", "--rounds", "1", "--engines", "memory", "prism"]
     folders = [f"--data_dir={tmp_path}", f"--results={tmp_path}"]

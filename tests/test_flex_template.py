@@ -13,7 +13,8 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +244,10 @@ def test_a_given_image_is_taken(
 # --- the image ------------------------------------------------------------------------------------
 
 
-def instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
-    """Yields the instructions of a Dockerfile and their arguments, lines joined."""
-    text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE)
+def instructions(template: str) -> Iterator[tuple[str, str]]:
+    """Yields the instructions of a template's image and their arguments, lines joined."""
+    text = re.sub(r"^#.*\n", "", (TEMPLATES / "Dockerfile").read_text(), flags=re.MULTILINE)
+    text = text.replace("${TEMPLATE}", template).replace("${IMAGE}", IMAGE)
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         if line.strip():
             name, _, arguments = line.partition(" ")
@@ -254,14 +256,14 @@ def instructions(dockerfile: Path) -> Iterator[tuple[str, str]]:
 
 def constraints() -> dict[str, str]:
     """The versions of all packages, which the images share."""
-    lines = (TEMPLATES / "probe_rows/constraints.txt").read_text().splitlines()
+    lines = (TEMPLATES / "constraints.txt").read_text().splitlines()
     pins = [line.split("==") for line in lines if not line.startswith("#")]
     return {name.lower().replace("_", "-"): version for name, version in pins}
 
 
 @each_template
 def test_the_image_is_made_of_versions_and_of_files_that_are_there(name: str) -> None:
-    steps = list(instructions(TEMPLATES / name / "Dockerfile"))
+    steps = list(instructions(name))
     bases = [arguments for name, arguments in steps if name == "FROM"]
     beam = constraints()["apache-beam"]
     assert bases[0] == f"apache/beam_python3.12_sdk:{beam} AS beam"
@@ -272,11 +274,11 @@ def test_the_image_is_made_of_versions_and_of_files_that_are_there(name: str) ->
         if not words[0].startswith("--from="):
             assert all((ROOT / source).exists() for source in words[:-1]), words
     sources = [source for words in copied for source in words[:-1]]
-    assert {f"templates/{name}/main.py", "templates/probe_rows/constraints.txt"} <= set(sources)
-    own = (TEMPLATES / name / "Dockerfile.dockerignore").read_text()
+    assert {f"templates/{name}/main.py", "templates/constraints.txt"} <= set(sources)
+    own = re.findall("^!(.+)$", (TEMPLATES / "Dockerfile.dockerignore").read_text(), re.M)
     for words in copied:
         for source in words[:-1] if not words[0].startswith("--") else []:
-            assert any(source.startswith(kept) for kept in re.findall("^!(.+)$", own, re.M)), source
+            assert any(fnmatch(f"{source}/", f"{kept}/*") for kept in own), source
 
 
 def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
@@ -289,22 +291,43 @@ def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
     assert not {"jax", "grain", "maxtext", "matplotlib", "torch", "pytest"} & set(pins)
 
 
-def make_image(folder: Path, template: str) -> tuple[Path, dict[str, str]]:
-    """Does the steps of a template's Dockerfile below a folder, in an empty environment.
+@dataclass(frozen=True)
+class Image:
+    """What the steps of an image left: its Python, its files below a folder, its variables."""
 
-    Returns its Python and the image's variables. Base images and what is copied from them are
-    left out: the Python is the one that runs this test.
+    python: Path
+    root: Path
+    variables: dict[str, str]
+
+    def launch(self, *words: str) -> subprocess.CompletedProcess:
+        """Runs the program that Google's launcher would run, with its words."""
+        program = self.variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
+        return subprocess.run(
+            [self.python, self.root / program, *words],
+            cwd=self.root.parent,
+            env=clean(os.environ) | self.variables,
+            capture_output=True,
+            text=True,
+            timeout=120,  # it must not wait for a job
+        )
+
+
+def make_image(folder: Path, template: str) -> Image:
+    """Does the steps of a template's image below a folder, in an empty environment.
+
+    Base images and what is copied from them are left out: the Python is the one that runs this
+    test.
     """
     python = new_environment(folder / "python")
     root, variables = folder / "root", {}
     where = root
-    for name, arguments in instructions(TEMPLATES / template / "Dockerfile"):
+    for name, arguments in instructions(template):
         if name == "WORKDIR":
             where = root / arguments.lstrip("/")
             where.mkdir(parents=True)
         elif name == "ENV":
             key, _, value = arguments.partition("=")
-            variables[key] = value.replace("${IMAGE}", IMAGE)
+            variables[key] = value
         elif name == "COPY" and not arguments.startswith("--from="):
             *sources, target = arguments.split()
             for source in sources:
@@ -318,7 +341,7 @@ def make_image(folder: Path, template: str) -> tuple[Path, dict[str, str]]:
                 text=True,
             )
             done(result)
-    return python, variables
+    return Image(python, root, variables)
 
 
 def copy(source: Path, target: Path, into: bool) -> None:
@@ -334,18 +357,10 @@ def copy(source: Path, target: Path, into: bool) -> None:
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, measurements: Path, tmp_path: Path
 ) -> None:
-    python, variables = make_image(tmp_path / "image", "probe_rows")
-    program = tmp_path / "image/root" / variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
+    image = make_image(tmp_path / "image", "probe_rows")
 
     def launch(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [python, program, *words, f"--dataflow_endpoint={dataflow.endpoint}"],
-            cwd=tmp_path,
-            env=clean(os.environ) | variables,
-            capture_output=True,
-            text=True,
-            timeout=120,  # it must not wait for a job
-        )
+        return image.launch(*words, f"--dataflow_endpoint={dataflow.endpoint}")
 
     bad = launch(*launcher_words(bucket), "--max_row_size_mb=9999")
     assert bad.returncode == 2
@@ -360,7 +375,7 @@ def test_the_image_launches_a_job_and_does_its_work(
         package.name for package in job.environment.worker_pools[0].packages
     }
 
-    report = do_the_work(python, tmp_path / "work", job)
+    report = do_the_work(image.python, tmp_path / "work", job)
     assert report["source"].startswith(str(tmp_path / "image/python"))
     found = objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")

@@ -118,7 +118,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str,
     return table, files_of(make_dataset(write_input(folder / "in", table), folder / "out"))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_files=st.integers(1, 4),

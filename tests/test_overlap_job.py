@@ -332,6 +332,7 @@ def test_parts_of_other_options_are_not_used(tmp_path: Path, change: str) -> Non
     assert bool(units_read(again)) == (change != "none")
 
 
+@pytest.mark.slow
 def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 21)
     killed = in_a_process(
@@ -341,6 +342,7 @@ def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
     assert units_read(again) == units_read(killed) != []
 
 
+@pytest.mark.slow
 def test_parts_are_kept_if_details_were_left_out(tmp_path: Path) -> None:
     """So that a run that counts first can write them without reading the training data again."""
     corpus = make_corpus(tmp_path, 21)

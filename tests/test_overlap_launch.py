@@ -361,6 +361,7 @@ def test_dataflow_does_not_see_local_paths(
     assert f"--{flag}=here is on this machine, where Dataflow's workers do not see it" in line
 
 
+@pytest.mark.slow
 def test_a_job_on_dataflow_is_waited_for(
     dataflow: DataflowApi, corpus: Path, gcs: Gcs, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

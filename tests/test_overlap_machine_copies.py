@@ -52,6 +52,7 @@ def test_a_local_file_is_its_own_copy(tmp_path: Path) -> None:
     assert on_this_machine(str(tmp_path / "x")) == str(tmp_path / "x")
 
 
+@pytest.mark.slow
 def test_workers_of_a_machine_share_a_copy_that_goes_when_none_is_left(
     tmp_path: Path, own_folder: Path
 ) -> None:

@@ -253,6 +253,7 @@ print(json.dumps([num_matches, num_counted, expanded.num_records, peak() - befor
 """
 
 
+@pytest.mark.slow
 def test_two_hundred_thousand_matches_need_little_memory(tmp_path: Path) -> None:
     """10,000 documents of some 10 KB, read from two parts: 200 MB of text, 2 GB of details."""
     command = [sys.executable, "-c", _MANY_MATCHES, str(tmp_path), "10000"]

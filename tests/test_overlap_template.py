@@ -4,7 +4,6 @@ What both templates share is in test_flex_template.
 """
 
 import gzip
-import os
 import subprocess
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from beam_pipeline.beam_options import beam_parser
 from beam_pipeline.overlap import NGramConfig, config
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.launch import parse
-from tests.clean_environment import clean
 from tests.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.dataflow_helpers import IMAGE, do_the_work, objects
 from tests.dataflow_helpers import dataflow as dataflow
@@ -96,18 +94,10 @@ def plain(data: bytes) -> bytes:
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, corpus: Path, tmp_path: Path
 ) -> None:
-    python, variables = make_image(tmp_path / "image", "overlap")
-    program = tmp_path / "image/root" / variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
+    image = make_image(tmp_path / "image", "overlap")
 
     def launch(*words: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [python, program, *words, f"--dataflow_endpoint={dataflow.endpoint}"],
-            cwd=tmp_path,
-            env=clean(os.environ) | variables,
-            capture_output=True,
-            text=True,
-            timeout=120,  # it must not wait for a job
-        )
+        return image.launch(*words, f"--dataflow_endpoint={dataflow.endpoint}")
 
     bad = launch(*launcher_words(bucket), "--max_details=-7")
     assert bad.returncode == 2
@@ -118,7 +108,7 @@ def test_the_image_launches_a_job_and_does_its_work(
     assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
     job = template_at(bucket)
     check_job(job)
-    report = do_the_work(python, tmp_path / "work", job)
+    report = do_the_work(image.python, tmp_path / "work", job)
     assert report["source"].startswith(str(tmp_path / "image/python"))
 
     assert main(flags(corpus)) == 0

@@ -93,6 +93,7 @@ def test_a_host_gets_versions_that_setup_py_allows(monkeypatch: pytest.MonkeyPat
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
 
 
+@pytest.mark.slow
 def test_training_knows_every_key_that_it_is_given(tree: Tree) -> None:
     line = tree.run("queued_resources.sh", "--dry-run", "train")
     given = shlex.split(remote(shlex.split(line)))

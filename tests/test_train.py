@@ -192,6 +192,7 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
     assert_same(stopped, straight, num_stops=1)
 
 
+@pytest.mark.slow
 def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
     rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
@@ -205,6 +206,7 @@ def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
     assert ended.code == 0, ended.output
 
 
+@pytest.mark.slow
 def test_the_data_end_after_num_epoch(tmp_path: Path):
     rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
@@ -215,6 +217,7 @@ def test_the_data_end_after_num_epoch(tmp_path: Path):
     assert run.checkpoint_steps()
 
 
+@pytest.mark.slow
 def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path):
     run = TrainingRun(tmp_path / "run", thousand_rows)
     (ended,) = run.run(

@@ -11,7 +11,7 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.flags import OneLineParser, add_flags, check_range, flag
+from beam_pipeline.flags import check_range, flag, job_parser
 from beam_pipeline.overlap.layout import clean_list_names
 from beam_pipeline.overlap.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.tokenizers import TOKENIZERS, tokenizer_named
@@ -207,14 +207,8 @@ def flag_fields() -> list[Field]:
 
 def make_parser() -> argparse.ArgumentParser:
     """Returns the parser of our flags."""
-    parser = OneLineParser(
-        prog="python -m beam_pipeline.overlap",
-        description="Finds every n-gram that evaluation sets share with training documents.",
-        epilog="All other flags go to Apache Beam, such as --runner=DataflowRunner.",
-        allow_abbrev=False,
-    )
-    add_flags(parser, flag_fields())
-    return parser
+    description = "Finds every n-gram that evaluation sets share with training documents."
+    return job_parser("beam_pipeline.overlap", description, flag_fields())
 
 
 def config_of(flags: argparse.Namespace) -> DeconConfig:
