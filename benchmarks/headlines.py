@@ -13,11 +13,11 @@ from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.contenders import CONTENDERS, DUCKDB
 from benchmarks.learning_report import rtt_errors
+from benchmarks.loading_cases import LOADERS
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
 from benchmarks.results import Median, Results, medians
 
 COLUMNS = ("what", "unit", "Probeline", "beside it", "bench, day, runs")
-_LOADERS = {"plan1": "padded buckets", "seed": "sampler in plain Python"}
 _LEARNED = {"last seen": "last RTT to that destination", "destination": "destination’s median"}
 
 
@@ -93,9 +93,7 @@ def _loading(results: Results) -> Iterator[tuple[str, ...]]:
             if line.figures and line.case["dataset"] == dataset and _is_alone(line.case)
         }
         if {"shards", "cache"} <= found.keys():
-            peers = [
-                f"{title} {found[name]:.2f}" for name, title in _LOADERS.items() if name in found
-            ]
+            peers = [f"{LOADERS[n]} {found[n]:.2f}" for n in ("plan1", "seed") if n in found]
             own = f"**{found['shards']:.1f}** shards, **{found['cache']:.1f}** cache"
             yield what, "M tokens/CPU-second", own, "; ".join(peers)
 

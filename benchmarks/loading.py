@@ -131,7 +131,7 @@ def _can_run(case: Case, results: Results) -> bool:
 
 
 def _make(dataset: str, args: argparse.Namespace, results: Results, console: Console) -> None:
-    """Makes a dataset and PLAN_1's chunks of it, and notes what they take on disk."""
+    """Makes a dataset and padded buckets of it, and notes what they take on disk."""
     console.print(f"making {dataset}", highlight=False)
     flags = [f"--dataset={dataset}", f"--num_measurements={args.num_measurements}"]
     flags += [f"--seed={args.seed}", f"--data_dir={args.data_dir}"]
@@ -154,7 +154,7 @@ def _make(dataset: str, args: argparse.Namespace, results: Results, console: Con
 def _make_chunks(
     dataset: str, rows: Path, args: argparse.Namespace, console: Console
 ) -> dict[str, Any] | None:
-    """Makes PLAN_1's chunks of a dataset if they are not there yet and returns their counts."""
+    """Makes padded buckets of a dataset if they are not there yet and returns their counts."""
     chunks = _folder("chunks", dataset, args)
     counts = chunks / "counts.json"
     if counts.exists():

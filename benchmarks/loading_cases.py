@@ -37,8 +37,8 @@ DEFAULT_DATASETS = (
 )
 
 LOADERS = {
-    "seed": "seed 000's sampler",
-    "plan1": "PLAN_1, padded buckets",
+    "seed": "sampler in plain Python",
+    "plan1": "padded buckets",
     "shards": "Probeline, shards",
     "cache": "Probeline, cache",
     "gcs": "Probeline, gs:// emulator",
@@ -67,7 +67,7 @@ def cases(
     """Returns all cases, those included that cannot run here.
 
     Workers, threads and the step are varied on the first dataset only, gs:// on the first two.
-    PLAN_1 knows no row size or encoding, so it has one case for each source and compression.
+    Padded buckets know no row size or encoding: one case for each source and compression.
     """
     limited = {"plan1": chunked(datasets), "gcs": datasets[:2]}
     chosen = [

@@ -11,7 +11,7 @@ SPEED_COLUMNS = (
     "loader",
     "M real tokens/s",
     "M real tokens/CPU-second",
-    "ratio to seed 000",
+    "ratio to plain Python",
     "first batch s, of the process",
     "first batch s, of the loader",
     "peak MiB",
@@ -91,14 +91,14 @@ def step_rows(results: Results) -> list[list[str]]:
 
 
 def storage_rows(results: Results) -> list[list[str]]:
-    """Returns what each dataset takes on disk, as rows, cached, and as PLAN_1's chunks."""
+    """Returns what each dataset takes on disk, as rows, cached, and as padded buckets."""
     rows = []
     for dataset, stored in results.options["stored"].items():
         kinds = {"probe rows": stored}
         if "cache" in stored:
             kinds["column cache"] = {**stored, **stored["cache"]}
         if "plan1" in stored:
-            kinds["PLAN_1's chunks"] = stored["plan1"]
+            kinds["padded buckets"] = stored["plan1"]
         for kind, counted in kinds.items():
             per_measurement = counted["file_bytes"] / max(counted["measurements"], 1)
             numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
@@ -133,9 +133,10 @@ def notes(results: Results) -> list[str]:
         "or more, to whole cycles of 32 batches, after a warm-up; CPU is of the whole process tree "
         "in that time, peak memory of all of the run. Files are in the page cache.",
         f"Batches of rows of 8 MiB have {options['small_batch_size']} examples, since the data "
-        "makes few such rows, and so have seed 000's sampler's, since one could take longer than "
-        "a run. PLAN_1 only reads: its tokens were made beforehand, the same in every epoch and "
-        "with all timestamps; one record a chunk, with the ArrayRecord options of the rows.",
+        "makes few such rows, and so have those of the sampler in plain Python, since one could "
+        "take longer than a run. Padded buckets are only read: their tokens were made beforehand, "
+        "the same in every epoch and with all timestamps; one record a chunk, with the ArrayRecord "
+        "options of the rows.",
     ]
     fills = [
         f"{dataset} {stored['cache']['fill_s']:.1f} s"

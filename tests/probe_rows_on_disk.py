@@ -242,5 +242,5 @@ def untimed_tokens(row: RowSpec) -> int:
 
 
 def num_contexts(row: RowSpec) -> int:
-    """Returns seed 000's K."""
+    """Returns how many contexts a row gives an epoch."""
     return max(1, min(-(-len(row.run) // 30), 16))

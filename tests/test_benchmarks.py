@@ -606,9 +606,9 @@ def test_loading_tables_show_ratios_failures_and_storage(tmp_path):
     first_batch = ["1.5", "0.2", "1,234"]
     assert loading_table.speed_rows(found) == [
         ["small", "Probeline, shards", "50.0", "25.0", "25", *first_batch],
-        ["small", "seed 000's sampler", "2.00", "1.00", "1.0", *first_batch],
+        ["small", "sampler in plain Python", "2.00", "1.00", "1.0", *first_batch],
         ["mixed", "Probeline, shards, 1 thread", "1.00", "0.50", "", *first_batch],
-        ["mixed", "PLAN_1, padded buckets", "failed", "", "", "", "", ""],
+        ["mixed", "padded buckets", "failed", "", "", "", "", ""],
     ]
     assert loading_table.step_rows(found) == [
         ["small", "Probeline, shards, 2 workers", "100", "20", "3.4%", "2.0%", "1.0%"]
@@ -616,15 +616,15 @@ def test_loading_tables_show_ratios_failures_and_storage(tmp_path):
     assert loading_table.storage_rows(found) == [
         ["small", "probe rows", "1,000", "10", "30.0"],
         ["small", "column cache", "1,000", "10", "10.0"],
-        ["small", "PLAN_1's chunks", "100", "20", "409.6"],
+        ["small", "padded buckets", "100", "20", "409.6"],
     ]
     assert [row[:2] for row in loading_table.padding_rows(found)] == [
-        ["small", "seed 000's sampler"],
+        ["small", "sampler in plain Python"],
         ["small", "Probeline, shards"],
     ]
     notes = loading_table.notes(found)
     assert "Probeline, gs:// emulator, did not run on mixed: no GCS emulator." in notes
-    assert "PLAN_1, padded buckets, failed 1 of 1 runs on mixed." in notes
+    assert "padded buckets, failed 1 of 1 runs on mixed." in notes
     assert "Filling the cache, first batch included: small 1.5 s." in notes
     path = results.path_for(found, tmp_path)
     results.save(found, path)

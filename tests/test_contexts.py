@@ -572,7 +572,7 @@ def test_fields_are_in_every_order_equally_often(mode):
             assert len(chosen) == 0
 
 
-# --- strided windows (seed 001) -----------------------------------------------------------------
+# --- strided windows ----------------------------------------------------------------------------
 
 
 @every_mode

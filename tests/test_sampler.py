@@ -454,7 +454,7 @@ def test_a_damaged_small_row_is_named():
     assert "row 5 of 192.0.2.1 has a destination that is no IP address" in message
 
 
-# --- windows with a stride (seed 001) -----------------------------------------------------------
+# --- windows with a stride ----------------------------------------------------------------------
 
 
 def test_the_window_sampler_has_the_modes_weights():

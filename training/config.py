@@ -25,8 +25,8 @@ class DataConfig:
       seed: of everything that is drawn.
       shuffle: False takes rows in the order of the shards; contexts are drawn all the same.
       num_epochs: None never ends; each epoch draws new contexts.
-      sampler: "rows" (log-uniform windows, small rows packed) or "windows" (seed 001: strides,
-        one window a visit, another probe in each example).
+      sampler: "rows" (log-uniform windows, small rows packed) or "windows" (strides, one window
+        a visit, another probe in each example).
       pack: pack small rows; False pads each of them.
       mixed_rows: of so many rows a lane gives the contexts in mixed order, in memory 33 KiB an
         example and row. None: of all its rows, a shuffle of all contexts; that needs cache_dir.

@@ -80,7 +80,7 @@ class Drawing(NamedTuple):
     Attributes:
       num_tokens: of a whole context: one more than the crop, since targets are the next token.
       full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
-      strided: draw_strided (seed 001) in place of draw_window.
+      strided: draw_strided in place of draw_window.
     """
 
     num_tokens: int

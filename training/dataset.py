@@ -60,10 +60,10 @@ def create_probe_training_pipeline(
     shuffle: bool = True,
     num_workers: int = 16,
 ) -> "BatchDataset":
-    """Builds the dataset of seed 001: `build_dataset` with sampler="windows".
+    """Builds `build_dataset`'s dataset with sampler="windows", from a pattern.
 
     Args:
-      num_workers: threads that read, as they were in seed 001.
+      num_workers: threads that read.
     """
     return build_dataset(
         DataConfig(
@@ -80,7 +80,7 @@ def create_probe_training_pipeline(
 def build_probe_chunk_dataset(
     files: str | Sequence[str], batch_size: int, **options: Any
 ) -> "BatchDataset":
-    """Builds the dataset of seed 002: `build_dataset` with the fields of DataConfig as options."""
+    """Builds `build_dataset`'s dataset from the fields of DataConfig as options."""
     return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 

@@ -4,7 +4,7 @@ Compiled, without Python objects. What is drawn is laid down as `items`, rows of
 the order of the context, and `is_timed` beside them. Three ways to draw:
 
   draw_window   a large row: a log-uniform window, from it a random subset that fills the crop
-  draw_strided  seed 001: a run with a stride of 1, 2, 4, …
+  draw_strided  a run with a stride of 1, 2, 4, …
   draw_all      a small row: every measurement, for packing
 
 Timestamp modes: FULL, in order of time; PARTIAL, 10 to 90 % of the measurements lose their
@@ -232,12 +232,12 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
 
 @njit
 def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed, window):
-    """Draws every stride-th measurement of a window of a row, in order of time (seed 001).
+    """Draws every stride-th measurement of a window of a row, in order of time.
 
     The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
     The window surely fills it; what is drawn begins at the window's first measurement or ends at
-    its last, so that all of a row is reached. In PARTIAL mode ("mixed" in seed 001) each timestamp
-    is kept with probability 1/2. A row that is too short for `wanted` tokens gives all it has.
+    its last, so that all of a row is reached. In PARTIAL mode each timestamp is kept with
+    probability 1/2. A row that is too short for `wanted` tokens gives all it has.
 
     Args:
       window: int64 [2], filled with the first measurement and the stride.

@@ -47,7 +47,7 @@ class NetworkConfig(types.MaxTextConfig):
     A key `network_x` without a line of its own is field x of `training.config.DataConfig`.
 
     Attributes:
-      network_data_format: probe_rows; probe_chunks, seed 002's word, is the same.
+      network_data_format: probe_rows; probe_chunks is another word for it.
       network_train_files, network_eval_files: DataConfig's files.
       network_curriculum: shorter crops first, see `training.curriculum`.
       grain_debug_mode: check and describe the batches of the first steps.

@@ -51,7 +51,7 @@ class Sampling:
 
 
 def num_contexts(n_measurements: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """Returns how many contexts each row gives an epoch (seed 000's K): int64."""
+    """Returns how many contexts each row gives an epoch: int64."""
     contexts = -(-n_measurements.astype(np.int64) // sampling.avg_tokens_per_measurement)
     return np.clip(contexts, 1, sampling.max_contexts_per_row)
 

@@ -224,7 +224,7 @@ class Measurements(Sequence[dict[str, Any]]):
 
 
 class ProbeRowDataSource:
-    """The rows of a dataset by number: a Grain random access data source (seed 000).
+    """The rows of a dataset by number: a Grain random access data source.
 
     An element is {src_id, src_addr, row_index, n_measurements, measurements: a `Measurements`,
     metadata: {time_span_seconds, first_timestamp, last_timestamp}}. Elements are in the order of

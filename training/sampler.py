@@ -1,4 +1,4 @@
-"""Samplers for one row at a time: `ProbeRowSampler` and, of seed 001, `ProbeWindowSampler`.
+"""Samplers for one row at a time: `ProbeRowSampler` and `ProbeWindowSampler`.
 
 They take the elements of a `ProbeRowDataSource` and give examples, by the same kernels as
 `dataset.build_dataset`, which also shuffles, packs and batches. A context is a function of
@@ -185,7 +185,7 @@ class ProbeRowSampler(_Sampler):
 
 
 class ProbeWindowSampler(_Sampler):
-    """One context a visit, of every stride-th measurement, the strides 1, 2, 4, … (seed 001).
+    """One context a visit, of every stride-th measurement, the strides 1, 2, 4, ….
 
     Always in order of time; the modes are full, none and, under the name of partial, mixed: each
     timestamp kept with probability 1/2. A row too short to fill the crop is padded.

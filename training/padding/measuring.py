@@ -46,7 +46,7 @@ from training.row_source import ProbeRowDataSource, ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
 from training.tokenizer import TIMESTAMP_ABS, TIMESTAMP_DELTA4
 
-_LEAST_DRAWS = 1_000  # of the timestamp mode (seed 000), and of strides
+_LEAST_DRAWS = 1_000  # of the timestamp mode, and of strides
 _LARGEST_BATCH = 32
 _DECODED_PER_BATCH = 4
 _CHECKED_TOGETHER = 256

@@ -22,7 +22,7 @@ from training.padding.figures import (
 
 Line = dict[str, Any]
 MODE_SHARES = (0.4, 0.3, 0.3)
-CONTEXTS_PER_MEASUREMENTS, MOST_CONTEXTS = 30, 16  # seed 000's K
+CONTEXTS_PER_MEASUREMENTS, MOST_CONTEXTS = 30, 16  # what planning.num_contexts is held to
 SPAN_BANDS = {"< 1 min": 60.0, "< 1 h": 3600.0, "< 1 day": 86400.0, "more": math.inf}
 LEAST_OF_A_CONTEXT = 20  # measurements, for the share of timestamps to mean something
 NUM_DEVIATIONS = 4
@@ -41,7 +41,7 @@ def summarise(figures: Figures) -> dict[str, list[Line]]:
 
 
 def expected_contexts(n_measurements: np.ndarray) -> np.ndarray:
-    """Returns seed 000's K of each row: int64."""
+    """Returns how many contexts each row should give an epoch: int64."""
     return np.clip(-(-n_measurements // CONTEXTS_PER_MEASUREMENTS), 1, MOST_CONTEXTS)
 
 
