@@ -18,7 +18,7 @@ setup(
     python_requires=">=3.12,<3.14",
     packages=find_packages(include=["beam_pipeline*", "training*"]),
     package_data={
-        "beam_pipeline.inspect": ["page.html"],
+        "beam_pipeline.inspect": ["page.*"],
         "beam_pipeline.overlap": ["report_page.*"],
         "training": ["configs/*.yml"],
     },
@@ -45,6 +45,10 @@ setup(
         ],
         "plots": ["matplotlib>=3.9,<4"],  # pictures of datasets, batches, evaluations, overlap
         "report": ["jinja2>=3.1,<4"],  # the pages of inspect and of the overlap job
+        # make docs: the site of docs/. The theme says that it will be mended until May 2027.
+        "docs": ["mkdocs-material>=9.7,<10", "pymdown-extensions>=11,<14"],
+        # examples/first_model.ipynb: to look at it, and to run it from a terminal.
+        "examples": ["ipykernel>=6.29,<8", "jupyterlab>=4.4,<5", "nbclient>=0.10,<0.12"],
         # python -m training.train on a CPU. MaxText names no dependency of its own outside its
         # extras for accelerators; the lines below it are what its imports want.
         "maxtext": [
@@ -82,6 +86,9 @@ setup(
         "dev": [
             "duckdb>=1.4,<3",  # a peer in benchmarks/
             "hypothesis>=6.100,<7",
+            "ipykernel>=6.29,<8",  # with nbclient: the notebook in examples/, run by a test
+            "nbclient>=0.10,<0.12",
+            "markdown-it-py>=3,<5",  # pages as a repository's site shows them
             # Pages in the Chromium of the system. It brings its driver, speaks over a pipe, and
             # tells of every request; Selenium needs a driver of the browser's own version.
             "playwright>=1.50,<2",

@@ -1,7 +1,7 @@
 """A dataset's small files and the sizes of its shards, local or on `gs://`, without Beam.
 
-Enter paths; leave bytes, or sizes and checksums. Shards on `gs://` are read by ArrayRecord
-itself, after `prepare_native_reader`.
+Enter paths; leave bytes, or sizes and checksums; a small file may be written, too. Shards on
+`gs://` are read by ArrayRecord itself, after `prepare_native_reader`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from beam_pipeline import gcs
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, one_line
 from beam_pipeline.gcs import FileInfo
 from beam_pipeline.gcs_client import (
     CLIENT_HOST,
@@ -40,6 +40,39 @@ def read_file(path: str) -> bytes | None:
             except (FileNotFoundError, NotADirectoryError):
                 return None
     return gcs.read(path)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Writes a small file over whatever is there; a local folder is made if need be.
+
+    Other schemes than `gs://` go by Beam's filesystems, which are loaded for them alone.
+
+    Raises:
+      ProbelineError: it cannot be written.
+      UsageError: nothing here knows the scheme.
+    """
+    with explained_os_errors("write", path):
+        if _is_local(path):
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+        elif path.startswith(SCHEME):
+            with gcs.create(path) as file:
+                file.write(data)
+        else:
+            _write_by_beam(path, data)
+
+
+def _write_by_beam(path: str, data: bytes) -> None:
+    from beam_pipeline.files import create_file
+
+    try:
+        with create_file(path) as file:
+            file.write(data)
+    except ValueError as error:  # of a scheme without a filesystem
+        raise UsageError(
+            f"cannot write {path}: {one_line(error)}; give a local path or one on {SCHEME}"
+        ) from error
 
 
 def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:

@@ -1,5 +1,6 @@
 """What came out of a run, for the person who waits for it."""
 
+import shlex
 import sys
 
 from rich.console import Console
@@ -33,4 +34,10 @@ def print_summary(dataset: Dataset, seconds: float) -> None:
             f"{reasons}",
             soft_wrap=True,
         )
-    console.print(f"Next: python -m beam_pipeline.verify {dataset.path}", soft_wrap=True)
+    path = shlex.quote(dataset.path)
+    console.print(
+        f"Next: python -m beam_pipeline.inspect {path}, to see what is in it\n"
+        f"      python -m beam_pipeline.verify {path}, to check every byte",
+        soft_wrap=True,
+        markup=False,
+    )

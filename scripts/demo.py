@@ -1,4 +1,4 @@
-"""Five minutes with Probeline: simulated measurements, the job, the check, a model's first steps.
+"""Five minutes with Probeline: measurements, the job, the check, a look, a model's first steps.
 
 make demo                 into demo/
 python scripts/demo.py FOLDER
@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from array_record.python.array_record_module import ArrayRecordReader
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from beam_pipeline import generate, main, verify
-from beam_pipeline.row_codec import decode_record
+from beam_pipeline.inspect import __main__ as inspect
 
 NUM_MEASUREMENTS, NUM_PROBES = 1_000_000, 1000
 NUM_STEPS, CROP, BATCH = 240, 128, 8  # so many steps, of 8 crops of 128 tokens
@@ -32,6 +31,7 @@ def run(folder: Path) -> int:
     console = Console(highlight=False)
     started = time.monotonic()
     measurements, rows, runs = folder / "measurements", folder / "rows", folder / "runs"
+    page = folder / "report.html"
     # A demo is for running again; it removes its own folders only.
     for old in (measurements, rows, runs):
         shutil.rmtree(old, ignore_errors=True)
@@ -57,21 +57,32 @@ def run(folder: Path) -> int:
         code = step(arguments)
         if code:
             return code
-    console.print()
-    show_row(rows, console)
-    code = train(rows, runs, console)
+    code = look(rows, page, console) or train(rows, runs, console)
     if code:
         return code
     console.print(
         f"\nAll of it took {time.monotonic() - started:.0f} s. The dataset is in {rows}: shards in "
-        f"train/ and test/, what they hold in */rows.parquet, its counts in manifest.json. The "
+        f"train/ and test/, what they hold in */rows.parquet, what it is in README.md. The "
         f"run is in {runs / 'demo'}, with pictures of what it was fed.\n"
+        f"To look at in a browser: {page}\n"
         f"Next, on data of your own: .venv/bin/python -m beam_pipeline.main --input "
         f"'data/*.parquet' --output rows --columns event_time=ts\n"
         f"A model that has learned, in a quarter of an hour: docs/learning.md",
         soft_wrap=True,
     )
     return 0
+
+
+def look(rows: Path, page: Path, console: Console) -> int:
+    """Shows a row that is the second of its probe, found in rows.parquet; writes the page."""
+    index = pq.read_table(rows / "train" / "rows.parquet").to_pylist()
+    line = max(
+        range(len(index)),
+        key=lambda at: (index[at]["row_index"] == 1, index[at]["n_measurements"]),
+    )
+    arguments = [str(rows), f"--row=train:{line}", f"--html={page}"]
+    console.print(f"\n$ python -m beam_pipeline.inspect {shlex.join(arguments)}", soft_wrap=True)
+    return inspect.main(arguments)
 
 
 def train(rows: Path, runs: Path, console: Console) -> int:
@@ -126,25 +137,6 @@ def show_losses(losses: list[float], console: Console) -> None:
     for number, mean in enumerate(means):
         steps = f"{number * size} to {number * size + size - 1}"
         table.add_row(steps, f"{mean:.2f}", "█" * round(_BAR * mean / max(means)))
-    console.print(table)
-
-
-def show_row(dataset: Path, console: Console) -> None:
-    """Prints a row that is the second of its probe, found in rows.parquet, read by position."""
-    index = pq.read_table(dataset / "train" / "rows.parquet").to_pylist()
-    line = max(index, key=lambda line: (line["row_index"] == 1, line["n_measurements"]))
-    shards = sorted((dataset / "train").glob("*.arrayrecord"))
-    reader = ArrayRecordReader(str(shards[line["shard"]]))
-    row = decode_record(reader.read([line["position"]])[0])
-    console.print(
-        f"row {row.row_index} of probe {row.src_addr}: {row.n_measurements:,} measurements over "
-        f"{row.time_span_seconds / 3600:.1f} h in {row.num_bytes:,} bytes"
-    )
-    table = Table(*row.to_arrow().schema.names)
-    for measurement in row.to_arrow().slice(0, 5).to_pylist():
-        time_of_day = f"{measurement['event_time']:%Y-%m-%d %H:%M:%S.%f}"
-        values = (measurement["dst_addr"], measurement["ip_version"], f"{measurement['rtt']:.3f}")
-        table.add_row(time_of_day, *(str(value) for value in values))
     console.print(table)
 
 

@@ -33,21 +33,27 @@ _FLAGS = (
 )
 
 
-def chromium_path() -> str:
-    """Returns where Chromium is; skips the test (in CI fails it) if there is none."""
+def find_chromium() -> str | None:
+    """Returns where Chromium is; None if there is none."""
     given = os.environ.get("CHROMIUM_BINARY")
-    found = given or next(filter(None, map(shutil.which, _NAMES)), None)
-    if not found:
-        missing("pages are looked at in Chromium, and there is none here: make chromium")
-    return str(found)
+    return given or next(filter(None, map(shutil.which, _NAMES)), None)
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A running Chromium with a profile of its own, which is thrown away."""
+    """A running Chromium; skips the test (in CI fails it) if there is none."""
+    path = find_chromium()
+    if path is None:
+        missing("pages are looked at in Chromium, and there is none here: make chromium")
+    with launched(str(path)) as running:
+        yield running
+
+
+@contextmanager
+def launched(path: str) -> Iterator[Browser]:
+    """Yields a running Chromium with a profile of its own, which is thrown away."""
     from playwright.sync_api import sync_playwright
 
-    path = chromium_path()
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=path,

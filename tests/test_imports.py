@@ -27,7 +27,9 @@ def loaded_by(module: str) -> set[str]:
     return set(json.loads(result.stdout))
 
 
-@pytest.mark.parametrize("package", ["beam_pipeline", "beam_pipeline.overlap", "training"])
+@pytest.mark.parametrize(
+    "package", ["beam_pipeline", "beam_pipeline.inspect", "beam_pipeline.overlap", "training"]
+)
 def test_the_packages_are_light(package: str) -> None:
     assert loaded_by(package) == set()
 
@@ -36,7 +38,8 @@ def test_the_packages_are_light(package: str) -> None:
     "module",
     [
         *("row_codec", "manifest", "runs", "addresses", "checksum", "storage", "rtt"),
-        *("generate", "flags"),
+        *("generate", "flags", "html_page", "data_card"),
+        *("inspect.__main__", "inspect.page", "inspect.context"),
     ],
 )
 def test_reading_and_generating_need_no_beam(module: str) -> None:

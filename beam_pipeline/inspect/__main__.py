@@ -13,12 +13,11 @@ be run as given.
 
 import argparse
 import importlib.util
-import os
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.inspect.context import (
     ContextName,
@@ -30,8 +29,12 @@ from beam_pipeline.inspect.context import (
 from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import RowName, load_index
 from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
-from beam_pipeline.inspect.tables import new_console, print_facts
+from beam_pipeline.inspect.terminal import new_console, print_facts, say
 from beam_pipeline.manifest import Dataset, open_dataset
+from beam_pipeline.storage import write_file
+
+# What the page is made with, and the extra of setup.py that brings it.
+_EXTRA_OF = {"matplotlib": "plots", "jinja2": "report"}
 
 
 class _Arguments(NamedTuple):
@@ -65,17 +68,20 @@ def _show(dataset: Dataset, arguments: _Arguments) -> None:
     if arguments.html is None and (row is not None or context is not None):
         return
     facts = gather(dataset)
+    num_bytes = 0
+    if arguments.html is not None:  # first, since a reader such as head may not wait for the end
+        from beam_pipeline.inspect.page import page
+
+        shown_row = row
+        if row is None and (name := facts.typical_row) is not None:
+            shown_row = read_row(dataset, facts.indexes[name.split], name)
+        data = page(facts, shown_row, context)
+        write_file(arguments.html, data)
+        num_bytes = len(data)
     if row is None and context is None:
         print_facts(facts)
     if arguments.html is not None:
-        from beam_pipeline.inspect.page import page
-
-        if row is None and (name := facts.typical_row) is not None:
-            row = read_row(dataset, facts.indexes[name.split], name)
-        data = page(facts, row, context).encode()
-        with explained_os_errors("write", arguments.html), open(arguments.html, "wb") as file:
-            file.write(data)
-        console.print(f"{arguments.html}: {len(data):,} bytes, to open in a browser", markup=False)
+        say(console, f"{arguments.html}: {num_bytes:,} bytes, to open in a browser")
 
 
 def _read(dataset: Dataset, arguments: _Arguments) -> tuple[OneRow | None, OneContext | None]:
@@ -90,7 +96,7 @@ def _read(dataset: Dataset, arguments: _Arguments) -> tuple[OneRow | None, OneCo
 def _parse(argv: Sequence[str]) -> _Arguments:
     args = _parser().parse_args(normalise_flags(argv))
     if args.html is not None:
-        _check_html(args.html)
+        _require_packages_of_html()
     return _Arguments(
         args.dataset,
         args.html,
@@ -106,10 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("dataset", help="the folder that --output named, local or gs://")
-    parser.add_argument("--html", help="local file for the page: plots and all tables, offline")
+    parser.add_argument(
+        "--html", help="where to write the page, plots and all tables, local or gs://"
+    )
     parser.add_argument(
         "--row",
-        help="show one row in place of the summary, by its number in rows.parquet: train:12",
+        help="show one row in place of the summary, by its number in rows.parquet: 12, test:3",
     )
     parser.add_argument(
         "--context",
@@ -119,15 +127,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _check_html(path: str) -> None:
-    if "://" in path:
-        raise UsageError(f"--html={path} is not a local file: give one, then copy it")
-    folder = os.path.dirname(path) or "."
-    if not os.path.isdir(folder):
-        raise UsageError(f"--html={path}: there is no folder {folder}; make it, or name another")
-    if importlib.util.find_spec("matplotlib") is None:
+def _require_packages_of_html() -> None:
+    lacking = {p: e for p, e in _EXTRA_OF.items() if importlib.util.find_spec(p) is None}
+    if lacking:
         raise UsageError(
-            f"--html={path} needs matplotlib for its plots: pip install '.[plots]', or leave it out"
+            f"--html needs {' and '.join(lacking)}: pip install '.[{','.join(lacking.values())}]', "
+            "or leave it out"
         )
 
 

@@ -65,6 +65,13 @@ class Comparison(NamedTuple):
         return text + "."
 
 
+class Conclusion(NamedTuple):
+    """Whether test is like train, in a sentence."""
+
+    verdict: Verdict
+    text: str
+
+
 def compare(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list[Comparison]:
     """Compares train with test; nothing if one of them is empty."""
     if any(not len(indexes[split]) for split in SPLITS):
@@ -93,6 +100,29 @@ def compare(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list
     return comparisons
 
 
+def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
+    """Returns in a sentence whether test is like train; None if nothing was compared."""
+    if not comparisons:
+        return None
+    by_verdict: dict[Verdict, list[str]] = {"alike": [], "differs": [], "unlike": []}
+    for one in sorted(comparisons, key=lambda one: -one.distance):
+        by_verdict[one.verdict].append(one.name)
+    unlike, differs = by_verdict["unlike"], by_verdict["differs"]
+    if not unlike and not differs:
+        return Conclusion(
+            "alike",
+            f"The test set is like the train set in all {len(comparisons)} respects compared.",
+        )
+    parts = [f"is unlike the train set in {_listed(unlike)}"] if unlike else []
+    differing = "differs" if unlike else "differs from the train set"
+    parts += [f"{differing} in {_listed(differs)}"] if differs else []
+    return Conclusion(
+        "unlike" if unlike else "differs",
+        f"The test set {' and '.join(parts)}; in {len(by_verdict['alike'])} of "
+        f"{len(comparisons)} respects they are alike.",
+    )
+
+
 def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -> Verdict:
     """Returns what a distance is called."""
     if distance < differs:
@@ -113,6 +143,10 @@ def ks_distance(
 
 def _chance(train: float, test: float) -> float:
     return min(1.0, _CHANCE * math.sqrt(1 / train + 1 / test))
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _mean(values: np.ndarray) -> float:

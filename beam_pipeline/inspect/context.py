@@ -17,6 +17,7 @@ from rich.text import Text
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.row import check_row_name, parse_row_name
+from beam_pipeline.inspect.terminal import say
 from beam_pipeline.manifest import Dataset
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _decoded(example: Example) -> list[DecodedMeasurement]:
 
 def print_context(context: OneContext, console: Console) -> None:
     """Prints a context, a measurement a line with its tokens below, coloured by kind."""
-    console.print(context.about, soft_wrap=True, markup=False)
+    say(console, context.about)
     console.print(Text.assemble("tokens: ", *_separated(list(_STYLES.items()))))
     for number, measurement in enumerate(context.measurements):
         console.print(f"\n{number:3} {measurement.text}", soft_wrap=True, markup=False)

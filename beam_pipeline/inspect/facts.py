@@ -102,6 +102,7 @@ def gather(dataset: Dataset) -> Facts:
         *_of_probes(busiest, indexes),
         *_of_pings(indexes),
         *_of_time(silent, empty, samples),
+        *_of_addresses(dataset),
     ]
     return Facts(
         dataset=dataset,
@@ -150,7 +151,9 @@ def _of_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterator[Findi
     for split, index in indexes.items():
         if not len(index):
             ratio = dataset.manifest.options.get("train_ratio")
-            yield Finding(f"There is no {split} set: --train_ratio was {ratio}.", True)
+            yield Finding(
+                f"There is no {split} set: no probe fell to it by --train_ratio={ratio}.", True
+            )
     probes = len(indexes["test"].probes)
     if 0 < probes < _FEW_TEST_PROBES:
         yield Finding(
@@ -171,7 +174,7 @@ def _of_comparisons(
     if apart:
         numbers = (
             f"those of {split} weigh like {indexes[split].probes.effective_number:,.0f} of one size"
-            f" ({len(indexes[split].probes):,} probes)"
+            f" ({number_of(len(indexes[split].probes), 'probe')})"
             for split in SPLITS
         )
         yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
@@ -241,6 +244,16 @@ def _of_time(
         yield Finding(
             f"{silent:,} of the {rows:,} rows read have a silence, a gap of over an hour and of 20 "
             f"times their mean interval; the longest lasts {span_text(longest_us)}.",
+            False,
+        )
+
+
+def _of_addresses(dataset: Dataset) -> Iterator[Finding]:
+    method = dataset.manifest.options.get("anonymize", "none")
+    if method != "none":
+        yield Finding(
+            f"Addresses are not the real ones: --anonymize={method} put others in their place. "
+            "Equal ones are equal still, and prefixes that were common are common.",
             False,
         )
 

@@ -36,6 +36,7 @@ TRAIN, TEST, INK, FAINT, WARN, CARD = _NAMED
 _COLORS = {"train": TRAIN, "test": TEST}
 _STYLE = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may have dollars in it
     "font.family": "sans-serif",
     "font.size": 9,
     "text.color": INK,
@@ -138,11 +139,14 @@ def _time(figure: Figure, facts: Facts) -> None:
         return
     # Bins at the ends are covered in part only, which would look like a loss.
     there = slice(1, -1) if len(line.begins_us) > _FEW_BINS else slice(None)
-    times = line.begins_us.astype("datetime64[us]")[there]
+    begins = line.begins_us[there]
+    times = np.append(begins, begins[-1] + line.width_us).astype("datetime64[us]")
     for split, shares in line.shares.items():
         if shares.any():
             # Both sides have the same mean, so that a difference of shape shows.
-            axes.step(times, (shares * len(shares))[there], where="post", color=_COLORS[split])
+            heights = (shares * len(shares))[there]
+            heights = np.append(heights, heights[-1])  # the last bin has a width, too
+            axes.step(times, heights, where="post", color=_COLORS[split])
     for period in facts.empty:
         begin, end = (np.datetime64(end, "us") for end in period)
         axes.axvspan(begin, end, color=WARN, alpha=0.25, lw=0)  # type: ignore[arg-type]
@@ -215,7 +219,8 @@ def _hours(figure: Figure, facts: Facts) -> None:
 
 def _destinations(figure: Figure, facts: Facts) -> None:
     axes: Axes = figure.subplots()
-    for shift, split in ((-0.18, "train"), (0.18, "test")):
+    shifts = (-0.18, 0.18) if all(map(len, facts.indexes.values())) else (0, 0)
+    for shift, split in zip(shifts, facts.indexes, strict=True):
         groups = [destination.rtts[split] for destination in facts.destinations]
         low, middle, high = np.array([group.quantiles_ms for group in groups]).T
         places = np.arange(len(groups)) + shift
@@ -223,12 +228,14 @@ def _destinations(figure: Figure, facts: Facts) -> None:
         axes.plot(middle, places, "o", color=_COLORS[split], ms=4.5)
     labels = [destination.address for destination in facts.destinations]
     axes.set_yticks(range(len(labels)), labels)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     _rtt_axis(axes, _rtt_ends(facts))
     axes.grid(axis="y", visible=False)
 
 
 def _sizes(figure: Figure, facts: Facts) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     panels = figure.subplots(1, 3)
     indexes = facts.indexes
     for axes, what, title, text, values in (
@@ -240,12 +247,16 @@ def _sizes(figure: Figure, facts: Facts) -> None:
          {split: index.num_bytes for split, index in indexes.items()}),
     ):  # fmt: skip
         together = np.concatenate(list(values.values()))
-        bins = np.geomspace(max(1, together.min()), together.max() + 1, 36)
+        low = max(1, together.min())
+        high = max(10 * low, together.max() + 1)  # of one size alone there would be no axis
+        bins = np.geomspace(low, high, 36)
         for split, counts in values.items():
             if len(counts):
                 _histogram(axes, split, np.histogram(counts, bins)[0] / len(counts), bins)
         axes.set(xscale="log", xlabel=what, title=title)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 100 else (1, 2, 5)))
         axes.xaxis.set_major_formatter(text)
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _size_text(num_bytes: float, _: int) -> str:
@@ -257,8 +268,15 @@ def _dates(axes: Axes) -> None:
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
     locator = AutoDateLocator()
+    # Midnights and days with their month; what is not said by any tick stands at the end.
+    formatter = ConciseDateFormatter(
+        locator,
+        formats=["%Y", "%b", "%b %d", "%H:%M", "%H:%M", "%S.%f"],
+        zero_formats=["", "%Y", "%b", "%b %d", "%H:%M", "%H:%M"],
+        offset_formats=["", "%Y", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d"],
+    )
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.set_major_formatter(formatter)
 
 
 def _count_text(value: float, _: int) -> str:
@@ -287,17 +305,21 @@ def _busiest(figure: Figure, facts: Facts) -> None:
 
 
 def _families(figure: Figure, facts: Facts) -> None:
+    from matplotlib.patches import Patch
+
     axes: Axes = figure.subplots()
     for place, (split, index) in enumerate(facts.indexes.items()):
         left, whole = 0.0, max(1, index.num_measurements)
-        for number, (name, count) in enumerate(zip(FAMILIES, family_counts(index), strict=True)):
+        for number, count in enumerate(family_counts(index)):
             share = 100 * count / whole
             alpha = _ALPHA_OF_FAMILIES[number]
             axes.barh(place, share, left=left, color=_COLORS[split], alpha=alpha, edgecolor=CARD)
             if share >= 4:
-                text = f"{name}\n{share:.1f} %" if share >= 12 else f"{share:.0f} %"
+                text = f"{share:.1f} %" if share >= 8 else f"{share:.0f} %"
                 axes.text(left + share / 2, place, text, ha="center", va="center", fontsize=8.5)
             left += share
+    shades = [Patch(color=INK, alpha=alpha) for alpha in _ALPHA_OF_FAMILIES]
+    axes.legend(shades, FAMILIES, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
     axes.set_yticks(range(len(facts.indexes)), list(facts.indexes))
     axes.invert_yaxis()
     axes.grid(visible=False)
@@ -362,7 +384,7 @@ _PICTURES: tuple[tuple[str, str, str, float, _Draw], ...] = (
         3.0,
         _busiest,
     ),
-    ("families", "Address families", "Of the probe, and of what it pinged.", 1.7, _families),
+    ("families", "Address families", "Of the probe, and of what it pinged.", 1.9, _families),
     (
         "dead_letters",
         "Dead letters by reason",

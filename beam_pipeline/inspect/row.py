@@ -9,7 +9,8 @@ from beam_pipeline import addresses
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.records import Records
-from beam_pipeline.inspect.tables import Sheet, to_rich
+from beam_pipeline.inspect.tables import Sheet
+from beam_pipeline.inspect.terminal import print_sheet, say
 from beam_pipeline.inspect.words import bytes_text, ms_text, percent, span_text, time_text
 from beam_pipeline.manifest import SPLITS, Dataset
 from beam_pipeline.row_codec import ProbeRow
@@ -35,8 +36,10 @@ def parse_row_name(text: str, flag: str) -> RowName:
     """
     split, _, number = text.rpartition(":")
     if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
-        raise UsageError(f"--{flag}: {text!r} is no row: give {' or '.join(SPLITS)} and a number "
-                         "of rows.parquet from 0, such as train:12")  # fmt: skip
+        raise UsageError(
+            f"--{flag}: {text!r} is no row: give its number in rows.parquet from 0, after its "
+            "split if that is not train, such as 12, train:12 or test:3"
+        )
     return RowName(split or SPLITS[0], int(number))
 
 
@@ -101,10 +104,12 @@ def row_sheet(one: OneRow) -> Sheet:
         )
     ]
     title = f"Its measurements, {len(rows)} of {len(run):,}"
+    if len(rows) < len(run):
+        rows.insert(_MOST_AT_AN_END, ("⋮", "", "", ""))
     return Sheet("row", title, ("number", "time, UTC", "destination", "RTT, ms"), rows, num_text=3)
 
 
 def print_row(one: OneRow, console: Console) -> None:
     """Prints a row."""
-    console.print(row_text(one), soft_wrap=True, markup=False)
-    console.print(to_rich(row_sheet(one)))
+    say(console, row_text(one))
+    print_sheet(console, row_sheet(one))

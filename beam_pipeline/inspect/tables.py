@@ -1,21 +1,15 @@
-"""What a look at a dataset found, as text and tables: for a terminal, and for the page.
+"""What a look at a dataset found, as tables: for a terminal, and for the page.
 
 A `Sheet` is a table of plain text. The terminal and the page show the same ones, so that what
 stands in one stands in the other.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
-from beam_pipeline.inspect.facts import Facts, sample_text
+from beam_pipeline.inspect.facts import Facts
 from beam_pipeline.inspect.figures import FAMILIES, HOURS, Rtts, family_counts
 from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.words import (
@@ -27,8 +21,6 @@ from beam_pipeline.inspect.words import (
     time_text,
 )
 
-VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
-_WIDTH_OF_A_LOG = 118
 _MOST_PERIODS = 5
 
 
@@ -41,53 +33,6 @@ class Sheet:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     num_text: int = 1
-
-
-def print_facts(facts: Facts) -> None:
-    """Prints the findings and all sheets to stdout."""
-    console = new_console()
-    manifest = facts.dataset.manifest
-    counts, versions = manifest.counts, manifest.versions
-    console.print(
-        f"[bold]{escape(facts.dataset.path)}[/]: {counts.measurements:,} measurements of "
-        f"{sum(split.num_probes for split in manifest.splits.values()):,} probes"
-        f"{f', {period_text(facts.period)} UTC' if facts.period else ''}; "
-        f"made by Probeline {versions.get('probeline', '–')}",
-        soft_wrap=True,
-    )
-    console.print()
-    for finding in facts.findings:
-        mark = "[bold yellow]![/]" if finding.is_warning else "[dim]·[/]"
-        console.print(mark, end=" ")
-        console.print(finding.text, markup=False, soft_wrap=True)
-    for sheet in sheets(facts):
-        console.print()
-        console.print(to_rich(sheet))
-    console.print()
-    console.print(sample_text(facts), soft_wrap=True, markup=False)
-
-
-def new_console() -> Console:
-    """Returns a console on stdout, of a width that fits the tables where nobody knows one."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = _WIDTH_OF_A_LOG
-    return console
-
-
-def to_rich(sheet: Sheet) -> Table:
-    """Returns a sheet for a terminal."""
-    table = Table(*sheet.columns, title=sheet.title, title_justify="left")
-    table.title_style, table.box = "bold", SIMPLE_HEAD
-    table.columns[0].no_wrap = True
-    for column in table.columns[sheet.num_text :]:
-        column.justify = "right"
-    for row in sheet.rows:
-        table.add_row(*(Text(cell, VERDICT_STYLES.get(cell, "")) for cell in row))
-    return table
-
-
-# --- the sheets ---------------------------------------------------------------------------------
 
 
 def sheets(facts: Facts) -> Iterator[Sheet]:
@@ -137,7 +82,7 @@ def _comparison(facts: Facts) -> Sheet:
         )
         for c in facts.comparisons
     ]
-    columns = ("", "train", "test", "distance", "by chance up to", "verdict")
+    columns = ("", "train", "test", "distance", "by chance", "verdict")
     return Sheet("comparison", "Train against test", columns, rows, num_text=3)
 
 

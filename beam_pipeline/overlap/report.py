@@ -18,8 +18,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.flags import OneLineParser, normalise_flags
+from beam_pipeline.storage import write_file
 
 DEFAULT_HTML = "report.html"
 DEFAULT_INSTANCES = 50
@@ -68,11 +69,11 @@ def write_report(
     output = Output(output_path)
     with _progress(sum(output.find(DETAILS).values())) as advance:
         figures = read_figures(output, num_instances, advance)
-    _write(html, page(figures))
+    write_file(html, page(figures))
     if png:
         from beam_pipeline.overlap.report_picture import matrix_picture
 
-        _write(png, matrix_picture(figures))
+        write_file(png, matrix_picture(figures))
     hits = figures.in_all
     return (
         f"{hits.num_hit:,} of {hits.num_instances:,} evaluation instances share an n-gram with the "
@@ -108,13 +109,6 @@ def _require(package: str, flag: str, extra: str) -> None:
         raise UsageError(
             f"{flag} needs {package}, which is in the extra `{extra}`: pip install '.[{extra}]'"
         )
-
-
-def _write(path: str, data: bytes) -> None:
-    from beam_pipeline.files import create_file
-
-    with explained_os_errors("write", path), create_file(path) as stream:
-        stream.write(data)
 
 
 @contextlib.contextmanager

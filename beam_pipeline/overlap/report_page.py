@@ -6,15 +6,14 @@ own, which it names by hash.
 
 import base64
 import hashlib
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from beam_pipeline import __version__
+from beam_pipeline.html_page import environment, part
 from beam_pipeline.overlap.report_colors import CellColors, cell_colors
 from beam_pipeline.overlap.report_figures import Figures
-from beam_pipeline.overlap.report_words import hits_text, number_text, share_text, shown
+from beam_pipeline.overlap.report_words import hits_text, number_text, share_text
 
 _LEGEND_SHARES = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 1.0)
 # What is told of a run, in this order, and in which words.
@@ -36,21 +35,15 @@ _FACTS = {
 
 def page(figures: Figures) -> bytes:
     """Returns the page."""
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalized,
-    )
-    environment.filters |= {
+    templates = environment()
+    templates.filters |= {
         "share": share_text,
         "hits": hits_text,
         "number": number_text,
         "cell": _cell_style,
     }
     script = _part("js")
-    html = environment.from_string(_part("html.jinja")).render(
+    html = templates.from_string(_part("html.jinja")).render(
         figures=figures,
         facts=[
             (what, figures.facts[name]) for name, what in _FACTS.items() if name in figures.facts
@@ -66,12 +59,8 @@ def page(figures: Figures) -> bytes:
     return html.encode()
 
 
-def _finalized(value: object) -> object:
-    return shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def _part(suffix: str) -> str:
-    return files("beam_pipeline.overlap").joinpath(f"report_page.{suffix}").read_text("utf-8")
+    return part("beam_pipeline.overlap", f"report_page.{suffix}")
 
 
 def _cell_style(share: float) -> str:

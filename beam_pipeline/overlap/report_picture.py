@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from beam_pipeline.html_page import shown
 from beam_pipeline.overlap.report_colors import cell_colors
 from beam_pipeline.overlap.report_figures import EvaluationSet, Figures, Hits
-from beam_pipeline.overlap.report_words import hits_text, share_text, shown
+from beam_pipeline.overlap.report_words import hits_text, share_text
 
 MOST_SETS = 200
 DPI = 120

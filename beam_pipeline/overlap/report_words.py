@@ -1,14 +1,6 @@
-"""How a report writes numbers and texts, on the page and in the picture."""
+"""How a report writes numbers, on the page and in the picture."""
 
 from beam_pipeline.overlap.report_figures import Hits
-
-_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
-_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)
-
-
-def shown(text: str) -> str:
-    """Returns a text as it can be shown, each character as one: HTML has no NUL, no surrogates."""
-    return text.translate(_CONTROLS)
 
 
 def share_text(share: float) -> str:
