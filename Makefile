@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-slow engines chromium quality format bench clean
+.PHONY: setup demo test test-slow engines chromium quality format bench docs notebook notebook-run clean
 
 setup: $(VENV)/.ready
 
@@ -46,5 +46,18 @@ bench: setup
 	$(BIN)/python -m benchmarks.grouping --sizes $(SIZES) --rounds $(ROUNDS)
 	$(BIN)/python -m benchmarks.table
 
+# The site of docs/, with every link checked: open build/site/index.html.
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
+
+# The notebook of examples/ in a browser; notebook-run runs it and keeps what it prints.
+notebook: setup
+	$(BIN)/pip install --quiet --requirement requirements.txt --editable '.[examples]'
+	$(BIN)/jupyter lab examples/first_model.ipynb
+
+notebook-run: setup
+	$(BIN)/jupyter execute --inplace examples/first_model.ipynb
+
 clean:
-	rm -rf $(VENV) $(DEMO) .engines build *.egg-info
+	rm -rf $(VENV) $(DEMO) .engines build examples/first_model *.egg-info

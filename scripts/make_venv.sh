@@ -15,4 +15,4 @@ if [ -z "${found:-}" ]; then
   exit 1
 fi
 "$found" -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check --requirement requirements.txt --editable '.[gcp,training,maxtext,plots,report,dev]'
+"$venv/bin/pip" install --quiet --disable-pip-version-check --requirement requirements.txt --editable '.[gcp,training,maxtext,plots,report,docs,dev]'

@@ -50,7 +50,7 @@ def causal_pass(predictor: Predictor, examples: Examples, queries: np.ndarray, t
     for begin in range(0, len(bits), size):
         tell("contexts", begin // size, len(bits) // size)
         part = slice(begin, begin + size)
-        log_p = _ask(
+        log_p = ask(
             predictor, examples.inputs[part], examples.positions[part], examples.segmentation[part]
         )
         of_targets = np.take_along_axis(log_p, examples.targets[part, :, np.newaxis], axis=2)
@@ -89,7 +89,7 @@ def second_bytes_after(
         )
         lines = np.arange(size)
         inputs[lines, place + 1] = FIRST_BYTE + first_bytes[number]
-        log_p = _ask(predictor, inputs, positions, segmentation)
+        log_p = ask(predictor, inputs, positions, segmentation)
         second[number] = byte_probabilities(log_p[lines, place + 1])
     return second
 
@@ -105,9 +105,14 @@ def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
     return p / p.sum(axis=1, keepdims=True)
 
 
-def _ask(
+def ask(
     predictor: Predictor, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
 ) -> np.ndarray:
+    """Returns what the model says of one batch: log-probabilities [batch, crop, 267].
+
+    Raises:
+      ProbelineError: they are not of our tokens, or are no numbers.
+    """
     log_p = np.asarray(predictor(inputs, positions, segmentation))
     expected = (*inputs.shape, VOCABULARY_SIZE)
     if log_p.shape != expected:

@@ -1,0 +1,135 @@
+"""One RTT before it is measured: a probe's history and a destination in, a distribution out.
+
+  predictor = load_predictor("runs/first")
+  predict_rtt(predictor, "192.0.2.1", history, "198.51.100.7", event_time).quantile_ms(0.5)
+
+The history is told to the model as in training, with the destination (and the time) of the next
+ping behind it, and each first byte that an RTT can have behind that: one pass of the model for
+all of them gives the probability of every RTT that two bytes can tell.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.row_codec import MEASUREMENT_SCHEMA
+from beam_pipeline.rtt import FAILED_RTT, decode_rtt
+from training.evaluation.examples import Predictor
+from training.evaluation.predictions import ask, byte_probabilities
+from training.tokenizer import FAILED, FIELD_ORDERS, FIRST_BYTE, RTT_START, encode
+
+# Source, destination, time, RTT: what is known of a ping before its RTT.
+_RTT_LAST = {
+    is_timed: FIELD_ORDERS.tolist().index(order)
+    for is_timed, order in ((False, [0, 1, 2, 9]), (True, [0, 1, 3, 2]))
+}
+_RTT_TOKENS = 3  # RTT_START and two bytes
+_LEAST_TOKENS = 12  # of a measurement: failed, IPv4, without its time
+_ALL_CODES = np.arange(1 << 16)
+# What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.
+_CODES = _ALL_CODES[((_ALL_CODES < 2048) | (_ALL_CODES & 1024 > 0)) & (_ALL_CODES != FAILED_RTT)]
+_FIRST_BYTES = np.unique(_CODES >> 8)
+_BATCH_SIZE = len(_FIRST_BYTES) // 4
+
+
+@dataclass(frozen=True)
+class RttDistribution:
+    """What a model thinks that the next RTT will be.
+
+    Attributes:
+      p_failed: probability that the ping fails.
+      rtt_ms: float64 [n], every RTT that two bytes can tell, ascending.
+      p: float64 [n], their probabilities if the ping does not fail.
+      num_history: the last measurements of the history, which are what the model was told.
+    """
+
+    p_failed: float
+    rtt_ms: np.ndarray
+    p: np.ndarray
+    num_history: int
+
+    def quantile_ms(self, share: float) -> float:
+        """Returns the least RTT with that share of the probability at it or below."""
+        return float(self.rtt_ms[np.searchsorted(self.p.cumsum(), share * self.p.sum())])
+
+
+def predict_rtt(
+    predictor: Predictor,
+    src_addr: str,
+    history: pa.RecordBatch,
+    dst_addr: str,
+    event_time: datetime | None = None,
+) -> RttDistribution:
+    """Predicts the RTT of a probe's next ping.
+
+    Args:
+      src_addr: the probe.
+      history: its measurements so far, `row_codec.MEASUREMENT_SCHEMA`, in order of time. As many
+        of the last ones as fit into a crop are told to the model.
+      dst_addr: whom it pings next.
+      event_time: when; without a zone it is UTC. If None, the model is told no times at all.
+
+    Raises:
+      ValueError: an address is none.
+      UsageError: the model's crop does not hold one measurement.
+      ProbelineError: the model does not predict our tokens.
+    """
+    tokens, num_history = _tokens(predictor.crop_size, src_addr, history, dst_addr, event_time)
+    length = len(tokens) + 1
+    inputs = np.zeros((_BATCH_SIZE, predictor.crop_size), np.int32)
+    inputs[:, : len(tokens)] = tokens
+    segmentation = np.zeros_like(inputs)
+    segmentation[:, :length] = 1
+    positions = np.zeros_like(inputs)
+    positions[:, :length] = np.arange(length)
+    second = np.empty((256, 256))
+    log_p = np.empty(0)
+    for first_bytes in _FIRST_BYTES.reshape(-1, _BATCH_SIZE):
+        inputs[:, length - 1] = FIRST_BYTE + first_bytes
+        log_p = ask(predictor, inputs, positions, segmentation)
+        second[first_bytes] = byte_probabilities(log_p[:, length - 1])
+    # What comes before the first byte is the same in every line.
+    first = byte_probabilities(log_p[:1, length - 2])[0]
+    p = first[_CODES >> 8] * second[_CODES >> 8, _CODES & 255]
+    log_odds = float(log_p[0, length - 3, FAILED]) - float(log_p[0, length - 3, RTT_START])
+    return RttDistribution(
+        p_failed=float(1 / (1 + np.exp(-log_odds))),
+        rtt_ms=decode_rtt(_CODES).astype(np.float64),
+        p=p / p.sum(),
+        num_history=num_history,
+    )
+
+
+def _tokens(
+    crop_size: int,
+    src_addr: str,
+    history: pa.RecordBatch,
+    dst_addr: str,
+    event_time: datetime | None,
+) -> tuple[np.ndarray, int]:
+    """Returns the tokens up to the RTT_START that is asked for, and how much history they hold."""
+    at = datetime(1970, 1, 1) if event_time is None else event_time
+    asked = pa.RecordBatch.from_pydict(
+        {
+            "event_time": [at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at],
+            "dst_addr": [dst_addr],
+            "ip_version": [6 if ":" in dst_addr else 4],
+            "rtt": [0.0],
+        },
+        schema=MEASUREMENT_SCHEMA,
+    )
+    for num_history in range(min(history.num_rows, crop_size // _LEAST_TOKENS), -1, -1):
+        known = history.slice(history.num_rows - num_history)
+        told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
+        is_timed = np.full(told.num_rows, event_time is not None)
+        orders = np.full(told.num_rows, _RTT_LAST[event_time is not None])
+        tokens = encode(src_addr, told, is_timed, orders)[: 1 - _RTT_TOKENS]
+        if len(tokens) < crop_size:
+            return tokens, num_history
+    raise UsageError(
+        f"the model was trained on crops of {crop_size} tokens, and the ping alone takes "
+        f"{len(tokens) + 1}: train it on longer ones"
+    )
