@@ -24,7 +24,7 @@ Start = tuple[str, str]  # a page, and how a block of it begins
 HERE, GOOGLE = "test_docs_commands.py", "test_docs_google.py"
 EXECUTED: dict[str, list[Start]] = {
     f"{HERE}::test_your_data": [
-        ("README.md", "python -m beam_pipeline.main --input 'data/*.parquet'"),
+        ("README.md", "python -m beam_pipeline.generate"),
         ("README.md", "from array_record.python"),
         ("README.md", "from training.dataset"),
         ("docs/training_data.md", "from training.dataset"),

@@ -8,12 +8,13 @@ import io
 import ipaddress
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, ClassVar
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -25,6 +26,13 @@ from beam_pipeline.runs import NARROW, WIDE, sort_groups
 
 MAPPED_IPV4 = 0xFFFF << 32
 YEAR_2024_US = 1_704_067_200_000_000
+
+
+def quick_and_slow(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
+    """Returns parameters of a test, of which those that are not in `quick` are slow ones."""
+    slow = pytest.mark.slow
+    return [value if value in quick else pytest.param(value, marks=slow) for value in values]
+
 
 # --- Beam ---------------------------------------------------------------------------------------
 

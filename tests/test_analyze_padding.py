@@ -136,6 +136,7 @@ def test_a_good_dataset_passes(
     assert strides == sorted(strides) and strides[0] == 1
 
 
+@pytest.mark.slow
 def test_pictures_show_something(compact_dataset: Path, tmp_path: Path) -> None:
     analyse(compact_dataset, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*PICTURES, "figures.json"}

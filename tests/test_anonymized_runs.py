@@ -31,7 +31,14 @@ from tests.dataflow_helpers import bucket as bucket
 from tests.dataflow_helpers import dataflow as dataflow
 from tests.dataflow_helpers import measurements as measurements
 from tests.engines import Gcs
-from tests.helpers import as_number, canonical, measurements_table, reference_rows, spellings_of
+from tests.helpers import (
+    as_number,
+    canonical,
+    measurements_table,
+    quick_and_slow,
+    reference_rows,
+    spellings_of,
+)
 from tests.test_dataflow import command
 from tests.test_kills import PHASES, SCRIPT
 from tests.test_main import FLAGS, files_of, history, make_dataset, read_rows
@@ -242,10 +249,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 # --- nothing raw --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["parquet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("json", "bigquery"))],
-)
+@pytest.mark.parametrize("kind", quick_and_slow(INPUTS, ("parquet",)))
 def test_no_address_of_the_input_is_written_or_said(
     tmp_path: Path, key_file: Path, kind: str
 ) -> None:
@@ -272,13 +276,10 @@ def test_no_address_of_the_input_is_written_or_said(
     assert WITHHELD in values and values <= {WITHHELD, ""}
 
 
-CRASHES = (
-    *(pytest.param(phase, marks=pytest.mark.slow) for phase in ("closing chunks", "staging")),
-    *("sorting", "writing shards", "before _SUCCESS"),
-)
+CRASHES = ("closing chunks", "sorting", "staging", "writing shards", "before _SUCCESS")
 
 
-@pytest.mark.parametrize("phase", CRASHES)
+@pytest.mark.parametrize("phase", quick_and_slow(CRASHES, ("sorting",)))
 def test_what_a_crash_leaves_has_no_address_and_the_next_run_is_whole(
     source: Input, whole: Path, key_file: Path, tmp_path: Path, phase: str
 ) -> None:
@@ -310,7 +311,7 @@ def test_an_error_names_no_address_of_the_input(
     assert search([tmp_path], source.addresses, done.stdout, done.stderr) == {}
 
 
-@pytest.mark.parametrize("phase", [None, "staging"])
+@pytest.mark.parametrize("phase", quick_and_slow((None, "staging"), ("staging",)))
 def test_the_search_finds_addresses_where_they_are(
     source: Input, tmp_path: Path, phase: str | None
 ) -> None:
@@ -389,6 +390,7 @@ def test_another_key_shares_nothing(whole: Path, source: Input, tmp_path: Path) 
     assert len(one) == len(two) == 12 and not one & two
 
 
+@pytest.mark.slow
 def test_worker_processes_find_the_key(
     whole: Path, source: Input, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +405,7 @@ def test_on_prism(whole: Path, source: Input, key_file: Path, tmp_path: Path, pr
     assert files_of(make_dataset(source.path, tmp_path / "out", *flags)) == files_of(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_on_flink(whole: Path, source: Input, key_file: Path, tmp_path: Path, flink: Flink) -> None:
     flags = [*flink.flags(2), *anonymized(key_file)]

@@ -176,7 +176,11 @@ def limited(num_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("inline_bytes", "limit", "what"),
-    [(0, 1 << 20, "/chunks/"), (1 << 20, 1 << 20, "/records/"), (1 << 20, 2 << 20, "_shard_")],
+    [
+        pytest.param(0, 1 << 20, "/chunks/", marks=pytest.mark.slow),
+        pytest.param(1 << 20, 1 << 20, "/records/", marks=pytest.mark.slow),
+        (1 << 20, 2 << 20, "_shard_"),
+    ],
 )
 def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
     """Chunks do not fit, or staged rows, or, where all that went inline, the shard itself."""

@@ -188,6 +188,7 @@ def test_runs_that_found_something_else_fail(tmp_path: Path) -> None:
     assert fault == "it read 4 texts, not 5"
 
 
+@pytest.mark.slow
 def test_a_contender_that_fails_is_in_the_results(
     own: tuple[Path, Path], data_dir: Path, tmp_path: Path
 ) -> None:

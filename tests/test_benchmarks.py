@@ -197,6 +197,7 @@ def test_measure_sees_peaks_and_exit_codes():
 # --- the bench --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bench_writes_results_that_the_table_shows(tmp_path):
     flags = ["--sizes", "3k", "--rounds", "2", "--contenders", "duckdb", "polars"]
     flags += ["--num_probes", "50", f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]

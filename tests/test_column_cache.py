@@ -140,6 +140,7 @@ def test_a_fill_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert len(cached_shards(cache)) == num_shards
 
 
+@pytest.mark.slow
 def test_processes_fill_together(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(3000, i)) for i in range(24)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", num_shards=12)

@@ -60,7 +60,7 @@ def test_the_global_batches_are_the_same(
     [
         ("packed", "two workers", 1),
         ("narrow windows", "two workers with threads", 1),
-        ("windows", "a worker", 2),
+        pytest.param("windows", "a worker", 2, marks=pytest.mark.slow),
         ("packed", "two workers and a cache", 1),
     ],
 )
@@ -73,7 +73,7 @@ def test_workers_give_the_same_batches(
     assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
 
 
-@pytest.mark.parametrize("num_workers", [2, 100])
+@pytest.mark.parametrize("num_workers", [2, pytest.param(100, marks=pytest.mark.slow)])
 def test_workers_end_as_one_process_does(mixed: dict[Encoding, Path], num_workers: int) -> None:
     config = {"batch_size": 3, "crop_size": CROP, "num_epochs": 1}
     alone = host_batches(mixed["compact"], **config)

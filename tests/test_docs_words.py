@@ -127,6 +127,7 @@ def test_calls_of_gcloud_and_bq() -> None:
     assert checked > 10
 
 
+@pytest.mark.slow
 def test_keys_of_training() -> None:
     from training.maxtext import NetworkConfig
 

@@ -24,7 +24,7 @@ from beam_pipeline.main import main
 from beam_pipeline.manifest import open_dataset
 from benchmarks.engine_servers import ROOT, Flink, stop
 from tests.engines import Gcs
-from tests.helpers import measurements_table
+from tests.helpers import measurements_table, quick_and_slow
 from tests.test_gcs_output import stored
 from tests.test_main import FLAGS, make_dataset, write_input
 
@@ -56,8 +56,15 @@ def whole(dataset: Path) -> dict[str, bytes]:
     return {str(path.relative_to(dataset)): path.read_bytes() for path in paths}
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("inline_bytes", [0, 1 << 16])
+@pytest.mark.parametrize(
+    ("inline_bytes", "parallelism"),
+    [
+        (0, 2),
+        (1 << 16, 1),
+        pytest.param(0, 1, marks=pytest.mark.slow),
+        pytest.param(1 << 16, 2, marks=pytest.mark.slow),
+    ],
+)
 def test_flink_writes_the_same_bytes(
     source: Path,
     expected: dict[str, bytes],
@@ -99,7 +106,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("where", FAULTS)
+@pytest.mark.parametrize("where", quick_and_slow(FAULTS, ("sorting", "renaming a shard")))
 def test_a_task_that_fails_once_changes_nothing(
     source: Path,
     expected: dict[str, bytes],

@@ -24,7 +24,7 @@ from beam_pipeline.manifest import open_dataset
 from beam_pipeline.output_folder import TEMP_FOLDER, taken
 from tests.conftest import Gcs
 from tests.faulty_gcs import FaultyGcs, faulty
-from tests.helpers import measurements_table
+from tests.helpers import measurements_table, quick_and_slow
 from tests.test_kills import SCRIPT
 from tests.test_main import FLAGS, files_of, make_dataset, write_input
 from training.row_source import ProbeRowDataSource
@@ -131,7 +131,7 @@ def test_success_and_the_manifest_come_last(bucket: str, gcs: Gcs, monkeypatch) 
 # --- faults -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [3, 4, 7])
+@pytest.mark.parametrize("every", quick_and_slow((3, 4, 7), (7,)))
 def test_lost_and_refused_requests_change_nothing(
     bucket: str, gcs: Gcs, expected: dict[str, bytes], monkeypatch, every: int
 ) -> None:
@@ -206,7 +206,7 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("renaming a shard", "before _SUCCESS")))
 def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
     bucket: str, expected: dict[str, bytes], monkeypatch, phase: str
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.manifest import open_dataset
-from tests.helpers import measurements_table
+from tests.helpers import measurements_table, quick_and_slow
 from tests.test_main import FLAGS, files_of, make_dataset
 
 # Runs `main` in a process that kills itself when a function is called for the n-th time.
@@ -63,7 +63,7 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("sorting", "before _SUCCESS")))
 def test_a_kill_changes_nothing(
     source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str
 ) -> None:
@@ -94,6 +94,7 @@ def test_a_kill_after_success_leaves_a_finished_dataset(
     assert open_dataset(str(output)) and files_of(output) == expected
 
 
+@pytest.mark.slow
 def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     table = measurements_table(60_000, seed=2, num_probes=3000)

@@ -179,6 +179,7 @@ def test_prism_writes_the_same_bytes(
     assert (on_prism / "manifest.json").read_bytes() == (in_memory / "manifest.json").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.prism
 def test_a_slow_cut_on_prism_keeps_its_state(
     tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch

@@ -150,6 +150,7 @@ def test_flink_finds_what_brute_force_finds(
     compare_with_brute_force(seed, tmp_path, monkeypatch, *flink.flags())
 
 
+@pytest.mark.slow
 def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 3, num_files=5)
     run(corpus, tmp_path / "one", "--ngram_length=2")

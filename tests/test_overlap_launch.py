@@ -208,6 +208,7 @@ def test_ctrl_c_is_130(
     assert capsys.readouterr().err == "stopped; the output holds no finished result\n"
 
 
+@pytest.mark.slow
 def test_sigterm_tidies_up(corpus: Path) -> None:
     write_lines(corpus / "in/more.jsonl", *({"text": f"{n} {SHARED}"} for n in range(30_000)))
     process = subprocess.Popen(

@@ -86,6 +86,7 @@ def test_traces_reach_what_they_are_for(mixed: dict[Encoding, Path]) -> None:
     assert min(large_epoch, window, large_index, small_epoch, item) >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_resume_with_another_number_of_workers(
     mixed: dict[Encoding, Path], num_workers: int

@@ -89,7 +89,9 @@ def test_a_host_gets_versions_that_setup_py_allows(monkeypatch: pytest.MonkeyPat
         for line in (ROOT / "requirements.txt").read_text().splitlines()
         if line[0] != "#"
     ]
-    for requirement in tested:
+    on_hosts = [requirement for requirement in tested if requirement.name in pinned]
+    assert len(on_hosts) > 5
+    for requirement in on_hosts:  # the others are for docs/, examples/
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
 
 
