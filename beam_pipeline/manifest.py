@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
@@ -157,3 +159,20 @@ def open_dataset(path: str) -> Dataset:
         f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
         "version that wrote it"
     )
+
+
+def read_index(dataset: Dataset, split: str) -> pa.Table:
+    """Reads a split's rows.parquet, a line a row, in the order of shard and position.
+
+    Raises:
+      ProbelineError: the file is missing or is not the one that the manifest speaks of.
+    """
+    path = dataset.file(f"{split}/{INDEX_NAME}")
+    data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
+    found = "missing" if data is None else checksum_text(crc32c(data))
+    if data is None or found != said:
+        raise ProbelineError(
+            f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
+            "another dataset; copy the dataset again as a whole"
+        )
+    return pq.read_table(pa.BufferReader(data))

@@ -13,15 +13,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numba import njit
 
 from beam_pipeline import addresses
-from beam_pipeline.checksum import checksum_text, crc32c
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.manifest import INDEX_NAME, SPLITS, Dataset, Shard, open_dataset
-from beam_pipeline.storage import read_file
+from beam_pipeline.manifest import SPLITS, Dataset, Shard, open_dataset, read_index
 from training.keyed_random import combine
 
 _US_PER_SECOND = 1_000_000
@@ -163,16 +160,7 @@ def load_rows(shards: ShardSet) -> RowTable:
     Raises:
       ProbelineError: the file is missing or is not the one that the manifest speaks of.
     """
-    split = shards.dataset.manifest.splits[shards.split]
-    path = shards.dataset.file(f"{shards.split}/{INDEX_NAME}")
-    data = read_file(path)
-    found = "missing" if data is None else checksum_text(crc32c(data))
-    if data is None or found != split.index_crc32c:
-        raise ProbelineError(
-            f"{path} has checksum {found}, the manifest says {split.index_crc32c}: it was changed "
-            "or belongs to another dataset; copy the dataset again as a whole"
-        )
-    rows = _to_columns(pq.read_table(pa.BufferReader(data)).combine_chunks())
+    rows = _to_columns(read_index(shards.dataset, shards.split).combine_chunks())
     if len(shards.chosen) < len(shards.shards):
         rows = rows.take(np.isin(rows.shard, shards.chosen))
     return rows

@@ -12,12 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from beam_pipeline.checksum import checksum_text, crc32c
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.manifest import INDEX_NAME, Dataset
-from beam_pipeline.storage import read_file
+from beam_pipeline.manifest import Dataset, read_index
 
 _NUMBERS = (
     *("shard", "position", "num_bytes", "src_id", "row_index"),
@@ -137,15 +133,7 @@ def load_index(dataset: Dataset, split: str) -> Index:
     Raises:
       ProbelineError: the file is missing or is not the one that the manifest speaks of.
     """
-    path = dataset.file(f"{split}/{INDEX_NAME}")
-    data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
-    found = "missing" if data is None else checksum_text(crc32c(data))
-    if data is None or found != said:
-        raise ProbelineError(
-            f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
-            "another dataset; copy the dataset again as a whole"
-        )
-    table = pq.read_table(pa.BufferReader(data))
+    table = read_index(dataset, split)
     times = {
         f"{end}_us": table.column(f"{end}_timestamp").cast(pa.int64()).to_numpy()
         for end in ("first", "last")
