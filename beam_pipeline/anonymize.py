@@ -3,8 +3,7 @@
 Checked measurements enter, the same with other addresses leave: two that share their first k bits
 still do, and nothing else of an address is kept. That is CryptoPAn (Xu, Fan, Ammar and Moon, 2002):
 bit p is flipped by one bit of AES over the p bits before it, filled up with a secret pad. It is
-computed here, on `cryptography`'s AES, since the packages that have it take an address at a time,
-and 1,000 times as long.
+computed here, on `cryptography`'s AES, since the packages that have it take an address at a time.
 """
 
 import functools
