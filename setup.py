@@ -19,7 +19,7 @@ setup(
     packages=find_packages(include=["beam_pipeline*", "training*"]),
     package_data={
         "beam_pipeline.inspect": ["page.*"],
-        "beam_pipeline.overlap": ["report_page.*"],
+        "beam_pipeline.overlap.report": ["page.*"],
         "training": ["configs/*.yml"],
     },
     # Each with its reason; the upper bound is the next version that may break it.
@@ -52,7 +52,7 @@ setup(
         # python -m training.train on a CPU. MaxText names no dependency of its own outside its
         # extras for accelerators; the lines below it are what its imports want.
         "maxtext": [
-            "maxtext==0.2.5",  # training.maxtext stands in for some of its functions
+            "maxtext==0.2.5",  # training.maxtext.iterators stands in for some of its functions
             "aqtp>=0.9,<1",
             "cloud-accelerator-diagnostics>=0.1.1,<1",
             "datasets>=4,<6",

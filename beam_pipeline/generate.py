@@ -29,9 +29,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.flags import OneLineParser, normalise_flags
-from beam_pipeline.simulated_measurements import simulate
-from beam_pipeline.simulated_network import (
+from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.simulation.measurements import simulate
+from beam_pipeline.simulation.network import (
     CITIES,
     Network,
     NetworkOptions,

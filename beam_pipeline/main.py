@@ -18,28 +18,23 @@ from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_pipeline import (
-    anonymize_key,
-    dataflow_jobs,
-    inputs,
-    launching,
-    output_folder,
-    probe_rows,
-    progress,
-)
-from beam_pipeline.data_card import command_of
+from beam_pipeline.dataset.data_card import command_of
+from beam_pipeline.dataset.manifest import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.files import is_local
-from beam_pipeline.manifest import Dataset, open_dataset
-from beam_pipeline.options import Options, parse
-from beam_pipeline.summary import print_summary
+from beam_pipeline.jobs import dataflow, output_folder, program
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows import progress
+from beam_pipeline.probe_rows.options import Options, parse
+from beam_pipeline.probe_rows.summary import print_summary
+from beam_pipeline.sources import anonymize_key, inputs
+from beam_pipeline.storage.files import is_local
 
 _MAX_FILES_IN_LAUNCHER = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return launching.run_program(argv, parse, run, _report, "dataset")
+    return program.run_program(argv, parse, run, _report, "dataset")
 
 
 def _report(_: Options, dataset: Dataset, seconds: float) -> None:
@@ -54,10 +49,10 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     Raises:
       ProbelineError: the run failed; nothing that looks finished is left.
     """
-    job = dataflow_jobs.job_of(beam_options)
+    job = dataflow.job_of(beam_options)
     if job is not None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
-        launching.check_paths_are_shared(paths)
+        program.check_paths_are_shared(paths)
         _check_key_is_shared(options)
     matched = inputs.match_files(options.input)
     read_options, dataset_options = options.read_options(), options.dataset_options()
@@ -65,7 +60,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files = [inputs.inspect(*file, read_options) for file in matched]
     with output_folder.taken(options.output, options.overwrite, job) as taken:
-        pipeline = launching.new_pipeline(beam_options)
+        pipeline = program.new_pipeline(beam_options)
         probe_rows.build(
             pipeline,
             files,
@@ -77,7 +72,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             command_of(options),
             skip_bad_files=options.on_bad_file == "dead_letter",
         )
-        if not launching.run_to_end(pipeline, job, taken, _progress(files, taken.folder)):
+        if not program.run_to_end(pipeline, job, taken, _progress(files, taken.folder)):
             return None
     try:
         return open_dataset(options.output)
@@ -103,5 +98,5 @@ def _progress(files: list, run_folder: str) -> contextlib.AbstractContextManager
 
 
 if __name__ == "__main__":
-    launching.tidy_up_on_sigterm()
+    program.tidy_up_on_sigterm()
     sys.exit(main())

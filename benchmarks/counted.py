@@ -15,7 +15,7 @@ import orjson
 from apache_beam.runners.runner import PipelineResult
 
 from beam_pipeline import main as job
-from beam_pipeline.monitoring import NAMESPACE
+from beam_pipeline.jobs.monitoring import NAMESPACE
 
 
 def main(argv: list[str] | None = None) -> int:

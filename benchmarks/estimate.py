@@ -8,8 +8,8 @@ a reader with other prices changes `Prices`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beam_pipeline.external_sort import MAX_FAN_IN
-from beam_pipeline.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
+from beam_pipeline.probe_rows.external_sort import MAX_FAN_IN
+from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
 from benchmarks.results import Median
 from benchmarks.worker import INLINE_BYTES
 
@@ -17,8 +17,8 @@ _GB = 1 << 30  # as Google bills
 REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")
 _GCS_FIGURES = (*REQUESTS, "uploaded_bytes", "downloaded_bytes")
 SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
-_LARGE_RUN_SHARE = 16  # beam_pipeline.external_sort
-_RENAMES_AND_DELETES_AT_A_TIME = 16  # beam_pipeline.sharded_write, beam_pipeline.gcs
+_LARGE_RUN_SHARE = 16  # beam_pipeline.probe_rows.external_sort
+_RENAMES_AND_DELETES_AT_A_TIME = 16  # beam_pipeline.shards.writing, beam_pipeline.storage.gcs
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.document_batch import DocumentBatch
-from beam_pipeline.overlap.documents import match_documents, plan_units, read_unit
-from beam_pipeline.overlap.layout import SUMMARY
-from beam_pipeline.overlap.outputs import MATCHES, NGRAMS
+from beam_pipeline.overlap.documents.batch import DocumentBatch
+from beam_pipeline.overlap.documents.reading import match_documents, plan_units, read_unit
+from beam_pipeline.overlap.results.layout import SUMMARY
+from beam_pipeline.overlap.results.outputs import MATCHES, NGRAMS
 from benchmarks.peers.joined_strings import ngrams_of, tokens_of
 
 Found = tuple[int, int, str, int, int]  # evaluation row, n, n-gram, occurrences, documents

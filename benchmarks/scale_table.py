@@ -6,9 +6,9 @@ The first two tables are results. The third is an estimate: its formulas are in
 
 from dataclasses import fields
 
-from beam_pipeline.inputs import UNIT_ROWS
-from beam_pipeline.options import parse
-from beam_pipeline.probe_rows import count_shards
+from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.pipeline import count_shards
+from beam_pipeline.sources.inputs import UNIT_ROWS
 from benchmarks import markdown as md
 from benchmarks.estimate import (
     REQUESTS,

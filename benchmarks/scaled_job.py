@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import orjson
 import requests
 
-from beam_pipeline import grouping, reading
+from beam_pipeline.probe_rows import grouping
+from beam_pipeline.sources import reading
 from benchmarks import counted
 
 _API = "/storage/v1/b"

@@ -20,14 +20,16 @@ from apache_beam.transforms.window import GlobalWindow
 from rich.console import Console
 from rich.table import Table
 
-from beam_pipeline import generate, probe_rows, sharded_write
+from beam_pipeline import generate
 from beam_pipeline.array_record_io import ArrayRecordFraming
-from beam_pipeline.grouping import PreGroup, SortProbe, Workspace
-from beam_pipeline.inputs import ReadOptions, inspect, match_files, plan_units
-from beam_pipeline.options import parse
-from beam_pipeline.record_staging import StagedRecord, StageRecords
-from beam_pipeline.row_splitting import CutRow, OpenRows, Segment
-from beam_pipeline.sharded_write import WriteShard, WriteShards
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
+from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment
+from beam_pipeline.shards import writing as sharded_write
+from beam_pipeline.shards.staging import StagedRecord, StageRecords
+from beam_pipeline.shards.writing import WriteShard, WriteShards
+from beam_pipeline.sources.inputs import ReadOptions, inspect, match_files, plan_units
 from benchmarks import results as results_files
 from benchmarks.results import Results
 

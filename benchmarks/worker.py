@@ -22,17 +22,17 @@ import orjson
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 
-from beam_pipeline import probe_rows
 from beam_pipeline.array_record_io import ArrayRecordFraming
-from beam_pipeline.external_sort import StoredRun
-from beam_pipeline.grouping import PreGroup, SortProbe, Workspace
-from beam_pipeline.inputs import ReadOptions, Unit, inspect, match_files, plan_units
-from beam_pipeline.options import parse
-from beam_pipeline.probe_rows import MAX_SHARD_RUN_BYTES, DatasetOptions
-from beam_pipeline.record_staging import StagedRecord, StageRecords
-from beam_pipeline.row_splitting import OpenRows, Segment
-from beam_pipeline.runs import NARROW
-from beam_pipeline.sharded_write import WriteShard, WriteShards
+from beam_pipeline.dataset.sorted_run import NARROW
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows.external_sort import StoredRun
+from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
+from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.pipeline import MAX_SHARD_RUN_BYTES, DatasetOptions
+from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
+from beam_pipeline.shards.staging import StagedRecord, StageRecords
+from beam_pipeline.shards.writing import WriteShard, WriteShards
+from beam_pipeline.sources.inputs import ReadOptions, Unit, inspect, match_files, plan_units
 
 INLINE_BYTES = 64 << 10
 CHUNK_RECORDS = 200

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from beam_pipeline import generate, main, verify
+from beam_pipeline import generate, main
 from beam_pipeline.inspect import __main__ as inspect
+from beam_pipeline.verify import __main__ as verify
 
 NUM_MEASUREMENTS, NUM_PROBES = 1_000_000, 1000
 NUM_STEPS, CROP, BATCH = 240, 128, 8  # so many steps, of 8 crops of 128 tokens

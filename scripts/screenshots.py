@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, FloatRect, Page
 
-from tests.browser import find_chromium, launched, visit
+from tests.support.browser import find_chromium, launched, visit
 
 ROOT = Path(__file__).parents[1]
 _CONTEXT = "--context=7,train:60,1"

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beam_pipeline import options
-from beam_pipeline.measurements import COLUMNS
-from beam_pipeline.overlap import NGramConfig, config
+from beam_pipeline.overlap import NGramConfig
+from beam_pipeline.overlap.job import config
+from beam_pipeline.probe_rows import options
+from beam_pipeline.sources.measurements import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs/flex_templates.md"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.row_codec import Encoding
-from tests.browser import browser
-from tests.engines import Gcs, flink, gcs, gcs_emulator, prism
+from beam_pipeline.dataset.row_codec import Encoding
+from tests.support.browser import browser
+from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
 
 __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism"]
 _ENGINES = ("browser", "flink", "gcs", "prism")
@@ -23,6 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def mixed(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoding, Path]:
     """`probe_rows_on_disk.mixed_rows` as a dataset in both encodings; no test changes it."""
-    from tests.probe_rows_on_disk import write_mixed
+    from tests.support.probe_rows_on_disk import write_mixed
 
     return write_mixed(tmp_path_factory.mktemp("mixed"))

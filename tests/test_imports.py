@@ -37,8 +37,9 @@ def test_the_packages_are_light(package: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("row_codec", "manifest", "runs", "addresses", "checksum", "storage", "rtt"),
-        *("generate", "flags", "html_page", "data_card"),
+        *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
+        *("dataset.rtt", "dataset.data_card", "storage.checksum", "storage.small_files"),
+        *("generate", "jobs.flags", "report.page"),
         *("inspect.__main__", "inspect.page", "inspect.context"),
     ],
 )

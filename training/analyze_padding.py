@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.flags import OneLineParser, normalise_flags
+from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.report.plot_style import prepare_folder
 from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
-from training.padding.figures import Extent, Figures
 from training.padding.measuring import measure
-from training.padding.pictures import prepare_folder
+from training.padding.statistics import Extent, Figures
 from training.padding.summary import Line, summarise
 from training.padding.tables import print_tables, sample_text
 

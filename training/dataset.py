@@ -25,16 +25,16 @@ import orjson
 from absl import flags
 
 from beam_pipeline.errors import ProbelineError
-from training.column_cache import CacheStore
-from training.config import DataConfig
-from training.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
-from training.memory import keep_large_blocks
-from training.packing import Crops, narrow, new_crops, to_batch, widen
-from training.planning import check_sampling, plan_host
-from training.row_source import ShardReader, check_shards
-from training.row_table import ShardSet, find_shards, load_rows
-from training.shard_store import ShardStore
-from training.states import STATE_FORMAT, check_state
+from training.batches.column_cache import CacheStore
+from training.batches.config import DataConfig
+from training.batches.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
+from training.batches.memory import keep_large_blocks
+from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
+from training.batches.planning import check_sampling, plan_host
+from training.batches.shard_store import ShardStore
+from training.batches.states import STATE_FORMAT, check_state
+from training.rows.row_source import ShardReader, check_shards
+from training.rows.row_table import ShardSet, find_shards, load_rows
 
 _WORKER_BUFFER = 2  # batches that a worker is ahead
 _LOG = logging.getLogger("training")
@@ -363,7 +363,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             raise ProbelineError(
                 f"the state is of lanes {state['first_lane']} to {state['first_lane'] + given - 1} "
                 f"of the batch, this host has {lanes.start} to {lanes.stop - 1}: it was saved by "
-                "another number of hosts; share it anew with training.states.reshard_states"
+                "another number of hosts; share it anew with training.batches.states.reshard_states"
             )
         saved, wanted = state["num_epochs"], self._config.num_epochs
         goes_on = state["has_ended"] and saved != wanted

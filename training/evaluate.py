@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.flags import OneLineParser, normalise_flags
+from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.report.plot_style import prepare_folder
 from training.evaluation.evaluating import evaluate
 from training.evaluation.examples import Extent, Predictor, open_splits
 from training.evaluation.predictions import Tell
 from training.evaluation.results import Evaluation
 from training.evaluation.tables import print_tables
-from training.padding.pictures import prepare_folder
 
 RESULTS_NAME = "evaluation.json"
 
@@ -105,7 +105,7 @@ def _load(checkpoint: str) -> Predictor:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.set_verbosity(logging.ERROR)  # a restore warns once for every array
     try:
-        from training.predictor import load_predictor
+        from training.maxtext.predictor import load_predictor
     except ImportError as error:
         raise UsageError(
             f"a checkpoint is read with MaxText ({error}): install it first"

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.errors import UsageError
-from beam_pipeline.row_codec import MEASUREMENT_SCHEMA
-from beam_pipeline.rtt import FAILED_RTT, decode_rtt
 from training.evaluation.examples import Predictor
 from training.evaluation.predictions import ask, byte_probabilities
-from training.tokenizer import FAILED, FIELD_ORDERS, FIRST_BYTE, RTT_START, encode
+from training.tokens.tokenizer import FAILED, FIELD_ORDERS, FIRST_BYTE, RTT_START, encode
 
 # Source, destination, time, RTT: what is known of a ping before its RTT.
 _RTT_LAST = {

@@ -17,9 +17,12 @@ import grain
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline import addresses
+from beam_pipeline.dataset import addresses
 from beam_pipeline.errors import ProbelineError, UsageError
-from training.contexts import (
+from training.batches.lanes import context_keys
+from training.batches.packing import new_crops, pad_small, put_contexts, to_batch
+from training.rows.keyed_random import key_of
+from training.tokens.contexts import (
     CONTEXT_FACTS,
     DAMAGED,
     LEAST_CROP,
@@ -27,11 +30,8 @@ from training.contexts import (
     draw_contexts,
     new_scratch,
 )
-from training.draws import MODE_NAMES, untimed_tokens_of
-from training.keyed_random import key_of
-from training.lanes import context_keys
-from training.packing import new_crops, pad_small, put_contexts, to_batch
-from training.tokenizer import ABS_TOKENS, MAX_MEASUREMENT_TOKENS
+from training.tokens.draws import MODE_NAMES, untimed_tokens_of
+from training.tokens.tokenizer import ABS_TOKENS, MAX_MEASUREMENT_TOKENS
 
 Example = dict[str, np.ndarray]
 

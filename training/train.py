@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from absl import logging as absl_logging
 
 from beam_pipeline.errors import ProbelineError, UsageError
-from training.curriculum import stages_of
+from training.maxtext.curriculum import stages_of
 
 if TYPE_CHECKING:
-    from training.maxtext import Feed
+    from training.maxtext.iterators import Feed
 
 _SIGTERM_CODE = 143  # what a shell says of a process that SIGTERM ended
 
@@ -47,7 +47,7 @@ def train(argv: Sequence[str]) -> int:
     """
     _quiet_imports()
     try:
-        from training import maxtext, run_config
+        from training.maxtext import iterators, run_config
     except ModuleNotFoundError as error:
         raise UsageError(
             f"{error.name} is not installed: pip install '.[training,maxtext]', on a TPU "
@@ -58,11 +58,13 @@ def train(argv: Sequence[str]) -> int:
     if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
         _serve_preemption()
     config = run_config.build(arguments)
-    maxtext.check_config(config)
+    iterators.check_config(config)
     run_config.record(arguments, config)
-    connection = maxtext.connect()
+    connection = iterators.connect()
     feeds = connection.feeds
-    completed = maxtext.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
+    completed = (
+        iterators.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
+    )
     for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
         if completed >= stage.end:
             continue
@@ -72,7 +74,7 @@ def train(argv: Sequence[str]) -> int:
         finally:
             connection.finish_checkpoints()
         _report(f"trained from step {max(completed, stage.begin)}{_waiting(feeds)}")
-        completed = maxtext.completed_steps(config.checkpoint_dir)
+        completed = iterators.completed_steps(config.checkpoint_dir)
         for feed in feeds:
             if feed.failure:
                 raise ProbelineError(str(feed.failure)) from feed.failure

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from beam_pipeline.dataset.manifest import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.flags import OneLineParser, normalise_flags
 from beam_pipeline.inspect.context import (
     ContextName,
     OneContext,
@@ -30,8 +30,8 @@ from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import RowName, load_index
 from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
 from beam_pipeline.inspect.terminal import new_console, print_facts, say
-from beam_pipeline.manifest import Dataset, open_dataset
-from beam_pipeline.storage import write_file
+from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.storage.small_files import write_file
 
 # What the page is made with, and the extra of setup.py that brings it.
 _EXTRA_OF = {"matplotlib": "plots", "jinja2": "report"}

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.inspect.figures import (
     HOURS,
     destination_weights,
@@ -25,7 +26,6 @@ from beam_pipeline.inspect.figures import (
 from beam_pipeline.inspect.index import Index, Period
 from beam_pipeline.inspect.sample import Sample
 from beam_pipeline.inspect.words import ms_text, percent, period_text
-from beam_pipeline.manifest import SPLITS
 
 Verdict = Literal["alike", "differs", "unlike"]
 # From which distance on: of distributions and destinations, and of shares.

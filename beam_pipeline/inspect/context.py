@@ -14,11 +14,11 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.row import check_row_name, parse_row_name
 from beam_pipeline.inspect.terminal import say
-from beam_pipeline.manifest import Dataset
 
 if TYPE_CHECKING:
     from training.sampler import Example, ProbeRowSampler
@@ -89,7 +89,7 @@ def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContex
     """
     check_row_name(name.row, index, "context")
     try:
-        from training.row_source import ProbeRowDataSource
+        from training.rows.row_source import ProbeRowDataSource
         from training.sampler import ProbeRowSampler
     except ImportError as error:
         raise UsageError(
@@ -136,9 +136,9 @@ def _check_k(name: ContextName, count: int) -> None:
 
 def _decoded(example: Example) -> list[DecodedMeasurement]:
     """Decodes an example of one segment, its last target included."""
-    from training.feed_figures import KIND_NAMES, token_kinds
-    from training.feed_report import measurement_text
-    from training.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
+    from training.padding.feed_report import measurement_text
+    from training.padding.feed_statistics import KIND_NAMES, token_kinds
+    from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
 
     count = int((example["inputs_segmentation"] > 0).sum())
     tokens = np.append(example["inputs"][:1], example["targets"][:count])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
 from beam_pipeline.inspect.figures import (
     Destination,
@@ -21,7 +22,6 @@ from beam_pipeline.inspect.figures import (
 from beam_pipeline.inspect.index import Index, Period, RowName, load_index, uncovered
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.words import bytes_text, number_of, percent, period_text, span_text
-from beam_pipeline.manifest import SPLITS, Dataset
 
 _MOST_DESTINATIONS = 15
 _MOST_BUSIEST = 10

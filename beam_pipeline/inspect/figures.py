@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline import addresses
+from beam_pipeline.dataset import addresses
 from beam_pipeline.inspect.index import Index, Period
 from beam_pipeline.inspect.sample import Sample
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.manifest import Dataset, read_index
+from beam_pipeline.dataset.manifest import Dataset, read_index
 
 _NUMBERS = (
     *("shard", "position", "num_bytes", "src_id", "row_index"),

@@ -9,7 +9,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from beam_pipeline.html_page import environment, part
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import OneContext
 from beam_pipeline.inspect.facts import Facts, sample_text
@@ -17,6 +16,7 @@ from beam_pipeline.inspect.plots import Plot, plots, row_plot
 from beam_pipeline.inspect.row import OneRow, row_sheet, row_text
 from beam_pipeline.inspect.tables import Sheet, sheets
 from beam_pipeline.inspect.words import bytes_text, percent, period_text, span_text
+from beam_pipeline.report.page import environment, part
 
 # Which tables belong below which picture.
 _TABLES_OF = {

@@ -11,12 +11,12 @@ from typing import BinaryIO, cast
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline import gcs
+from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.inspect.index import Index
-from beam_pipeline.manifest import Dataset
-from beam_pipeline.row_codec import ProbeRow, decode_record
-from beam_pipeline.storage import prepare_native_reader
+from beam_pipeline.storage import gcs
+from beam_pipeline.storage.small_files import prepare_native_reader
 
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 _READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)

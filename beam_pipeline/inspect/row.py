@@ -5,16 +5,16 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 
-from beam_pipeline import addresses
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.manifest import SPLITS, Dataset
+from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.records import Records
 from beam_pipeline.inspect.tables import Sheet
 from beam_pipeline.inspect.terminal import print_sheet, say
 from beam_pipeline.inspect.words import bytes_text, ms_text, percent, span_text, time_text
-from beam_pipeline.manifest import SPLITS, Dataset
-from beam_pipeline.row_codec import ProbeRow
-from beam_pipeline.runs import widen
 
 _MOST_AT_AN_END = 10
 

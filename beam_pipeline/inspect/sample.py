@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.sorted_run import WIDE, widen
 from beam_pipeline.inspect.index import HOUR_US, Index
 from beam_pipeline.inspect.records import Records
-from beam_pipeline.manifest import Dataset
-from beam_pipeline.row_codec import ProbeRow
-from beam_pipeline.runs import WIDE, widen
 
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20

@@ -14,11 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.facts import Facts, sample_text
 from beam_pipeline.inspect.tables import Sheet, sheets
 from beam_pipeline.inspect.words import number_of, period_text
-from beam_pipeline.manifest import SPLITS
 
 _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
 _WIDTH_OF_A_LOG = 118

@@ -6,7 +6,7 @@
 The same from a shell is `python -m beam_pipeline.overlap`. Nothing heavy is imported here.
 """
 
-from beam_pipeline.overlap.config import DeconConfig, NGramConfig
+from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.steps import (
     ExecutorStep,
     build_overlap_step,

@@ -17,16 +17,16 @@ somebody ended it, or ended the waiting for a job on Dataflow.
 import sys
 from collections.abc import Sequence
 
-from beam_pipeline import launching
-from beam_pipeline.overlap.launch import parse, run
+from beam_pipeline.jobs import program
+from beam_pipeline.overlap.job.launch import parse, run
 from beam_pipeline.overlap.summary import print_summary
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return launching.run_program(argv, parse, run, print_summary, "result")
+    return program.run_program(argv, parse, run, print_summary, "result")
 
 
 if __name__ == "__main__":
-    launching.tidy_up_on_sigterm()
+    program.tidy_up_on_sigterm()
     sys.exit(main())

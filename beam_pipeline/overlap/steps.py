@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.overlap.config import DeconConfig, NGramConfig
+from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -51,7 +51,7 @@ def run_train_test_overlap(
       UsageError: the job cannot be run as given.
       ProbelineError: it failed; nothing that looks finished is left.
     """
-    from beam_pipeline.overlap import launch
+    from beam_pipeline.overlap.job import launch
 
     return launch.run_from_python(config, beam_options)
 

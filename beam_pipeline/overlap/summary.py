@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from beam_pipeline.files import open_file
-from beam_pipeline.overlap.config import DeconConfig
-from beam_pipeline.overlap.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
-from beam_pipeline.overlap.progress import read_summary
+from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.results.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
+from beam_pipeline.storage.files import open_file
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:

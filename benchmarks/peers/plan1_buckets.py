@@ -67,7 +67,9 @@ def convert(
 
 
 def _rows(rows: str) -> Iterator:
-    from beam_pipeline.row_codec import decode_record  # loads numba, which reading never needs
+    from beam_pipeline.dataset.row_codec import (
+        decode_record,  # loads numba, which reading never needs
+    )
 
     for path in sorted(glob.glob(rows)):
         reader = ArrayRecordReader(path)

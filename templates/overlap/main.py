@@ -2,9 +2,9 @@
 
 import sys
 
-from beam_pipeline import flex_template
-from beam_pipeline.overlap import config
+from beam_pipeline.jobs import flex_template
 from beam_pipeline.overlap.__main__ import main
+from beam_pipeline.overlap.job import config
 
 if __name__ == "__main__":
     sys.exit(flex_template.launch(main, config.make_parser(), sys.argv[1:]))

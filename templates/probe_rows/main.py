@@ -2,8 +2,9 @@
 
 import sys
 
-from beam_pipeline import flex_template, options
+from beam_pipeline.jobs import flex_template
 from beam_pipeline.main import main
+from beam_pipeline.probe_rows import options
 
 if __name__ == "__main__":
     sys.exit(flex_template.launch(main, options.make_parser(), sys.argv[1:]))

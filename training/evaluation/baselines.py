@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, uint64
 
-from beam_pipeline.addresses import MAPPED_IPV4
+from beam_pipeline.dataset.addresses import MAPPED_IPV4
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.kernels import kernel
-from beam_pipeline.rtt import FAILED_RTT, decode_rtt
 from training.evaluation.examples import Extent, Split
-from training.row_layout import LAYOUT, dst_at, rtt_code_at
-from training.row_source import ShardReader
-from training.row_table import RowTable
+from training.rows.row_layout import LAYOUT, dst_at, rtt_code_at
+from training.rows.row_source import ShardReader
+from training.rows.row_table import RowTable
 
 _MOST_MEASUREMENTS = 1000  # of a row
 _MOST_BYTES = 1 << 30  # that are read

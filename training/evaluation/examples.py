@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.manifest import open_dataset
-from training.config import DataConfig, fitting
+from training.batches.config import DataConfig, fitting
 from training.dataset import build_dataset
-from training.row_table import RowTable, ShardSet, find_shards, load_rows
+from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 
 class Predictor(Protocol):

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, uint64
 
-from beam_pipeline.addresses import MAPPED_IPV4
+from beam_pipeline.dataset.addresses import MAPPED_IPV4
+from beam_pipeline.dataset.rtt import FAILED_RTT
 from beam_pipeline.kernels import kernel
-from beam_pipeline.rtt import FAILED_RTT
-from training import draws
-from training.tokenizer import (
+from training.tokens import draws
+from training.tokens.tokenizer import (
     DST_IPV4,
     DST_IPV6,
     FAILED,
@@ -39,7 +39,7 @@ NOTHING = -1  # kind and mode of padding
 
 # A measurement whose destination and outcome are whole, in the order of examples and tokens.
 # `place` is where RTT_START is an input: the two bytes are the targets there and behind it.
-# Addresses are in halves as in `beam_pipeline.addresses`.
+# Addresses are in halves as in `beam_pipeline.dataset.addresses`.
 MEASUREMENT = np.dtype(
     [
         *((name, np.int64) for name in ("example", "segment", "place", "code")),

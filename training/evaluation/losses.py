@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
-from training.tokenizer import VOCABULARY_SIZE
+from training.tokens.tokenizer import VOCABULARY_SIZE
 
 _SMOOTHING = 0.01  # is added to every count
 

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from beam_pipeline.report.plot_style import COLORS, new_picture, say_none, two_axes
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation
 from training.evaluation.rtt import MODEL, NUM_BINS, RttPredictions, coverage
-from training.padding.pictures import COLORS, new_picture, say_none, two_axes
 
 _LEAST_MS = 1e-3  # of the encoding, for logarithms of what is predicted to be 0
 _LEAST_ERROR = 1e-4

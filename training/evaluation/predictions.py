@@ -16,7 +16,7 @@ import numpy as np
 
 from beam_pipeline.errors import ProbelineError
 from training.evaluation.examples import Examples, Predictor
-from training.tokenizer import FIRST_BYTE, VOCABULARY_SIZE
+from training.tokens.tokenizer import FIRST_BYTE, VOCABULARY_SIZE
 
 Tell = Callable[[str, int, int], None]  # what is done, of how many how many batches
 

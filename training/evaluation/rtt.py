@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from beam_pipeline.rtt import FAILED_RTT, decode_rtt
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 
 MODEL = "model"
 GROUPS = ("all", "first", "repeat")

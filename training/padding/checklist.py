@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from beam_pipeline import row_codec
+from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
-from training.padding.figures import LEAST_OF_A_SMALL_ROW, SMALL, Figures
+from training.padding.statistics import LEAST_OF_A_SMALL_ROW, SMALL, Figures
 from training.padding.summary import (
     CONTEXTS_PER_MEASUREMENTS,
     LEAST_OF_A_CONTEXT,

@@ -11,23 +11,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline import row_codec
+from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
-from training.config import DataConfig, fitting
+from training.batches.config import DataConfig, fitting
 from training.dataset import BatchDataset
-from training.draws import MODE_NAMES
-from training.padding.example_faults import (
-    Batch,
-    context_fault,
-    decoded,
-    position_fault,
-    segments_of,
-    shape_fault,
-    target_fault,
-    time_fault,
-    whole_measurements,
-)
-from training.padding.figures import (
+from training.padding.statistics import (
     CONTEXT,
     EXAMPLE,
     FAMILIES,
@@ -42,9 +30,21 @@ from training.padding.figures import (
     families_of,
     size_classes,
 )
-from training.row_source import ProbeRowDataSource, ShardReader
+from training.rows.row_source import ProbeRowDataSource, ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
-from training.tokenizer import TIMESTAMP_ABS, TIMESTAMP_DELTA4
+from training.tokens.draws import MODE_NAMES
+from training.tokens.example_faults import (
+    Batch,
+    context_fault,
+    decoded,
+    position_fault,
+    segments_of,
+    shape_fault,
+    target_fault,
+    time_fault,
+    whole_measurements,
+)
+from training.tokens.tokenizer import TIMESTAMP_ABS, TIMESTAMP_DELTA4
 
 _LEAST_DRAWS = 1_000  # of the timestamp mode, and of strides
 _LARGEST_BATCH = 32

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
-from training.padding.figures import FAMILIES, SIZE_NAMES, SMALL, Figures
-from training.padding.pictures import COLORS, new_picture, say_none, span_axis, two_axes
+from beam_pipeline.report.plot_style import COLORS, new_picture, say_none, span_axis, two_axes
+from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Figures
 from training.padding.summary import Line, expected_contexts, mean_padding, untimed_shares
+from training.tokens.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
 
 
 def write_plots(figures: Figures, summary: dict[str, list[Line]], folder: Path) -> list[str]:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from training.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
-from training.padding.figures import (
+from training.padding.statistics import (
     FAMILIES,
     LEAST_OF_A_SMALL_ROW,
     SIZE_NAMES,
     SMALL,
     Figures,
 )
+from training.tokens.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
 
 Line = dict[str, Any]
 MODE_SHARES = (0.4, 0.3, 0.3)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from training.padding.checklist import FAIL, PASS, Check
-from training.padding.figures import Figures
+from training.padding.statistics import Figures
 from training.padding.summary import SPAN_BANDS, Line, percent
 
 _STYLES = {PASS: "green", FAIL: "bold red"}

@@ -1,0 +1,178 @@
+"""The manifest: what a finished dataset is made of, and the only way for a reader to open one.
+
+A dataset is committed when `_SUCCESS` is there, holding the checksum of `manifest.json`. Readers
+ask `open_dataset`, which refuses a folder that is not finished, was changed, or was written by a
+newer format, even when it is given a bare glob of shards. The manifest holds nothing that
+differs between two runs over the same input: no date, no run, no machine. No Beam here: training
+reads with it.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.storage.checksum import checksum_text, crc32c
+from beam_pipeline.storage.small_files import read_file
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "test")
+MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
+DEAD_LETTER_FOLDER = "dead_letter"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of records; `path` is relative to the dataset, `crc32c` of the whole file."""
+
+    path: str
+    num_records: int
+    num_measurements: int
+    num_bytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """The train or the test side."""
+
+    num_probes: int
+    num_records: int
+    num_measurements: int
+    num_bytes: int
+    shards: list[Shard] = field(default_factory=list)
+    index_crc32c: str = ""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What came in and what became of it: rows_read = measurements + the dead letters' sum."""
+
+    input_files: int
+    rows_read: int
+    measurements: int
+    dead_letters: dict[str, int]
+
+    @property
+    def num_dead_letters(self) -> int:
+        return sum(self.dead_letters.values())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of `manifest.json`.
+
+    Attributes:
+      options: the options that shape the bytes of the shards, by flag name.
+      versions: of the libraries that shape them.
+    """
+
+    format_version: int
+    options: dict[str, Any]
+    versions: dict[str, str]
+    counts: Counts
+    splits: dict[str, Split]
+
+    def to_json(self) -> bytes:
+        """Returns the file's bytes: sorted keys, two spaces, a final newline."""
+        form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+        return orjson.dumps(dataclasses.asdict(self), option=form)
+
+    @staticmethod
+    def from_json(data: bytes) -> "Manifest":
+        """Inverts `to_json`; KeyError, TypeError or ValueError if the bytes are no manifest."""
+        values = orjson.loads(data)
+        splits = {
+            name: Split(**{**split, "shards": [Shard(**shard) for shard in split["shards"]]})
+            for name, split in values["splits"].items()
+        }
+        counts = Counts(**values["counts"])
+        return Manifest(**{**values, "counts": counts, "splits": splits})
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A finished dataset: where it lies and its manifest."""
+
+    path: str
+    manifest: Manifest
+
+    def file(self, relative_path: str) -> str:
+        """Returns the full path of a file of the dataset."""
+        return f"{self.path}/{relative_path}"
+
+
+def success_stamp(manifest: bytes) -> bytes:
+    """Returns what `_SUCCESS` holds beside a manifest of these bytes."""
+    return f"{checksum_text(crc32c(manifest))}\n".encode()
+
+
+def dataset_folder(path: str) -> str:
+    """Returns the dataset that a folder, a split's folder, a shard or a glob of shards is in."""
+    folder = path.rstrip("/")
+    while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
+        folder = folder.rpartition("/")[0]
+    parent, _, name = folder.rpartition("/")
+    is_bucket = parent.endswith(":/")
+    if name in SPLITS and not is_bucket and read_file(f"{folder}/{MANIFEST_NAME}") is None:
+        folder = parent
+    return folder or "."
+
+
+def open_dataset(path: str) -> Dataset:
+    """Opens a finished dataset, given its folder, a split's folder, a shard or a glob of shards.
+
+    Raises:
+      ProbelineError: it is not finished, was changed since, or is of a newer format.
+    """
+    folder = dataset_folder(path)
+    stamp = read_file(f"{folder}/{SUCCESS_NAME}")
+    if stamp is None:
+        raise ProbelineError(
+            f"{folder} holds no finished dataset: it has no {SUCCESS_NAME}; run "
+            "python -m beam_pipeline.main to the end, or check the path"
+        )
+    data = read_file(f"{folder}/{MANIFEST_NAME}")
+    if data is None:
+        raise ProbelineError(f"{folder} has no {MANIFEST_NAME}: copy the dataset as a whole")
+    found = checksum_text(crc32c(data))
+    if found != stamp.decode(errors="replace").strip():
+        raise ProbelineError(
+            f"{folder}/{MANIFEST_NAME} has checksum {found}, {SUCCESS_NAME} says "
+            f"{stamp.decode(errors='replace').strip()!r}: one of them was changed or belongs to "
+            "another dataset; copy the dataset again as a whole"
+        )
+    try:
+        version = orjson.loads(data)["format_version"]
+        if version == FORMAT_VERSION:
+            return Dataset(folder, Manifest.from_json(data))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ProbelineError(
+            f"{folder}/{MANIFEST_NAME} is no manifest ({type(error).__name__}: {error}): copy the "
+            "dataset again as a whole"
+        ) from error
+    raise ProbelineError(
+        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
+        "version that wrote it"
+    )
+
+
+def read_index(dataset: Dataset, split: str) -> pa.Table:
+    """Reads a split's rows.parquet, a line a row, in the order of shard and position.
+
+    Raises:
+      ProbelineError: the file is missing or is not the one that the manifest speaks of.
+    """
+    path = dataset.file(f"{split}/{INDEX_NAME}")
+    data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
+    found = "missing" if data is None else checksum_text(crc32c(data))
+    if data is None or found != said:
+        raise ProbelineError(
+            f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
+            "another dataset; copy the dataset again as a whole"
+        )
+    return pq.read_table(pa.BufferReader(data))

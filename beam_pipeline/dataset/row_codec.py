@@ -1,0 +1,361 @@
+"""The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
+
+In goes a run (see `runs`), out comes a record of at most the wanted size, and back. Needs numpy
+and Arrow only: training reads with it. A record may also be a `tf_example`, which has the same
+columns. It and `measurements`, which has two encodings, are told apart by their first bytes:
+
+  arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
+  compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
+           uint16 [n] RTT (see `rtt`), [n / 8] bits "is IPv6" if the row has both families,
+           then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
+           10 or 22 bytes. Time is floored to whole seconds; RTT is off by at most 0.049 %
+           (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
+
+Bytes follow from the measurements alone: Arrow arrays are built from compact buffers, without
+validity bitmaps or slice offsets.
+"""
+
+import bisect
+import struct
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.dataset import addresses, arrow_record, tf_example
+from beam_pipeline.dataset.arrow_record import RowColumns, primitive, read_stream
+from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE
+from beam_pipeline.errors import ProbelineError
+
+Encoding = Literal["arrow", "compact"]
+ENCODINGS: tuple[Encoding, ...] = ("arrow", "compact")
+RecordEncoding = Literal["arrow_ipc", "tf_example"]
+RECORD_ENCODINGS: tuple[RecordEncoding, ...] = ("arrow_ipc", "tf_example")
+
+MEASUREMENT_SCHEMA = pa.schema(
+    [
+        ("event_time", pa.timestamp("us")),
+        ("dst_addr", pa.string()),
+        ("ip_version", pa.int8()),
+        ("rtt", pa.float32()),
+    ]
+)
+RECORD_SCHEMA = arrow_record.RECORD_SCHEMA
+
+COMPACT_MAGIC = b"PLc1"
+COMPACT_HEADER = struct.Struct("<4sIIQ")  # magic, n, number of IPv6 destinations, first second
+COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
+_US_PER_SECOND = 1_000_000
+_MORE_THAN_FRAMING = 4096
+MAX_FIRST_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
+
+
+class RowKey(NamedTuple):
+    """Where a row belongs: rows of a probe count from 0 in time order."""
+
+    src_addr: str
+    row_index: int
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def _padded(size: np.ndarray | int) -> np.ndarray | int:
+    return (size + 7) // 8 * 8
+
+
+def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
+    """Returns the size of n measurements in arrow encoding whose addresses take `text_bytes`."""
+    buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
+    return _overheads()[0] + buffers + _padded(n) + _padded(4 * n)
+
+
+def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
+    """Returns the size of n measurements in compact encoding."""
+    mixed = (num_ipv6 > 0) & (num_ipv6 < n)
+    bitmap = np.where(mixed, (np.asarray(n) + 7) // 8, 0)
+    return COMPACT_HEADER.size + 10 * n + 12 * num_ipv6 + bitmap
+
+
+def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndarray | int:
+    """Returns the size of the whole arrow_ipc record around measurements of that many bytes."""
+    return _overheads()[1] + _padded(measurements_bytes) + _padded(len(src_addr))
+
+
+class RowStart(NamedTuple):
+    """How much of a run the next row takes."""
+
+    count: int
+    is_full: bool  # False: the run ended before the row was full
+
+
+def fit(
+    run: np.ndarray,
+    src_addr: str,
+    encoding: Encoding,
+    max_row_bytes: int,
+    record_encoding: RecordEncoding = "arrow_ipc",
+    row_index: int = 0,
+) -> RowStart:
+    """Returns how many measurements, from the run's first on, make the largest allowed row.
+
+    Args:
+      row_index: of that row; the size of a tf_example depends on it.
+
+    Raises:
+      ProbelineError: not even one measurement fits.
+    """
+    # The smallest measurement takes that much, so what lies behind cannot matter.
+    smallest = 24 if encoding == "arrow" else 10
+    run = run[: max_row_bytes // smallest + 1]
+    counts = np.arange(1, len(run) + 1)
+    end = len(run)
+    if encoding == "arrow":
+        inside = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
+    else:
+        inside = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
+        seconds = run["event_time"] // _US_PER_SECOND
+        end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
+    inside, key = np.asarray(inside), RowKey(src_addr, row_index)
+
+    def size_up_to(at: int) -> int:
+        if record_encoding == "arrow_ipc":
+            return int(record_bytes(int(inside[at]), src_addr))
+        return tf_example.example_bytes(_columns(b"", run[: at + 1], key), int(inside[at]))
+
+    count = bisect.bisect_right(range(len(run)), max_row_bytes, key=size_up_to)
+    if count == 0:
+        raise ProbelineError(
+            f"one measurement of {src_addr} takes {size_up_to(0)} bytes, over the limit of "
+            f"{max_row_bytes} bytes a row: raise --max_row_size_mb"
+        )
+    count = min(count, end)
+    return RowStart(count, is_full=count < len(run))
+
+
+def surely_fits(run: np.ndarray, encoding: Encoding, max_row_bytes: int) -> bool:
+    """Tells, without a look at the measurements, whether they make one row whatever they hold."""
+    if encoding == "compact":
+        span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
+        widest = 10 if run.dtype == NARROW else 23
+        return (
+            len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
+            and span < COMPACT_MAX_SPAN_SECONDS
+        )
+    widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
+    return len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
+
+
+def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
+    """Returns about what the measurements take in a row, framing and padding left out."""
+    if encoding == "arrow":
+        return 17 * len(run) + int(_text_lengths(run).sum(dtype=np.int64))
+    return 10 * len(run) + 12 * count_ipv6(run)
+
+
+def count_ipv6(run: np.ndarray) -> int:
+    """Returns how many destinations are IPv6."""
+    return int(np.count_nonzero(_is_ipv6(run)))
+
+
+def _is_ipv6(run: np.ndarray) -> np.ndarray:
+    if run.dtype == NARROW:
+        return np.zeros(len(run), bool)
+    return (run["dst_hi"] != 0) | (run["dst_lo"] >> np.uint64(32) != 0xFFFF)
+
+
+def _format_destinations(run: np.ndarray) -> pa.StringArray:
+    if run.dtype == NARROW:
+        return addresses.format_ipv4(run["dst_lo"])
+    return addresses.format_any(run["dst_hi"], run["dst_lo"])
+
+
+def _text_lengths(run: np.ndarray) -> np.ndarray:
+    if run.dtype == NARROW:
+        return addresses.ipv4_text_lengths(run["dst_lo"])
+    return np.diff(addresses.string_buffers(_format_destinations(run))[0])
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+MEASUREMENTS_HEAD = arrow_record.schema_message(MEASUREMENT_SCHEMA)
+RECORD_HEAD = arrow_record.RECORD_HEAD
+
+
+def _encode_arrow(run: np.ndarray) -> bytes:
+    versions = np.full(len(run), 4, np.int8)
+    if run.dtype == WIDE:
+        versions[_is_ipv6(run)] = 6
+    columns = [
+        primitive(pa.timestamp("us"), run["event_time"]),
+        _format_destinations(run),
+        primitive(pa.int8(), versions),
+        primitive(pa.float32(), run["rtt"]),
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
+    return arrow_record.make_stream(MEASUREMENTS_HEAD, batch)
+
+
+def encode_compact(run: np.ndarray) -> bytes:
+    """Returns the measurements of a sorted run, which spans less than 2**32 s, as compact bytes."""
+    seconds = run["event_time"] // _US_PER_SECOND
+    is_ipv6 = _is_ipv6(run)
+    num_ipv6 = int(np.count_nonzero(is_ipv6))
+    mixed = 0 < num_ipv6 < len(run)
+    ipv6 = run[is_ipv6]
+    parts = [
+        COMPACT_HEADER.pack(COMPACT_MAGIC, len(run), num_ipv6, int(seconds[0])),
+        (seconds - seconds[0]).astype("<u4").tobytes(),
+        encode_rtt(run["rtt"]).astype("<u2").tobytes(),
+        np.packbits(is_ipv6, bitorder="little").tobytes() if mixed else b"",
+        run["dst_lo"][~is_ipv6].astype(">u4").tobytes(),
+    ]
+    if num_ipv6:
+        parts.append(np.stack([ipv6["dst_hi"], ipv6["dst_lo"]], axis=1).astype(">u8").tobytes())
+    return b"".join(parts)
+
+
+def encode_row(
+    run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
+) -> bytes:
+    """Returns the record of a sorted run of at least one measurement."""
+    measurements = _encode_arrow(run) if encoding == "arrow" else encode_compact(run)
+    return _encode_record(measurements, run, key, record_encoding)
+
+
+def _encode_record(
+    measurements: bytes, run: np.ndarray, key: RowKey, record_encoding: RecordEncoding = "arrow_ipc"
+) -> bytes:
+    is_example = record_encoding == "tf_example"
+    encode = tf_example.encode_example if is_example else arrow_record.encode_record
+    return encode(_columns(measurements, run, key))
+
+
+def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
+    first, last = int(run["event_time"][0]), int(run["event_time"][-1])
+    src_id, span = addresses.src_id(key.src_addr), (last - first) / _US_PER_SECOND
+    return RowColumns(src_id, measurements, len(run), span, first, last, *key)
+
+
+@cache
+def _overheads() -> tuple[int, int]:
+    """Measures what Arrow's framing adds to the padded buffers; it does not depend on values."""
+    run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
+    measurements = len(_encode_arrow(run))
+    record = len(_encode_record(b"\0" * 8, run, RowKey("10.0.0.1", 0)))
+    return measurements - (8 + 8 + 8 + 8 + 8), record - (8 + 8)
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProbeRow:
+    """One record, its measurements still encoded until asked for.
+
+    Attributes hold the record's columns; timestamps are µs since 1970 UTC. The span of a
+    tf_example is a float32.
+    """
+
+    src_id: int
+    src_addr: str
+    row_index: int
+    n_measurements: int
+    time_span_seconds: float
+    first_timestamp_us: int
+    last_timestamp_us: int
+    measurements: memoryview
+    num_bytes: int
+    record_encoding: RecordEncoding
+
+    @property
+    def encoding(self) -> Encoding:
+        is_compact = bytes(self.measurements[:4]) == COMPACT_MAGIC
+        return "compact" if is_compact else "arrow"
+
+    @cached_property
+    def run(self) -> np.ndarray:
+        """The measurements as a NARROW or WIDE run; whole seconds where the row is compact."""
+        decode = _decode_compact if self.encoding == "compact" else _decode_arrow
+        return decode(self.measurements)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The measurements as MEASUREMENT_SCHEMA, without a copy where the row is arrow."""
+        if self.encoding == "arrow":
+            return read_stream(self.measurements, MEASUREMENT_SCHEMA)
+        stream = _encode_arrow(self.run)
+        return read_stream(memoryview(stream), MEASUREMENT_SCHEMA)
+
+
+def decode_record(record: bytes) -> ProbeRow:
+    """Reads a record.
+
+    Raises:
+      ValueError: the bytes are no record of RECORD_SCHEMA with one row, nor a tf_example.
+    """
+    is_example = record.startswith(tf_example.MAGIC)
+    row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
+    return ProbeRow(
+        src_id=row.src_id,
+        src_addr=row.src_addr,
+        row_index=row.row_index,
+        n_measurements=row.n_measurements,
+        time_span_seconds=row.time_span_seconds,
+        first_timestamp_us=row.first_timestamp,
+        last_timestamp_us=row.last_timestamp,
+        measurements=memoryview(row.measurements),
+        num_bytes=len(record),
+        record_encoding="tf_example" if is_example else "arrow_ipc",
+    )
+
+
+def _decode_arrow(measurements: memoryview) -> np.ndarray:
+    batch = read_stream(measurements, MEASUREMENT_SCHEMA)
+    hi, lo, status = addresses.parse(batch.column("dst_addr"))
+    if not np.isin(status, (addresses.FAMILY_IPV4, addresses.FAMILY_IPV6)).all():
+        raise ValueError("a destination is not an IP address")
+    times = batch.column("event_time").cast(pa.int64()).to_numpy()
+    return _make_run(times, hi, lo, batch.column("rtt").to_numpy())
+
+
+def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray) -> np.ndarray:
+    """Returns a run of the narrowest layout from int64 µs, address halves and float32 ms, [n]."""
+    narrow = not hi.any() and bool(np.all(lo >> np.uint64(32) == 0xFFFF))
+    run = np.empty(len(times), NARROW if narrow else WIDE)
+    run["event_time"], run["rtt"] = times, rtt
+    run["dst_lo"] = lo & np.uint64(0xFFFFFFFF) if narrow else lo
+    if not narrow:
+        run["dst_hi"] = hi
+    return run
+
+
+def _decode_compact(measurements: memoryview) -> np.ndarray:
+    if len(measurements) < COMPACT_HEADER.size:
+        raise ValueError(f"{len(measurements)} bytes of compact measurements, less than a header")
+    _, n, num_ipv6, first_second = COMPACT_HEADER.unpack_from(measurements)
+    expected = int(compact_measurements_bytes(n, num_ipv6))
+    if len(measurements) != expected or num_ipv6 > n:
+        raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
+    if first_second > MAX_FIRST_SECOND:
+        raise ValueError(f"compact measurements from second {first_second} on, past all time")
+    at = COMPACT_HEADER.size
+    seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
+    codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)
+    at += 6 * n
+    is_ipv6 = np.full(n, num_ipv6 > 0)
+    if 0 < num_ipv6 < n:
+        bits = np.frombuffer(measurements, np.uint8, (n + 7) // 8, at)
+        is_ipv6 = np.unpackbits(bits, count=n, bitorder="little").astype(bool)
+        at += len(bits)
+        if np.count_nonzero(is_ipv6) != num_ipv6:
+            raise ValueError("the families of compact measurements contradict their header")
+    hi, lo = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
+    ipv4 = np.frombuffer(measurements, ">u4", n - num_ipv6, at)
+    lo[~is_ipv6] = ipv4.astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
+    halves = np.frombuffer(measurements, ">u8", 2 * num_ipv6, at + 4 * len(ipv4)).reshape(-1, 2)
+    hi[is_ipv6], lo[is_ipv6] = halves[:, 0], halves[:, 1]
+    return _make_run(seconds * _US_PER_SECOND, hi, lo, decode_rtt(codes))

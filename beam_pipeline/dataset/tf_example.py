@@ -1,0 +1,192 @@
+"""A probe row as the bytes of a `tf.train.Example`, and back, without TensorFlow or protobuf.
+
+For those whose tools expect an Example. A map has no order in protobuf, so one is chosen: by
+name, as protobuf's deterministic serialisation has it. Every feature is a list of one value:
+
+  bytes_list   measurements, src_addr
+  float_list   time_span_seconds, a float32: the exact span is last_timestamp - first_timestamp
+  int64_list   src_id, n_measurements, row_index; first_timestamp, last_timestamp in µs
+
+On the wire an Example is `features`; each of them an entry (name, feature); a feature is one of
+the three lists; a list is its value. All of these are delimited: a tag, a length, the bytes.
+"""
+
+import struct
+from collections.abc import Iterator
+
+from beam_pipeline.dataset.arrow_record import RowColumns
+
+_DELIMITED = 2  # the wire type of all that is not a number by itself
+_ONE, _TWO = 1 << 3 | _DELIMITED, 2 << 3 | _DELIMITED  # tags of fields 1 and 2, delimited
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3  # fields of Feature
+_FLOAT = struct.Struct("<f")
+_INT32 = range(-(2**31), 2**31)
+MAGIC = b"\x0a"  # the first byte of an Example: the tag of its features
+
+_LIST_OF = {
+    "src_id": _INT64_LIST,
+    "measurements": _BYTES_LIST,
+    "n_measurements": _INT64_LIST,
+    "time_span_seconds": _FLOAT_LIST,
+    "first_timestamp": _INT64_LIST,
+    "last_timestamp": _INT64_LIST,
+    "src_addr": _BYTES_LIST,
+    "row_index": _INT64_LIST,
+}
+_NAMES = sorted(_LIST_OF)
+
+
+# --- sizes --------------------------------------------------------------------------------------
+
+
+def _varint_bytes(number: int) -> int:
+    """Returns the size of an int64; a negative one takes as many bytes as can be."""
+    return 10 if number < 0 else max(1, -(-number.bit_length() // 7))
+
+
+def _delimited_bytes(size: int) -> int:
+    return 1 + _varint_bytes(size) + size
+
+
+def _entry_bytes(name: str, value_bytes: int) -> int:
+    feature = _delimited_bytes(_delimited_bytes(value_bytes))
+    return _delimited_bytes(_delimited_bytes(len(name)) + _delimited_bytes(feature))
+
+
+def example_bytes(row: RowColumns, measurements_bytes: int) -> int:
+    """Returns the size of a row's Example, were its measurements of that many bytes."""
+    sizes = {"measurements": measurements_bytes, "src_addr": len(row.src_addr.encode())}
+    sizes["time_span_seconds"] = _FLOAT.size
+    for name, kind in _LIST_OF.items():
+        if kind == _INT64_LIST:
+            sizes[name] = _varint_bytes(getattr(row, name))
+    return _delimited_bytes(sum(_entry_bytes(name, size) for name, size in sizes.items()))
+
+
+# --- encoding -----------------------------------------------------------------------------------
+
+
+def _varint(number: int) -> bytes:
+    number &= 2**64 - 1  # two's complement
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _delimited(tag: int, parts: list[bytes]) -> list[bytes]:
+    """Returns a field as parts, so that large values are copied once only, when all is joined."""
+    return [bytes([tag]) + _varint(sum(map(len, parts))), *parts]
+
+
+def _entry(name: str, value: bytes) -> list[bytes]:
+    values = _delimited(_ONE, [value])
+    feature = _delimited(_LIST_OF[name] << 3 | _DELIMITED, values)
+    return _delimited(_ONE, _delimited(_ONE, [name.encode()]) + _delimited(_TWO, feature))
+
+
+def encode_example(row: RowColumns) -> bytes:
+    """Returns the bytes of an Example; the same row gives the same bytes."""
+    features: list[bytes] = []
+    for name in _NAMES:
+        features += _entry(name, _encode_value(getattr(row, name)))
+    return b"".join(_delimited(_ONE, features))
+
+
+def _encode_value(value: int | float | str | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return _FLOAT.pack(value) if isinstance(value, float) else _varint(value)
+
+
+# --- decoding -----------------------------------------------------------------------------------
+
+
+def decode_example(record: bytes) -> RowColumns:
+    """Reads an Example; its features may be in any order.
+
+    Raises:
+      ValueError: the bytes are no Example, or one of other features than those of a row.
+    """
+    features = _only(memoryview(record), 1)
+    found = {}
+    for field, entry in _fields(features):
+        name, feature = _name_and_feature(entry) if field == 1 else ("", entry)
+        if name not in _LIST_OF or name in found:
+            raise ValueError(f"an Example with a feature {name!r} too many")
+        found[name] = _decode_value(_LIST_OF[name], feature)
+    missing = [name for name in _NAMES if name not in found]
+    if missing:
+        raise ValueError(f"an Example without {', '.join(missing)}")
+    try:
+        row = RowColumns(**found | {"src_addr": found["src_addr"].decode()})
+    except UnicodeDecodeError as error:
+        raise ValueError("an Example whose src_addr is no text") from error
+    if row.n_measurements not in _INT32 or row.row_index not in _INT32:
+        raise ValueError(
+            f"an Example whose n_measurements {row.n_measurements} or row_index {row.row_index} "
+            "is over 32 bits"
+        )
+    return row
+
+
+def _name_and_feature(entry: memoryview) -> tuple[str, memoryview]:
+    fields = dict(_fields(entry))
+    if sorted(fields) != [1, 2]:
+        raise ValueError("an Example whose entry is no name and feature")
+    return bytes(fields[1]).decode(errors="replace"), fields[2]
+
+
+def _decode_value(kind: int, feature: memoryview) -> bytes | float | int:
+    value = _only(_only(feature, kind), 1)
+    if kind == _BYTES_LIST:
+        return bytes(value)
+    if kind == _FLOAT_LIST:
+        if len(value) != _FLOAT.size:
+            raise ValueError(f"an Example whose float_list takes {len(value)} bytes, not 4")
+        return _FLOAT.unpack(value)[0]
+    number, end = _read_varint(value, 0)
+    if end != len(value):
+        raise ValueError("an Example whose int64_list holds more than one number")
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _only(message: memoryview, wanted: int) -> memoryview:
+    """Returns the one field that a message consists of."""
+    fields = list(_fields(message))
+    if [field for field, _ in fields] != [wanted]:
+        raise ValueError(
+            f"an Example with fields {[field for field, _ in fields]} where {wanted} belongs"
+        )
+    return fields[0][1]
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yields the number and bytes of each field; all are delimited in the Example of a row."""
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        size, start = _read_varint(message, at)
+        at = start + size
+        if tag & 7 != _DELIMITED or at > len(message):
+            raise ValueError(f"an Example damaged at a field of tag {tag} and {size} bytes")
+        yield tag >> 3, message[start:at]
+
+
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Returns a number, uint64, and where it ends."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at == len(data):
+            break
+        number |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            if number < 2**64:
+                return number, at
+            break
+    raise ValueError("an Example damaged at a number")

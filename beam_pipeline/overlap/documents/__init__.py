@@ -1,0 +1,1 @@
+"""Documents in: JSON lines, JSON arrays and Parquet, with row numbers and record ids."""

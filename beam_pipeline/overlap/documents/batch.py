@@ -1,0 +1,72 @@
+"""What readers of documents hand on: the texts of some records as one UTF-8 buffer.
+
+A reader of any format yields `DocumentBatch`es of a few MiB. Scans go over the bytes; a text
+becomes a Python string again only where something is found in it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, DeadLetter
+
+# Why a record is a dead letter.
+REASONS = (
+    "json_invalid",
+    "json_not_an_object",
+    "record_too_long",
+    "text_not_a_string",
+    "utf8_invalid",
+)
+_BYTES_OF_A_CHAR = 4
+
+
+class DocumentBatch(NamedTuple):
+    """Some consecutive records: k with a text, some without one, and some that are dead letters.
+
+    Rows count from the beginning of the file or, in a unit whose `first_row` is not known, from
+    the beginning of the unit. A lone surrogate has three bytes, as `surrogatepass` writes it.
+    """
+
+    num_rows: int  # records of all three kinds
+    rows: np.ndarray  # int64 [k]
+    utf8: np.ndarray  # uint8, the texts one after another; read-only
+    bounds: np.ndarray  # int64 [k + 1], where each text begins in utf8, and the end
+    ids: list[str | None]  # k
+    num_without_text: int  # records whose text is null or missing
+    letters: list[DeadLetter]
+
+    def text(self, index: int) -> str:
+        """Returns one of the k texts."""
+        data = self.utf8[self.bounds[index] : self.bounds[index + 1]]
+        return data.tobytes().decode("utf-8", "surrogatepass")
+
+
+def excerpt(data: bytes) -> str:
+    """Returns the beginning of a record as text for a dead letter, odd bytes as escapes."""
+    head = data[: MAX_VALUE_CHARS * _BYTES_OF_A_CHAR].decode("utf-8", "backslashreplace")
+    return head[:MAX_VALUE_CHARS]
+
+
+def utf8_of(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the UTF-8 of texts, and where each begins in it, as a batch has them."""
+    try:
+        return buffers_of(pa.array(texts, pa.large_string()))  # one copy, at 4 GB/s
+    except UnicodeEncodeError:
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        return buffers_of(pa.array(encoded, pa.large_binary()))
+
+
+def buffers_of(
+    texts: pa.LargeStringArray | pa.LargeBinaryArray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bytes of n strings, none of them null, and where each begins, int64 [n + 1]."""
+    _, places, data = texts.buffers()
+    utf8, bounds = np.empty(0, np.uint8), np.zeros(1, np.int64)
+    if len(texts):
+        bounds = np.frombuffer(places, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        if data is not None:  # None: all are empty
+            utf8 = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    utf8.flags.writeable = False
+    return utf8, bounds - bounds[0]

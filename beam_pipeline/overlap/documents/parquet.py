@@ -1,0 +1,160 @@
+"""Documents in Parquet: row groups to batches of texts, the bytes as Arrow holds them.
+
+Only the columns of the text and the id are read, in pages: a row group of any size needs bounded
+memory. Arrow does not look whether a string in a file is UTF-8, so that is done here.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.documents.batch import DocumentBatch, buffers_of, excerpt
+from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.storage.files import is_local, open_ranges
+
+_READ_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
+_MAX_BATCH_ROWS = 4096
+
+
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Opens a Parquet file of any Beam filesystem, to be read in pieces of a few MiB."""
+    source = path if is_local(path) else pa.PythonFile(open_ranges(path), mode="r")
+    return pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+
+
+def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
+    """Raises ProbelineError if a file has no column of texts of that name."""
+    index = schema.get_all_field_indices(text_field)
+    if not index:
+        raise no_text_field(path, text_field, schema.names)
+    if len(index) > 1:
+        raise ProbelineError(
+            f"{path} has {len(index)} columns named {text_field!r}; it must be one"
+        )
+    dtype = schema.field(index[0]).type
+    if not _is_text(dtype.value_type if pa.types.is_dictionary(dtype) else dtype):
+        raise ProbelineError(
+            f"the text field {text_field!r} of {path} is of type {dtype}, which must be a string: "
+            "name another with --text_field"
+        )
+
+
+def no_text_field(path: str, text_field: str, names: Sequence[str]) -> ProbelineError:
+    """Returns the error of a file whose records have other fields."""
+    return ProbelineError(
+        f"no text field {text_field!r} in {path}: it has {', '.join(names) or 'no fields'}; name "
+        "it with --text_field"
+    )
+
+
+def _is_text(dtype: pa.DataType) -> bool:
+    return (
+        pa.types.is_string(dtype)
+        or pa.types.is_large_string(dtype)
+        or pa.types.is_string_view(dtype)
+    )
+
+
+def batches_of(
+    path: str, row_groups: Sequence[int], first_row: int, fields: Fields
+) -> Iterator[DocumentBatch]:
+    """Yields all of some row groups, the first of which begins with row `first_row`.
+
+    Raises:
+      ProbelineError: the file has no column of texts of that name.
+    """
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+        check_text_column(path, schema, fields.text)
+        read = [name for name in {fields.text, fields.id} if name in schema.names]
+        batches = file.iter_batches(
+            _rows_of_a_batch(file.metadata, row_groups, fields.text),
+            row_groups=list(row_groups),
+            columns=None if fields.hash_ids else read,
+            use_threads=False,
+        )
+        for batch in batches:
+            yield _batch_of(path, batch, first_row, fields)
+            first_row += batch.num_rows
+
+
+def _rows_of_a_batch(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
+    num_rows = num_bytes = 1
+    for group in (metadata.row_group(index) for index in row_groups):
+        num_rows += group.num_rows
+        for column in (group.column(index) for index in range(group.num_columns)):
+            if column.path_in_schema == text:
+                num_bytes += column.total_uncompressed_size
+    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // num_bytes))
+
+
+def _batch_of(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
+    column = batch.column(fields.text)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+    num_null = len(batch) - int(is_valid.sum())
+    texts = column.cast(pa.large_binary()).drop_null()
+    rows = np.flatnonzero(is_valid)
+    bad = _not_utf8(texts)
+    letters = [
+        DeadLetter(path, first_row + int(rows[at]), "utf8_invalid", excerpt(texts[at].as_py()))
+        for at in bad
+    ]
+    if bad:
+        is_good = np.ones(len(texts), bool)
+        is_good[bad] = False
+        texts, rows = texts.filter(pa.array(is_good)), rows[is_good]
+    utf8, bounds = buffers_of(texts)
+    return DocumentBatch(
+        num_rows=len(batch),
+        rows=rows + first_row,
+        utf8=utf8,
+        bounds=bounds,
+        ids=_ids_of(batch, rows, fields),
+        num_without_text=num_null,
+        letters=letters,
+    )
+
+
+def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
+    """Returns which of some byte strings are not UTF-8; lone surrogates may be in it."""
+    try:
+        texts.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return [at for at, text in enumerate(texts.to_pylist()) if not _is_utf8(text)]
+    return []
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ids_of(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:
+    names = batch.schema.names
+    if fields.hash_ids:
+        columns = [_python_values(column) for column in batch.columns]
+        records = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        return [document_id(records[row], fields.id) for row in rows.tolist()]
+    if fields.id not in names:
+        return [None] * len(rows)
+    values = _python_values(batch.column(fields.id))
+    return [None if values[row] is None else str(values[row]) for row in rows.tolist()]
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Returns a column's values, times in nanoseconds as integers: Python has none."""
+    if getattr(column.type, "unit", None) == "ns":
+        column = column.cast(pa.int64())
+    return column.to_pylist()

@@ -1,0 +1,1 @@
+"""The Beam job: its configuration, work units, pipeline and progress files."""

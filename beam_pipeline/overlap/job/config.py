@@ -1,0 +1,233 @@
+"""What an overlap run is told: every flag of the job once, as the fields of two dataclasses.
+
+`DeconConfig` is made from Python or from a command line, and checks every value when it is made.
+Names are those of the flags; n is `--ngram_length`, in Python `ngram=NGramConfig(15)`. No Beam
+here: who builds a step needs none.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs.flags import check_range, flag, job_parser
+from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
+from beam_pipeline.overlap.results.layout import clean_list_names
+
+_MAX_N = 2**31 - 1  # as columns of the output hold it
+
+
+def _several(value: Any) -> tuple:
+    """Returns one value or several as a tuple."""
+    is_one = isinstance(value, str) or not isinstance(value, Sequence)
+    return (value,) if is_one else tuple(value)
+
+
+def _check_texts(name: str, values: tuple) -> None:
+    if not values or "" in values:
+        raise UsageError(f"--{name} is empty: --help says what it is")
+    for value in values:
+        if not isinstance(value, str):
+            raise UsageError(f"--{name}={value!r} is a {type(value).__name__}: give a string")
+
+
+def _check_whole(name: str, value: Any, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UsageError(f"--{name}={value!r} is no whole number: give one from {low} to {high}")
+    check_range(name, value, low, high)
+
+
+@dataclass(frozen=True)
+class NGramConfig:
+    """Which n-grams are compared."""
+
+    ngram_length: int | Sequence[int] = flag(
+        "Tokens of an n-gram; may be given again, or several with a comma between. An evaluation "
+        "row of fewer tokens is looked for as a whole.",
+        15,
+        action="append",
+    )
+
+    def __post_init__(self) -> None:
+        values = _several(self.ngram_length)
+        if not values:
+            raise UsageError("--ngram_length is empty: give at least one n, such as 15")
+        for n in values:
+            _check_whole("ngram_length", n, 1, _MAX_N)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The values of n, each once, in order."""
+        return tuple(sorted(set(_several(self.ngram_length))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeconConfig:
+    """The options of a run; `help` of each says what it means.
+
+    For example:
+
+      DeconConfig(
+          input_path="gs://bucket/corpus",
+          decontaminate_source=["gs://bucket/eval/mmlu", "gsm8k=gs://bucket/eval/gsm8k/test.jsonl"],
+          output_path="gs://bucket/overlap",
+          ngram=NGramConfig([10, 15]),
+      )
+    """
+
+    input_path: str | Sequence[str] = flag(
+        "Folder, glob or file of training documents: JSON lines or JSON, plain, gzip or "
+        "Zstandard, or Parquet; may be given again.",
+        action="append",
+    )
+    decontaminate_source: str | Sequence[str] = flag(
+        "Evaluation set: PATH as of --input_path, named by its folder, or NAME=PATH; may be given "
+        "again.",
+        action="append",
+    )
+    output_path: str = flag("Folder of the results.")
+    ngram: NGramConfig = NGramConfig()
+    tokenizer: str = flag(
+        f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function of yours as "
+        "package.module:function.",
+        "default",
+    )
+    text_field: str = flag("Field of a document that holds its text.", "text")
+    id_field: str = flag("Field of a document that holds its id.", "id")
+    num_shards: int = flag(
+        "Parts of the index, by ranges of hashes; the training text is read once for each. 0 lets "
+        "--index_memory_mb decide.",
+        0,
+        type=int,
+    )
+    processes: int = flag(
+        "How much runs at a time: processes in memory, machines on Dataflow, parallelism on "
+        "Flink; 0 lets the runner decide.",
+        0,
+        type=int,
+    )
+    limit_test_instances: int = flag(
+        "Rows of each evaluation set that are taken, for a trial; 0 is all.", 0, type=int
+    )
+    skip_existing: bool = flag(
+        "Go on where a run that died has left off, if it had the same inputs and options.",
+        False,
+        action="store_true",
+    )
+    index_memory_mb: int = flag("Memory of the index in MiB, on each worker.", 1024, type=int)
+    degenerate: str = flag(
+        "Evaluation rows of empty tokens alone, which match nearly any text: emit their matches, "
+        "or skip them.",
+        "emit",
+        choices=("emit", "skip"),
+    )
+    max_details_per_pair: int = flag(
+        "Records in overlap_details for an evaluation row and a training row; -1 is all, 0 none. "
+        "What is left out is counted.",
+        -1,
+        type=int,
+    )
+    max_details: int = flag(
+        "Records in overlap_details; -1 is all, 0 none. What is left out is counted.",
+        -1,
+        type=int,
+    )
+    max_document_frequency: int = flag(
+        "N-grams in more training documents than this are boilerplate: listed, but no overlap. 0 "
+        "takes all.",
+        0,
+        type=int,
+    )
+    overwrite: bool = flag("Replace a finished result.", False, action="store_true")
+    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
+
+    def __post_init__(self) -> None:
+        for name in ("input_path", "decontaminate_source"):
+            _check_texts(name, _several(getattr(self, name)))
+        for name in ("output_path", "tokenizer", "text_field", "id_field"):
+            _check_texts(name, (getattr(self, name),))
+        if not isinstance(self.ngram, NGramConfig):
+            raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
+        self._check_sources()
+        tokenizer_named(self.tokenizer)
+        for name in ("skip_existing", "overwrite", "debug"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"--{name}={getattr(self, name)!r}: give True or False")
+        if self.degenerate not in ("emit", "skip"):
+            raise UsageError(f"--degenerate={self.degenerate}: give emit or skip")
+        _check_whole("num_shards", self.num_shards, 0, 10_000)
+        _check_whole("processes", self.processes, 0, 100_000)
+        _check_whole("limit_test_instances", self.limit_test_instances, 0, 2**32 - 1)
+        _check_whole("index_memory_mb", self.index_memory_mb, 1, 1 << 20)
+        _check_whole("max_details_per_pair", self.max_details_per_pair, -1, 2**63 - 1)
+        _check_whole("max_details", self.max_details, -1, 2**63 - 1)
+        _check_whole("max_document_frequency", self.max_document_frequency, 0, 2**63 - 1)
+
+    def _check_sources(self) -> None:
+        for name in self.datasets:
+            if not name.isprintable():  # lone surrogates, too, as names that are no UTF-8 have them
+                raise UsageError(
+                    f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
+                    "name: give it another one, as NAME=PATH"
+                )
+        lists = clean_list_names(self.datasets, self.ngram.lengths)
+        for name in lists:
+            if lists.count(name) > 1:
+                raise UsageError(
+                    f"--decontaminate_source: two lists would be called {name}: give one of the "
+                    "evaluation sets another name, as NAME=PATH"
+                )
+
+    @property
+    def input_paths(self) -> tuple[str, ...]:
+        """--input_path, one or several."""
+        return _several(self.input_path)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """--decontaminate_source, one or several, as given."""
+        return _several(self.decontaminate_source)
+
+    @property
+    def datasets(self) -> list[str]:
+        """The names of the evaluation sets, each once, in the order given."""
+        return list(dict.fromkeys(parse_evaluation_source(text).name for text in self.sources))
+
+
+def flag_fields() -> list[Field]:
+    """Returns the flags of the job."""
+    return [
+        each
+        for item in fields(DeconConfig)
+        for each in (fields(NGramConfig) if item.name == "ngram" else [item])
+    ]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of our flags."""
+    description = "Finds every n-gram that evaluation sets share with training documents."
+    return job_parser("beam_pipeline.overlap", description, flag_fields())
+
+
+def config_of(flags: argparse.Namespace) -> DeconConfig:
+    """Returns the options that parsed flags mean.
+
+    Raises:
+      UsageError: a value cannot be.
+    """
+    values = vars(flags).copy()
+    lengths = values.pop("ngram_length")
+    ngram = NGramConfig() if lengths is None else NGramConfig(_lengths(lengths))
+    return DeconConfig(**values, ngram=ngram)
+
+
+def _lengths(given: list[str]) -> list[int]:
+    """Reads values of --ngram_length, each with one n or several with a comma between."""
+    try:
+        return [int(n) for value in given for n in value.split(",")]
+    except ValueError as error:
+        raise UsageError(
+            f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
+        ) from error

@@ -1,0 +1,139 @@
+"""The overlap job launched: its command line read, its output taken, its pipeline run to the end.
+
+A command line becomes a DeconConfig and Beam's options. Inputs are looked for before the output
+is touched, so that a wrong path costs no earlier result. The job succeeded if `.SUCCESS` is there.
+"""
+
+from collections.abc import Sequence
+
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    FlinkRunnerOptions,
+    PipelineOptions,
+    StandardOptions,
+    WorkerOptions,
+)
+
+from beam_pipeline.errors import ProbelineError, UsageError, user_message
+from beam_pipeline.jobs import dataflow, output_folder, program
+from beam_pipeline.jobs.beam_options import (
+    IN_MEMORY_RUNNER,
+    RUNNERS_WITH_OWN_FLAGS,
+    parse_beam_options,
+    suited,
+)
+from beam_pipeline.jobs.flags import normalise_flags
+from beam_pipeline.jobs.output_folder import OutputFiles
+from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.job import pipeline as overlap_pipeline
+from beam_pipeline.overlap.job.config import DeconConfig, config_of, flag_fields, make_parser
+from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
+from beam_pipeline.storage.files import exists
+
+
+def parse(argv: Sequence[str]) -> tuple[DeconConfig, PipelineOptions]:
+    """Parses a command line.
+
+    Raises:
+      UsageError: one line on what is wrong with it.
+    """
+    known, rest = make_parser().parse_known_args(normalise_flags(argv))
+    config = config_of(known)
+    return config, _beam_options(rest)
+
+
+def _beam_options(flags: Sequence[str]) -> PipelineOptions:
+    return parse_beam_options(list(flags), [item.name for item in flag_fields()])
+
+
+def run_from_python(
+    config: DeconConfig, beam_options: PipelineOptions | Sequence[str] | None
+) -> str:
+    """Runs the job, its Beam options given as such or as flags; returns the output's path.
+
+    Raises:
+      UsageError, ProbelineError: as `run`; what a worker found wrong, too.
+    """
+    if isinstance(beam_options, PipelineOptions):
+        options = suited(beam_options)
+    else:
+        options = _beam_options(normalise_flags(beam_options or ()))
+    try:
+        run(config, options)
+    except Exception as error:
+        message = user_message(error)
+        if message in (None, str(error)):
+            raise
+        # From a worker: Beam has added where, and may have made another error of it.
+        kind = type(error) if isinstance(error, ProbelineError) else ProbelineError
+        raise kind(message) from error
+    return config.output_path
+
+
+def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
+    """Runs the job to its end and returns the path of its results.
+
+    Returns None if the options ask for a template, as a Flex Template's launcher does.
+
+    Raises:
+      ProbelineError: the run failed; nothing that looks finished is left.
+    """
+    bound_parallelism(beam_options, config.processes)
+    job = dataflow.job_of(beam_options)
+    if job is not None:
+        _check_paths_are_shared(config)
+    inputs = overlap_pipeline.find_inputs(config)
+    files = output_files(config.skip_existing)
+    with output_folder.taken(config.output_path, config.overwrite, job, files) as taken:
+        pipeline = program.new_pipeline(beam_options)
+        overlap_pipeline.build(pipeline, config, inputs, taken)
+        if not program.run_to_end(pipeline, job, taken):
+            return None
+    if not exists(FileSystems.join(config.output_path, SUCCESS_NAME)):
+        raise ProbelineError(
+            f"the runner ended without an error, yet {config.output_path} has no {SUCCESS_NAME}: "
+            "see the runner's log, then run the same command again with --skip_existing"
+        )
+    return config.output_path
+
+
+def _check_paths_are_shared(config: DeconConfig) -> None:
+    evaluation_paths = [parse_evaluation_source(source).path for source in config.sources]
+    program.check_paths_are_shared(
+        [
+            ("output_path", config.output_path),
+            *(("input_path", path) for path in config.input_paths),
+            *(("decontaminate_source", path) for path in evaluation_paths),
+        ]
+    )
+
+
+def output_files(skip_existing: bool) -> OutputFiles:
+    """Returns what the job writes to its output, less what it is to go on from."""
+    folders = () if skip_existing else (WORK_FOLDER,)
+    return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, folders)
+
+
+def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
+    """Sets how much runs at a time, where Beam's own flags do not say so.
+
+    Raises:
+      UsageError: the runner has no such setting.
+    """
+    runner = beam_options.view_as(StandardOptions).runner
+    if processes == 0:
+        return
+    if runner == IN_MEMORY_RUNNER:
+        direct = beam_options.view_as(DirectOptions)
+        if direct.direct_num_workers == 1 and processes > 1:
+            direct.direct_num_workers = processes
+            direct.direct_running_mode = "multi_processing"
+    elif runner == dataflow.RUNNER:
+        workers = beam_options.view_as(WorkerOptions)
+        workers.max_num_workers = workers.max_num_workers or processes
+    elif runner in RUNNERS_WITH_OWN_FLAGS:
+        flink = beam_options.view_as(FlinkRunnerOptions)
+        flink.parallelism = processes if flink.parallelism == -1 else flink.parallelism
+    else:
+        raise UsageError(f"--processes={processes}: {runner} has no such setting; leave it out")

@@ -1,0 +1,391 @@
+"""The index of the evaluation side: which n-grams it has, and where, in one memory-mapped file.
+
+  keys      hash of each n-gram, once, sorted          bounds   where a key's places begin
+  rows      of each place: the evaluation row, `tokens` the number of its first token there, and
+            `place_lengths` its n, since n-grams of two lengths may share a hash
+  slots     open-addressed table: part of a hash → the key's number
+  bloom     three bits a key, in one word: almost all that is not there ends here
+  filters   the same for windows, shorter n-grams within the n-grams: see Level
+
+Hashes only filter: whoever finds one looks at the texts (`matching`). An index larger than memory
+is made in parts, each with the keys of one range of hashes, and the training text is read once for
+each.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import orjson
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.token_kernels import (
+    empty_token,
+    ngram_hash,
+    power_of,
+    prefix_hashes,
+    token_batches,
+)
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
+
+Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
+
+MAGIC = b"probeline overlap index 1\n"
+NO_KEY = np.uint32(0xFFFF_FFFF)
+BYTES_PER_PLACE = 96  # of memory while an index is made, about; half of it later
+_ALIGNMENT = 64
+_FILTER_BITS = 16  # a hash, at least
+_FEWEST_TOKENS = 4  # of a window, where the n-grams have as many: three are too common
+_1, _6, _12, _32, _63 = (np.uint64(n) for n in (1, 6, 12, 32, 63))
+
+
+class HashRange(NamedTuple):
+    """One of several parts of all hashes: those that begin with `part` of `num_parts`."""
+
+    part: int = 0
+    num_parts: int = 1
+
+    @property
+    def first(self) -> int:
+        """The lowest hash of the range."""
+        return -((-self.part << 64) // self.num_parts)
+
+    @property
+    def last(self) -> int:
+        """The highest hash of the range."""
+        return HashRange(self.part + 1, self.num_parts).first - 1
+
+
+class Level(NamedTuple):
+    """How n-grams of some lengths are looked for: by windows of `width` tokens.
+
+    Of any `stride` neighbouring windows one begins at a multiple of `stride`, and the first
+    `stride` windows of an n-gram lie within it. So a text has to be looked at only at multiples of
+    `stride`, for the windows of the n-grams, which are in the level's filter:
+
+      tokens    0 1 2 3 4 5 6 7 8        n = 5, width = 4, stride = 2
+      windows  [0 1 2 3]  [4 5 6 7]      the 5-gram from 1 on is found by the window at 2,
+                  [2 3 4 5]              that from 2 on, too
+    """
+
+    first_length: int  # numbers of `lengths`
+    stop_length: int
+    width: int
+    stride: int
+    filter_start: int  # in words of `filters`
+    filter_stop: int
+
+
+@dataclass(frozen=True)
+class Index:
+    """The arrays of one part; `lengths` are the effective n in use."""
+
+    keys: np.ndarray  # uint64 [m]
+    bounds: np.ndarray  # int64 [m + 1]
+    rows: np.ndarray  # uint32 [p]
+    tokens: np.ndarray  # uint32 [p]
+    place_lengths: np.ndarray  # uint32 [p]
+    slots: np.ndarray  # uint32 [a power of two]
+    bloom: np.ndarray  # uint64 [a power of two]
+    filters: np.ndarray  # uint64 [a power of two for each level]
+    level_numbers: np.ndarray  # int64 [6 for each level]
+    lengths: np.ndarray  # int64 [l], ascending
+
+    @property
+    def levels(self) -> list[Level]:
+        """The levels; together they have all lengths."""
+        return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(getattr(self, item.name).nbytes for item in fields(self))
+
+    def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the evaluation rows that have an n-gram, and the numbers of its first tokens."""
+        place = slice(self.bounds[key], self.bounds[key + 1])
+        is_it = self.place_lengths[place] == n
+        return self.rows[place][is_it], self.tokens[place][is_it]
+
+
+class RowTokens(NamedTuple):
+    """What decides of how many n-grams the evaluation rows have."""
+
+    counts: np.ndarray  # int64 [rows], tokens
+    is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so that nearly anything matches
+
+
+def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
+    """Counts the tokens of each evaluation row."""
+    num_rows = sum(len(bounds) - 1 for _, bounds in texts)
+    counts, words = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
+        here = slice(first_row, first_row + len(firsts) - 1)
+        counts[here] += np.diff(firsts)
+        words[here] += np.diff(np.append(0, np.cumsum(hashes != empty_token()))[firsts])
+    return RowTokens(counts, (counts > 0) & (words == 0))
+
+
+def _rows_of(
+    texts: Sequence[Texts], tokenizer: Tokenizer
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yields the batches of `token_batches` with the number of the first row."""
+    first_row = 0
+    for utf8, bounds in texts:
+        for batch in token_batches(utf8, bounds, tokenizer):
+            yield first_row + batch.first, batch.hashes, batch.firsts
+        first_row += len(bounds) - 1
+
+
+def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:
+    """Returns how many n-grams texts of so many tokens have."""
+    values, times = np.unique(np.asarray(num_tokens, np.int64), return_counts=True)
+    return sum(
+        (count - n + 1) * many
+        for count, many in zip(values.tolist(), times.tolist(), strict=True)
+        for n in effective_lengths(lengths, count)
+    )
+
+
+def num_parts_for(num_places: int, memory_bytes: int) -> int:
+    """Returns in how many parts an index is made so that each fits."""
+    return max(1, math.ceil(num_places * BYTES_PER_PLACE / memory_bytes))
+
+
+def build_index(
+    texts: Sequence[Texts],
+    lengths: tuple[int, ...],
+    tokenizer: Tokenizer,
+    hash_range: HashRange = HashRange(),  # noqa: B008
+    skip_degenerate: bool = False,
+) -> Index:
+    """Returns the index of one range of hashes of the evaluation rows' n-grams.
+
+    Args:
+      texts: batches of the rows' texts; rows are numbered through.
+      skip_degenerate: leaves out rows whose tokens are all empty.
+    """
+    counts, is_degenerate = count_tokens(texts, tokenizer)
+    if skip_degenerate:
+        counts[is_degenerate] = 0
+    asked = np.array(sorted(set(lengths)), np.int64)
+    used = {n for count in np.unique(counts).tolist() for n in effective_lengths(lengths, count)}
+    in_use = np.array(sorted(used), np.int64)
+    levels = _levels(in_use, int(asked[0]))
+    powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
+    places: list[np.ndarray] = []
+    windows: list[list[np.ndarray]] = [[] for _ in levels]
+    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
+        prefixes = prefix_hashes(hashes)
+        found, starts = _places(
+            prefixes, firsts, first_row, counts, asked, in_use, powers,
+            np.uint64(hash_range.first), np.uint64(hash_range.last),
+        )  # fmt: skip
+        places.append(found)
+        for level, kept in zip(levels, windows, strict=True):
+            here = _windows(
+                prefixes, starts[_is_in(found, level, in_use)], level.width, level.stride,
+                power_of(level.width),
+            )  # fmt: skip
+            kept.append(_distinct(here))
+    joined = np.concatenate([np.empty(0, _PLACE), *places])
+    places.clear()
+    return _index_of(joined, levels, windows, in_use)
+
+
+def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
+    """Groups lengths: those asked for together, those of short rows by powers of two."""
+    levels, start = [], 0
+    for at in range(1, len(in_use) + 1):
+        if at == len(in_use) or _group(in_use[at], shortest) != _group(in_use[start], shortest):
+            n = int(in_use[start])
+            width = max(min(n, _FEWEST_TOKENS), n // 2 + 1)
+            levels.append(Level(start, at, width, n - width + 1, 0, 0))
+            start = at
+    return levels
+
+
+def _group(n: int, shortest: int) -> int:
+    return min(int(n), shortest).bit_length() if n < shortest else -1
+
+
+def _is_in(found: np.ndarray, level: Level, in_use: np.ndarray) -> np.ndarray:
+    return (in_use[level.first_length] <= found["n"]) & (
+        found["n"] <= in_use[level.stop_length - 1]
+    )
+
+
+_PLACE = np.dtype([("hash", "<u8"), ("row", "<u4"), ("token", "<u4"), ("n", "<u4")])
+
+
+@kernel
+def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
+    """Returns the n-grams of some rows whose hashes are in a range, and where each begins."""
+    room = 0
+    for row in range(firsts.size - 1):
+        room += (firsts[row + 1] - firsts[row]) * asked.size
+    found, starts = np.empty(room, _PLACE), np.empty(room, np.int64)
+    num_found = 0
+    for row in range(firsts.size - 1):
+        count = firsts[row + 1] - firsts[row]
+        if count == 0 or counts[first_row + row] == 0:
+            continue
+        last_n = 0
+        for length in asked:
+            n = min(length, count)
+            if n == last_n:
+                continue
+            last_n = n
+            power = powers[np.searchsorted(in_use, n)]
+            for token in range(count - n + 1):
+                value = ngram_hash(prefixes, firsts[row] + token, n, power)
+                if low <= value <= high:
+                    place = found[num_found]
+                    place.hash, place.row, place.token, place.n = value, first_row + row, token, n
+                    starts[num_found] = firsts[row] + token
+                    num_found += 1
+    return found[:num_found].copy(), starts[:num_found]
+
+
+@kernel
+def _windows(prefixes, starts, width, stride, power):
+    """Returns the hashes of the first `stride` windows of n-grams that begin at these tokens."""
+    is_one = np.zeros(prefixes.size, np.bool_)
+    for start in starts:
+        is_one[start : start + stride] = True
+    at = np.flatnonzero(is_one)
+    hashes = np.empty(at.size, np.uint64)
+    for window in range(at.size):
+        hashes[window] = ngram_hash(prefixes, at[window], width, power)
+    return hashes
+
+
+def _index_of(
+    places: np.ndarray, levels: list[Level], windows: list[list[np.ndarray]], in_use: np.ndarray
+) -> Index:
+    order = np.argsort(places["hash"], kind="stable")
+    ordered = places["hash"][order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    keys = ordered[starts]
+    del ordered
+    filters: list[np.ndarray] = [np.empty(0, np.uint64)]
+    placed, start = [], 0
+    for level, hashes in zip(levels, windows, strict=True):
+        filters.append(_filter_of(_distinct(np.concatenate(hashes))))
+        placed.append(level._replace(filter_start=start, filter_stop=start + len(filters[-1])))
+        start += len(filters[-1])
+    return Index(
+        keys,
+        np.append(starts, len(order)).astype(np.int64),
+        places["row"][order],
+        places["token"][order],
+        places["n"][order],
+        _slots_of(keys),
+        _filter_of(keys),
+        np.concatenate(filters),
+        np.array(placed, np.int64).reshape(-1),
+        in_use,
+    )
+
+
+def _distinct(hashes: np.ndarray) -> np.ndarray:
+    """Returns each hash once, sorted; `np.unique` takes five times as long for this."""
+    hashes = np.sort(hashes)
+    return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
+
+
+def _power_of_two(at_least: float) -> int:
+    return 1 << max(1, math.ceil(math.log2(max(1.0, at_least))))
+
+
+def _slots_of(keys: np.ndarray) -> np.ndarray:
+    slots = np.full(_power_of_two(len(keys) * 1.6), NO_KEY, np.uint32)
+    _fill_slots(keys, slots)
+    return slots
+
+
+@kernel
+def _fill_slots(keys, slots):
+    mask = np.uint64(slots.size - 1)
+    for key in range(keys.size):
+        slot = keys[key] & mask
+        while slots[slot] != NO_KEY:
+            slot = slot + _1 & mask
+        slots[slot] = np.uint32(key)
+
+
+def _filter_of(hashes: np.ndarray) -> np.ndarray:
+    words = np.zeros(_power_of_two(len(hashes) * _FILTER_BITS / 64), np.uint64)
+    _fill_filter(hashes, words)
+    return words
+
+
+@kernel
+def _fill_filter(hashes, words):
+    for value in hashes:
+        words[value >> _32 & np.uint64(words.size - 1)] |= filter_bits(value)
+
+
+@kernel
+def filter_bits(value):
+    """Returns the bits of a hash in its word of a filter."""
+    return _1 << (value & _63) | _1 << (value >> _6 & _63) | _1 << (value >> _12 & _63)
+
+
+@kernel
+def passes(value, words):
+    """Tells whether a hash may be in a filter."""
+    bits = filter_bits(value)
+    return words[value >> _32 & np.uint64(words.size - 1)] & bits == bits
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
+    """Writes an index; `fingerprint` says of what it was made, and how."""
+    layout, at = {}, 0
+    arrays = {item.name: getattr(index, item.name) for item in fields(index)}
+    for name, array in arrays.items():
+        layout[name] = {"dtype": array.dtype.str, "count": len(array), "offset": at}
+        at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
+    header = orjson.dumps({"fingerprint": fingerprint, "arrays": layout}) + b"\n"
+    file.write(MAGIC + header)
+    file.write(bytes(-(len(MAGIC) + len(header)) % _ALIGNMENT))
+    for array in arrays.values():
+        file.write(memoryview(array).cast("B") if len(array) else b"")
+        file.write(bytes(-array.nbytes % _ALIGNMENT))
+
+
+def open_index(path: str, fingerprint: str) -> Index:
+    """Maps the file of an index into memory.
+
+    Raises:
+      ProbelineError: it is none, is cut off, or was made of something else.
+    """
+    try:
+        data = np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:
+        raise ProbelineError(
+            f"cannot read the index {path}: {error}; remove it and run again"
+        ) from error
+    head = data[: 1 << 16].tobytes()
+    line = head[len(MAGIC) :].partition(b"\n")[0]
+    if not head.startswith(MAGIC):
+        raise ProbelineError(f"{path} is not an index of this version: remove it and run again")
+    header = orjson.loads(line)
+    if header["fingerprint"] != fingerprint:
+        raise ProbelineError(f"{path} was made of other inputs or options: remove it and run again")
+    start = -(-(len(MAGIC) + len(line) + 1) // _ALIGNMENT) * _ALIGNMENT
+    return Index(**dict(_arrays(data[start:], header["arrays"], path)))
+
+
+def _arrays(data: np.ndarray, layout: dict, path: str) -> Iterator[tuple[str, np.ndarray]]:
+    for name, place in layout.items():
+        dtype = np.dtype(place["dtype"])
+        stop = place["offset"] + place["count"] * dtype.itemsize
+        if stop > len(data):
+            raise ProbelineError(f"{path} is cut off: remove it and run again")
+        yield name, data[place["offset"] : stop].view(dtype)

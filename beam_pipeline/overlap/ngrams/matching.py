@@ -1,0 +1,134 @@
+"""From candidates to matches: every hash hit is looked up in both texts, and offsets are found.
+
+A match is one (evaluation row, training row, n-gram) with all places of the n-gram on both sides.
+Only documents with candidates come here, so this is plain Python over what the kernels found.
+"""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from beam_pipeline.overlap.ngrams.index import Index
+from beam_pipeline.overlap.ngrams.scan import Scanner
+from beam_pipeline.overlap.ngrams.token_kernels import tokens_of
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+
+Places = list[tuple[int, int]]  # [start, end) in code points of the original text, ascending
+_KEYS_IN_MEMORY = 100_000
+_TEXTS_IN_MEMORY = 1_000
+
+
+class TextsByNumber(Protocol):
+    """Evaluation rows, of which `texts[number]` is the text of one."""
+
+    def __getitem__(self, number: int, /) -> str: ...
+
+
+class Match(NamedTuple):
+    """One n-gram that an evaluation row and a document share."""
+
+    document: int
+    row: int
+    n: int
+    ngram: str
+    eval_places: Places
+    train_places: Places
+
+
+class TokenizedText:
+    """A text with the places of its tokens, and their texts where they are asked for."""
+
+    def __init__(self, text: str, tokenizer: Tokenizer):
+        tokens = tokens_of(text, tokenizer)
+        self.starts, self.ends = tokens.starts.tolist(), tokens.ends.tolist()
+        self._words = None
+        if tokenizer.function is not None or len(text.lower()) != len(text):
+            # Where places in the text and in its lower case differ, the plain way tells them.
+            self._words = [token.text for token in tokenizer.tokenize(text)]
+        self._lowered = text.lower() if tokenizer.lowercase else text
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def ngram(self, token: int, n: int) -> str:
+        """Returns the n-gram that begins with a token."""
+        if self._words is not None:
+            return " ".join(self._words[token : token + n])
+        return " ".join(
+            self._lowered[self.starts[at] : self.ends[at]] for at in range(token, token + n)
+        )
+
+    def place(self, token: int, n: int) -> tuple[int, int]:
+        """Returns where the n-gram that begins with a token stands."""
+        return self.starts[token], self.ends[token + n - 1]
+
+
+class Matcher:
+    """Finds the matches of batches of documents with the texts of one index.
+
+    Args:
+      texts: the evaluation rows' texts, by the numbers that the index has for them.
+    """
+
+    def __init__(self, index: Index, texts: TextsByNumber, tokenizer: Tokenizer):
+        self._index = index
+        self._texts = texts
+        self._tokenizer = tokenizer
+        self._scanner = Scanner(index, tokenizer)
+        self._tokenized: OrderedDict[int, TokenizedText] = OrderedDict()
+        self._by_key: OrderedDict[tuple[int, int], dict[str, dict[int, Places]]] = OrderedDict()
+
+    def matches(self, utf8: np.ndarray, bounds: np.ndarray) -> Iterator[Match]:
+        """Yields the matches of the documents utf8[bounds[i]:bounds[i + 1]], in their order.
+
+        Those of one document are in the order of (row, n, first place).
+        """
+        candidates = self._scanner.scan(utf8, bounds)
+        starts = np.flatnonzero(np.diff(candidates.documents, prepend=-1))
+        for start, stop in pairwise([*starts.tolist(), len(candidates.documents)]):
+            document = int(candidates.documents[start])
+            data = utf8[bounds[document] : bounds[document + 1]]
+            text = data.tobytes().decode("utf-8", "surrogatepass")
+            found = [column[start:stop].tolist() for column in candidates[1:]]
+            yield from self._in_document(document, text, *found)
+
+    def _in_document(
+        self, document: int, text: str, tokens: list[int], lengths: list[int], keys: list[int]
+    ) -> Iterator[Match]:
+        tokenized = TokenizedText(text, self._tokenizer)
+        places: dict[tuple[int, int, str], Places] = defaultdict(list)
+        for token, n, key in zip(tokens, lengths, keys, strict=True):
+            places[key, n, tokenized.ngram(token, n)].append(tokenized.place(token, n))
+        found = [
+            Match(document, row, n, ngram, eval_places, train_places)
+            for (key, n, ngram), train_places in places.items()
+            for row, eval_places in self._rows_with(key, n).get(ngram, {}).items()
+        ]
+        yield from sorted(found, key=lambda match: (match.row, match.n, match.eval_places))
+
+    def _rows_with(self, key: int, n: int) -> dict[str, dict[int, Places]]:
+        """Returns what has a key and is n long: by n-gram and row, where it stands there."""
+        if (known := self._by_key.get((key, n))) is not None:
+            self._by_key.move_to_end((key, n))
+            return known
+        found: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(list))
+        rows, tokens = self._index.places(key, n)
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+            text = self._text(row)
+            found[text.ngram(token, n)][row].append(text.place(token, n))
+        self._by_key[key, n] = found
+        if len(self._by_key) > _KEYS_IN_MEMORY:
+            self._by_key.popitem(last=False)
+        return found
+
+    def _text(self, row: int) -> TokenizedText:
+        if (known := self._tokenized.get(row)) is not None:
+            self._tokenized.move_to_end(row)
+            return known
+        text = self._tokenized[row] = TokenizedText(self._texts[row], self._tokenizer)
+        if len(self._tokenized) > _TEXTS_IN_MEMORY:
+            self._tokenized.popitem(last=False)
+        return text

@@ -1,0 +1,283 @@
+"""Tokens and n-gram hashes of UTF-8, compiled: what `tokenizers` does, without an object a token.
+
+A tokeniser becomes a table of code points: what each is lower-cased to, or that it separates. A
+token's hash runs over its lower-cased code points, an n-gram's over its tokens' hashes, and is a
+difference of two prefix hashes whatever n is. Many documents are tokenised in one call. Final
+sigma depends on its context: a text that has a capital one is lower-cased by Python first.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, origins
+
+_SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
+_DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint64(0x69), np.uint32(0x307)
+_CAPITAL_SIGMA = 0x3A3
+_FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+BASE = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_1, _2, _3, _4, _27, _30, _31 = (np.uint64(n) for n in (1, 2, 3, 4, 27, 30, 31))
+_TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
+
+
+@functools.cache
+def table_of(tokenizer: Tokenizer) -> np.ndarray:
+    """Returns uint32 [1,114,112]: each code point's lower case, or what is special about it."""
+    table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
+    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    if tokenizer.lowercase:
+        for code, char in enumerate(everything):
+            lowered = char.lower()
+            if lowered != char and len(lowered) == 1:
+                table[code] = ord(lowered)
+        table[_CAPITAL_SIGMA] = _NEEDS_PYTHON
+    for run in re.finditer(tokenizer.separators, everything):
+        table[run.start() : run.end()] = _SEPARATOR
+    return table
+
+
+@kernel
+def mix(value):
+    """Spreads the bits of a hash over all of it (the finaliser of splitmix64)."""
+    value ^= value >> _30
+    value *= _MIX_1
+    value ^= value >> _27
+    value *= _MIX_2
+    return value ^ (value >> _31)
+
+
+@kernel
+def _next_code_point(utf8, at):
+    """Returns the code point of two to four bytes that begins at one, and where the next begins.
+
+    Indices are unsigned here and below: numba looks whether a signed one is negative.
+    """
+    first = utf8[at]
+    second = np.uint32(utf8[at + _1] & 0x3F)
+    if first < 0xE0:
+        return np.uint32(first & 0x1F) << np.uint32(6) | second, at + _2
+    third = np.uint32(utf8[at + _2] & 0x3F)
+    if first < 0xF0:
+        code = np.uint32(first & 0x0F) << np.uint32(12) | second << np.uint32(6) | third
+        return code, at + _3
+    fourth = np.uint32(utf8[at + _3] & 0x3F)
+    code = np.uint32(first & 0x07) << np.uint32(18) | second << np.uint32(12)
+    return code | third << np.uint32(6) | fourth, at + _4
+
+
+@kernel
+def _tokenize(
+    utf8, bounds, first, table, lowercase, keep_empty, hashes, firsts, unfinished, with_places,
+    starts, ends,
+):  # fmt: skip
+    """Fills the hashes of all tokens of the documents from `first` on, as long as there is room.
+
+    Document d is utf8[bounds[d]:bounds[d + 1]], and its tokens are those from firsts[d - first]
+    to firsts[d - first + 1]. One that Python has to lower-case has none, and is marked. With
+    places, `starts` and `ends` are filled, too, in code points. Returns the document to go on with.
+    """
+    count = 0
+    for document in range(first, bounds.size - 1):
+        at, end = np.uint64(bounds[document]), np.uint64(bounds[document + 1])
+        firsts[document - first] = count
+        if count + np.int64(end - at) // 2 + 2 > hashes.size:
+            return document
+        place = start = 0
+        value = _FNV_START
+        in_separator = False
+        while at < end:
+            byte = utf8[at]
+            if byte < 0x80:
+                lowered = table[byte]
+                at += _1
+            else:
+                code, at = _next_code_point(utf8, at)
+                lowered = table[code]
+                if lowered == _DOTTED_I and lowercase:
+                    if in_separator:
+                        in_separator, start, value = False, place, _FNV_START
+                    value = (value ^ _I) * _FNV_PRIME
+                    lowered = _COMBINING_DOT
+            if lowered < _NEEDS_PYTHON:
+                if in_separator:
+                    in_separator, start, value = False, place, _FNV_START
+                value = (value ^ np.uint64(lowered)) * _FNV_PRIME
+            elif lowered == _NEEDS_PYTHON:
+                unfinished[document] = True
+                count = firsts[document - first]
+                break
+            elif not in_separator:
+                if keep_empty or place > start:
+                    if with_places:
+                        starts[count], ends[count] = start, place
+                    hashes[count] = mix(value)
+                    count += 1
+                in_separator = True
+            place += 1
+        else:
+            if in_separator:
+                start, value = place, _FNV_START
+            if keep_empty or place > start:
+                if with_places:
+                    starts[count], ends[count] = start, place
+                hashes[count] = mix(value)
+                count += 1
+    firsts[bounds.size - 1 - first] = count
+    return bounds.size - 1
+
+
+class Tokens(NamedTuple):
+    """The tokens of a text: where they stand in it, in code points, and their hashes."""
+
+    starts: np.ndarray  # int64 [k]
+    ends: np.ndarray  # int64 [k]
+    hashes: np.ndarray  # uint64 [k]
+
+
+def encode(text: str) -> np.ndarray:
+    """Returns the UTF-8 of a text, uint8; a lone surrogate keeps its three bytes."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "surrogatepass")
+    return np.frombuffer(data, np.uint8)
+
+
+def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
+    """Returns what `tokenizer.tokenize` returns, as arrays, hashes in place of texts."""
+    if tokenizer.function is not None:
+        return _tokens_of_function(text, tokenizer)
+    found = _tokens_of_utf8(encode(text), tokenizer)
+    if found is not None:
+        return found
+    lowered = text.lower()
+    found = _tokens_of_utf8(encode(lowered), tokenizer)
+    assert found is not None  # no capital sigma is left
+    if len(lowered) == len(text):
+        return found
+    origin = np.array(origins(text))
+    return Tokens(origin[found.starts], origin[found.ends], found.hashes)
+
+
+def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
+    room = len(utf8) // 2 + 2
+    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+    hashes, firsts = np.empty(room, np.uint64), np.zeros(2, np.int64)
+    unfinished = np.zeros(1, np.bool_)
+    _tokenize(
+        utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), tokenizer.lowercase,
+        tokenizer.keep_empty, hashes, firsts, unfinished, True, starts, ends,
+    )  # fmt: skip
+    count = firsts[1]
+    return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
+
+
+class TokenBatch(NamedTuple):
+    """The tokens of d consecutive documents; one that another batch has has none here."""
+
+    first: int  # the first document's number
+    hashes: np.ndarray  # uint64 [k]
+    firsts: np.ndarray  # int64 [d + 1], each document's first token, and k
+
+
+def token_batches(
+    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer
+) -> Iterator[TokenBatch]:
+    """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
+
+    A batch is good until the next one is asked for.
+
+    Args:
+      utf8: uint8, lone surrogates as their three bytes.
+      bounds: int64 [documents + 1], ascending.
+    """
+    documents = len(bounds) - 1
+    by_python = np.zeros(documents, np.bool_)
+    if tokenizer.function is not None:
+        by_python[:] = True
+    else:
+        yield from _compiled_batches(utf8, bounds, tokenizer, by_python)
+    for document in np.flatnonzero(by_python).tolist():
+        data = utf8[bounds[document] : bounds[document + 1]].tobytes()
+        hashes = tokens_of(data.decode("utf-8", "surrogatepass"), tokenizer).hashes
+        yield TokenBatch(document, hashes, np.array([0, len(hashes)]))
+
+
+def _compiled_batches(
+    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, unfinished: np.ndarray
+) -> Iterator[TokenBatch]:
+    room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
+    hashes, firsts = np.empty(room, np.uint64), np.empty(documents + 1, np.int64)
+    no_places = np.empty(0, np.int64)
+    first = 0
+    while first < documents:
+        stop = _tokenize(
+            utf8, bounds, first, table_of(tokenizer), tokenizer.lowercase, tokenizer.keep_empty,
+            hashes, firsts, unfinished, False, no_places, no_places,
+        )  # fmt: skip
+        if stop == first:  # a document longer than any before
+            hashes = np.empty((bounds[first + 1] - bounds[first]) // 2 + 2, np.uint64)
+            continue
+        yield TokenBatch(first, hashes[: firsts[stop - first]], firsts[: stop - first + 1])
+        first = stop
+
+
+def _tokens_of_function(text: str, tokenizer: Tokenizer) -> Tokens:
+    tokens = tokenizer.tokenize(text)
+    return Tokens(
+        np.array([token.start for token in tokens], np.int64),
+        np.array([token.end for token in tokens], np.int64),
+        np.array([_hash_of_code_points(_code_points(token.text)) for token in tokens], np.uint64),
+    )
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+@kernel
+def _hash_of_code_points(codes):
+    value = _FNV_START
+    for code in codes:
+        value = (value ^ np.uint64(code)) * _FNV_PRIME
+    return mix(value)
+
+
+@kernel
+def salt_of(n):
+    """Returns what tells the hashes of one n from those of another."""
+    return np.uint64(n) * _MIX_1
+
+
+@kernel
+def prefix_hashes(hashes):
+    """Returns the hash of the first i of k tokens for every i, uint64 [k + 1]."""
+    prefixes = np.empty(hashes.size + 1, np.uint64)
+    value = prefixes[0] = np.uint64(0)
+    for at in range(hashes.size):
+        value = value * BASE + hashes[at]
+        prefixes[at + 1] = value
+    return prefixes
+
+
+@kernel
+def ngram_hash(prefixes, at, n, power):
+    """Returns the hash of the n-gram that begins at a token; `power` is BASE to the n-th."""
+    return mix(prefixes[at + n] - prefixes[at] * power + salt_of(n))
+
+
+def empty_token() -> np.uint64:
+    """Returns the hash of a token without characters."""
+    return mix(_FNV_START)
+
+
+def power_of(n: int) -> np.uint64:
+    """Returns BASE to the power of n."""
+    return np.uint64(pow(int(BASE), n, 1 << 64))

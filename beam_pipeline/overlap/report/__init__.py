@@ -1,0 +1,1 @@
+"""A page and a picture of a finished overlap run."""

@@ -1,0 +1,1 @@
+"""Match files, counts, details and every output file of an overlap run."""

@@ -1,0 +1,283 @@
+"""The last step: dead letters, the proof of the counts, data card, manifest and `_SUCCESS`."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+
+from beam_pipeline import __version__
+from beam_pipeline.dataset.data_card import (
+    CARD_COLUMNS,
+    CARD_NAME,
+    FIRST_LINE,
+    data_card,
+    totals_of,
+)
+from beam_pipeline.dataset.manifest import (
+    DEAD_LETTER_FOLDER,
+    FORMAT_VERSION,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    SPLITS,
+    SUCCESS_NAME,
+    Counts,
+    Manifest,
+    Shard,
+    Split,
+    success_stamp,
+)
+from beam_pipeline.errors import ProbelineError, explained_os_errors, same_src_id
+from beam_pipeline.jobs.monitoring import counter, logged
+from beam_pipeline.jobs.output_folder import begins_with
+from beam_pipeline.jobs.output_lease import Marker
+from beam_pipeline.probe_rows.grouping import UnitSummary
+from beam_pipeline.shards.writing import ShardInfo
+from beam_pipeline.sources.inputs import open_parquet
+from beam_pipeline.storage.checksum import checksum_text
+from beam_pipeline.storage.files import (
+    create_file,
+    exists,
+    is_gcs,
+    is_local,
+    move,
+    remove_folder,
+    size_and_checksum,
+)
+from beam_pipeline.storage.small_files import file_infos
+
+
+class Commit(beam.DoFn):
+    """Moves the dead letters, proves the counts, writes card, manifest and `_SUCCESS`, tidies up.
+
+    Every step may have been done by an attempt before this one.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        run_folder: str,
+        options: dict[str, Any],
+        num_files: int,
+        command: str,
+        marker: Marker | None = None,
+    ):
+        self._output = output
+        self._marker = marker
+        self._run_folder = run_folder
+        self._options = options
+        self._num_files = num_files
+        self._command = command
+        self._probes = {split: counter(f"{split}_probes") for split in SPLITS}
+
+    def process(
+        self,
+        _: bytes,
+        summaries: Iterable[UnitSummary],
+        *splits: Iterable[ShardInfo],
+    ) -> Iterator[Any]:
+        with logged("Commit the dataset", output=self._output):
+            self._commit(summaries, splits)
+        return iter(())
+
+    def _commit(
+        self, summaries: Iterable[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
+    ) -> None:
+        if self._marker is not None and not self._is_committed():
+            self._marker.check()
+        summaries = sorted(UnitSummary(*summary) for summary in summaries)
+        described = {
+            name: describe_split(self._output, name, [ShardInfo(*shard) for shard in shards])
+            for name, shards in zip(SPLITS, splits, strict=True)
+        }
+        check_shards(self._output, described.values())
+        check_src_ids(self._output)
+        counts = _count(summaries, self._num_files)
+        check_counts(counts, described.values())
+        self._move_dead_letters(summaries)
+        for name, split in described.items():
+            self._probes[name].inc(split.num_probes)
+        whole = Manifest(
+            FORMAT_VERSION,
+            self._options,
+            library_versions(),
+            counts,
+            described,
+        )
+        write_card(self._output, whole, self._command)
+        write_success(self._output, whole.to_json())
+        remove_folder(self._run_folder)
+        if self._marker is not None:
+            self._marker.release()
+
+    def _is_committed(self) -> bool:
+        """Whether an earlier attempt came to its end, and its result was lost."""
+        return exists(FileSystems.join(self._output, SUCCESS_NAME))
+
+    def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> None:
+        parts = [path for summary in summaries for path in summary.dead_letter_parts]
+        for number, path in enumerate(parts):
+            name = f"dead_letter_{number:05d}-of-{len(parts):05d}.parquet"
+            target = FileSystems.join(self._output, DEAD_LETTER_FOLDER, name)
+            found = path if exists(path) else target
+            move(path, target, *size_and_checksum(found))
+
+
+def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
+    dead_letters: Counter[str] = Counter()
+    for summary in summaries:
+        dead_letters.update(summary.dead_letters)
+    return Counts(
+        input_files=num_files,
+        rows_read=sum(summary.num_rows for summary in summaries),
+        measurements=sum(summary.num_measurements for summary in summaries),
+        dead_letters=dict(sorted(dead_letters.items())),
+    )
+
+
+def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
+    """Raises ProbelineError unless every row read is in a shard or among the dead letters."""
+    written = sum(split.num_measurements for split in splits)
+    if counts.rows_read != counts.measurements + counts.num_dead_letters:
+        raise ProbelineError(
+            f"{counts.rows_read} rows were read, but {counts.measurements} were grouped and "
+            f"{counts.num_dead_letters} are dead letters: this is a fault of Probeline, report it"
+        )
+    if counts.measurements != written:
+        raise ProbelineError(
+            f"{counts.measurements} measurements were grouped, but {written} were written: this "
+            "is a fault of Probeline or of the runner, report it"
+        )
+
+
+def check_shards(output: str, splits: Iterable[Split]) -> None:
+    """Raises ProbelineError unless every shard lies there as it was written.
+
+    Costs a `stat` a shard locally and a listing a split on `gs://`, which tells checksums too.
+    """
+    if not is_local(output) and not is_gcs(output):
+        return  # its filesystem has no such list
+    shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}
+    for path, found in file_infos(shards).items():
+        size, checksum = shards[path].num_bytes, shards[path].crc32c
+        if found is None or found.num_bytes != size or found.crc32c not in (None, checksum):
+            raise ProbelineError(
+                f"{path} is not what was written there, {size} bytes of checksum {checksum}: "
+                "something else writes to the output; run the command again"
+            )
+
+
+def check_src_ids(output: str) -> None:
+    """Raises ProbelineError if two probes, of whatever splits, have the same src_id.
+
+    Within a shard the writer has seen them as neighbours; this looks at all. Memory: 8 bytes a
+    probe.
+    """
+    ids = np.concatenate(
+        [np.asarray(batch.column("src_id"))[_is_first(batch)] for batch in _index_batches(output)]
+        or [np.zeros(0, np.int64)]
+    )
+    ids.sort()
+    twice = set(ids[1:][ids[1:] == ids[:-1]].tolist())
+    if not twice:
+        return
+    names = [
+        (src_id, src_addr)
+        for batch in _index_batches(output)
+        for src_id, src_addr, is_first in zip(
+            batch.column("src_id").to_pylist(),
+            batch.column("src_addr").to_pylist(),
+            _is_first(batch),
+            strict=True,
+        )
+        if is_first and src_id in twice
+    ]
+    (src_id, one), (_, other) = sorted(names)[:2]
+    raise same_src_id(src_id, one, other)
+
+
+def _index_batches(output: str) -> Iterator[pa.RecordBatch]:
+    for split in SPLITS:
+        yield from _batches_of(output, split, ("src_id", "src_addr", "row_index"))
+
+
+def _batches_of(output: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    with open_parquet(FileSystems.join(output, split, INDEX_NAME)) as file:
+        yield from file.iter_batches(columns=list(columns))
+
+
+def _is_first(batch: pa.RecordBatch) -> np.ndarray:
+    return np.asarray(batch.column("row_index")) == 0
+
+
+def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
+    """Returns the manifest's account of a split, measurements counted from its rows.parquet."""
+    index_path = FileSystems.join(output, name, INDEX_NAME)
+    measurements = [0] * len(shards)
+    num_probes = 0
+    with open_parquet(index_path) as file:
+        for batch in file.iter_batches(columns=["shard", "row_index", "n_measurements"]):
+            in_shard = batch.column("shard").to_numpy()
+            counts = batch.column("n_measurements").to_numpy()
+            for shard in np.unique(in_shard).tolist():
+                measurements[shard] += int(counts[in_shard == shard].sum(dtype=np.int64))
+            num_probes += int(np.count_nonzero(batch.column("row_index").to_numpy() == 0))
+    listed = [
+        Shard(
+            path=f"{name}/{FileSystems.split(shard.path)[1]}",
+            num_records=shard.num_records,
+            num_measurements=measurements[shard.shard],
+            num_bytes=shard.num_bytes,
+            crc32c=checksum_text(shard.crc32c),
+        )
+        for shard in sorted(shards, key=lambda shard: shard.shard)
+    ]
+    return Split(
+        num_probes=num_probes,
+        num_records=sum(shard.num_records for shard in listed),
+        num_measurements=sum(measurements),
+        num_bytes=sum(shard.num_bytes for shard in listed),
+        shards=listed,
+        index_crc32c=checksum_text(size_and_checksum(index_path)[1]),
+    )
+
+
+def library_versions() -> dict[str, str]:
+    """Returns the versions of what shapes the bytes of a shard."""
+    names = ("apache-beam", "array-record", "numpy", "pyarrow")
+    return {"probeline": __version__, **{name: version(name) for name in names}}
+
+
+def write_card(output: str, whole: Manifest, command: str) -> None:
+    """Writes the data card, unless a README.md is there that is somebody else's."""
+    path = FileSystems.join(output, CARD_NAME)
+    if exists(path) and not begins_with(path, FIRST_LINE):
+        return
+    totals = {split: totals_of(_batches_of(output, split, CARD_COLUMNS)) for split in SPLITS}
+    _write_whole(path, data_card(whole, totals, command).encode())
+
+
+def write_success(output: str, manifest: bytes) -> None:
+    """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
+    _write_whole(FileSystems.join(output, MANIFEST_NAME), manifest)
+    _write_whole(FileSystems.join(output, SUCCESS_NAME), success_stamp(manifest))
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    """Writes a small file so that no reader sees half of it; doing it again changes nothing."""
+    with explained_os_errors("write", path):
+        if not is_local(path):
+            with create_file(path) as file:  # an object appears when its upload ends
+                file.write(data)
+            return
+        temporary_path = f"{path}.{os.getpid()}.tmp"
+        with open(temporary_path, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary_path, path)

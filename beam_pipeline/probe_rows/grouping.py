@@ -1,0 +1,313 @@
+"""From units of work to rows: pre-group, GroupByKey on src_addr, bounded sort, stateful cut.
+
+| Unit
+v  PreGroup      reads, checks, sorts one chunk a probe; large chunks stay on storage
+| (src_addr, chunk)                                    dead letters, counts -> UnitSummary
+v  GroupByKey
+| (src_addr, [chunk])
+v  SortProbe     merges a probe's chunks in bounded memory
+| CutRow, the probe's only one    | (src_addr, segment)
+|                                 v  SplitRows, stateful, see `row_splitting`
+|                                 | CutRow
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.pvalue import TaggedOutput
+
+from beam_pipeline.dataset import dead_letters
+from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.dataset.row_codec import (
+    Encoding,
+    RecordEncoding,
+    RowKey,
+    content_bytes,
+    fit,
+    surely_fits,
+)
+from beam_pipeline.dataset.sorted_run import WIDE
+from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
+from beam_pipeline.probe_rows.external_sort import ExternalSort, StoredRun
+from beam_pipeline.probe_rows.pregroup import pregroup
+from beam_pipeline.probe_rows.row_splitting import CutRow, Segment, SplitRows, make_row
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
+from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, ReadOptions, Unit
+from beam_pipeline.sources.measurements import Block
+from beam_pipeline.sources.reading import UnreadableInputError, read_piece
+from beam_pipeline.storage.files import create_file, unique_path
+
+SORT_MEMORY_BYTES = 32 << 20
+SEGMENT_BYTES = 1 << 20
+_SEGMENT_FILE_BYTES = 64 << 20
+_MAX_LETTERS_IN_MEMORY = 20_000
+
+
+class Workspace(NamedTuple):
+    """Where a run keeps what it needs only while it runs, and what travels inline.
+
+    Attributes:
+      folder: a folder of this run alone that every worker sees.
+      inline_bytes: payloads up to this size travel in their element.
+    """
+
+    folder: str
+    inline_bytes: int
+
+    def below(self, name: str) -> str:
+        """Returns a folder for one kind of file."""
+        return f"{self.folder}/{name}"
+
+
+class UnitSummary(NamedTuple):
+    """What became of the rows of a unit: the counts that prove that none was lost."""
+
+    unit: int
+    num_rows: int
+    num_measurements: int
+    dead_letters: dict[str, int]
+    dead_letter_parts: list[str]  # Parquet files of dead letters, in order
+
+
+class PreGroup(beam.DoFn):
+    """Unit → (src_addr, chunk); tagged SUMMARY: UnitSummary."""
+
+    SUMMARY = "summary"
+
+    def __init__(self, options: ReadOptions, workspace: Workspace, skip_bad_files: bool):
+        self._options = options
+        self._workspace = workspace
+        self._skip_bad_files = skip_bad_files
+        self._unit_rows = UNIT_ROWS
+        self._read = counter("rows_read")
+        self._unreadable = counter("files_unreadable")
+        self._chunks = counter("chunks")
+        self._grouped_bytes = counter("grouped_by_probe_bytes")
+
+    def process(
+        self, unit: Unit
+    ) -> Iterator[tuple[str, bytes] | TaggedOutput[Literal["summary"], UnitSummary]]:
+        blocks: list[Block] = []
+        waiting = num_measurements = num_rows = 0
+        letters = _LetterBox(unit.index, self._workspace)
+        for piece in unit.pieces:
+            for num_read, block in self._read_piece(piece, letters):
+                num_rows += num_read
+                if block is None:
+                    continue
+                blocks.append(block)
+                waiting += len(block)
+                num_measurements += len(block)
+                if waiting >= self._unit_rows:
+                    yield from self._store_chunks(unit.index, blocks)
+                    blocks, waiting = [], 0
+        yield from self._store_chunks(unit.index, blocks)
+        letters.flush()
+        self._read.inc(num_rows)
+        for reason, count in letters.counts.items():
+            count_dead_letters(reason, count)
+        summary = UnitSummary(
+            unit.index, num_rows, num_measurements, dict(letters.counts), letters.parts
+        )
+        yield TaggedOutput(self.SUMMARY, summary)
+
+    def _read_piece(
+        self, piece: Piece, letters: "_LetterBox"
+    ) -> Iterator[tuple[int, Block | None]]:
+        with logged("Read, check and pre-group", file=piece.path):
+            try:
+                for batch in read_piece(piece, self._options):
+                    letters.add(batch.letters)
+                    yield batch.num_rows, batch.block
+            except UnreadableInputError as error:
+                if not self._skip_bad_files:
+                    raise error.as_error() from error
+                self._unreadable.inc()
+                letters.add([error.as_letter()])
+                yield 1, None
+
+    def _store_chunks(self, unit: int, blocks: list[Block]) -> list[tuple[str, bytes]]:
+        """Returns the chunks of some blocks as elements, once their file is closed."""
+        writer = ClaimWriter(
+            self._workspace.below("chunks"), f"unit-{unit:06d}", self._workspace.inline_bytes
+        )
+        grouped = pregroup(blocks)
+        chunks = []
+        for records, bounds in (
+            (grouped.narrow, grouped.narrow_bounds),
+            (grouped.wide, grouped.wide_bounds),
+        ):
+            in_bytes = (bounds * records.itemsize).tolist()
+            payloads = writer.put_parts(memoryview(records.view(np.uint8)), in_bytes)
+            for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True):
+                if payload:  # not every probe has records of both kinds
+                    run = StoredRun(records.dtype == WIDE, payload)
+                    chunks.append((src_addr, run.encode(self._workspace.folder)))
+        writer.close()
+        self._chunks.inc(len(chunks))
+        self._grouped_bytes.inc(sum(len(src_addr) + len(value) for src_addr, value in chunks))
+        return chunks
+
+
+class _LetterBox:
+    """Collects a unit's dead letters and writes them to files of bounded size."""
+
+    def __init__(self, unit: int, workspace: Workspace):
+        self.counts: Counter[str] = Counter()
+        self.parts: list[str] = []
+        self._unit = unit
+        self._folder = workspace.below("dead_letters")
+        self._letters: list[DeadLetter] = []
+
+    def add(self, letters: list[DeadLetter]) -> None:
+        self.counts.update(dead_letters.count_by_reason(letters))
+        self._letters += letters
+        if len(self._letters) > _MAX_LETTERS_IN_MEMORY:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._letters:
+            return
+        path = unique_path(self._folder, f"unit-{self._unit:06d}")
+        with explained_os_errors("write", path), create_file(path) as file:
+            file.write(dead_letters.to_parquet(self._letters))
+        self.parts.append(path)
+        self._letters = []
+
+
+class SortProbe(beam.DoFn):
+    """(src_addr, [chunk]) → CutRow for a probe of one row; tagged SEGMENTS: (src_addr, segment)."""
+
+    SEGMENTS = "segments"
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        encoding: Encoding,
+        max_row_bytes: int,
+        record_encoding: RecordEncoding = "arrow_ipc",
+    ):
+        self._workspace = workspace
+        self._encoding: Encoding = encoding
+        self._record_encoding: RecordEncoding = record_encoding
+        self._max_row_bytes = max_row_bytes
+        self._memory_bytes = SORT_MEMORY_BYTES
+        self._segment_bytes = SEGMENT_BYTES
+        self._probes = counter("probes")
+        self._measurements = distribution("measurements_per_probe")
+        self._spilled = counter("spilled_bytes")
+        self._cut_bytes = counter("cut_bytes")
+
+    def setup(self) -> None:
+        self._reader = ClaimReader()
+        self._sorter = ExternalSort(self._workspace.below("runs"), self._reader, self._memory_bytes)
+
+    def teardown(self) -> None:
+        self._reader.close()
+
+    def process(
+        self, element: tuple[str, Iterable[bytes]]
+    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
+        with logged("Sort each probe", src_addr=element[0]):
+            yield from self._sort(*element)
+
+    def _sort(
+        self, src_addr: str, chunks: Iterable[bytes]
+    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
+        spilled_before = self._sorter.spilled_bytes
+        folder = self._workspace.folder
+        blocks = self._sorter.sort(StoredRun.decode(chunk, folder) for chunk in chunks)
+        first = next(blocks)
+        second = next(blocks, None)
+        self._probes.inc()
+        if second is None and self._makes_one_row(src_addr, first):
+            self._measurements.update(len(first))
+            yield make_row(RowKey(src_addr, 0), first)
+            return
+        blocks = itertools.chain([first] if second is None else [first, second], blocks)
+        del first, second  # or these two blocks would stay in memory
+        for segment in self._store_segments(blocks):
+            value = segment.encode()
+            self._cut_bytes.inc(len(src_addr) + len(value))
+            yield TaggedOutput(self.SEGMENTS, (src_addr, value))
+        self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
+
+    def _makes_one_row(self, src_addr: str, run: np.ndarray) -> bool:
+        if surely_fits(run, self._encoding, self._max_row_bytes):
+            return True
+        start = fit(run, src_addr, self._encoding, self._max_row_bytes, self._record_encoding)
+        return not start.is_full
+
+    def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
+        """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
+        writer = ClaimWriter(self._workspace.below("segments"), "segments")
+        closed: list[Segment] = []
+        num_measurements = 0
+        for seq, run in enumerate(_pieces(blocks, self._segment_bytes)):
+            # The newest segment is held back: it may turn out to be the last one.
+            if writer.num_bytes >= _SEGMENT_FILE_BYTES:
+                writer.close()
+                writer = ClaimWriter(self._workspace.below("segments"), "segments")
+                yield from closed[:-1]
+                closed = closed[-1:]
+            stored = StoredRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
+            closed.append(Segment(seq, False, content_bytes(run, self._encoding), stored))
+            num_measurements += len(run)
+        writer.close()
+        self._measurements.update(num_measurements)
+        yield from closed[:-1]
+        yield closed[-1]._replace(is_last=True)
+
+
+def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
+    for block in blocks:
+        step = max(1, piece_bytes // block.dtype.itemsize)
+        for start in range(0, len(block), step):
+            yield block[start : start + step]
+
+
+class GroupedRows(NamedTuple):
+    """The outputs of GroupIntoRows."""
+
+    single: beam.PCollection  # CutRow: probes whose history is one row
+    split: beam.PCollection  # CutRow: all others
+    summaries: beam.PCollection  # UnitSummary
+
+
+class GroupIntoRows(beam.PTransform):
+    """Unit → GroupedRows, three PCollections.
+
+    Rows of the two kinds stay apart, since joining them would make some runners hold them all.
+    """
+
+    def __init__(
+        self,
+        read_options: ReadOptions,
+        workspace: Workspace,
+        encoding: Encoding,
+        max_row_bytes: int,
+        skip_bad_files: bool = False,
+        record_encoding: RecordEncoding = "arrow_ipc",
+    ):
+        super().__init__()
+        self._pregroup = PreGroup(read_options, workspace, skip_bad_files)
+        self._sort = SortProbe(workspace, encoding, max_row_bytes, record_encoding)
+        self._split = SplitRows(encoding, max_row_bytes, record_encoding)
+
+    def expand(self, units: beam.PCollection) -> Any:
+        read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(
+            PreGroup.SUMMARY, main="chunks"
+        )
+        ordered = (
+            read.chunks
+            | "Group by probe" >> beam.GroupByKey()
+            | "Sort each probe"
+            >> beam.ParDo(self._sort).with_outputs(SortProbe.SEGMENTS, main="rows")
+        )
+        split = ordered.segments | "Cut rows" >> beam.ParDo(self._split)
+        return GroupedRows(ordered.rows, split, read.summary)

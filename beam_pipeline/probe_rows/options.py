@@ -1,0 +1,215 @@
+"""Every flag of the probe-rows job, once: name, default, limits and help are the fields below.
+
+`parse` splits a command line into these and what goes on to Beam, such as `--runner`. A dash and
+an underscore in a flag are the same. Contradictions and values outside their limits are one line
+each; a flag that neither we nor Beam know is an error, not a silent no-op.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
+from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs.beam_options import (
+    IN_MEMORY_RUNNER,
+    PRISM_RUNNER,
+    RUNNERS_WITH_OWN_FLAGS,
+    parse_beam_options,
+)
+from beam_pipeline.jobs.flags import check_range, flag, job_parser, normalise_flags
+from beam_pipeline.probe_rows.pipeline import OUTPUT_FORMATS, DatasetOptions
+from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
+from beam_pipeline.sources.inputs import INPUT_FORMATS, ReadOptions
+from beam_pipeline.sources.measurements import COLUMNS
+from beam_pipeline.storage.files import is_local
+
+_LOCAL_RUNNERS = (IN_MEMORY_RUNNER, PRISM_RUNNER)
+# A reference through a shuffle in memory costs some 320 bytes, and a local read next to nothing. A
+# ranged read of an object store costs milliseconds, as much as the shuffle of tens of kilobytes.
+_LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
+# Decompressing a row costs a trainer more than all else that it does with it (docs/format.md).
+DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags; `help` of each says what it means."""
+
+    input: tuple[str, ...] = flag(
+        "File, folder or glob of measurements, on any Beam filesystem; may be given again.",
+        action="append",
+    )
+    output: str = flag("Folder of the dataset.")
+    input_format: str = flag(
+        "What the input is; auto looks at each file.", "auto", choices=("auto", *INPUT_FORMATS)
+    )
+    columns: str = flag(
+        "Names of columns that differ in the input, as event_time=ts,rtt=rtt_ms.", ""
+    )
+    atlas_source: str = flag(
+        "Which address of a RIPE Atlas result is the probe's: from, the public one, or src_addr.",
+        "from",
+        choices=("from", "src_addr"),
+    )
+    on_bad_file: str = flag(
+        "An unreadable file ends the run (fail) or becomes a dead letter.",
+        "fail",
+        choices=("fail", "dead_letter"),
+    )
+    anonymize: str = flag(
+        "What becomes of addresses: none leaves them, prefix_preserving replaces each by another "
+        "before anything is written.",
+        "none",
+        choices=METHODS,
+    )
+    anonymize_key_file: str = flag(
+        "File with the key of --anonymize, 32 bytes or 64 hex digits, local or on gs://, or a "
+        "secret's version, projects/P/secrets/S/versions/V; if empty, the environment variable "
+        f"{KEY_VARIABLE}.",
+        "",
+    )
+    measurement_encoding: str = flag(
+        "How a row holds its measurements: compact, all that training uses in a third of the "
+        "bytes, or arrow, lossless.",
+        "compact",
+        choices=ENCODINGS,
+    )
+    max_row_size_mb: float = flag("Largest record in MiB.", 8.0, type=float)
+    train_ratio: float = flag("Share of the probes that go to train.", 0.9, type=float)
+    split_seed: int = flag("Another seed, another split of the probes.", 0, type=int)
+    probes_per_shard: int = flag("Probes a shard, on average.", 1000, type=int)
+    num_shards: int = flag("Shards a split; 0 lets probes and bytes decide.", 0, type=int)
+    output_format: str = flag(
+        "File format of the shards: arrayrecord, which training reads, or tfrecord.",
+        "arrayrecord",
+        choices=OUTPUT_FORMATS,
+    )
+    record_encoding: str = flag(
+        "What a record of a shard is: arrow_ipc, an Arrow IPC stream, or tf_example, the same "
+        "columns as a tf.train.Example.",
+        "arrow_ipc",
+        choices=RECORD_ENCODINGS,
+    )
+    array_record_options: str = flag("Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS)
+    inline_bytes: int = flag(
+        "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
+        f"is {_LOCAL_INLINE_BYTES}, and {_REMOTE_INLINE_BYTES} on Dataflow or where the output is "
+        "on an object store, but not on runners that bound a group's size, such as Flink.",
+        -1,
+        type=int,
+    )
+    overwrite: bool = flag("Replace a finished dataset.", False, action="store_true")
+    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
+
+    def __post_init__(self) -> None:
+        check_range("max_row_size_mb", self.max_row_size_mb, 0.001, 1024)
+        check_range("train_ratio", self.train_ratio, 0, 1)
+        check_range("split_seed", self.split_seed, -(2**63), 2**63 - 1)
+        check_range("probes_per_shard", self.probes_per_shard, 1, 10**9)
+        check_range("num_shards", self.num_shards, 0, 99_999)
+        check_range("inline_bytes", self.inline_bytes, -1, 1 << 20)
+        default = {item.name: item.default for item in fields(self)}
+        if self.num_shards and self.probes_per_shard != default["probes_per_shard"]:
+            raise UsageError(
+                f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
+                "both set the number of shards: give one of them"
+            )
+        if self.columns and self.input_format.startswith("atlas"):
+            raise UsageError(
+                f"--columns renames the columns of plain Parquet, not of "
+                f"--input_format={self.input_format}: leave one of them out"
+            )
+        if self.output_format != "arrayrecord":
+            if self.array_record_options != default["array_record_options"]:
+                raise UsageError(
+                    f"--array_record_options={self.array_record_options} says nothing of "
+                    f"--output_format={self.output_format}: leave one of them out"
+                )
+        else:
+            _check_array_record_options(self.array_record_options)
+        check_source(self.anonymize_key_file)
+        if self.anonymize_key_file and self.anonymize == "none":
+            raise UsageError(
+                f"--anonymize_key_file={self.anonymize_key_file} is of no use without "
+                "--anonymize=prefix_preserving: give both or neither"
+            )
+        _renamed(self.columns)
+
+    def read_options(self) -> ReadOptions:
+        """Returns the part that reading needs; reads the key of --anonymize.
+
+        Raises:
+          ProbelineError: there is no such key, or it cannot be read.
+        """
+        key = None
+        if self.anonymize != "none":
+            key = find_key(self.anonymize_key_file)
+        return ReadOptions(self.input_format, _renamed(self.columns), self.atlas_source, key)  # type: ignore[arg-type]
+
+    def dataset_options(self) -> DatasetOptions:
+        """Returns the part that shapes the dataset's bytes."""
+        values = {item.name: getattr(self, item.name) for item in fields(DatasetOptions)}
+        if self.output_format != "arrayrecord":
+            values["array_record_options"] = ""  # nothing of it is in the bytes
+        return DatasetOptions(**values)
+
+    def inline_bytes_for(self, beam_options: PipelineOptions) -> int:
+        """Returns --inline_bytes, or what suits the runner."""
+        if self.inline_bytes >= 0:
+            return self.inline_bytes
+        runner = beam_options.view_as(StandardOptions).runner
+        # Flink sorts a group within its managed memory: little may be inline.
+        is_bounded = runner in RUNNERS_WITH_OWN_FLAGS
+        if is_bounded or (runner in _LOCAL_RUNNERS and is_local(self.output)):
+            return _LOCAL_INLINE_BYTES
+        return _REMOTE_INLINE_BYTES
+
+
+def _check_array_record_options(options: str) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    try:
+        # The options are parsed before the file is opened; nothing is written to /dev/null.
+        ArrayRecordWriter("/dev/null", options).close()
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"--array_record_options={options} is not understood by ArrayRecord: "
+            f"{' '.join(str(error).split())}; try {DEFAULT_RECORD_OPTIONS}"
+        ) from error
+
+
+def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
+    """Parses --columns into a name for each of COLUMNS."""
+    names = {name: name for name in COLUMNS}
+    for part in filter(None, columns.split(",")):
+        column, _, name = part.partition("=")
+        if column not in names or not name:
+            raise UsageError(
+                f"--columns={columns}: {part!r} is not COLUMN=NAME with a column of "
+                f"{', '.join(COLUMNS)}"
+            )
+        names[column] = name
+    if len(set(names.values())) < len(names):
+        raise UsageError(f"--columns={columns} takes two columns from the same one of the input")
+    return tuple(names.items())
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of our flags."""
+    description = "Turns ping measurements into probe rows in sharded ArrayRecord."
+    return job_parser("beam_pipeline.main", description, fields(Options))
+
+
+def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
+    """Parses a command line.
+
+    Raises:
+      UsageError: one line on what is wrong with it.
+    """
+    known, rest = make_parser().parse_known_args(normalise_flags(argv))
+    values = vars(known)
+    options = Options(**{**values, "input": tuple(values["input"])})
+    return options, parse_beam_options(rest, [item.name for item in fields(Options)])

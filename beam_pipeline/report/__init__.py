@@ -1,0 +1,1 @@
+"""What programs print and draw with: HTML pages, plot style, tables, number formats."""

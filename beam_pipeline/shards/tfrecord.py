@@ -1,0 +1,105 @@
+"""TFRecord files without TensorFlow: records in order, each between its length and checksums.
+
+  uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
+
+All little-endian; nothing precedes the first record or follows the last, so an empty file is
+one of no records. Files are not compressed: readers take them as they are. `TFRecordFraming` goes
+where `sharded_write.Framing` is wanted; `read_tfrecord` gets at all records that are whole.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import create_file, open_file
+
+SUFFIX = ".tfrecord"
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
+_HEAD_BYTES = _LENGTH.size + _CHECKSUM.size
+_READ_BYTES = 16 << 20
+_MASK_DELTA = 0xA282EAD8
+
+
+class DamagedRecordError(ValueError):
+    """A record or the rest of a file that cannot be read; the message says why."""
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Returns TFRecord's checksum, which differs from CRC-32C lest a file hold its own."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFF_FFFF
+
+
+class TFRecordWriter:
+    """Writes records to a new local file."""
+
+    def __init__(self, path: str):
+        self._path = path
+        with explained_os_errors("write", path):
+            self._file = create_file(path)
+
+    def write(self, record: bytes) -> None:
+        length = _LENGTH.pack(len(record))
+        with explained_os_errors("write", self._path):
+            self._file.write(length + _CHECKSUM.pack(masked_crc32c(length)))
+            self._file.write(record)
+            self._file.write(_CHECKSUM.pack(masked_crc32c(record)))
+
+    def close(self) -> None:
+        with explained_os_errors("write", self._path):
+            self._file.close()
+
+
+class TFRecordFraming:
+    """TFRecord files, in place of ArrayRecord."""
+
+    def open_writer(self, path: str) -> TFRecordWriter:
+        return TFRecordWriter(path)
+
+
+def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
+    """Yields each record of a file of any Beam filesystem, or why that one cannot be read.
+
+    Memory: one record, and as much again while it is read.
+
+    Raises:
+      DamagedRecordError: what follows cannot be found: the file ends within a record, or the
+        length of one is damaged.
+    """
+    with open_file(path) as file:
+        number = 0
+        while head := _read(file, _HEAD_BYTES):
+            length = _length_of(head, number)
+            record = _read(file, length)
+            tail = _read(file, _CHECKSUM.size)
+            if len(record) + len(tail) < length + _CHECKSUM.size:
+                raise DamagedRecordError(
+                    f"it ends within record {number}, after {len(record)} of its {length} bytes"
+                )
+            if masked_crc32c(record) == _CHECKSUM.unpack(tail)[0]:
+                yield record
+            else:
+                yield DamagedRecordError("its checksum is another")
+            number += 1
+
+
+def _length_of(head: bytes, number: int) -> int:
+    if len(head) < _HEAD_BYTES:
+        raise DamagedRecordError(f"it ends within the length of record {number}")
+    length, checksum = head[: _LENGTH.size], head[_LENGTH.size :]
+    if masked_crc32c(length) != _CHECKSUM.unpack(checksum)[0]:
+        raise DamagedRecordError(
+            f"the length of record {number} is damaged, what follows cannot be found"
+        )
+    return _LENGTH.unpack(length)[0]
+
+
+def _read(file: BinaryIO, num_bytes: int) -> bytes:
+    """Returns that many bytes, fewer at the end of the file: no more is asked for than is there."""
+    blocks = []
+    while num_bytes and (block := file.read(min(num_bytes, _READ_BYTES))):
+        blocks.append(block)
+        num_bytes -= len(block)
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)

@@ -1,0 +1,1 @@
+"""A simulated network of known truth, and the measurements its probes make."""

@@ -1,0 +1,166 @@
+"""Addresses replaced by others before anything is written, so that prefixes stay what they were.
+
+Checked measurements enter, the same with other addresses leave: two that share their first k bits
+still do, and nothing else of an address is kept. That is CryptoPAn (Xu, Fan, Ammar and Moon, 2002):
+bit p is flipped by one bit of AES over the p bits before it, filled up with a secret pad. It is
+computed here, on `cryptography`'s AES, since the packages that have it take an address at a time.
+"""
+
+import functools
+import threading
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numba import njit
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
+from beam_pipeline.sources.anonymize_key import KeyReference, described, fingerprint, read_key
+from beam_pipeline.sources.measurements import AddressColumn, Block
+
+# What stands in place of what a dead letter would have told of its row.
+WITHHELD = "withheld by --anonymize"
+
+_CHUNK_BLOCKS = 1 << 15  # half a MiB, so that the blocks stay in the processor's cache
+_CACHE_SLOTS = 1 << 17  # 4 MiB; twice what the dictionary of a Parquet column chunk usually holds
+
+
+@functools.cache
+def anonymizer_of(reference: KeyReference) -> "Anonymizer":
+    """Returns this process's anonymizer, for which the key is read once.
+
+    Raises:
+      ProbelineError: the key cannot be read here, or it is not the one that the run began with.
+    """
+    key = read_key(reference.source)
+    if fingerprint(key) != reference.fingerprint:
+        raise ProbelineError(
+            f"{described(reference.source)} holds a key of fingerprint {fingerprint(key)}, the run "
+            f"began with {reference.fingerprint}: leave the key as it is until the run has ended"
+        )
+    return Anonymizer(key)
+
+
+class Anonymizer:
+    """CryptoPAn with one key; may be shared by threads.
+
+    IPv4 stays IPv4, ::ffff:0:0/96 here, as does IPv6: that an address comes out of CryptoPAn in
+    that range has a chance of 2**-96. The first 32 bits of both are replaced in the same way.
+    """
+
+    def __init__(self, key: bytes):
+        self._cipher = Cipher(algorithms.AES(key[:16]), modes.ECB())
+        pad = np.frombuffer(self._cipher.encryptor().update(key[16:]), ">u8").astype(np.uint64)
+        # For each bit: the bits before it, and the pad from it on.
+        self._masks = _masks()
+        self._pads = pad & ~self._masks
+        self._cache = _Cache()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Anonymizer holds the key, which must not travel; send a KeyReference")
+
+    def block(self, block: Block) -> Block:
+        """Returns the measurements with all their addresses replaced."""
+        return replace(block, src=self._column(block.src), dst=self._column(block.dst))
+
+    def _column(self, column: AddressColumn) -> AddressColumn:
+        hi, lo = self.addresses(column.hi, column.lo)
+        return AddressColumn(column.codes, hi, lo)
+
+    def addresses(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Replaces addresses, given and returned as their halves, uint64 [n] each."""
+        new_hi, new_lo, missing = self._cache.look_up(hi, lo)
+        if len(missing):
+            new_hi[missing], new_lo[missing] = self._compute(hi[missing], lo[missing])
+            self._cache.keep(hi[missing], lo[missing], new_hi[missing], new_lo[missing])
+        return new_hi, new_lo
+
+    def _compute(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        new_hi, new_lo = hi.copy(), lo.copy()
+        is_ipv4 = (hi == 0) & (lo >> np.uint64(32) == np.uint64(0xFFFF))
+        low = lo[is_ipv4] << np.uint64(32)  # an IPv4 address is the first 32 of 128 bits
+        flips = self._flips(low, np.zeros_like(low), 32)
+        new_lo[is_ipv4] ^= flips.view(">u4")[:, 0]
+        flips = self._flips(hi[~is_ipv4], lo[~is_ipv4], 128).view(">u8")
+        new_hi[~is_ipv4] ^= flips[:, 0]
+        new_lo[~is_ipv4] ^= flips[:, 1]
+        return new_hi, new_lo
+
+    def _flips(self, hi: np.ndarray, lo: np.ndarray, num_bits: int) -> np.ndarray:
+        """Returns which of the first bits change, uint8 [n, num_bits / 8], as the bits lie."""
+        out = np.empty((len(hi), num_bits // 8), np.uint8)
+        masks, pads = self._masks[:num_bits], self._pads[:num_bits]
+        step = _CHUNK_BLOCKS // num_bits
+        for start in range(0, len(hi), step):
+            end = min(start + step, len(hi))
+            blocks = np.empty((end - start, num_bits, 2), np.uint64)
+            _fill(hi[start:end], lo[start:end], masks, pads, blocks)
+            blocks.byteswap(inplace=True)  # the first bit of a block is the address's first
+            encrypted = self._cipher.encryptor().update(blocks.data.cast("B"))
+            blocks = np.frombuffer(encrypted, np.uint8).reshape((*blocks.shape[:2], 16))
+            out[start:end] = np.packbits(blocks[:, :, 0] >> 7, axis=1)
+        return out
+
+
+def _masks() -> np.ndarray:
+    """Returns uint64 [128, 2]: the halves of a number whose first 0, 1, … bits are set."""
+    ones = [(1 << 128) - (1 << (128 - num_bits)) for num_bits in range(128)]
+    return np.array([(each >> 64, each & 0xFFFF_FFFF_FFFF_FFFF) for each in ones], np.uint64)
+
+
+@kernel
+def _fill(hi, lo, masks, pads, blocks):
+    for row in range(len(hi)):
+        for bit in range(len(masks)):
+            blocks[row, bit, 0] = (hi[row] & masks[bit, 0]) | pads[bit, 0]
+            blocks[row, bit, 1] = (lo[row] & masks[bit, 1]) | pads[bit, 1]
+
+
+class _Cache:
+    """What some addresses became, in bounded memory: a later one takes the place of an earlier.
+
+    The batches of a file repeat their addresses, and an IPv6 address takes 128 blocks of AES.
+    """
+
+    def __init__(self) -> None:
+        self._slots = np.zeros((_CACHE_SLOTS, 4), np.uint64)  # halves: address, what it became
+        self._is_used = np.zeros(_CACHE_SLOTS, np.bool_)
+        self._lock = threading.Lock()  # the kernels run without the interpreter's
+
+    def look_up(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns what n addresses became, uint64 [n] twice, and int64 [k], those not known."""
+        new_hi, new_lo = np.empty_like(hi), np.empty_like(lo)
+        is_known = np.empty(len(hi), np.bool_)
+        with self._lock:
+            _look_up(hi, lo, self._slots, self._is_used, new_hi, new_lo, is_known)
+        return new_hi, new_lo, np.flatnonzero(~is_known)
+
+    def keep(self, hi: np.ndarray, lo: np.ndarray, new_hi: np.ndarray, new_lo: np.ndarray) -> None:
+        with self._lock:
+            _keep(hi, lo, new_hi, new_lo, self._slots, self._is_used)
+
+
+@njit(inline="always")
+def _slot(hi, lo):
+    mixed = (hi ^ (lo * np.uint64(0x9E37_79B9_7F4A_7C15))) * np.uint64(0xD6E8_FEB8_6659_FD93)
+    return np.int64(mixed >> np.uint64(47))  # 17 bits: _CACHE_SLOTS
+
+
+@kernel
+def _look_up(hi, lo, slots, is_used, new_hi, new_lo, is_known):
+    for row in range(len(hi)):
+        slot = _slot(hi[row], lo[row])
+        is_known[row] = is_used[slot] and slots[slot, 0] == hi[row] and slots[slot, 1] == lo[row]
+        if is_known[row]:
+            new_hi[row], new_lo[row] = slots[slot, 2], slots[slot, 3]
+
+
+@kernel
+def _keep(hi, lo, new_hi, new_lo, slots, is_used):
+    for row in range(len(hi)):
+        slot = _slot(hi[row], lo[row])
+        is_used[slot] = True
+        slots[slot, 0], slots[slot, 1] = hi[row], lo[row]
+        slots[slot, 2], slots[slot, 3] = new_hi[row], new_lo[row]

@@ -1,0 +1,373 @@
+"""RIPE Atlas ping results: JSON lines or BigQuery exports in, batches of measurements out.
+
+`read_json` takes the lines of a daily dump, `explode_bigquery` Parquet rows exported from
+`ripencc-atlas.measurements.ping`. Both give batches with the columns of measurements.COLUMNS, in
+which a missing value is null: `measurements.check` decides what is a measurement and what a dead
+letter, here as for any other input. A result is parsed once in Python; what its pings have in
+common is repeated by Arrow, so that a measurement costs one float.
+"""
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.sources import measurements
+
+AtlasSource = Literal["from", "src_addr"]
+
+# Why a whole line is one dead letter. The last two are rules of `check`, applied here to values
+# that its columns cannot hold.
+LINE_REASONS = (
+    "json_invalid",
+    "json_not_an_object",
+    "line_too_long",
+    "not_a_ping",
+    "no_results",
+    "dns_error",
+    "wrong_type",
+    "event_time_out_of_range",
+    "ip_version_not_4_or_6",
+)
+# A result is a few hundred bytes. The bound keeps a file without line ends out of memory.
+MAX_LINE_BYTES = 1 << 20
+
+_FAILED = -1.0
+_CHUNK_BYTES = 1 << 20
+_US_PER_S = 1_000_000
+_MAX_SECONDS = np.iinfo(np.int64).max // _US_PER_S
+# The names of firmware 4460 and later, then those that earlier firmware used.
+_DST_NAMES = ("dst_addr", "addr")
+_SRC_NAMES = {"from": ("from",), "src_addr": ("src_addr", "srcaddr")}
+_BIGQUERY_SRC_NAMES = {"from": "synth_addr", "src_addr": "src_addr"}
+_PING_FIELDS = ("timeout", "error", "rtt")
+_PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
+
+
+class JsonBatch(NamedTuple):
+    """What some consecutive lines hold."""
+
+    measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
+    lines: np.ndarray  # int64 [n], the line that each comes from, counted from 0
+    bad_lines: list[tuple[int, str, str]]  # (line, one of LINE_REASONS, the line's text)
+    num_lines: int  # how many lines, blank ones included
+
+
+class Exploded(NamedTuple):
+    """The pings of a batch of BigQuery rows."""
+
+    measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
+    rows: np.ndarray  # int64 [n], the row of the batch that each comes from
+    empty_rows: np.ndarray  # int64 [k], the rows without pings: dead letters, 'no_results'
+
+
+class _BadLineError(Exception):
+    """A line is a dead letter; the message is its reason."""
+
+
+class _Result(NamedTuple):
+    """What the pings of one line have in common."""
+
+    line: int
+    num_pings: int
+    event_time: int | None  # µs since 1970
+    src_addr: str | None
+    dst_addr: str | None
+    ip_version: int | None
+
+
+def read_json(
+    stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072
+) -> Iterator[JsonBatch]:
+    """Reads RIPE Atlas ping results, one JSON object a line.
+
+    Each entry of `result` is a measurement at the result's `timestamp`, which is all that Atlas
+    tells of its time: `rtt`, or a failed ping where it has `x` (timeout) or `error`. An entry
+    with neither has a null rtt. An entry marked `dup` is a measurement too: firmware marks every
+    reply with an unexpected sequence number, and so also one that came after its timeout
+    (`{"x":"*"},{"dup":1,"rtt":1635.4}`); only traceroute knows `late`. A failed name resolution
+    is an `error` without a destination. Firmware 1 reports only means over its pings: no_results.
+
+    Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
+
+    Args:
+      stream: the decompressed file; only `read` is used. Lines end with a line feed, and blank
+        ones count but hold nothing.
+      atlas_source: the field with the source, `from` (the public address) or `src_addr`.
+      batch_rows: a batch ends with the line that brings it to this many measurements and bad
+        lines; a result is never spread over two.
+
+    Raises:
+      ProbelineError: the file is one JSON array. The caller knows its name.
+    """
+    src_names = _SRC_NAMES[atlas_source]
+    results: list[_Result] = []
+    rtts: list[float | None] = []
+    bad_lines: list[tuple[int, str, str]] = []
+    start, line = 0, -1
+    for line, text in enumerate(_lines(stream)):
+        try:
+            result, pings = _parse(line, text, src_names)
+        except _BadLineError as bad:
+            if text.strip():
+                bad_lines.append((line, str(bad), _excerpt(text)))
+        else:
+            results.append(result)
+            rtts += pings
+        if len(rtts) + len(bad_lines) >= batch_rows:
+            yield _to_batch(results, rtts, bad_lines, line + 1 - start)
+            results, rtts, bad_lines, start = [], [], [], line + 1
+    if line >= start:
+        yield _to_batch(results, rtts, bad_lines, line + 1 - start)
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Splits a stream at line feeds; of a line over MAX_LINE_BYTES only a part is kept."""
+    chunk = stream.read(_CHUNK_BYTES)
+    if chunk.lstrip().startswith(b"["):
+        raise ProbelineError(
+            "the file starts with '[': it is one JSON array, as the RIPE Atlas API returns, and "
+            "must be JSON lines, one result a line; convert it with: jq -c '.[]'"
+        )
+    tail = b""
+    while chunk:
+        # Beam's CompressedFile cannot be iterated, and its readline is slow.
+        *lines, tail = (tail + chunk).split(b"\n")
+        yield from lines
+        tail = tail[: MAX_LINE_BYTES + 1]
+        chunk = stream.read(_CHUNK_BYTES)
+    if tail:
+        yield tail
+
+
+def _excerpt(text: bytes) -> str:
+    # A character is at most four bytes, so the cut leaves as many as a dead letter keeps.
+    return text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")[:MAX_VALUE_CHARS]
+
+
+def _parse(
+    line: int, text: bytes, src_names: tuple[str, ...]
+) -> tuple[_Result, list[float | None]]:
+    """Returns a line's result and the rtt of each ping, or raises _BadLineError."""
+    if len(text) > MAX_LINE_BYTES:
+        raise _BadLineError("line_too_long")
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise _BadLineError("json_invalid") from None
+    if type(fields) is not dict:
+        raise _BadLineError("json_not_an_object")
+    # Firmware before 4460 gives no type.
+    if fields.get("type", "ping") != "ping":
+        raise _BadLineError("not_a_ping")
+    pings = fields.get("result")
+    if pings is None or pings == []:
+        raise _BadLineError("dns_error" if fields.get("dnserr") is not None else "no_results")
+    if type(pings) is not list:
+        raise _BadLineError("wrong_type")
+    result = _Result(
+        line,
+        len(pings),
+        _event_time(fields.get("timestamp")),
+        _text(fields, src_names),
+        _text(fields, _DST_NAMES),
+        _ip_version(fields),
+    )
+    return result, [_rtt(ping) for ping in pings]
+
+
+# The types are compared exactly because JSON's true would pass as the integer 1.
+
+
+def _event_time(timestamp: Any) -> int | None:
+    if timestamp is None:
+        return None
+    if type(timestamp) is not int and type(timestamp) is not float:
+        raise _BadLineError("wrong_type")
+    if abs(timestamp) > _MAX_SECONDS:
+        raise _BadLineError("event_time_out_of_range")
+    return round(timestamp * _US_PER_S)
+
+
+def _text(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
+    for name in names:
+        value = fields.get(name)
+        if type(value) is str:
+            return value
+        if value is not None:
+            raise _BadLineError("wrong_type")
+    return None
+
+
+def _ip_version(fields: dict[str, Any]) -> int | None:
+    version = fields.get("af", fields.get("pf"))
+    if version is None:
+        return None
+    if type(version) is not int:
+        raise _BadLineError("wrong_type")
+    if not -128 <= version <= 127:
+        raise _BadLineError("ip_version_not_4_or_6")
+    return version
+
+
+def _rtt(ping: Any) -> float | None:
+    if type(ping) is not dict:
+        raise _BadLineError("wrong_type")
+    if "x" in ping or "error" in ping:
+        failure = ping.get("x", ping.get("error"))
+        if type(failure) is not str:
+            raise _BadLineError("wrong_type")
+        return _FAILED
+    rtt = ping.get("rtt")
+    if type(rtt) is float or rtt is None:
+        return rtt
+    if type(rtt) is int:
+        return float(rtt)
+    raise _BadLineError("wrong_type")
+
+
+def _to_batch(
+    results: list[_Result],
+    rtts: list[float | None],
+    bad_lines: list[tuple[int, str, str]],
+    num_lines: int,
+) -> JsonBatch:
+    columns = zip(*results, strict=True) if results else [()] * len(_Result._fields)
+    lines, num_pings, times, srcs, dsts, versions = columns
+    dst = pa.array(dsts, pa.string()).dictionary_encode()
+    version = pa.array(versions, pa.int8())
+    if version.null_count:
+        version = pc.coalesce(version, _family(dst))
+    parents = np.repeat(np.arange(len(results)), np.array(num_pings, np.int64))
+    batch = _repeat(
+        [
+            pa.array(times, pa.timestamp("us")),
+            pa.array(srcs, pa.string()).dictionary_encode(),
+            dst,
+            version,
+        ],
+        parents,
+        pa.array(rtts, pa.float64()),
+    )
+    return JsonBatch(batch, np.array(lines, np.int64)[parents], bad_lines, num_lines)
+
+
+def _family(addrs: pa.DictionaryArray) -> pa.Array:
+    """Returns 4 or 6 for each address, null where it is none."""
+    _, _, status = addresses.parse(addrs.dictionary)
+    families = pa.array(status, pa.int8(), mask=status < addresses.FAMILY_IPV4)
+    return families.take(addrs.indices)
+
+
+def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.RecordBatch:
+    """Returns a batch of COLUMNS: row i has the values `parents[i]` of the shared columns."""
+    index = pa.array(parents)
+    columns = [column.take(index) for column in shared]
+    return pa.RecordBatch.from_arrays([*columns, rtt], names=list(measurements.COLUMNS))
+
+
+def is_bigquery_export(schema: pa.Schema) -> bool:
+    """Returns whether this can only be an export of the BigQuery table: it has `pings` lists."""
+    index = schema.get_field_index("pings")
+    return index >= 0 and _is_list(schema.field(index).type)
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return pa.types.is_list(dtype) or pa.types.is_large_list(dtype)
+
+
+def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> list[str]:
+    """Returns the dotted paths of the columns to read: of `pings` only what is needed.
+
+    The paths between a list and its fields differ with the writer (`pings.list.element.rtt`,
+    `pings.list.item.rtt`), so they are taken from the file's schema.
+    """
+    wanted = {"start_time", _BIGQUERY_SRC_NAMES[atlas_source], "dst_addr", "af"}
+    paths = [schema.column(i).path for i in range(len(schema))]
+    return [
+        path
+        for path in paths
+        if path in wanted or (path.startswith("pings.") and path.endswith(_PING_PATHS))
+    ]
+
+
+def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
+    """Returns one line on the first column that is missing or of a wrong type, else None."""
+    src_name = _BIGQUERY_SRC_NAMES[atlas_source]
+    columns = {
+        "start_time": "event_time",
+        src_name: "src_addr",
+        "dst_addr": "dst_addr",
+        "af": "ip_version",
+    }
+    for name in (*columns, "pings"):
+        count = len(schema.get_all_field_indices(name))
+        if count != 1:
+            return (
+                f"must have one column {name!r} and has {count} (of {', '.join(schema.names)}); "
+                f"export start_time, {src_name}, dst_addr, af and pings of the table "
+                "ripencc-atlas.measurements.ping"
+            )
+        dtype = schema.field(name).type
+        if name == "pings":
+            return _pings_problem(dtype)
+        wanted = measurements.type_problem(columns[name], dtype)
+        if wanted:
+            return f"has column {name!r} of type {dtype}, which must be {wanted}"
+    return None
+
+
+def _pings_problem(dtype: pa.DataType) -> str | None:
+    if not _is_list(dtype) or not pa.types.is_struct(dtype.value_type):
+        return f"has column 'pings' of type {dtype}, which must be a list of structs"
+    for name in _PING_FIELDS:
+        index = dtype.value_type.get_field_index(name)
+        if index < 0:
+            return f"has column 'pings' of type {dtype}, which must have one field {name!r}"
+        field = dtype.value_type.field(index).type
+        is_right = pa.types.is_floating if name == "rtt" else pa.types.is_boolean
+        if not is_right(field):
+            wanted = "a floating-point number" if name == "rtt" else "a boolean"
+            return f"has field 'pings.{name}' of type {field}, which must be {wanted}"
+    return None
+
+
+def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Exploded:
+    """Turns rows of the BigQuery table into measurements, one for each entry of `pings`.
+
+    An entry with `timeout` or `error` is a failed ping; one with none of these and no rtt has a
+    null rtt. The source is `synth_addr`, the public address, or `src_addr`.
+
+    Schema: https://github.com/RIPE-NCC/ripe-atlas-bigquery/blob/main/docs/measurements_ping.md
+
+    Args:
+      batch: n rows with at least the columns of `bigquery_columns`; a slice will do.
+      atlas_source: `from` (the JSON name of the public address) or `src_addr`.
+    """
+    lists = batch.column("pings")
+    num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    parents = np.repeat(np.arange(len(lists)), num_pings)
+    # `struct_field` gives null for the fields of a null entry, as `StructArray.field` would not.
+    pings = lists.flatten()
+    timeout, error, rtt = (pc.struct_field(pings, name) for name in _PING_FIELDS)
+    failed = pc.or_kleene(timeout, error).fill_null(False)
+    rtt = pc.if_else(failed, pa.scalar(_FAILED, rtt.type), rtt)
+    shared = [
+        batch.column("start_time"),
+        _encoded(batch.column(_BIGQUERY_SRC_NAMES[atlas_source])),
+        _encoded(batch.column("dst_addr")),
+        batch.column("af"),
+    ]
+    return Exploded(_repeat(shared, parents, rtt), parents, np.flatnonzero(num_pings == 0))
+
+
+def _encoded(texts: pa.Array) -> pa.Array:
+    # Codes are repeated for a fraction of what strings cost, and `check` wants codes anyway.
+    return texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()

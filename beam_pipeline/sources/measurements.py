@@ -1,0 +1,241 @@
+"""Measurements in: Arrow batches of any accepted type to checked columns, the rest to dead letters.
+
+`check` takes one batch with the columns of COLUMNS and returns a Block, columns of numbers with
+the addresses as codes into tables, plus the rows that break a rule of SPEC 3 with their reason.
+Work is done per column and per distinct address, never per measurement in Python.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.dataset import addresses
+
+COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
+
+_US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_NS_PER_US = 1_000
+_ADDRESS_REASONS = {
+    addresses.NULL: "null",
+    addresses.ZONE_ID: "zone_id",
+    addresses.INVALID: "invalid",
+}
+# In this order: a row is counted under the first rule that it breaks.
+REASONS = (
+    "event_time_null",
+    "event_time_before_1970",
+    "event_time_out_of_range",
+    "src_addr_null",
+    "src_addr_zone_id",
+    "src_addr_invalid",
+    "dst_addr_null",
+    "dst_addr_zone_id",
+    "dst_addr_invalid",
+    "ip_version_null",
+    "ip_version_not_4_or_6",
+    "ip_version_not_of_dst_addr",
+    "rtt_null",
+    "rtt_not_finite",
+)
+_REASON_CODE = {reason: code for code, reason in enumerate(REASONS, start=1)}
+
+
+class AddressColumn(NamedTuple):
+    """n addresses as codes, int32 [n], into a table of their halves, uint64 [m] each."""
+
+    codes: np.ndarray
+    hi: np.ndarray
+    lo: np.ndarray
+
+
+@dataclass(frozen=True)
+class Block:
+    """n measurements that keep every rule."""
+
+    event_time: np.ndarray  # int64 [n], µs since 1970 UTC
+    src: AddressColumn
+    dst: AddressColumn
+    rtt: np.ndarray  # float32 [n], ms, -1.0 = failed
+
+    def __len__(self) -> int:
+        return len(self.event_time)
+
+
+class Faults(NamedTuple):
+    """Rows of a batch that break a rule: their positions, int64 [k], and reasons, k names."""
+
+    rows: np.ndarray
+    reasons: list[str]
+
+
+def type_problem(column: str, dtype: pa.DataType) -> str | None:
+    """Returns what a column must be, if `dtype` cannot be taken for it, else None."""
+    if pa.types.is_dictionary(dtype):
+        dtype = dtype.value_type
+    if column == "event_time":
+        return None if pa.types.is_timestamp(dtype) else "a timestamp"
+    if column in ("src_addr", "dst_addr"):
+        is_text = (
+            pa.types.is_string(dtype)
+            or pa.types.is_large_string(dtype)
+            or pa.types.is_string_view(dtype)
+        )
+        return None if is_text else "a string"
+    if column == "ip_version":
+        return None if pa.types.is_integer(dtype) else "an integer"
+    return None if pa.types.is_floating(dtype) else "a floating-point number"
+
+
+def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
+    """Returns one line on the first column that is missing or of a wrong type, else None.
+
+    Args:
+      schema: the input's Arrow schema.
+      names: the input's name of each of COLUMNS.
+    """
+    for column in COLUMNS:
+        index = schema.get_all_field_indices(names[column])
+        if not index:
+            return (
+                f"has no column {names[column]!r} (it has {', '.join(schema.names) or 'none'}); "
+                f"if {column} has another name there, say --columns {column}=NAME"
+            )
+        if len(index) > 1:
+            return f"has {len(index)} columns named {names[column]!r}; it must be one"
+        dtype = schema.field(index[0]).type
+        wanted = type_problem(column, dtype)
+        if wanted:
+            return f"has column {names[column]!r} of type {dtype}, which must be {wanted}"
+    return None
+
+
+def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
+    """Applies the rules of SPEC 3 to a batch with the columns of COLUMNS."""
+    reason = np.zeros(batch.num_rows, np.uint8)
+    # The last rule is applied first, so that the first one broken is what remains.
+    rtt = _check_rtt(_decoded(batch.column("rtt")), reason)
+    dst, dst_status = _parse_addresses(batch.column("dst_addr"))
+    _check_version(_decoded(batch.column("ip_version")), dst_status, dst.codes, reason)
+    _check_addresses("dst_addr", dst.codes, dst_status, reason)
+    src, src_status = _parse_addresses(batch.column("src_addr"))
+    _check_addresses("src_addr", src.codes, src_status, reason)
+    event_time = _check_event_time(_decoded(batch.column("event_time")), reason)
+    block = Block(event_time, src, dst, rtt)
+    if not reason.any():
+        return block, Faults(np.zeros(0, np.int64), [])
+    rows = np.flatnonzero(reason)
+    return _select(block, reason == 0), Faults(rows, [REASONS[reason[i] - 1] for i in rows])
+
+
+def _select(block: Block, kept: np.ndarray) -> Block:
+    return Block(
+        block.event_time[kept],
+        block.src._replace(codes=block.src.codes[kept]),
+        block.dst._replace(codes=block.dst.codes[kept]),
+        block.rtt[kept],
+    )
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    if not pa.types.is_dictionary(column.type):
+        return column
+    if pa.types.is_string_view(column.type.value_type):  # Arrow takes nothing out of that
+        plain = column.dictionary.cast(pa.large_string())
+        column = pa.DictionaryArray.from_arrays(column.indices, plain)
+    return column.dictionary_decode()
+
+
+def _nulls(column: pa.Array) -> np.ndarray:
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
+def _check_rtt(column: pa.Array, reason: np.ndarray) -> np.ndarray:
+    nulls = _nulls(column) if column.null_count else None
+    values = column.fill_null(0).to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", under="ignore"):
+        rtt = values.astype(np.float32)
+    finite = np.isfinite(rtt)
+    if not finite.all():
+        reason[~finite] = _REASON_CODE["rtt_not_finite"]
+    if nulls is not None:
+        reason[nulls] = _REASON_CODE["rtt_null"]
+    # Adding 0.0 turns -0.0 into 0.0.
+    return np.where(values < 0, np.float32(-1), rtt + np.float32(0))
+
+
+def _check_version(
+    column: pa.Array, dst_status: np.ndarray, dst_codes: np.ndarray, reason: np.ndarray
+) -> None:
+    version = column.fill_null(0).to_numpy(zero_copy_only=False)
+    differs = version != dst_status[dst_codes]
+    if not differs.any():
+        return
+    reason[differs] = _REASON_CODE["ip_version_not_of_dst_addr"]
+    reason[(version != 4) & (version != 6)] = _REASON_CODE["ip_version_not_4_or_6"]
+    if column.null_count:
+        reason[_nulls(column)] = _REASON_CODE["ip_version_null"]
+
+
+def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
+    """Returns the addresses and the status of each entry of their table, uint8 [m]."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes = column.indices
+    hi, lo, status = addresses.parse(column.dictionary)
+    if codes.null_count:
+        # One more entry stands for the nulls.
+        codes = codes.cast(pa.int32()).fill_null(len(status))
+        hi, lo = np.append(hi, np.uint64(0)), np.append(lo, np.uint64(0))
+        status = np.append(status, np.uint8(addresses.NULL))
+    return AddressColumn(codes.to_numpy().astype(np.int32, copy=False), hi, lo), status
+
+
+def _check_addresses(name: str, codes: np.ndarray, status: np.ndarray, reason: np.ndarray) -> None:
+    if status.min(initial=addresses.FAMILY_IPV4) >= addresses.FAMILY_IPV4:
+        return
+    by_entry = np.zeros(len(status), np.uint8)
+    for bad, suffix in _ADDRESS_REASONS.items():
+        by_entry[status == bad] = _REASON_CODE[f"{name}_{suffix}"]
+    by_row = by_entry[codes]
+    reason[by_row > 0] = by_row[by_row > 0]
+
+
+def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
+    values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    unit = column.type.unit
+    if unit == "ns":
+        # Arrow's cast would round towards zero, and so move 1969 into 1970.
+        values = values // _NS_PER_US
+    elif unit != "us":
+        factor = _US_PER_UNIT[unit]
+        too_far = values > np.iinfo(np.int64).max // factor
+        reason[too_far] = _REASON_CODE["event_time_out_of_range"]
+        values = np.where(too_far, 0, np.maximum(values, -1) * factor)
+    early = values < 0
+    if early.any():
+        reason[early] = _REASON_CODE["event_time_before_1970"]
+    if column.null_count:
+        reason[_nulls(column)] = _REASON_CODE["event_time_null"]
+    return values
+
+
+def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | None]]:
+    """Returns the values of some rows, as a person would write them, for the dead letters."""
+    columns = [_column_as_text(batch.column(name), pa.array(rows)) for name in COLUMNS]
+    return [dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _column_as_text(column: pa.Array, rows: pa.Array) -> list[str | None]:
+    column = _decoded(column)
+    if pa.types.is_string_view(column.type):  # `take` does not know it
+        column = column.cast(pa.large_string())
+    column = column.take(rows)
+    try:
+        column = column.cast(pa.string())
+    except pa.ArrowInvalid:  # a timestamp outside the calendar has no text
+        column = column.cast(pa.int64()).cast(pa.string())
+    # Nobody has checked that a Parquet file's strings are UTF-8.
+    values = column.cast(pa.binary()).to_pylist()
+    return [value if value is None else value.decode(errors="backslashreplace") for value in values]

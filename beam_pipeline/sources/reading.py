@@ -1,0 +1,149 @@
+"""Reading a piece of input: batches of checked measurements and the dead letters beside them.
+
+Whatever the format, each row or result comes out either in a Block or as a dead letter, and
+`num_rows` counts both. Arrow reads Parquet in batches with the address columns as dictionaries,
+so that a row group of any size needs bounded memory. With `ReadOptions.anonymize` no address of
+the input leaves this module: those in a Block are others, and a dead letter has no values.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.sources import atlas, inputs
+from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
+from beam_pipeline.sources.inputs import Piece, ReadOptions
+from beam_pipeline.sources.measurements import COLUMNS, Block, as_text, check
+
+BATCH_ROWS = 131_072
+
+
+class CheckedBatch(NamedTuple):
+    """`num_rows` input rows: the good ones in `block`, the others as `letters`."""
+
+    num_rows: int
+    block: Block | None
+    letters: list[DeadLetter]
+
+
+class UnreadableInputError(Exception):
+    """A file that cannot be read (on): `row` is the first one that is missing."""
+
+    def __init__(self, path: str, row: int, reason: str):
+        super().__init__(f"cannot read {path} from row {row} on: {reason}")
+        self.path, self.row, self.reason = path, row, reason
+
+    def as_error(self) -> ProbelineError:
+        """Returns the one line that ends a run."""
+        return ProbelineError(
+            f"cannot read {self.path} (row {self.row}): {self.reason}; repair or remove the "
+            "file, or say --on_bad_file=dead_letter to go on without it"
+        )
+
+    def as_letter(self) -> DeadLetter:
+        """Returns the dead letter that stands for all that was not read."""
+        return DeadLetter(self.path, self.row, "file_unreadable", self.reason)
+
+
+def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    """Yields all of a piece.
+
+    Raises:
+      UnreadableInputError: the file is damaged; what was yielded before stays right.
+    """
+    if piece.problem:
+        raise UnreadableInputError(piece.path, 0, piece.problem)
+    readers = {
+        "parquet": _read_parquet,
+        "atlas_json": _read_atlas_json,
+        "atlas_bigquery": _read_atlas_bigquery,
+    }
+    row = piece.first_row
+    try:
+        for batch in readers[piece.input_format](piece, options):
+            yield batch
+            row += batch.num_rows
+    except ProbelineError as error:
+        raise ProbelineError(f"{piece.path}: {error}") from error
+    except (OSError, EOFError, pa.ArrowException) as error:
+        shown = None if options.anonymize else error  # a traceback has its text, too
+        raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
+
+
+def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    names = options.names
+    dictionaries = [names["src_addr"], names["dst_addr"]]
+    row = piece.first_row
+    with inputs.open_parquet(piece.path, dictionaries) as file:
+        for raw in _batches(file, piece, list(names.values())):
+            batch = pa.RecordBatch.from_arrays(
+                [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
+            )
+            rows = np.arange(row, row + batch.num_rows)
+            yield _checked(piece.path, batch, rows, options)
+            row += batch.num_rows
+
+
+def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    return file.iter_batches(
+        BATCH_ROWS, row_groups=list(piece.row_groups), columns=columns, use_threads=False
+    )
+
+
+def _checked(
+    path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions
+) -> CheckedBatch:
+    """Checks a batch whose measurements came from these rows of the file, int64 [n]."""
+    block, faults = check(batch)
+    if options.anonymize:
+        block = anonymizer_of(options.anonymize).block(block)
+    letters = []
+    if len(faults.rows):
+        numbers, values = rows[faults.rows].tolist(), _values(batch, faults.rows, options)
+        letters = [
+            DeadLetter(path, row, reason, value)
+            for row, reason, value in zip(numbers, faults.reasons, values, strict=True)
+        ]
+    return CheckedBatch(batch.num_rows, block, letters)
+
+
+def _values(batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions) -> list[str]:
+    """Returns what the dead letters of some rows tell of their values."""
+    if options.anonymize:  # what is wrong with an address is mostly how it is written
+        return [WITHHELD] * len(rows)
+    return [orjson.dumps(text).decode() for text in as_text(batch, rows)]
+
+
+def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    with inputs.open_decompressed(piece.path) as stream:
+        for part in atlas.read_json(stream, options.atlas_source, BATCH_ROWS):
+            bad = [
+                DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
+                for line, reason, text in part.bad_lines
+            ]
+            if part.measurements.num_rows == 0:
+                yield CheckedBatch(len(bad), None, bad)
+                continue
+            batch = _checked(piece.path, part.measurements, part.lines, options)
+            yield CheckedBatch(batch.num_rows + len(bad), batch.block, bad + batch.letters)
+
+
+def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    row = piece.first_row
+    with inputs.open_parquet(piece.path) as file:
+        columns = atlas.bigquery_columns(file.schema, options.atlas_source)
+        for raw in _batches(file, piece, columns):
+            exploded = atlas.explode_bigquery(raw, options.atlas_source)
+            empty = [
+                DeadLetter(piece.path, row + empty_row, "no_results", "")
+                for empty_row in exploded.empty_rows.tolist()
+            ]
+            batch = _checked(piece.path, exploded.measurements, row + exploded.rows, options)
+            yield CheckedBatch(batch.num_rows + len(empty), batch.block, empty + batch.letters)
+            row += raw.num_rows

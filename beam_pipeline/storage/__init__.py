@@ -1,0 +1,1 @@
+"""Files, local and on gs://: reading, atomic writing, checksums, local copies.."""

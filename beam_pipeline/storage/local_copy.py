@@ -1,0 +1,66 @@
+"""One local copy of a remote file for all processes of a machine, to be mapped into memory.
+
+The first process to ask fetches the file, under a lock; the others wait for it and map the same
+pages. A copy is locked, too, as long as a process that uses it lives, and whoever fetches another
+file removes the copies that nobody uses.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.storage.files import is_local, open_file
+
+_COPY_BYTES = 8 << 20
+_LOCK = "lock"
+_held: dict[str, int] = {}  # the open, locked files of this process by path
+
+
+def on_this_machine(path: str) -> str:
+    """Returns the path of a local copy of a file that never changes, or of itself if it is local.
+
+    Raises:
+      ProbelineError: there is no room for it, or the file cannot be read.
+    """
+    if is_local(path):
+        return path
+    folder = os.path.join(tempfile.gettempdir(), f"probeline-{os.getuid()}")
+    copy = os.path.join(folder, hashlib.blake2b(path.encode(), digest_size=16).hexdigest())
+    if copy in _held:
+        return copy
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with _locked(os.path.join(folder, _LOCK)):
+        if not os.path.exists(copy):
+            _remove_unused(folder)
+            _fetch(path, copy)
+        _held[copy] = os.open(copy, os.O_RDONLY)
+        fcntl.flock(_held[copy], fcntl.LOCK_SH)
+    return copy
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    with open(path, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(path: str, copy: str) -> None:
+    with explained_os_errors("copy to this machine", path):
+        with open_file(path) as source, open(f"{copy}.tmp", "wb") as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+        os.rename(f"{copy}.tmp", copy)
+
+
+def _remove_unused(folder: str) -> None:
+    for entry in os.scandir(folder):
+        if entry.name == _LOCK or entry.path in _held:
+            continue
+        with open(entry.path, "rb") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.remove(entry.path)

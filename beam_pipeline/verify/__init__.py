@@ -1,0 +1,1 @@
+"""Reads a dataset back and checks what its format promises. Imports no Beam."""

@@ -1,0 +1,309 @@
+"""What must hold between records (SPEC 4): shard order, rows.parquet, and the rows of a probe.
+
+Of every row some 50 bytes of facts are kept, whatever it holds, and sorted by probe once all
+shards are read; each promise is a small generator of faults over these columns.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
+from beam_pipeline.probe_rows.pipeline import DatasetOptions
+from beam_pipeline.verify.record import Fault, StoredRow
+
+_US_PER_SECOND = 1_000_000
+_MIN_FULL = 0.98
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("position", pa.int64()),
+        ("num_bytes", pa.int64()),
+        ("src_id", pa.int64()),
+        ("src_addr", pa.string()),
+        ("row_index", pa.int32()),
+        ("n_measurements", pa.int32()),
+        ("num_ipv6", pa.int32()),
+        ("num_failed", pa.int32()),
+        ("first_timestamp", pa.timestamp("us")),
+        ("last_timestamp", pa.timestamp("us")),
+    ]
+)
+# One measurement at an end of a row, without its time; the order is that of the fields.
+END = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("rtt", "<f4")])
+ENDS = np.dtype([("first", END), ("last", END)])
+FACTS = np.dtype(
+    [
+        ("src_id", "<i8"),
+        ("src_addr_crc32", "<u4"),
+        ("row_index", "<i4"),
+        ("split", "u1"),
+        ("shard", "<i4"),
+        ("record", "<i4"),
+        ("first_us", "<i8"),
+        ("last_us", "<i8"),
+        ("num_bytes", "<i8"),
+        ("ends", "<i4"),  # an index into an array of ENDS, or -1
+    ]
+)
+
+
+# --- the records of a shard ---------------------------------------------------------------------
+
+
+class IndexLine(NamedTuple):
+    """What rows.parquet must say of a record; the fields are those of INDEX_SCHEMA."""
+
+    shard: int
+    position: int
+    num_bytes: int
+    src_id: int
+    src_addr: str
+    row_index: int
+    n_measurements: int
+    num_ipv6: int
+    num_failed: int
+    first_timestamp: int
+    last_timestamp: int
+
+
+def index_line(stored: StoredRow) -> IndexLine:
+    """Returns the line of a record, its counts taken from the measurements themselves."""
+    row, columns, place = stored.row, stored.columns, stored.place
+    return IndexLine(
+        place.shard_number,
+        place.record,
+        row.num_bytes,
+        row.src_id,
+        row.src_addr,
+        row.row_index,
+        len(columns.time_us),
+        int(np.count_nonzero(columns.family == addresses.FAMILY_IPV6)),
+        int(np.count_nonzero(columns.rtt < 0)),
+        row.first_timestamp_us,
+        row.last_timestamp_us,
+    )
+
+
+def shard_order(shard: str, lines: Iterable[IndexLine]) -> Iterator[Fault]:
+    """The records of a shard are in the order of (src_id, row_index).
+
+    Equal neighbours are duplicates, a fault of `row_indices`.
+    """
+    before: tuple[int, int] | None = None
+    for line in lines:
+        key = line.src_id, line.row_index
+        if before is not None and key < before:
+            yield Fault(shard, line.position, f"(src_id, row_index) {key} comes after {before}")
+        before = key
+
+
+def index_lines(shard: str, found: pa.Table, lines: list[IndexLine]) -> Iterator[Fault]:
+    """rows.parquet says of each record what it is.
+
+    Args:
+      found: the shard's part of rows.parquet, a line for each of its records if all is well.
+      lines: what it must say of the records that could be read.
+    """
+    there = [line for line in lines if line.position < found.num_rows]
+    for line in lines[len(there) :]:
+        yield Fault(shard, line.position, "rows.parquet has no line for it")
+    columns = zip(*there, strict=True) if there else [()] * len(INDEX_SCHEMA)
+    expected = pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)],
+        schema=INDEX_SCHEMA,
+    )
+    found = found.take(pa.array([line.position for line in there], pa.int64()))
+    if found.equals(expected):
+        return
+    differs = {
+        name: pc.fill_null(pc.not_equal(found[name], expected[name]), True).to_numpy()
+        for name in INDEX_SCHEMA.names
+    }
+    for at in np.flatnonzero(np.logical_or.reduce(list(differs.values()))).tolist():
+        names = [name for name, mask in differs.items() if mask[at]]
+        said = ", ".join(
+            f"{name} {_plain(found[name][at])} (is {_plain(expected[name][at])})" for name in names
+        )
+        yield Fault(shard, there[at].position, f"rows.parquet says {said}")
+
+
+def _plain(value: pa.Scalar) -> object:
+    """Timestamps as µs: not every int64 is a date."""
+    return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
+
+
+# --- all rows -----------------------------------------------------------------------------------
+
+
+def least_full_bytes(options: DatasetOptions) -> int:
+    """Returns the size from which on a row counts as full: 98 %, or no room for one more.
+
+    One more measurement takes up to 72 bytes, padding included; in compact up to 30 and the
+    bitmap of families, which comes with the first destination of the other family. In a tf_example
+    the lengths around it, its count and its time may take 16 more.
+    """
+    limit = options.max_row_bytes
+    step = 72 if options.measurement_encoding == "arrow" else 30 + limit // 80
+    step += 16 if options.record_encoding == "tf_example" else 0
+    return min(int(limit * _MIN_FULL), limit - step)
+
+
+class FactCollector:
+    """Keeps what the checks across rows need, shard by shard.
+
+    The ends of a row, for ties with its neighbours', are kept of probes with several rows only.
+    """
+
+    def __init__(self, options: DatasetOptions) -> None:
+        self._full_bytes = least_full_bytes(options)
+        self._facts: list[np.ndarray] = []
+        self._of_shard: list[tuple] = []
+        self._ends: list[tuple] = []
+
+    def add(self, stored: StoredRow) -> None:
+        """Keeps the facts of a row."""
+        row, place, columns = stored.row, stored.place, stored.columns
+        ends = -1
+        is_of_several = row.row_index > 0 or row.num_bytes >= self._full_bytes
+        if is_of_several and len(columns.rtt):
+            ends = len(self._ends)
+            first, last = (
+                (int(columns.hi[i]), int(columns.lo[i]), float(columns.rtt[i])) for i in (0, -1)
+            )
+            self._ends.append((first, last))
+        checksum = zlib.crc32(row.src_addr.encode())
+        self._of_shard.append(
+            (row.src_id, checksum, row.row_index, place.split, place.shard_number, place.record,
+             row.first_timestamp_us, row.last_timestamp_us, row.num_bytes, ends)
+        )  # fmt: skip
+
+    def end_shard(self) -> None:
+        """Packs what was added since the last call."""
+        self._facts.append(np.array(self._of_shard, FACTS))
+        self._of_shard = []
+
+    def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
+        """Returns the facts of all rows; `shards` names them by split and number."""
+        facts = np.concatenate([np.empty(0, FACTS), *self._facts])
+        self._facts = []
+        names = ("record", "shard", "split", "row_index", "src_id")
+        facts = facts[np.lexsort([facts[name] for name in names])]
+        return AllRows(facts, np.array(self._ends, ENDS), shards)
+
+
+@dataclass(frozen=True)
+class AllRows:
+    """FACTS of all rows in the order of (src_id, row_index), and the ENDS that they point to."""
+
+    facts: np.ndarray
+    ends: np.ndarray
+    shards: dict[tuple[int, int], str]
+
+    @cached_property
+    def neighbours(self) -> np.ndarray:
+        """The rows, int64 [k], that are followed by a row of the same probe."""
+        src_id = self.facts["src_id"]
+        return np.flatnonzero(src_id[1:] == src_id[:-1])
+
+    @cached_property
+    def followed(self) -> np.ndarray:
+        """Those of `neighbours` that are followed by a later row, not by a double."""
+        row_index, at = self.facts["row_index"], self.neighbours
+        return at[row_index[at] < row_index[at + 1]]
+
+    def name(self, at: int) -> str:
+        """Says where a row is."""
+        shard, record, _ = self.fault(at, "")
+        return f"{shard} record {record}"
+
+    def fault(self, at: int, message: str) -> Fault:
+        fact = self.facts[at]
+        shard = self.shards[int(fact["split"]), int(fact["shard"])]
+        return Fault(shard, int(fact["record"]), message)
+
+
+def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
+    """The rows of a probe are numbered 0, 1, … without a gap or a double.
+
+    Gaps are no faults unless the facts are complete: an unreadable record explains them.
+    """
+    src_id, index = rows.facts["src_id"], rows.facts["row_index"].astype(np.int64)
+    at = rows.neighbours
+    for i in at[index[at + 1] == index[at]].tolist():
+        yield rows.fault(i + 1, f"row {index[i]} of src_id {src_id[i]} is also {rows.name(i)}")
+    if not is_complete:
+        return
+    is_first = np.ones(len(src_id), bool)
+    is_first[at + 1] = False
+    for i in np.flatnonzero(is_first & (index != 0)).tolist():
+        yield rows.fault(i, f"src_id {src_id[i]} starts with row {index[i]}: row 0 is missing")
+    for i in at[index[at + 1] > index[at] + 1].tolist():
+        yield rows.fault(
+            i + 1,
+            f"row {index[i + 1]} of src_id {src_id[i]} follows row {index[i]}: some are missing",
+        )
+
+
+def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+    """A row of a probe begins where the one before ends or later, ties included."""
+    facts, at = rows.facts, rows.followed
+    last, first = facts["last_us"][at], facts["first_us"][at + 1]
+    for i in at[last > first].tolist():
+        yield rows.fault(i + 1, f"it begins before {rows.name(i)}, an earlier row, ends")
+    for i in at[last == first].tolist():
+        ends, next_ends = (int(facts["ends"][j]) for j in (i, i + 1))
+        if min(ends, next_ends) < 0:
+            continue  # not a full row: a fault of its own
+        if rows.ends[ends]["last"].tolist() > rows.ends[next_ends]["first"].tolist():
+            yield rows.fault(
+                i + 1, f"its first measurement belongs before the last one of {rows.name(i)}"
+            )
+
+
+def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+    """Every row but a probe's last is full, unless in compact its seconds ran out."""
+    facts, at = rows.facts, rows.followed
+    full_bytes = least_full_bytes(options)
+    at = at[facts["num_bytes"][at] < full_bytes]
+    if options.measurement_encoding == "compact":
+        second = facts["first_us"] // _US_PER_SECOND
+        at = at[second[at + 1] - second[at] <= COMPACT_MAX_SPAN_SECONDS]
+    for i in at.tolist():
+        yield rows.fault(
+            i,
+            f"it takes {facts['num_bytes'][i]} bytes, under {full_bytes}, and is not its "
+            f"probe's last row: {rows.name(i + 1)} follows",
+        )
+
+
+def one_split(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+    """A probe is in one split only."""
+    split, at = rows.facts["split"], rows.neighbours
+    for i in at[split[at] != split[at + 1]].tolist():
+        yield rows.fault(i + 1, f"another row of its probe is in the other split, {rows.name(i)}")
+
+
+def collisions(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
+    """Two probes never have the same src_id."""
+    checksum, at = rows.facts["src_addr_crc32"], rows.neighbours
+    for i in at[checksum[at] != checksum[at + 1]].tolist():
+        src_id = rows.facts["src_id"][i]
+        yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, another src_addr")
+
+
+# Under the name of the check that they are part of.
+ROW_CHECKS: list[tuple[str, Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = [
+    ("probe_rows", row_order),
+    ("size", underfull),
+    ("placement", one_split),
+    ("identity", collisions),
+]

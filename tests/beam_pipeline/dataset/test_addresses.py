@@ -1,0 +1,294 @@
+"""Addresses as columns against the standard library's `ipaddress`, which is the oracle."""
+
+import hashlib
+import ipaddress
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.addresses import FAMILY_IPV4, FAMILY_IPV6, INVALID, NULL, ZONE_ID
+from tests.support.helpers import MAPPED_IPV4, as_number, canonical, spellings_of
+
+IPV4 = st.integers(0, 2**32 - 1)
+# Groups of zeros decide where '::' goes, so most groups are zero or short.
+IPV6 = st.lists(
+    st.one_of(st.just(0), st.integers(0, 0xFFFF), st.sampled_from([1, 0xF, 0x10, 0xFFF, 0xFFFF])),
+    min_size=8,
+    max_size=8,
+).map(lambda groups: int("".join(f"{group:04x}" for group in groups), 16))
+ADDRESS = st.one_of(IPV4.map(lambda n: MAPPED_IPV4 | n), IPV6)
+
+
+def parse_one(text: str | None) -> tuple[int, int]:
+    """Returns (128-bit value, status) of one text."""
+    hi, lo, status = addresses.parse(pa.array([text], pa.string()))
+    return int(hi[0]) << 64 | int(lo[0]), int(status[0])
+
+
+def expected(text: str) -> tuple[int, int]:
+    """What SPEC 3 says of a text, by the standard library."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return 0, INVALID
+    if address.version == 6 and address.scope_id is not None:
+        return 0, ZONE_ID
+    number = as_number(text)
+    return number, FAMILY_IPV4 if number >> 32 == 0xFFFF else FAMILY_IPV6
+
+
+def halves(numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    hi = np.array([number >> 64 for number in numbers], np.uint64)
+    return hi, np.array([number & (2**64 - 1) for number in numbers], np.uint64)
+
+
+# --- parse --------------------------------------------------------------------------------------
+
+
+@st.composite
+def spelled(draw):
+    """Texts of an address in any spelling that `ipaddress` takes, or one that is nearly so."""
+    number = draw(ADDRESS)
+    text = draw(st.sampled_from(spellings_of(number)))
+    if draw(st.booleans()) and ":" in text:
+        groups = text.split(":")
+        at = draw(st.integers(0, len(groups) - 1))
+        groups[at] = groups[at].rjust(draw(st.integers(1, 5)), "0") if groups[at] else ""
+        text = ":".join(groups)
+    if draw(st.booleans()) and ":" in text:
+        # '::' in place of any groups: right if they were zero, another address if they were not.
+        groups = text.split(":")
+        start, end = sorted(draw(st.tuples(*[st.integers(0, len(groups))] * 2)))
+        text = ":".join(groups[:start]) + "::" + ":".join(groups[end:])
+    return text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(spelled(), max_size=20))
+def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
+    hi, lo, status = addresses.parse(pa.array(texts, pa.string()))
+    found = [(int(high) << 64 | int(low), int(code)) for high, low, code in zip(hi, lo, status)]
+    assert found == [expected(text) for text in texts]
+
+
+@settings(max_examples=100, deadline=None)
+@given(ADDRESS)
+def test_all_spellings_of_an_address_are_one_value(number):
+    family = FAMILY_IPV4 if number >> 32 == 0xFFFF else FAMILY_IPV6
+    for text in spellings_of(number):
+        assert parse_one(text) == (number, family), text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=20) | st.text(alphabet="0123456789abcdefABCDEF:.% -", max_size=45))
+@example("１.2.3.4")  # a full-width digit
+@example("1.2.3.4\x00")
+@example("é")
+def test_any_text_is_judged_as_ipaddress_judges_it(text):
+    assert parse_one(text) == expected(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        ":",
+        "1.2.3",
+        "01.2.3.4",
+        "1.2.3.04",
+        "00.0.0.0",
+        "1.2.3.4.5",
+        "1.2.3.",
+        ".1.2.3",
+        "1..2.3",
+        "1.2.3.256",
+        "256.1.1.1",
+        "1000.1.1.1",
+        "99999999999999999999.1.1.1",
+        "1.1.1.99999999999999999999999999999999",
+        " 1.2.3.4",
+        "1.2.3.4 ",
+        "1.2.3.4\n",
+        "+1.2.3.4",
+        "-1.2.3.4",
+        "0x1.2.3.4",
+        "1.2.3.4/32",
+        "16909060",
+        ":::",
+        "::1::",
+        "1::2::3",
+        ":1:2:3:4:5:6:7",
+        "1:2:3:4:5:6:7:",
+        "1:2:3:4:5:6:7",
+        "1:2:3:4:5:6:7:8:9",
+        "1:2:3:4:5:6:7:8::",
+        "::1:2:3:4:5:6:7:8",
+        "1:2:3:4::5:6:7:8",
+        "12345::",
+        "00001::",
+        "g::",
+        "::g",
+        "@::",  # '@' and '`' surround the letters; '@' | 32 is '`'
+        "::`",
+        "[::1]",
+        "::1%",
+        "::ffff:1.2.3",
+        "::ffff:01.2.3.4",
+        "::ffff:1.2.3.4:1",
+        "1:2:3:4:5:6:7:1.2.3.4",
+        "1.2.3.4::",
+        "::ffff:256.0.0.1",
+        "localhost",
+    ],
+)
+def test_what_is_no_address_is_invalid(text):
+    assert parse_one(text) == (0, INVALID)
+
+
+@pytest.mark.parametrize("text", ["::1%eth0", "fe80::1%25", "fe80::%0", "::ffff:1.2.3.4%eth0"])
+def test_a_zone_id_is_told_from_other_faults(text):
+    assert parse_one(text) == (0, ZONE_ID)
+
+
+@pytest.mark.parametrize(
+    "text", ["::ffff:1.2.3.4", "::FFFF:1.2.3.4", "::ffff:102:304", "0:0:0:0:0:ffff:0102:0304"]
+)
+def test_an_ipv4_mapped_address_is_ipv4(text):
+    assert parse_one(text) == (MAPPED_IPV4 | 0x01020304, FAMILY_IPV4)
+
+
+@pytest.mark.parametrize("text", ["::1.2.3.4", "::fffe:1.2.3.4", "::1:ffff:1.2.3.4", "1::ffff:0:0"])
+def test_only_the_mapped_prefix_makes_ipv4(text):
+    assert parse_one(text)[1] == FAMILY_IPV6
+
+
+def test_octets_and_groups_at_their_limits():
+    assert parse_one("0.0.0.0") == (MAPPED_IPV4, FAMILY_IPV4)
+    assert parse_one("255.255.255.255") == (MAPPED_IPV4 | 0xFFFF_FFFF, FAMILY_IPV4)
+    assert parse_one("::") == (0, FAMILY_IPV6)
+    assert parse_one("ffff:" * 7 + "FFFF") == (2**128 - 1, FAMILY_IPV6)
+
+
+def test_bytes_that_are_no_utf8_are_invalid():
+    """Parquet's strings are not checked when they are read."""
+    data, offsets = b"1.2.3.4\xff\xfe::1", np.array([0, 7, 9, 12], np.int32)
+    texts = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(data))
+    assert addresses.parse(texts)[2].tolist() == [FAMILY_IPV4, INVALID, FAMILY_IPV6]
+
+
+@pytest.mark.parametrize("dtype", [pa.string(), pa.large_string(), pa.string_view()])
+def test_string_types_slices_and_nulls(dtype):
+    texts = ["9.9.9.9", "::2", None, "", "1.2.3.4", "a rather long text, no address at all", "::1"]
+    hi, lo, status = addresses.parse(pa.array(texts, dtype).slice(1, 5))
+    assert status.tolist() == [FAMILY_IPV6, NULL, INVALID, FAMILY_IPV4, INVALID]
+    assert lo.tolist() == [2, 0, 0, MAPPED_IPV4 | 0x01020304, 0]
+    assert hi.tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("dtype", [pa.string(), pa.large_string(), pa.string_view()])
+@pytest.mark.parametrize("texts", [[], [None, None]])
+def test_arrays_without_any_text(dtype, texts):
+    hi, lo, status = addresses.parse(pa.array(texts, dtype))
+    assert len(hi) == len(lo) == len(texts)
+    assert status.tolist() == [NULL] * len(texts)
+
+
+def test_a_null_over_bytes_is_still_null():
+    texts = pa.StringArray.from_buffers(
+        1, pa.py_buffer(np.array([0, 7], np.int32)), pa.py_buffer(b"1.2.3.4"), pa.py_buffer(b"\0")
+    )
+    assert addresses.parse(texts)[2].tolist() == [NULL]
+
+
+# --- format -------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(ADDRESS, max_size=20))
+def test_addresses_are_written_as_rfc_5952_wants_it(numbers):
+    assert addresses.format_any(*halves(numbers)).to_pylist() == [canonical(n) for n in numbers]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(IPV4, max_size=20))
+def test_ipv4_is_written_as_ipaddress_writes_it_and_its_length_known(numbers):
+    values = np.array(numbers, np.uint32)
+    texts = addresses.format_ipv4(values).to_pylist()
+    assert texts == [str(ipaddress.IPv4Address(number)) for number in numbers]
+    assert addresses.ipv4_text_lengths(values).tolist() == [len(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2001:db8:0:0:1:0:0:1", "2001:db8::1:0:0:1"),  # of equal runs the first
+        ("2001:0:0:1:0:0:0:1", "2001:0:0:1::1"),  # the longest
+        ("2001:db8:0:1:1:1:1:1", "2001:db8:0:1:1:1:1:1"),  # never a single group
+        ("0:0:0:0:0:0:0:0", "::"),
+        ("1:0:0:0:0:0:0:0", "1::"),
+        ("0:0:0:0:0:0:0:1", "::1"),
+        ("2001:DB8::A", "2001:db8::a"),
+        ("::FFFF:192.0.2.1", "192.0.2.1"),
+        ("::192.0.2.1", "::c000:201"),
+    ],
+)
+def test_rfc_5952_case_by_case(text, wanted):
+    hi, lo, _ = addresses.parse(pa.array([text]))
+    assert addresses.format_any(hi, lo).to_pylist() == [wanted]
+
+
+def test_written_texts_take_compact_buffers():
+    """A left-over bitmap or a longer buffer would change the bytes of a row."""
+    numbers = [MAPPED_IPV4 | 0x7F000001, 1]
+    for texts in (
+        addresses.format_any(*halves(numbers)),
+        addresses.format_ipv4(np.array([0x7F000001, 1], np.uint32)),
+    ):
+        validity, offsets, data = texts.buffers()
+        assert validity is None
+        assert texts.offset == 0
+        assert offsets.size == 4 * (len(texts) + 1)
+        assert data.size == sum(len(text) for text in texts.to_pylist())
+
+
+@pytest.mark.parametrize("dtype", [pa.string(), pa.large_string()])
+def test_string_buffers_follow_a_slice(dtype):
+    texts = pa.array(["ab", "c", "def", "g"], dtype).slice(1, 2)
+    offsets, data = addresses.string_buffers(texts)
+    assert len(offsets) == 3
+    assert [data[start:end].tobytes() for start, end in pairwise(offsets)] == [b"c", b"def"]
+
+
+# --- src_id -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "src_id"),
+    [
+        ("192.0.2.1", 5_005_947_116_569_359_677),
+        ("0.0.0.0", 2_828_849_456_074_851_407),
+        ("255.255.255.255", 8_866_512_442_474_019_389),
+        ("2001:db8::1", 3_898_959_680_619_705_475),
+        ("::", 2_965_711_081_458_776_583),
+    ],
+)
+def test_src_id_keeps_its_value(address, src_id):
+    """Another value would give every dataset's probes other identities and other shards."""
+    assert addresses.src_id(address) == src_id
+
+
+@settings(max_examples=50, deadline=None)
+@given(ADDRESS)
+def test_src_id_is_63_bits_of_blake2b_of_the_packed_address(number):
+    text = canonical(number)
+    packed = ipaddress.ip_address(text).packed
+    assert addresses.packed(text) == packed
+    digest = hashlib.blake2b(packed, digest_size=8).digest()
+    assert addresses.src_id(text) == int.from_bytes(digest, "big") // 2
+    assert 0 <= addresses.src_id(text) < 2**63

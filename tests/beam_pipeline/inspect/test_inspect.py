@@ -1,0 +1,607 @@
+"""What the command says is true, bounded, the same each time, and said in one line if it fails."""
+
+import importlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from beam_pipeline.inspect import __main__ as inspect
+from beam_pipeline.inspect import sample as inspect_sample
+from beam_pipeline.inspect.compare import (
+    Comparison,
+    Verdict,
+    compare,
+    conclusion,
+    judge,
+    ks_distance,
+)
+from beam_pipeline.inspect.facts import Facts, gather
+from beam_pipeline.inspect.figures import weighted_quantiles
+from beam_pipeline.inspect.index import load_index, uncovered
+from beam_pipeline.inspect.sample import draw, plan
+from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.main import main
+from beam_pipeline.storage import small_files
+from tests.conftest import Gcs
+from tests.support.helpers import measurements_table, reference_rows
+from tests.support.inspected import HOUR_US, day_of_pings, many_probes, write_alike, write_unlike
+from tests.support.probe_rows_on_disk import (
+    RowSpec,
+    damage_record,
+    make_measurements,
+    read_records,
+    restamp,
+    shard_paths,
+    write_dataset,
+    write_records,
+)
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_alike(tmp_path_factory.mktemp("alike") / "rows")
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_unlike(tmp_path_factory.mktemp("unlike") / "rows")
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert inspect.main(list(arguments)) == 0
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Returns the one line that a command which cannot be run ends with."""
+    assert inspect.main(list(arguments)) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    return err
+
+
+def cells(facts: Facts, sheet: str) -> dict[str, list[str]]:
+    """Returns the rows of a table by their first cell."""
+    found = next(one for one in sheets(facts) if one.name == sheet)
+    return {row[0]: list(row[1:]) for row in found.rows}
+
+
+# --- the figures are true -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [
+    [],
+    pytest.param(["--measurement_encoding=arrow"], marks=pytest.mark.slow),
+    pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow),
+    ["--output_format=tfrecord", "--record_encoding=tf_example"],
+])  # fmt: skip
+def test_every_figure_is_that_of_the_measurements(flags: list[str], tmp_path: Path) -> None:
+    """Against the plain answer to the input, through the job itself, in every format."""
+    table = measurements_table(4000, seed=3, num_probes=25)
+    bad = table.slice(0, 5).to_pylist()
+    for row in bad:
+        row["rtt"] = None
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(type(table).from_pylist(bad, table.schema), tmp_path / "b.parquet")
+    output = tmp_path / "rows"
+    flags = [*flags, "--train_ratio=0.6", "--max_row_size_mb=0.01", "--num_shards=3"]
+    assert main([f"--input={tmp_path}/*.parquet", f"--output={output}", *flags]) == 0
+    facts = gather(open_dataset(str(output)))
+    expected = reference_rows(table)
+    probes = {
+        split: set(pq.read_table(output / split / "rows.parquet")["src_addr"].to_pylist())
+        for split in ("train", "test")
+    }
+    for place, split in enumerate(("train", "test")):
+        own = {probe: expected[probe] for probe in probes[split]}
+        flat = [one for rows in own.values() for one in rows]
+        rtts = sorted(rtt for _, _, rtt in flat if rtt >= 0)
+        overview = {name: row[place] for name, row in cells(facts, "overview").items()}
+        assert overview["probes"] == str(len(own))
+        assert overview["measurements"] == f"{len(flat):,}"
+        assert overview["failed pings"] == f"{100 * (1 - len(rtts) / len(flat)):.2f} %"
+        assert facts.samples[split].is_whole and len(facts.samples[split]) == len(flat)
+        median = facts.rtts[split].quantiles_ms[1]
+        assert median == pytest.approx(rtts[(len(rtts) - 1) // 2], rel=1e-3, abs=1e-3)
+        busiest = max(own, key=lambda probe: len(own[probe]))
+        assert facts.busiest[split][0].address == busiest
+        assert facts.busiest[split][0].n_measurements == len(own[busiest])
+        for hour, group in enumerate(facts.hours[split]):
+            own_hour = [one for one in flat if one[0] // HOUR_US % 24 == hour]
+            assert group.count == pytest.approx(len(own_hour))
+            failed = sum(rtt < 0 for _, _, rtt in own_hour)
+            assert group.failed_share == pytest.approx(failed / len(own_hour))
+        ipv6 = sum(destination >> 32 != 0xFFFF for _, destination, _ in flat)
+        assert facts.indexes[split].ipv6_share == pytest.approx(ipv6 / len(flat))
+    counts: dict[int, int] = {}
+    for rows in expected.values():
+        for _, destination, _ in rows:
+            counts[destination] = counts.get(destination, 0) + 1
+    assert facts.num_destinations == len(counts)
+    top = facts.destinations[0]
+    assert sum(there.count for there in top.rtts.values()) == pytest.approx(max(counts.values()))
+    assert cells(facts, "dead_letters") == {"rtt_null": ["5", "0.125 %"]}
+
+
+def test_families_and_sizes(tmp_path: Path) -> None:
+    rows = [
+        RowSpec("192.0.2.1", make_measurements(100, 1, ipv6_share=0.5)),
+        RowSpec("192.0.2.1", make_measurements(60, 2, start_s=10**6), 1),
+        RowSpec("2001:db8::1", make_measurements(30, 3)),
+    ]
+    ipv6 = int((rows[0].run["dst_hi"] != 0).sum())
+    facts = gather(open_dataset(str(write_dataset(tmp_path / "rows", rows, "arrow"))))
+    families = {name: row[0].split(" ")[0] for name, row in cells(facts, "families").items()}
+    assert families == {
+        "IPv4 → IPv4": str(160 - ipv6), "IPv4 → IPv6": str(ipv6),
+        "IPv6 → IPv4": "30", "IPv6 → IPv6": "0",
+    }  # fmt: skip
+    (probe, other) = facts.busiest["train"]
+    assert (probe.address, probe.num_rows, probe.n_measurements) == ("192.0.2.1", 2, 160)
+    assert other.n_measurements == 30
+    span = int(rows[1].run["event_time"][-1] - rows[0].run["event_time"][0])
+    assert probe.span_us == span
+
+
+def test_gaps_in_time_are_found(tmp_path: Path, capsys, wide) -> None:
+    """Between rows from rows.parquet alone, within rows by reading them."""
+    within = [RowSpec(f"192.0.2.{i}", day_of_pings(3000, i, gap=True)) for i in range(4)]
+    facts = gather(open_dataset(str(write_dataset(tmp_path / "within", within, "compact"))))
+    assert facts.uncovered == []
+    assert [np.datetime64(end, "us").item().hour for end in facts.empty[0]] == [6, 9]
+    assert facts.samples["train"].num_silences.tolist() == [1] * 4
+    lengths = facts.samples["train"].longest_silence_us / HOUR_US
+    assert ((lengths >= 3) & (lengths < 3.2)).all()
+    between = [
+        RowSpec("192.0.2.1", make_measurements(300, 1)),
+        RowSpec("192.0.2.2", make_measurements(300, 2, start_s=30 * 86400)),
+    ]
+    write_dataset(tmp_path / "between", between, "compact")
+    dataset = open_dataset(str(tmp_path / "between"))
+    (gap,) = uncovered([load_index(dataset, "train")])
+    ends = between[0].run["event_time"][-1], between[1].run["event_time"][0]
+    assert tuple(gap) == tuple(map(int, ends))
+    text = said(capsys, dataset.path)
+    assert re.search(r"! There is no measurement from 2024-01-0\d .* \(2\d(\.\d)? days\)\.", text)
+
+
+def test_a_long_row_covers_the_gaps_of_short_ones(tmp_path: Path) -> None:
+    days = [RowSpec("192.0.2.1", make_measurements(2000, 1))]  # a week
+    days += [
+        RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
+    ]
+    dataset = open_dataset(str(write_dataset(tmp_path / "rows", days, "compact")))
+    assert uncovered([load_index(dataset, "train"), load_index(dataset, "test")]) == []
+    short = open_dataset(str(write_dataset(tmp_path / "short", days[1:], "compact")))
+    assert len(uncovered([load_index(short, "train")])) == 2
+
+
+# --- the sample ---------------------------------------------------------------------------------
+
+
+def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, monkeypatch) -> None:
+    rows = [*many_probes(80, 0), RowSpec("192.0.2.9", day_of_pings(20_000, 5))]
+    for name, number in (("one", 1), ("five", 5)):
+        write_dataset(tmp_path / name, rows, "compact", number)
+    monkeypatch.setattr(inspect_sample, "MAX_ROWS", 32)
+    monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 3000)
+    found = []
+    for name in ("one", "five"):
+        dataset = open_dataset(str(tmp_path / name))
+        index = load_index(dataset, "train")
+        sample = draw(dataset, "train", index)
+        assert not sample.is_whole
+        assert 1 < len(sample.lines) <= 32
+        assert 2500 < len(sample) <= 3000 + 32
+        assert sample.num_bytes == index.num_bytes[sample.lines].sum()
+        assert sample.weight.sum() == pytest.approx(index.num_measurements)
+        sources = index.src_id[sample.lines][sample.row]
+        found.append(sorted(zip(sources.tolist(), sample.time_us.tolist(), sample.rtt.tolist())))
+    assert found[0] == found[1]
+
+
+def test_bytes_are_bounded(tmp_path: Path, monkeypatch) -> None:
+    dataset = open_dataset(str(write_dataset(tmp_path / "rows", many_probes(60, 0), "compact")))
+    index = load_index(dataset, "train")
+    largest = int(index.num_bytes.max())
+    monkeypatch.setattr(inspect_sample, "MAX_BYTES", 5 * largest)
+    chosen = plan(index)
+    assert len(chosen.lines) >= 1 and index.num_bytes[chosen.lines].sum() <= 5 * largest
+    monkeypatch.setattr(inspect_sample, "MAX_BYTES", 1)
+    assert len(plan(index).lines) == 1  # one row is always read
+
+
+def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, monkeypatch) -> None:
+    """Of half of all measurements in one row and half in 300, either half of the weight is seen."""
+    small = [RowSpec(f"10.0.{i // 200}.{i % 200}", day_of_pings(40, i, rtt_ms=10.0, failed=0))
+             for i in range(300)]  # fmt: skip
+    large = RowSpec("192.0.2.1", day_of_pings(12_000, 1, rtt_ms=500.0, failed=0))
+    dataset = open_dataset(str(write_dataset(tmp_path / "rows", [*small, large], "compact")))
+    monkeypatch.setattr(inspect_sample, "MAX_ROWS", 100)
+    monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 5000)
+    sample = draw(dataset, "train", load_index(dataset, "train"))
+    assert len(sample.lines) == 51  # the large one, and a point for each 240 of the others
+    share = sample.weight[sample.rtt > 70].sum() / sample.weight.sum()
+    assert share == pytest.approx(0.5, abs=0.01)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5)), min_size=1, max_size=30))
+def test_weights_count_as_repetitions(pairs: list[tuple[int, int]]) -> None:
+    values, weights = (np.array(column) for column in zip(*pairs))
+    repeated = np.sort(np.repeat(values, weights))
+    places = np.ceil(np.array([0.1, 0.5, 0.9]) * len(repeated) - 1e-9).astype(int) - 1
+    assert weighted_quantiles(values, weights) == tuple(repeated[places])
+
+
+# --- train against test -------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=20),
+    st.lists(st.integers(0, 6), min_size=1, max_size=20),
+)
+def test_the_distance_is_the_largest_difference_of_shares(a: list[int], b: list[int]) -> None:
+    plain = max(
+        abs(sum(x <= at for x in a) / len(a) - sum(x <= at for x in b) / len(b)) for at in range(7)
+    )
+    found = ks_distance(np.array(a), np.ones(len(a)), np.array(b), np.ones(len(b)))
+    assert found == pytest.approx(plain)
+
+
+def test_a_test_set_like_the_train_set_is_called_so(alike: Path, capsys, wide) -> None:
+    facts = gather(open_dataset(str(alike)))
+    assert {comparison.verdict for comparison in facts.comparisons} == {"alike"}
+    text = said(capsys, str(alike))
+    assert "· Train and test are alike in all that was compared." in text
+    assert "UNLIKE" not in text
+
+
+def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wide) -> None:
+    facts = gather(open_dataset(str(unlike)))
+    verdicts = {comparison.name: comparison.verdict for comparison in facts.comparisons}
+    assert verdicts.pop("RTT") == "unlike" and verdicts.pop("failed pings") == "unlike"
+    assert set(verdicts.values()) == {"alike"}
+    assert facts.findings[0].is_warning
+    lines = said(capsys, str(unlike)).splitlines()
+    assert re.fullmatch(
+        r"! In RTT, train and test are UNLIKE each other: 40(\.\d)? ms \(.*\) against 1[12]\d ms "
+        r"\(.*\) \(distance 0\.8\d\); chance alone goes up to 0\.\d\d\.", lines[2]
+    ), lines[2]  # fmt: skip
+    assert any("failed pings, train and test are UNLIKE" in line for line in lines[:5])
+    assert lines[-1] == (  # and last, where a terminal stands when all has gone by
+        "The test set is unlike the train set in RTT and failed pings; in 6 of 8 respects they are "
+        "alike."
+    )
+
+
+def test_what_may_be_chance_is_said_and_yet_not_hidden(tmp_path: Path) -> None:
+    rows = [RowSpec("192.0.2.1", day_of_pings(500, 1)), RowSpec("192.0.2.3", day_of_pings(500, 3))]
+    test = [RowSpec("192.0.2.2", day_of_pings(500, 2, rtt_ms=60.0))]
+    facts = gather(open_dataset(str(write_dataset(tmp_path / "r", rows, "compact", 1, test))))
+    (rtt,) = (one for one in facts.comparisons if one.name == "RTT")
+    assert rtt.verdict == "unlike" and rtt.chance == 1.0
+    assert "so few probes carry them that chance alone goes up to 1.00" in rtt.sentence
+    assert rtt.sentence in [finding.text for finding in facts.findings if finding.is_warning]
+
+
+def test_one_side_is_compared_with_nothing(tmp_path: Path, capsys, wide) -> None:
+    write_dataset(tmp_path / "rows", many_probes(3, 0), "arrow")
+    text = said(capsys, str(tmp_path / "rows"))
+    assert "! There is no test set" in text and "Train against test" not in text
+    dataset = open_dataset(str(tmp_path / "rows"))
+    assert compare({s: load_index(dataset, s) for s in ("train", "test")}, {}) == []
+
+
+def test_conclusions() -> None:
+    def of(*verdicts: Verdict) -> str:
+        found = conclusion(
+            [Comparison(f"{v} {at}", "a", "b", at / 10, None, v) for at, v in enumerate(verdicts)]
+        )
+        return f"{found.verdict}: {found.text}" if found else ""
+
+    assert of() == ""
+    assert of("alike") == ("alike: The test set is like the train set in all 1 respects compared.")
+    assert of("differs", "alike", "differs") == (
+        "differs: The test set differs from the train set in differs 2 and differs 0; in 1 of 3 "
+        "respects they are alike."
+    )
+    assert of("unlike", "differs", "unlike", "unlike") == (
+        "unlike: The test set is unlike the train set in unlike 3, unlike 2 and unlike 0 and "
+        "differs in differs 1; in 0 of 4 respects they are alike."
+    )
+
+
+def test_addresses_that_are_not_the_real_ones_are_called_so(
+    alike: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", bytes(range(32)).hex())
+    pq.write_table(measurements_table(200, seed=2), tmp_path / "in.parquet")
+    flags = [f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows"]
+    assert main([*flags, "--anonymize=prefix_preserving"]) == 0
+    told, untold = (
+        [f.text for f in gather(open_dataset(str(path))).findings if "the real ones" in f.text]
+        for path in (tmp_path / "rows", alike)
+    )
+    assert untold == [] and len(told) == 1
+    assert told[0].startswith("Addresses are not the real ones: --anonymize=prefix_preserving ")
+
+
+def test_verdicts_have_limits() -> None:
+    assert [judge(d) for d in (0.0, 0.0999, 0.1, 0.2499, 0.25)] == [
+        *("alike", "alike", "differs", "differs", "unlike")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["empty", pytest.param("one measurement", marks=pytest.mark.slow), "all failed"]
+)
+def test_little_is_shown_too(name: str, tmp_path: Path, capsys) -> None:
+    failed = day_of_pings(30, 1, failed=1.1)
+    rows = {
+        "empty": ([], []),
+        "one measurement": ([RowSpec("192.0.2.1", day_of_pings(1, 1))], []),
+        "all failed": ([RowSpec("192.0.2.1", failed)], [RowSpec("192.0.2.2", day_of_pings(9, 2))]),
+    }[name]
+    write_dataset(tmp_path / "rows", rows[0], "compact", 2, rows[1])
+    text = said(capsys, str(tmp_path / "rows"), f"--html={tmp_path}/page.html")
+    assert "Both sides" in text and (tmp_path / "page.html").stat().st_size > 5000
+    assert "nan" not in text.lower()
+    assert "nan" not in re.sub("<[^>]*>", "", (tmp_path / "page.html").read_text()).lower()
+
+
+# --- one row, one context -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_row_is_decoded(encoding: Encoding, tmp_path: Path, capsys, wide) -> None:
+    test = [RowSpec("9.9.9.9", day_of_pings(50, 9))]
+    write_dataset(tmp_path / "rows", many_probes(3, 0), encoding, 2, test)
+    text = said(capsys, str(tmp_path / "rows"), "--row=test:0")
+    assert "Row test:0 is row 0 of probe 9.9.9.9 (test/test_shard_0000" in text
+    assert "50 measurements of 5 destinations" in text and f", {encoding}," in text
+    run = test[0].run
+    fraction = "" if encoding == "compact" else rf"\.{int(run['event_time'][0]) % 10**6:06d}"
+    shown = np.datetime64(int(run["event_time"][0]), "us").item().strftime("%Y-%m-%d %H:%M:%S")
+    assert re.search(rf"^ +0 +{shown}{fraction} +198\.51\.100\.", text, re.MULTILINE)
+    assert re.search(r"^ +49 ", text, re.MULTILINE) and not re.search(r"^ +10 ", text, re.MULTILINE)
+    assert text.count("failed ") >= 1
+    assert said(capsys, str(tmp_path / "rows"), "--row=0") == said(
+        capsys, str(tmp_path / "rows"), "--row=train:0"
+    )
+
+
+def test_a_context_is_the_one_of_training(alike: Path, capsys, wide) -> None:
+    from training.rows.row_source import ProbeRowDataSource
+    from training.sampler import ProbeRowSampler
+
+    row = ProbeRowDataSource(str(alike / "test"))[7]
+    context = ProbeRowSampler(seed=5).contexts(row)[2]
+    text = said(capsys, str(alike), "--context=5,test:7,2")
+    assert f"timestamp mode {context.mode}; {context.num_measurements} of a window" in text
+    tokens = [*context.example["inputs"].tolist(), int(context.example["targets"][-1])]
+    lines = [line for line in text.splitlines() if line.startswith("    start")]
+    shown = [word for line in lines for word in line.split()]
+    assert len(shown) == len(tokens) == 1025
+    assert [int(word) + 11 for word in shown if word.isdecimal()] == [t for t in tokens if t > 10]
+    assert shown.count("start") == tokens.count(0) == context.num_measurements
+    measurements = re.findall(r"^ *\d+ (\S+) +→ (\S+) +(failed|[\d.]+ ms)", text, re.MULTILINE)
+    assert len(measurements) in (len(lines), len(lines) - 1)  # the last one is cut
+    assert {source for source, _, _ in measurements} == {row["src_addr"]}
+
+
+def test_a_context_of_a_small_row_says_how_it_is_packed(tmp_path: Path, capsys) -> None:
+    write_dataset(tmp_path / "rows", [RowSpec("192.0.2.1", make_measurements(9, 1))], "compact")
+    text = said(capsys, str(tmp_path / "rows"), "--context=1,0,0")
+    assert "small row train:0" in text and text.count("192.0.2.1 ") >= 9
+
+
+def test_tokens_are_coloured_by_kind(alike: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = said(capsys, str(alike), "--context=5,test:7,2")
+    for color, token in (("36", "src4"), ("34", "dst4"), ("32", "rtt")):
+        assert f"\x1b[{color}m{token}\x1b[0m" in text
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_docs_run(tmp_path: Path, monkeypatch, capsys, wide) -> None:
+    text = (ROOT / "docs" / "inspect.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    for block in reversed(blocks):  # the second one makes what the first one shows
+        for line in block.replace("\\\n", " ").splitlines():
+            python, dash, module, *arguments = shlex.split(line, comments=True)
+            assert (python, dash) == ("python", "-m")
+            assert (
+                importlib.import_module(
+                    f"{module}.__main__" if module.endswith("inspect") else module
+                ).main(arguments)
+                == 0
+            ), line
+    shown = capsys.readouterr().out
+    assert "57.113.1.191, has 17 % of the measurements of train" in shown  # as in the picture
+    assert "Row train:12 is row 0 of probe" in shown
+    assert "Context 1 of 10 that row train:60 gives in epoch 0 with seed 7" in shown
+    assert 300_000 < (tmp_path / "report.html").stat().st_size < 500_000
+    query = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
+    ((row, probe),) = duckdb.execute(query).fetchall()
+    assert f"of probe {probe} (" in said(capsys, "rows", f"--row={row}")
+
+
+# --- in a terminal ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_terminal_of_any_width_shows_all(columns: int, alike: Path, capsys, monkeypatch) -> None:
+    """Nothing is wider than the terminal, no word is broken, and no number left out."""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for Rich
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, str(alike)))
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text
+    words = set(text.split())
+    facts = gather(open_dataset(str(alike)))
+    for sheet in sheets(facts):
+        for row in sheet.rows:
+            numbers = " ".join(row[sheet.num_text :]).split()
+            assert words.issuperset(numbers), (sheet.name, row)
+    for finding in facts.findings:
+        assert words.issuperset(finding.text.split())
+    row = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, str(alike), "--row=0"))
+    assert max(map(len, row.splitlines())) <= columns and "…" not in row
+
+
+@pytest.mark.slow
+def test_the_page_is_written_though_nobody_reads_on(alike: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    command = [sys.executable, "-m", "beam_pipeline.inspect", str(alike), f"--html={page}"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()  # as head does
+        assert process.stderr.read() == b""
+    assert page.stat().st_size > 100_000
+
+
+# --- what cannot be done ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
+    (["--row=dev:1"], "'dev:1' is no row"),
+    (["--row=-1"], "'-1' is no row"),
+    (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
+    (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
+    (["--context=1,test:60,0"], "there is no row test:60"),
+    ([f"--context={2**63},0,0"], "the seed is over"),
+    (["--rows=3"], "--help lists the flags"),
+])  # fmt: skip
+def test_a_command_that_cannot_be_run(flags, message: str, alike: Path, capsys) -> None:
+    assert message in refusal(capsys, 2, str(alike), *flags)
+
+
+def test_folders_that_are_no_dataset(tmp_path: Path, alike: Path, capsys) -> None:
+    assert "holds no finished dataset" in refusal(capsys, 1, str(tmp_path))
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path, capsys) -> None:
+    write_dataset(tmp_path / "rows", [], "compact")
+    (tmp_path / "file").touch()
+    line = refusal(capsys, 1, f"{tmp_path}/rows", f"--html={tmp_path}/file/page.html")
+    assert line.startswith(f"error: cannot write {tmp_path}/file/page.html: ")
+
+
+@pytest.mark.slow  # loads Beam, which knows other schemes
+def test_a_page_of_an_unknown_scheme_cannot_be_written(tmp_path: Path, capsys) -> None:
+    write_dataset(tmp_path / "rows", [], "compact")
+    line = refusal(capsys, 2, f"{tmp_path}/rows", "--html=nosuch://bucket/page.html")
+    assert "cannot write nosuch://bucket/page.html: " in line
+    assert "give a local path or one on gs://" in line
+
+
+def test_damage_is_named(tmp_path: Path, capsys) -> None:
+    dataset = write_dataset(tmp_path / "rows", many_probes(6, 0), "compact", 1)
+    damage_record(dataset, 0, 3, 0, b"\0" * 64)
+    line = refusal(capsys, 1, str(dataset))
+    assert "train_shard_00000-of-00001.arrayrecord record 3 cannot be used" in line
+    assert f"python -m beam_pipeline.verify {dataset}" in line
+    path = shard_paths(dataset)[0]
+    records = read_records(path)
+    write_records(path, [*records[:3], records[2], *records[4:]])
+    restamp(dataset)
+    assert "record 3 cannot be used: it holds (src_id" in refusal(capsys, 1, str(dataset))
+    index = dataset / "train" / "rows.parquet"
+    index.write_bytes(index.read_bytes() + b"!")
+    assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))
+
+
+def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> None:
+    """In an environment of its own, where what the extras bring cannot be imported."""
+    script = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'grain':\n"
+        "            raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "from beam_pipeline.inspect import __main__ as inspect\n"
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "lacking = {'matplotlib', 'jinja2'}\n"
+        "importlib.util.find_spec = lambda n, *a: None if n in lacking else find(n, *a)\n"
+        f"print(inspect.main([{str(alike)!r}, '--context=1,0,0']))\n"
+        f"print(inspect.main([{str(alike)!r}, '--html={tmp_path}/page.html']))\n"
+        "lacking.remove('matplotlib')\n"
+        f"print(inspect.main([{str(alike)!r}, '--html={tmp_path}/page.html']))\n"
+        f"print(inspect.main([{str(alike)!r}]))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT
+    )
+    lines = result.stderr.splitlines()
+    assert len(lines) == 3, result.stderr
+    assert "grain is not installed: pip install '.[training]'" in lines[0]
+    assert "--html needs matplotlib and jinja2: pip install '.[plots,report]'" in lines[1]
+    assert "--html needs jinja2: pip install '.[report]'" in lines[2]
+    assert result.stdout.startswith("2\n2\n2\n") and result.stdout.endswith("\n0\n")
+
+
+def test_it_loads_nothing_heavy(alike: Path) -> None:
+    script = (
+        "import json, sys\n"
+        "from beam_pipeline.inspect import __main__ as inspect\n"
+        f"assert inspect.main([{str(alike)!r}]) == 0\n"
+        "heavy = 'apache_beam', 'training', 'grain', 'matplotlib', 'jinja2'\n"
+        "print(json.dumps([n for n in heavy if n in sys.modules]))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert json.loads(result.stdout.splitlines()[-1]) == []
+
+
+# --- gs:// ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags", [[], pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow)]
+)
+def test_a_dataset_on_gs_is_read_in_place(flags, gcs: Gcs, tmp_path: Path, capsys, wide) -> None:
+    pq.write_table(measurements_table(900, seed=2), tmp_path / "in.parquet")
+    assert main([f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows", *flags]) == 0
+    capsys.readouterr()
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "rows", f"{bucket}/rows")
+    local = said(capsys, f"{tmp_path}/rows")
+    assert said(capsys, f"{bucket}/rows") == local.replace(f"{tmp_path}/rows", f"{bucket}/rows")
+    row = said(capsys, f"{tmp_path}/rows", "--row=train:0")
+    assert said(capsys, f"{bucket}/rows", "--row=train:0") == row
+    said(capsys, f"{tmp_path}/rows", f"--html={tmp_path}/page.html")
+    told = said(capsys, f"{tmp_path}/rows", f"--html={bucket}/pages/page.html")
+    assert f"{bucket}/pages/page.html: " in told
+    page = (tmp_path / "page.html").read_bytes()
+    assert small_files.read_file(f"{bucket}/pages/page.html") == page

@@ -1,0 +1,423 @@
+"""Dataflow: the job as it is submitted to a fake of the service, and its work done from that.
+
+The jobs are not run by Google here. The proof that they could be is `test_workers_…`: the staged
+pipeline does its work in an environment that has only Beam and what was staged.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from apache_beam.portability.api import beam_runner_api_pb2
+from google.cloud.dataflow_v1beta3 import types
+
+from beam_pipeline.main import main
+from tests.support.clean_environment import copy_of_the_project, new_environment, pip
+from tests.support.dataflow_api import (
+    NO_WRITE_ACCESS,
+    PROJECT,
+    REGION,
+    DataflowApi,
+    RefusalError,
+    State,
+)
+from tests.support.dataflow_helpers import (
+    IMAGE,
+    SHAPING,
+    do_the_work,
+    local_dataset,
+    objects,
+    options_of,
+    staged,
+)
+from tests.support.dataflow_helpers import bucket as bucket
+from tests.support.dataflow_helpers import dataflow as dataflow
+from tests.support.dataflow_helpers import measurements as measurements
+from tests.support.engines import ROOT, Gcs
+from tests.support.faulty_gcs import FaultyGcs
+
+# What a person reads in the job's graph; Beam's own steps below these are left out.
+LABELS = [
+    "All rows",
+    "Commit the dataset",
+    "Describe single rows",
+    "Describe split rows",
+    "Finish",
+    "Group into rows",
+    "Group into rows/Cut rows",
+    "Group into rows/Group by probe",
+    "Group into rows/Read, check and pre-group",
+    "Group into rows/Sort each probe",
+    "Number of test shards",
+    "Number of train shards",
+    "Size of each",
+    "Sizes",
+    "Split by probe",
+    "Spread units",
+    "Stage single rows",
+    "Stage split rows",
+    "Units of work",
+    *(
+        f"Write {split}{step}"
+        for split in ("test", "train")
+        for step in (
+            *("", "/Assign to shards", "/Every shard", "/Group by shard", "/Rename shards"),
+            *("/Start", "/With empty shards", "/Write shard"),
+        )
+    ),
+]
+
+
+def command(api: DataflowApi, bucket: str, *flags: str, image: str | None = IMAGE) -> list[str]:
+    return [
+        *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),
+        *("--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}"),
+        *(f"--temp_location={bucket}/temp", f"--dataflow_endpoint={api.endpoint}"),
+        *([f"--sdk_container_image={image}"] if image else []),
+        *flags,
+    ]
+
+
+def submitted(flags: list[str]) -> subprocess.Popen:
+    """Starts a launcher; returns when it has submitted its job and said so."""
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "beam_pipeline.main", *flags],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launcher.stderr
+    too_long = threading.Timer(120, launcher.kill)
+    too_long.start()
+    said = []
+    for line in launcher.stderr:
+        said.append(line)
+        if line.startswith("Dataflow job "):
+            too_long.cancel()
+            return launcher
+    pytest.fail(f"the launcher ended with {launcher.wait()}: {said}")
+
+
+def error_of(capsys: pytest.CaptureFixture, *flags: str, code: int) -> str:
+    capsys.readouterr()
+    assert main(flags) == code
+    errors = capsys.readouterr().err
+    *before, last = errors.splitlines()
+    assert last.startswith("error: "), errors
+    assert not [line for line in before if line.startswith("error: ")], errors
+    return last
+
+
+# --- the job as it is sent ------------------------------------------------------------------------
+
+
+def test_the_job_is_what_the_flags_say(dataflow: DataflowApi, bucket: str, gcs: Gcs) -> None:
+    flags = [
+        *("--job_name=rows-of-may", "--labels=team=net", "--labels=cost=research"),
+        *(f"--staging_location={bucket}/staging", "--worker_machine_type=n2-highmem-4"),
+        *("--disk_size_gb=120", "--worker_disk_type=pd-ssd", "--num_workers=3"),
+        *("--max_num_workers=40", "--autoscaling_algorithm=THROUGHPUT_BASED"),
+        *("--number_of_worker_harness_threads=4", "--no_use_public_ips"),
+        *("--network=net-1", f"--subnetwork=regions/{REGION}/subnetworks/sub-1"),
+        f"--service_account_email=worker@{PROJECT}.iam.gserviceaccount.com",
+        *("--experiments=no_use_multiple_sdk_containers", "--experiments=shuffle_mode=service"),
+        "--dataflow_service_options=enable_preflight_validation=false",
+    ]
+    # Nobody waits: what is looked at is there before the job ends.
+    dataflow.states = [State.JOB_STATE_CANCELLED]
+    assert main(command(dataflow, bucket, *flags)) == 1
+    (job,) = dataflow.jobs
+    assert (job.name, job.project_id, job.location) == ("rows-of-may", PROJECT, REGION)
+    assert job.type_ == types.JobType.JOB_TYPE_BATCH
+    assert dict(job.labels) == {"team": "net", "cost": "research"}
+
+    environment, (pool,) = job.environment, job.environment.worker_pools
+    assert environment.service_account_email == f"worker@{PROJECT}.iam.gserviceaccount.com"
+    assert list(environment.service_options) == ["enable_preflight_validation=false"]
+    assert {"no_use_multiple_sdk_containers", "shuffle_mode=service", "use_runner_v2"} <= set(
+        environment.experiments
+    )
+    assert "use_multiple_sdk_containers" not in environment.experiments
+    assert environment.temp_storage_prefix.startswith(
+        f"storage.googleapis.com/{bucket.removeprefix('gs://')}/temp/rows-of-may."
+    )
+    assert (pool.machine_type, pool.disk_size_gb, pool.disk_type) == ("n2-highmem-4", 120, "pd-ssd")
+    assert (pool.num_workers, pool.autoscaling_settings.max_num_workers) == (3, 40)
+    assert pool.autoscaling_settings.algorithm.name == "AUTOSCALING_ALGORITHM_BASIC"
+    assert (pool.network, pool.num_threads_per_worker) == ("net-1", 4)
+    assert pool.subnetwork == f"regions/{REGION}/subnetworks/sub-1"
+    assert pool.ip_configuration.name == "WORKER_IP_PRIVATE"
+    assert pool.worker_harness_container_image == IMAGE
+    assert [image.container_image for image in pool.sdk_harness_container_images] == [IMAGE]
+
+    options = options_of(job)["options"]
+    assert options["save_main_session"] is False
+    assert options["pickle_library"] in ("default", "cloudpickle")
+    assert options["pipelineUrl"].startswith(f"{bucket}/staging/rows-of-may.")
+    names = {package.name for package in pool.packages}
+    assert names == {"submission_environment_dependencies.txt"}  # for Google to look at
+    assert set(staged(job)) == names | {"pipeline.pb"}
+
+
+def test_the_fake_refuses_what_the_service_does_not_know(dataflow: DataflowApi) -> None:
+    with pytest.raises(RefusalError, match="no field named"):
+        dataflow.create_job(b'{"name": "rows", "machineType": "n2"}', PROJECT, REGION)
+
+
+def test_steps_have_unique_and_readable_names(dataflow: DataflowApi, bucket: str, gcs: Gcs) -> None:
+    dataflow.states = [State.JOB_STATE_CANCELLED]
+    main(command(dataflow, bucket))
+    pipeline = beam_runner_api_pb2.Pipeline.FromString(staged(dataflow.jobs[0])["pipeline.pb"])
+    transforms = [
+        transform
+        for name, transform in pipeline.components.transforms.items()
+        if name not in pipeline.root_transform_ids
+    ]
+    names = [transform.unique_name for transform in transforms]
+    assert len(set(names)) == len(names)
+    ours = ("Group into rows", "Write train", "Write test")
+    shown = [
+        name
+        for name in names
+        if "/" not in name or (name.count("/") == 1 and name.partition("/")[0] in ours)
+    ]
+    assert sorted(shown) == sorted(LABELS)
+
+
+def test_flags_of_a_run_that_is_not_on_dataflow_need_no_service(
+    dataflow: DataflowApi, bucket: str
+) -> None:
+    assert main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING]) == 0
+    assert dataflow.requests == []
+
+
+# --- a job's life, as the launcher shows it -------------------------------------------------------
+
+
+def test_the_launcher_waits_and_the_dataset_is_that_of_a_local_run(
+    dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
+) -> None:
+    dataflow.worker = lambda job: do_the_work(Path(sys.executable), tmp_path / "work", job)
+    assert main(command(dataflow, bucket, "--job_name=rows")) == 0
+    out, err = capsys.readouterr()
+    (job,) = dataflow.jobs
+    page = f"https://console.cloud.google.com/dataflow/jobs/{REGION}/{job.id}?project={PROJECT}"
+    assert job.id in err and page in err
+    assert "4,000" in out  # the summary
+    found = objects(f"{bucket}/out")
+    expected = local_dataset(measurements, tmp_path / "local")
+    assert {name: found[name] for name in expected} == expected
+    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
+
+
+def test_a_failed_job_is_the_last_thing_it_said(dataflow: DataflowApi, bucket: str, capsys) -> None:
+    dataflow.states = [State.JOB_STATE_RUNNING, State.JOB_STATE_FAILED]
+    dataflow.messages = [
+        (types.JobMessageImportance.JOB_MESSAGE_BASIC, "Starting 3 workers..."),
+        (
+            types.JobMessageImportance.JOB_MESSAGE_ERROR,
+            "Workflow failed. Causes: The zone has no n2-highmem-4 machines left.",
+        ),
+    ]
+    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    assert dataflow.jobs[0].id in error
+    assert "no n2-highmem-4 machines left" in error
+
+
+def test_an_error_of_ours_on_a_worker_is_shown_as_ours(
+    dataflow: DataflowApi, bucket: str, capsys
+) -> None:
+    dataflow.states = [State.JOB_STATE_RUNNING, State.JOB_STATE_FAILED]
+    dataflow.messages = [
+        (
+            types.JobMessageImportance.JOB_MESSAGE_ERROR,
+            'Traceback (most recent call last):\n  File "…/grouping.py", line 1, in process\n'
+            "beam_pipeline.errors.ProbelineError: probes 1.2.3.4 and 5.6.7.8 have the same src_id "
+            "9: leave one of them out of the input [while running 'Write train/Write shard']",
+        )
+    ]
+    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    assert "probes 1.2.3.4 and 5.6.7.8 have the same src_id 9: leave one of them" in error
+    assert "while running" not in error
+
+
+def test_ctrl_c_leaves_the_job_running(dataflow: DataflowApi, bucket: str) -> None:
+    dataflow.states = [State.JOB_STATE_RUNNING]
+    launcher = submitted(command(dataflow, bucket))
+    launcher.send_signal(signal.SIGINT)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    (job,) = dataflow.jobs
+    assert f"gcloud dataflow jobs cancel {job.id} --project={PROJECT} --region={REGION}" in errors
+    assert "Traceback" not in errors
+    assert not [request for request in dataflow.requests if "PUT" in request]  # nobody cancelled
+
+
+@pytest.mark.parametrize("more", [[], ["--no_auth"]])
+def test_an_active_job_keeps_its_output(
+    dataflow: DataflowApi, bucket: str, capsys, more: list[str]
+) -> None:
+    """A run that only stopped waiting left its job behind; a second one must not clean up."""
+    dataflow.states = [State.JOB_STATE_RUNNING]
+    launcher = submitted(command(dataflow, bucket, "--job_name=first", *more))
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    error = error_of(capsys, *command(dataflow, bucket, "--job_name=second", *more), code=2)
+    assert "first" in error and "gcloud dataflow jobs cancel" in error
+    (job,) = dataflow.jobs
+    dataflow.set_states(job.id, State.JOB_STATE_CANCELLED)
+    dataflow.states = [State.JOB_STATE_FAILED]
+    error_of(capsys, *command(dataflow, bucket, "--job_name=second", *more), code=1)
+    assert [job.name for job in dataflow.jobs] == ["first", "second"]
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("returns_active_job", [False, True])
+def test_a_second_job_of_one_name(
+    dataflow: DataflowApi, bucket: str, capsys, returns_active_job: bool
+) -> None:
+    dataflow.states = [State.JOB_STATE_RUNNING]
+    dataflow.returns_active_job = returns_active_job
+    body = json.dumps({"name": "rows", "clientRequestId": "another"}).encode()
+    dataflow.create_job(body, PROJECT, REGION)
+    error = error_of(capsys, *command(dataflow, bucket, "--job_name=rows"), code=2)
+    assert "already" in error and "rows" in error and "--job_name" in error
+    assert len(dataflow.jobs) == 1
+
+
+def test_no_right_to_make_jobs(dataflow: DataflowApi, bucket: str, capsys, gcs: Gcs) -> None:
+    dataflow.refusal = NO_WRITE_ACCESS
+    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    assert "dataflow.jobs.create" in error and "Dataflow Developer" in error
+    assert not objects(f"{bucket}/out")  # a later run is not refused
+
+
+def test_a_region_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys) -> None:
+    error = error_of(capsys, *command(dataflow, bucket, "--region=europe-west99"), code=1)
+    assert "europe-west99" in error and "--region" in error
+
+
+@pytest.mark.parametrize(
+    "flag", ["--temp_location=gs://{}/temp", "--output=gs://{}/out", "--input=gs://{}/in/*"]
+)
+def test_a_bucket_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
+    missing = flag.format("no-such-bucket-4711")
+    flags = [each for each in command(dataflow, bucket) if not each.startswith(flag[:8])]
+    capsys.readouterr()
+    assert main([*flags, missing]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: "), error
+    assert "no-such-bucket-4711" in error
+    assert dataflow.jobs == []
+
+
+class Forbidding(FaultyGcs):
+    """A GCS that refuses all requests for one bucket, and does the others."""
+
+    def __init__(self, endpoint: str, bucket: str):
+        super().__init__(endpoint, every=1_000_000)
+        self._bucket = bucket.removeprefix("gs://")
+
+    def handle(self, request: BaseHTTPRequestHandler) -> None:
+        if self._bucket in request.path:
+            request.rfile.read(int(request.headers.get("Content-Length", 0)))
+            message = "launcher@x does not have storage.objects.create access to the bucket."
+            answer = {"error": {"code": 403, "message": message}}
+            kind = [("Content-Type", "application/json")]
+            self._answer(request, 403, kind, json.dumps(answer).encode())
+        else:
+            super().handle(request)
+
+    def __enter__(self) -> "Forbidding":
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize("place", ["temp_location", "output", "input"])
+def test_no_right_to_a_bucket(
+    dataflow: DataflowApi, bucket: str, gcs: Gcs, capsys, monkeypatch, place: str
+) -> None:
+    closed = gcs.make_bucket()
+    flags = [each for each in command(dataflow, bucket) if not each.startswith(f"--{place}=")]
+    with Forbidding(gcs.endpoint, closed) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        capsys.readouterr()
+        assert main([*flags, f"--{place}={closed}/x"]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: "), error
+    assert closed.removeprefix("gs://") in error
+    assert dataflow.jobs == []
+
+
+def test_workers_without_the_package_are_refused(
+    dataflow: DataflowApi, bucket: str, capsys
+) -> None:
+    error = error_of(capsys, *command(dataflow, bucket, image=None), code=2)
+    assert "--setup_file=./setup.py" in error
+    flags = command(dataflow, bucket, "--setup_file=./no/setup.py", image=None)
+    assert "./no/setup.py" in error_of(capsys, *flags, code=2)
+    assert dataflow.jobs == []
+
+
+@pytest.mark.parametrize("flag", ["project", "region", "temp_location"])
+def test_what_every_job_needs(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
+    flags = [each for each in command(dataflow, bucket) if not each.startswith(f"--{flag}=")]
+    assert f"needs --{flag}" in error_of(capsys, *flags, code=2)
+
+
+def test_paths_that_workers_cannot_see(
+    dataflow: DataflowApi, bucket: str, tmp_path: Path, capsys
+) -> None:
+    for flag in (f"--output={tmp_path}", f"--input={tmp_path}/*"):
+        flags = command(dataflow, bucket, flag)
+        assert "gs://" in error_of(capsys, *flags, code=2)
+
+
+# --- the proof that workers could do it -----------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
+    dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
+) -> None:
+    """As on Dataflow: Beam is in the container, the rest comes from the sdist that was staged."""
+    project = copy_of_the_project(tmp_path / "project")
+    reports = []
+
+    def work(job: types.Job) -> None:
+        (pool,) = job.environment.worker_pools
+        files = staged(job)
+        names = {package.name for package in pool.packages}
+        assert names == {"workflow.tar.gz", "submission_environment_dependencies.txt"}
+        for name in names:
+            (tmp_path / name).write_bytes(files[name])
+        python = new_environment(tmp_path / "container")
+        pip(python, "install", "apache-beam[gcp]==2.77.0")
+        pip(python, "install", str(tmp_path / "workflow.tar.gz"))
+        reports.append(do_the_work(python, tmp_path / "work", job))
+
+    dataflow.worker = work
+    flags = command(dataflow, bucket, f"--setup_file={project}/setup.py", image=None)
+    result = main(flags)
+    assert result == 0, capsys.readouterr().err
+    (report,) = reports
+    assert report["source"].startswith(str(tmp_path / "container"))
+    assert {"Commit the dataset", "Group into rows/Cut rows", "Write train/Write shard"} <= set(
+        report["steps"]
+    )
+    found = objects(f"{bucket}/out")
+    expected = local_dataset(measurements, tmp_path / "local")
+    assert {name: found[name] for name in expected} == expected
+    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}

@@ -1,0 +1,118 @@
+"""What a person who watches a run sees: every counter explained, every error told where."""
+
+import json
+import logging
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.jobs import monitoring
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import external_sort
+from beam_pipeline.shards import writing as sharded_write
+from benchmarks import counted
+from tests.beam_pipeline.test_main import FLAGS, write_input
+from tests.support.helpers import measurements_table
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_docs_list_the_counters_as_the_code_does() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    table = text.partition("<!-- counters -->")[2].partition("<!-- /counters -->")[0]
+    listed = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
+    explained = {**monitoring.COUNTERS, **monitoring.DISTRIBUTIONS}
+    assert dict(listed) == explained
+
+
+def test_a_counter_that_nobody_explained_cannot_be_made() -> None:
+    with pytest.raises(KeyError):
+        monitoring.counter("surprises")
+    with pytest.raises(KeyError):
+        monitoring.distribution("surprises")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    table = measurements_table(2500, seed=1, num_probes=12)
+    bad = table.slice(0, 3).to_pylist()
+    for row in bad:
+        row["src_addr"] = "nowhere"
+    bad_table = type(table).from_pylist(bad, table.schema)
+    return write_input(tmp_path / "in", table, bad_table)
+
+
+def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "in" / "part-2.parquet").write_bytes(b"PAR1 but no more")
+    flags = [f"--input={source}", f"--output={tmp_path}/out", "--on_bad_file=dead_letter"]
+    assert counted.main([*flags, *FLAGS]) == 0
+    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    splits = manifest["splits"].values()
+    shards = [shard for split in splits for shard in split["shards"]]
+    index = [pq.read_table(tmp_path / "out" / name / "rows.parquet") for name in ("train", "test")]
+    rows_per_probe = [table.group_by("src_addr").aggregate([([], "count_all")]) for table in index]
+    split_rows = sum(
+        count for table in rows_per_probe for count in table["count_all"].to_pylist() if count > 1
+    )
+    assert split_rows > 0
+    assert told["rows_read"] == 2504
+    assert told["files_unreadable"] == 1
+    assert told["dead_letters_src_addr_invalid"] == 3
+    assert told["dead_letters_file_unreadable"] == 1
+    assert told["probes"] == 12
+    assert told["measurements_per_probe"] == 2500
+    assert told["row_splits"] == split_rows
+    assert told["records_written"] == sum(shard["num_records"] for shard in shards)
+    assert told["shards_written"] == len(shards)
+    assert told["bytes_written"] == sum(shard["num_bytes"] for shard in shards)
+    assert told["record_bytes"] == sum(sum(table["num_bytes"].to_pylist()) for table in index)
+    assert (told["train_probes"], told["test_probes"]) == (11, 1)
+    assert min(told[f"grouped_by_{what}_bytes"] for what in ("probe", "shard")) > 0
+    assert told["cut_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "where"),
+    [
+        (external_sort.ExternalSort, "sort", {"step": "Sort each probe"}),
+        (sharded_write.WriteShard, "_write", {"step": "Write shard"}),
+        (sharded_write, "move", {"step": "Rename shards"}),
+    ],
+)
+def test_an_error_is_logged_with_what_it_was_about(
+    source: Path, tmp_path: Path, monkeypatch, caplog, owner, name: str, where: dict
+) -> None:
+    def failing(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(owner, name, failing)
+    caplog.set_level(logging.ERROR, "beam_pipeline")
+    with pytest.raises(Exception, match="Input/output error"):
+        main([f"--input={source}", f"--output={tmp_path}/out", "--debug", *FLAGS])
+    lines = [r.getMessage() for r in caplog.records if r.name == "beam_pipeline"]
+    logged = json.loads(lines[0])
+    assert logged.items() >= where.items()
+    assert "Input/output error" in logged["message"]
+    assert logged["error"] == "OSError"
+    if logged["step"] == "Sort each probe":
+        assert re.fullmatch(r"[0-9a-f.:]+", logged["src_addr"])
+    if logged["step"] == "Write shard":
+        assert logged["shard"] in range(5)
+
+
+def test_an_unreadable_file_is_logged_with_its_name(tmp_path: Path, caplog) -> None:
+    source = write_input(tmp_path / "in", measurements_table(50, seed=1))
+    damaged = tmp_path / "in" / "part-0.parquet"
+    data = bytearray(damaged.read_bytes())
+    data[4:400] = bytes(396)
+    damaged.write_bytes(data)
+    caplog.set_level(logging.ERROR, "beam_pipeline")
+    with pytest.raises(Exception, match=r"part-0\.parquet"):
+        main([f"--input={source}", f"--output={tmp_path}/out", "--debug", *FLAGS])
+    lines = [r.getMessage() for r in caplog.records if r.name == "beam_pipeline"]
+    logged = json.loads(lines[0])
+    assert logged["file"] == str(damaged)
+    assert logged["step"] == "Read, check and pre-group"

@@ -1,0 +1,318 @@
+"""Taking the output folder: what is refused, what is removed, and what is never touched."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.dataset.manifest import SUCCESS_NAME
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import output_folder
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
+from beam_pipeline.probe_rows import commit
+from beam_pipeline.probe_rows.commit import write_success
+from tests.support.helpers import Objects
+
+OURS = (
+    "manifest.json",
+    "train/rows.parquet",
+    "train/train_shard_00000-of-00002.arrayrecord",
+    "train/train_shard_00001-of-00002.arrayrecord",
+    "test/rows.parquet",
+    "test/test_shard_00000-of-00001.tfrecord",
+    "dead_letter/dead_letter_00000-of-00001.parquet",
+    f"{TEMP_FOLDER}/0123456789ab/records/records-1",
+    f"{TEMP_FOLDER}/0123456789ab/train/shard",
+)
+FOREIGN = (
+    "README",
+    "manifest",
+    "manifest.json.bak",
+    "notes/manifest.json",
+    "train/notes.txt",
+    "train/test_shard_00000-of-00001.arrayrecord",
+    "train/deeper/train_shard_00000-of-00001.arrayrecord",
+    "test/rows.parquet.bak",
+    "dead_letter/mine.parquet",
+    "other/train_shard_00000-of-00001.arrayrecord",
+)
+
+
+def fill(folder: Path, names) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def finished(tmp_path) -> Path:
+    """A finished dataset, with files of somebody else in it."""
+    folder = tmp_path / "out"
+    fill(folder, [*(name for name in OURS if not name.startswith(TEMP_FOLDER)), *FOREIGN])
+    write_success(str(folder), b"{}")
+    return folder
+
+
+# --- an empty place -------------------------------------------------------------------------------
+
+
+def test_a_run_gets_a_folder_of_its_own_and_leaves_nothing(tmp_path):
+    output = tmp_path / "deep" / "out"
+    with taken(str(output), overwrite=False) as run:
+        assert Path(run.folder).parent == output / TEMP_FOLDER
+        fill(Path(run.folder), ["chunks/unit-0", "train/shard"])
+    assert list(output.iterdir()) == []
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    with taken(str(tmp_path), overwrite=False) as one:
+        pass
+    with taken(str(tmp_path), overwrite=False) as other:
+        pass
+    assert one.folder != other.folder
+
+
+def test_a_run_that_fails_leaves_what_it_made_but_no_temporary_files(tmp_path):
+    with pytest.raises(RuntimeError, match="the run failed"):
+        with taken(str(tmp_path), overwrite=False) as run:
+            fill(Path(run.folder), ["chunks/unit-0"])
+            fill(tmp_path, ["train/train_shard_00000-of-00002.arrayrecord"])
+            raise RuntimeError("the run failed")
+    assert files_below(tmp_path) == {"train/train_shard_00000-of-00002.arrayrecord"}
+    assert not (tmp_path / TEMP_FOLDER).exists()
+
+
+# --- a finished dataset ---------------------------------------------------------------------------
+
+
+def test_a_finished_dataset_is_refused_and_untouched(finished):
+    before = {name: (finished / name).read_bytes() for name in files_below(finished)}
+    folders = {path for path in finished.rglob("*") if path.is_dir()}
+    with pytest.raises(UsageError, match=r"holds a finished dataset: .*--overwrite"):
+        with taken(str(finished), overwrite=False):
+            pytest.fail("the folder was taken")
+    assert {name: (finished / name).read_bytes() for name in files_below(finished)} == before
+    assert {path for path in finished.rglob("*") if path.is_dir()} == folders
+
+
+def test_overwrite_removes_all_that_is_ours_and_nothing_else(finished):
+    with taken(str(finished), overwrite=True):
+        left = {name for name in files_below(finished) if not name.startswith(TEMP_FOLDER)}
+    assert left == set(FOREIGN)
+
+
+def test_overwrite_removes_success_before_anything_else(finished, monkeypatch):
+    """A run that dies while it removes must not leave a dataset that looks whole."""
+    removed = []
+    delete = output_folder._delete
+
+    def spy(paths):
+        removed.append([str(Path(path).relative_to(finished)) for path in paths])
+        delete(paths)
+
+    monkeypatch.setattr(output_folder, "_delete", spy)
+    with taken(str(finished), overwrite=True):
+        pass
+    assert removed[0] == [SUCCESS_NAME]
+    assert set(removed[1]) == {name for name in OURS if not name.startswith(TEMP_FOLDER)}
+
+
+def test_overwrite_of_nothing_is_no_error(tmp_path):
+    with taken(str(tmp_path / "new"), overwrite=True):
+        pass
+
+
+# --- what a dead run left -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["out", "out [1] *?"])
+def test_what_a_dead_run_left_is_removed_and_foreign_files_stay(tmp_path, name):
+    """Whatever characters the folder's name has: it is no pattern."""
+    output = tmp_path / name
+    fill(output, OURS + FOREIGN)
+    fill(output, [f"{TEMP_FOLDER}/lock"])
+    with taken(str(output), overwrite=False):
+        left = files_below(output)
+    assert left == {*FOREIGN, f"{TEMP_FOLDER}/lock"}
+    assert files_below(output) == set(FOREIGN)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_half_a_commit_is_removed_too(tmp_path, monkeypatch, steps):
+    """Temporary names included, of the manifest and of _SUCCESS."""
+    replace = os.replace
+    done = []
+
+    def dies(source, target):
+        if len(done) == steps:
+            raise KeyboardInterrupt
+        done.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit.os, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            write_success(str(tmp_path), b"{}")
+    assert len(files_below(tmp_path)) == steps + 1
+    with taken(str(tmp_path), overwrite=False):
+        pass
+    assert files_below(tmp_path) == set()
+
+
+# --- a live run -----------------------------------------------------------------------------------
+
+
+def test_a_second_run_in_the_same_process_is_refused(tmp_path):
+    with taken(str(tmp_path), overwrite=False) as run:
+        fill(Path(run.folder), ["chunks/unit-0"])
+        with pytest.raises(UsageError, match=f"is being written by process {os.getpid()}:"):
+            with taken(str(tmp_path), overwrite=True):
+                pytest.fail("the folder was taken twice")
+        assert Path(run.folder, "chunks/unit-0").exists()
+
+
+HOLD = """
+import sys
+from beam_pipeline.output_folder import taken
+with taken(sys.argv[1], overwrite=False) as run:
+    open(sys.argv[1] + "/train_marker", "w").close()
+    print(run.folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_live_run_is_waited_for_and_a_killed_one_is_not(tmp_path):
+    root = Path(__file__).parents[3]
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    try:
+        assert process.stdout is not None
+        run_folder = Path(process.stdout.readline().strip())
+        fill(run_folder, ["records/records-1"])
+        with pytest.raises(UsageError, match=f"is being written by process {process.pid}:"):
+            with taken(str(tmp_path), overwrite=True):
+                pytest.fail("the folder was taken from a live run")
+        assert (run_folder / "records/records-1").exists()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (run_folder / "records/records-1").exists()
+        with taken(str(tmp_path), overwrite=False) as own:
+            assert not run_folder.exists()
+            assert Path(own.folder) != run_folder
+    finally:
+        process.kill()
+        process.communicate()
+    assert files_below(tmp_path) == {"train_marker"}
+
+
+def test_a_lock_that_its_holder_removes_at_the_last_moment_does_not_let_two_in(
+    tmp_path, monkeypatch
+):
+    """The first run ends between the second's opening of the lock file and its locking it."""
+    flock = output_folder.fcntl.flock
+    removed = []
+
+    def removed_before(lock, flags):
+        if not removed:
+            removed.append(lock.name)
+            os.remove(lock.name)
+        flock(lock, flags)
+
+    monkeypatch.setattr(output_folder.fcntl, "flock", removed_before)
+    with taken(str(tmp_path), overwrite=False):
+        assert removed == [str(tmp_path / TEMP_FOLDER / "lock")]
+        with pytest.raises(UsageError, match="is being written"):
+            with taken(str(tmp_path), overwrite=False):
+                pytest.fail("two runs hold the folder")
+
+
+def test_a_run_may_end_while_the_next_one_begins(tmp_path, monkeypatch):
+    """Which makes the temporary folder anew while the first still removes it."""
+    remove = os.remove
+
+    def next_one_begins(path):
+        remove(path)
+        if str(path).endswith("/lock"):
+            Path(path).write_text("1")
+
+    with taken(str(tmp_path), overwrite=False):
+        monkeypatch.setattr(output_folder.os, "remove", next_one_begins)
+    assert files_below(tmp_path) == {f"{TEMP_FOLDER}/lock"}
+
+
+# --- a bucket ---
+
+BUCKET = "objects://bucket/out"
+
+
+@pytest.fixture
+def objects(monkeypatch) -> dict[str, bytes]:
+    stored: dict[str, bytes] = {}
+    monkeypatch.setattr(Objects, "stored", stored)
+    return stored
+
+
+def test_a_bucket_is_cleaned_of_a_dataset_and_of_a_failed_run(objects):
+    ours = [name for name in OURS if not name.startswith(TEMP_FOLDER)]
+    objects.update({f"{BUCKET}/{name}": b"x" for name in [*ours, *FOREIGN, SUCCESS_NAME]})
+    with taken(BUCKET, overwrite=True) as run:
+        assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
+        objects[f"{run.folder}/records/records-1"] = b"x"
+    assert set(objects) == {f"{BUCKET}/{name}" for name in FOREIGN}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_refused_run_touches_nothing_of_a_bucket(objects, overwrite):
+    """A finished dataset stays finished if another run is writing there, or was."""
+    objects.update({f"{BUCKET}/{name}": b"x" for name in [*OURS, *FOREIGN, SUCCESS_NAME]})
+    before = dict(objects)
+    with pytest.raises(UsageError):
+        with taken(BUCKET, overwrite=overwrite):
+            pytest.fail("the bucket was taken")
+    assert objects == before
+
+
+# --- a place that cannot be written ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["file", "file/out"])
+def test_a_place_that_cannot_be_a_folder_is_one_line_with_its_name(tmp_path, name):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ProbelineError, match=rf"cannot write {tmp_path}/{name}/") as refusal:
+        with taken(str(tmp_path / name), overwrite=True):
+            pytest.fail("the folder was taken")
+    assert "\n" not in str(refusal.value)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, monkeypatch):
+    fill(tmp_path, OURS)
+
+    remove = os.remove
+
+    def refuse(path):
+        if TEMP_FOLDER not in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        remove(path)
+
+    monkeypatch.setattr(output_folder.os, "remove", refuse)
+    with pytest.raises(
+        ProbelineError,
+        match=r"cannot remove .*manifest\.json: Permission denied; give this user the right",
+    ):
+        with taken(str(tmp_path), overwrite=False):
+            pytest.fail("the folder was taken")

@@ -1,0 +1,148 @@
+"""Evaluation sets: every row with a text has a number, and what is read comes back."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.overlap.documents.evaluation import (
+    EvaluationRows,
+    Fields,
+    fingerprint_of,
+    match_evaluation,
+    write_rows,
+)
+from beam_pipeline.overlap.documents.record_ids import record_hash
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, tokenizer_named
+
+FIELDS = Fields("text", "id")
+
+
+def write_jsonl(path: Path, records: list) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> list[str]:
+    write_jsonl(
+        tmp_path / "mmlu-dolma-1a2b3c" / "b.jsonl",
+        [
+            {"id": 7, "text": "a\ud800"},
+            {"id": 8},
+            {"id": 9, "text": None},
+            {"text": "", "x": 1},
+            "{",
+            {"id": "ü", "text": "İ"},
+        ],
+    )
+    write_jsonl(tmp_path / "mmlu-dolma-1a2b3c" / "a.jsonl", [{"id": "first", "text": "one"}])
+    write_jsonl(tmp_path / "gsm8k" / "x.jsonl", [{"id": None, "text": "two"}])
+    return [str(tmp_path / "mmlu-dolma-1a2b3c"), f"maths={tmp_path / 'gsm8k'}"]
+
+
+def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.arrow")
+    counts = write_rows(match_evaluation(sets), path, FIELDS)
+    assert counts.num_records == 8
+    assert counts.num_texts == 5
+    assert counts.num_without_text == 2
+    assert [(letter.row, letter.reason) for letter in counts.letters] == [(4, "json_invalid")]
+    rows = EvaluationRows.open(path)
+    assert rows.datasets == ["mmlu", "maths"]
+    assert list(rows) == ["one", "a\ud800", "", "İ", "two"]
+    numbers = range(len(rows))
+    assert [rows.dataset(number) for number in numbers] == ["mmlu"] * 4 + ["maths"]
+    assert [rows.row(number) for number in numbers] == [0, 0, 3, 5, 0]
+    assert [Path(rows.path(number)).name for number in numbers] == [
+        "a.jsonl", "b.jsonl", "b.jsonl", "b.jsonl", "x.jsonl",
+    ]  # fmt: skip
+    hashes = [record_hash(record) for record in ({"text": "", "x": 1}, {"id": None, "text": "two"})]
+    assert [rows.id(number) for number in numbers] == ["first", "7", hashes[0], "ü", hashes[1]]
+    joined = [
+        utf8[bounds[at] : bounds[at + 1]].tobytes()
+        for utf8, bounds in rows.texts()
+        for at in range(len(bounds) - 1)
+    ]
+    assert joined == [text.encode("utf-8", "surrogatepass") for text in rows]
+
+
+def test_two_sources_of_one_name_are_one_set_and_a_file_counts_once(sets: list[str]) -> None:
+    again = [*sets, sets[0] + "/a.jsonl", f"mmlu={sets[1].partition('=')[2]}"]
+    files = match_evaluation(again)
+    assert [file.dataset for file in files] == ["mmlu", "mmlu", "maths", "mmlu"]
+    assert len(set(files)) == 4
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_a_limit_takes_the_first_rows_of_each_set(
+    sets: list[str], tmp_path: Path, limit: int
+) -> None:
+    path = str(tmp_path / "rows.arrow")
+    write_rows(match_evaluation(sets), path, Fields("text", "id", limit))
+    assert list(EvaluationRows.open(path)) == [*["one", "a\ud800", "", "İ"][:limit], "two"]
+
+
+def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "quiz" / "x.jsonl", [{"question": "?", "answer": "!"}])
+    with pytest.raises(ProbelineError) as error:
+        write_rows(match_evaluation([str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
+    assert "evaluation set quiz" in str(error.value)
+    assert "question, answer" in str(error.value)
+    assert "--text_field" in str(error.value)
+
+
+def test_an_empty_set_is_an_error(sets: list[str], tmp_path: Path) -> None:
+    empty = write_jsonl(tmp_path / "none" / "x.jsonl", [])
+    with pytest.raises(ProbelineError, match="evaluation set none"):
+        write_rows(match_evaluation([*sets, str(empty)]), str(tmp_path / "rows.arrow"), FIELDS)
+
+
+def test_a_source_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--decontaminate_source=.*matches no file"):
+        match_evaluation([str(tmp_path / "nothing")])
+
+
+def halves(text: str) -> list[tuple[str, int, int]]:
+    return [(text[:2], 0, 2)]
+
+
+def test_the_fingerprint_tells_everything_that_shapes_a_match(
+    sets: list[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "rows.arrow")
+    write_rows(match_evaluation(sets), path, FIELDS)
+    default = TOKENIZERS["default"]
+    prints = [
+        fingerprint_of(path, (5,), default, {"parts": 1}),
+        fingerprint_of(path, (5, 6), default, {"parts": 1}),
+        fingerprint_of(path, (5,), TOKENIZERS["no_lowercase"], {"parts": 1}),
+        fingerprint_of(path, (5,), default, {"parts": 2}),
+        fingerprint_of(path, (5,), Tokenizer("mine", function=halves), {"parts": 1}),  # type: ignore[arg-type]
+        fingerprint_of(path, (5,), Tokenizer("mine", function=len), {"parts": 1}),  # type: ignore[arg-type]
+    ]
+    write_rows(match_evaluation(sets[:1]), path, FIELDS)
+    prints.append(fingerprint_of(path, (5,), default, {"parts": 1}))
+    assert len(set(prints)) == len(prints)
+    write_rows(match_evaluation(sets), path, FIELDS)
+    assert fingerprint_of(path, (5, 5), tokenizer_named("default"), {"parts": 1}) == prints[0]
+
+
+def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
+    texts = [f"text {number} " + "x" * (number % 7) * 3000 for number in range(3000)]
+    file = write_jsonl(
+        tmp_path / "many" / "x.jsonl",
+        [{"id": number, "text": text} for number, text in enumerate(texts)],
+    )
+    path = str(tmp_path / "rows.arrow")
+    write_rows(match_evaluation([str(file)]), path, FIELDS)
+    rows = EvaluationRows.open(path)
+    assert len(rows.texts()) > 1
+    for number in np.random.default_rng(0).integers(0, 3000, 50).tolist():
+        assert rows[number] == texts[number] and rows.id(number) == str(number)
+    with pytest.raises(IndexError):
+        rows[3000]

@@ -1,0 +1,151 @@
+"""What goes through a shuffle, and what a worker holds: little, however much is scanned."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.portability import common_urns
+
+from beam_pipeline.jobs.output_folder import Run
+from beam_pipeline.overlap.__main__ import main
+from beam_pipeline.overlap.job import pipeline as overlap_pipeline
+from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
+from tests.beam_pipeline.probe_rows.test_hot_probe import peak_memory
+from tests.support.overlap_corpus import make_corpus
+
+_shuffled: Counter[str] = Counter()
+_seen: list[bytes] = []
+
+
+def weigh(element: Any, label: str) -> Any:
+    data = repr(element).encode("utf-8", "surrogatepass")
+    _shuffled[label] += len(data)
+    _seen.append(data)
+    return element
+
+
+class Weighed(beam.PTransform):
+    """A shuffle that weighs what goes into it."""
+
+    def __init__(self, shuffle: type[beam.PTransform]):
+        super().__init__()
+        self._shuffle = shuffle
+
+    def expand(self, pcoll):
+        return pcoll | beam.Map(weigh, self._shuffle.__name__) | self._shuffle()
+
+
+@pytest.fixture
+def weighed(monkeypatch) -> None:
+    _shuffled.clear()
+    _seen.clear()
+    shuffles = {name: getattr(beam, name) for name in ("GroupByKey", "Reshuffle")}
+
+    class Beam:
+        """Beam, but for its shuffles."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name in shuffles:
+                return lambda: Weighed(shuffles[name])
+            return getattr(beam, name)
+
+    monkeypatch.setattr(overlap_pipeline, "beam", Beam())
+
+
+def scan(folder: Path, words_of_a_text: int) -> int:
+    """Runs a job whose texts have so many words, of which some are shared; returns the bytes."""
+    rng = np.random.default_rng(0)
+    (folder / "train").mkdir(parents=True)
+    (folder / "eval" / "quiz").mkdir(parents=True)
+    for number in range(3):
+        with open(folder / "train" / f"{number}.jsonl", "w") as file:
+            for _ in range(100):
+                words = " ".join(
+                    f"secret{word}" for word in rng.integers(0, 10**9, words_of_a_text)
+                )
+                file.write(json.dumps({"text": f"one two three four five {words}"}) + "\n")
+    (folder / "eval" / "quiz" / "x.jsonl").write_text('{"text": "One, two, three, four, five."}\n')
+    _shuffled.clear()
+    _seen.clear()
+    flags = [f"--input_path={folder / 'train'}", f"--decontaminate_source={folder / 'eval/quiz'}"]
+    assert main([*flags, f"--output_path={folder / 'out'}", "--ngram_length=3"]) == 0
+    return _shuffled.total()
+
+
+def test_no_training_text_goes_through_a_shuffle(weighed: None, tmp_path: Path) -> None:
+    little = scan(tmp_path / "little", 10)
+    assert _shuffled["GroupByKey"] > 0 and _shuffled["Reshuffle"] > 0
+    much = scan(tmp_path / "much!!", 5000)
+    assert not any(b"secret" in data for data in _seen)
+    assert not any(b"one two three" in data for data in _seen)
+    assert abs(much - little) < 200  # numbers of more digits
+    sizes = [path.stat().st_size for path in tmp_path.glob("*/train/*")]
+    assert max(sizes) > 5_000_000 and little < 20_000
+
+
+def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, 1)
+    config = DeconConfig(
+        input_path=str(tmp_path / "train"),
+        decontaminate_source=[flag.partition("=")[2] for flag in corpus.flags[1:]],
+        output_path=str(tmp_path / "out"),
+        ngram=NGramConfig(5),
+        max_document_frequency=3,
+        max_details=5,
+    )
+    pipeline = beam.Pipeline()
+    inputs = overlap_pipeline.find_inputs(config)
+    overlap_pipeline.build(pipeline, config, inputs, Run(str(tmp_path / "run"), None))
+    transforms = pipeline.to_runner_api().components.transforms.values()
+    urn = common_urns.primitives.GROUP_BY_KEY.urn
+    groups = {each.unique_name.split("/")[0] for each in transforms if each.spec.urn == urn}
+    assert groups == {
+        "Spread passes", "Spread files", "Spread units", "Group by training file", "Add up",
+        "Spread numbered units", "Group by evaluation rows of boilerplate",
+        "Group by evaluation rows",
+    }  # fmt: skip
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def peak_mib(folder: Path, output: str) -> float:
+    """Returns the peak memory of a job over what lies in a folder."""
+    flags = [
+        f"--input_path={folder / 'train'}",
+        f"--decontaminate_source={folder / 'eval' / 'quiz'}",
+        f"--output_path={folder / output}",
+        "--ngram_length=5,13",
+    ]
+    return peak_memory([sys.executable, "-m", "beam_pipeline.overlap", *flags])
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
+    """Three gigabytes beside millions of n-grams, with some near-duplicates of evaluation rows."""
+    rng = np.random.default_rng(1)
+    words = np.array([f"word{number}" for number in range(50_000)])
+    (tmp_path / "eval" / "quiz").mkdir(parents=True)
+    (tmp_path / "train").mkdir()
+    rows = [" ".join(words[rng.integers(0, 50_000, 60)]) for _ in range(30_000)]
+    with open(tmp_path / "eval" / "quiz" / "x.jsonl", "w") as file:
+        file.writelines(json.dumps({"id": at, "text": row}) + "\n" for at, row in enumerate(rows))
+    texts = [" ".join(words[rng.integers(0, 50_000, 1000)]) for _ in range(8_000)]
+    texts[::100] = [f"{text} {row}" for text, row in zip(texts[::100], rows, strict=False)]
+    block = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "train" / "0.jsonl").write_text(block * 2)
+    small = peak_mib(tmp_path, "small")
+    for number in range(1, 12):
+        (tmp_path / "train" / f"{number}.jsonl").write_text(block * 4)
+    total = sum(path.stat().st_size for path in (tmp_path / "train").iterdir())
+    assert total > 3e9
+    large = peak_mib(tmp_path, "large")
+    assert large < small + 200 and large < 1200, (small, large)
+    summary = json.loads((tmp_path / "large" / "progress" / "progress_summary.json").read_text())
+    assert summary["counts"]["eval_ngrams"] > 2e6
+    assert summary["counts"]["matches"] > 200_000

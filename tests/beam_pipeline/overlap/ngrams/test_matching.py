@@ -1,0 +1,116 @@
+"""Matches are exact: equal to brute force on made-up corpora, also if all hashes are one."""
+
+import random
+
+import numpy as np
+import pytest
+
+from beam_pipeline.overlap.ngrams import matching, scan, token_kernels
+from beam_pipeline.overlap.ngrams.index import build_index
+from beam_pipeline.overlap.ngrams.matching import Match, Matcher, TokenizedText
+from beam_pipeline.overlap.ngrams.scan import batch_of
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
+from tests.support.colliding_texts import LENGTH, colliding_texts
+
+DEFAULT = TOKENIZERS["default"]
+WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
+
+
+def by_brute_force(
+    texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
+) -> list[Match]:
+    found = []
+    for document, other in enumerate(training):
+        words = tokenizer.tokenize(other)
+        for row, text in enumerate(texts):
+            own = tokenizer.tokenize(text)
+            for n in effective_lengths(lengths, len(own)):
+                there = ngrams(words, n)
+                for ngram, places in ngrams(own, n).items():
+                    if ngram in there:
+                        ranges = [[(a, b) for a, b in p] for p in (places, there[ngram])]
+                        found.append(Match(document, row, n, ngram, *ranges))
+    return sorted(found, key=lambda match: (match.document, match.row, match.n, match.eval_places))
+
+
+def matches(
+    texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
+) -> list[Match]:
+    matcher = Matcher(build_index([batch_of(texts)], lengths, tokenizer), texts, tokenizer)
+    return list(matcher.matches(*batch_of(training)))
+
+
+def corpus(seed: int) -> tuple[list[str], list[str]]:
+    """Returns texts of few words, so that much is shared, and a copied passage."""
+    rng = random.Random(seed)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randrange(15))) for _ in range(5)]
+    training = [" ".join(rng.choices(WORDS, k=rng.randrange(40))) for _ in range(5)]
+    training[0] += " " + texts[0].upper() + "\u2028" + texts[1]
+    return texts, training
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("lengths", [(1,), (2, 5), (3, 8, 13)])
+def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -> None:
+    for seed in range(20):
+        texts, training = corpus(seed)
+        tokenizer = TOKENIZERS[name]
+        found = matches(texts, training, lengths, tokenizer)
+        assert found == by_brute_force(texts, training, lengths, tokenizer)
+
+
+def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
+    """Every n-gram of a document is said to be every one of the index."""
+
+    def everything(self, utf8, bounds):
+        found = []
+        for document in range(len(bounds) - 1):
+            text = utf8[bounds[document] : bounds[document + 1]].tobytes()
+            count = len(token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), DEFAULT)[0])
+            for n in self._index.lengths.tolist():
+                for token in range(count - n + 1):
+                    found += [(document, token, n, key) for key in range(len(self._index.keys))]
+        return scan.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
+
+    monkeypatch.setattr(scan.Scanner, "scan", everything)
+    for seed in range(10):
+        texts, training = corpus(seed)
+        found = matches(texts, training, (1, 3, 4), DEFAULT)
+        assert found == by_brute_force(texts, training, (1, 3, 4), DEFAULT)
+
+
+def test_ngrams_with_one_hash_are_told_apart() -> None:
+    one, other = colliding_texts()
+    assert matches([one], [other], (LENGTH,), DEFAULT) == []
+    texts, training = [one, other], [one, other, f"{other} {one}"]
+    found = matches(texts, training, (LENGTH,), DEFAULT)
+    assert found == by_brute_force(texts, training, (LENGTH,), DEFAULT)
+    assert len(found) >= 4
+
+
+def test_small_memories_change_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(matching, "_KEYS_IN_MEMORY", 1)
+    monkeypatch.setattr(matching, "_TEXTS_IN_MEMORY", 1)
+    texts, training = corpus(3)
+    found = matches(texts, training, (1, 2), DEFAULT)
+    assert found == by_brute_force(texts, training, (1, 2), DEFAULT)
+
+
+def test_documents_without_a_match_and_no_documents() -> None:
+    assert matches(["a b"], ["c d", "e"], (2,), DEFAULT) == []
+    assert matches(["a b"], [], (2,), DEFAULT) == []
+
+
+def test_places_may_overlap_on_both_sides() -> None:
+    (match,) = matches(["a a, a"], ["A a A"], (2,), DEFAULT)
+    assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])
+
+
+@pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two"])
+def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
+    for tokenizer in TOKENIZERS.values():
+        plain, tokenized = tokenizer.tokenize(text), TokenizedText(text, tokenizer)
+        assert len(tokenized) == len(plain)
+        for at, token in enumerate(plain):
+            assert tokenized.ngram(at, 1) == token.text
+            assert tokenized.place(at, 1) == (token.start, token.end)

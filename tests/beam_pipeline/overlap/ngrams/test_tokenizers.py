@@ -1,0 +1,160 @@
+"""Tokens and their places: the plain way and the compiled one, equal on texts made to differ."""
+
+import re
+import string
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.ngrams.token_kernels import (
+    ngram_hash,
+    power_of,
+    prefix_hashes,
+    table_of,
+    tokens_of,
+)
+from beam_pipeline.overlap.ngrams.tokenizers import (
+    TOKENIZERS,
+    Token,
+    Tokenizer,
+    effective_lengths,
+    ngrams,
+    tokenizer_named,
+)
+
+DEFAULT = TOKENIZERS["default"]
+# Characters that lower-case, separate or encode in their own way.
+ODD = "aZ \t\n\x1c\x85\xa0\u2003\u2028\u3000.,_-~İΣσςÀßŸΑ̇K\U00010400\U0001f600\ud800\udc00ǅⅣ'"
+texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()), max_size=60)
+
+
+def original(text: str) -> list[str]:
+    """The rule as it is stated: lower the whole, split, keep the empty ones."""
+    return re.split(rf"[\s{re.escape(string.punctuation)}]+", text.lower())
+
+
+@given(texts)
+@example("")
+@example(".")
+@example(" a.b ")
+@example("ΣΑΣ ΣΑΣ.")
+@example("İİ. İ")
+@settings(max_examples=2000, deadline=None)
+def test_the_default_is_lower_and_split(text: str) -> None:
+    assert [token.text for token in DEFAULT.tokenize(text)] == original(text)
+
+
+@given(texts)
+@settings(max_examples=1000, deadline=None)
+def test_a_tokens_place_holds_what_was_lower_cased(text: str) -> None:
+    for token in DEFAULT.tokenize(text):
+        there = text[token.start : token.end]
+        assert there.lower().replace("ς", "σ") == token.text.replace("ς", "σ")
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("", [("", 0, 0)]),
+        ("...", [("", 0, 0), ("", 3, 3)]),
+        (" one two ", [("", 0, 0), ("one", 1, 4), ("two", 5, 8), ("", 9, 9)]),
+        ("AİB c", [("ai̇b", 0, 3), ("c", 4, 5)]),
+        ("ΟΔΟΣ x", [("οδος", 0, 4), ("x", 5, 6)]),
+    ],
+)
+def test_places_are_those_of_the_original_text(text: str, places: list) -> None:
+    assert DEFAULT.tokenize(text) == [Token(*place) for place in places]
+
+
+def same(text: str, tokenizer: Tokenizer) -> None:
+    plain, fast = tokenizer.tokenize(text), tokens_of(text, tokenizer)
+    assert fast.starts.tolist() == [token.start for token in plain]
+    assert fast.ends.tolist() == [token.end for token in plain]
+    by_hash: dict[int, str] = {}
+    for token, value in zip(plain, fast.hashes.tolist(), strict=True):
+        assert by_hash.setdefault(value, token.text) == token.text
+    assert len(by_hash) == len({token.text for token in plain})
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(text=texts)
+@settings(max_examples=1000, deadline=None)
+def test_compiled_tokens_are_the_plain_ones(name: str, text: str) -> None:
+    same(text, TOKENIZERS[name])
+
+
+def test_every_code_point_is_lowered_and_separates_as_python_says() -> None:
+    for name, tokenizer in TOKENIZERS.items():
+        step = 4001
+        for start in range(0, 0x110000, step):
+            # Each between letters, so that it has a token of its own if it is one.
+            text = "".join(f"x{chr(code)}y" for code in range(start, min(start + step, 0x110000)))
+            if "\u03a3" not in text:
+                same(text, tokenizer)
+        assert table_of(tokenizer).size == 0x110000, name
+
+
+def test_long_texts_and_texts_of_one_token() -> None:
+    same("word " * 400_000, DEFAULT)
+    same("x" * 2_000_000, DEFAULT)
+    same("Σ" + "Straße İ\u2028" * 100_000, DEFAULT)
+    same("." * 1_000_000, DEFAULT)
+
+
+def test_a_token_has_the_same_hash_wherever_it_stands() -> None:
+    here, there = tokens_of("Kelvin İ  ΟΔΟΣ", DEFAULT), tokens_of("οδος i̇, kelvin", DEFAULT)
+    assert sorted(here.hashes.tolist()) == sorted(there.hashes.tolist())
+
+
+def ngram_hashes(hashes: np.ndarray, n: int) -> list[int]:
+    prefixes = prefix_hashes(hashes)
+    return [int(ngram_hash(prefixes, at, n, power_of(n))) for at in range(len(hashes) - n + 1)]
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 8))
+@settings(max_examples=500, deadline=None)
+def test_hashes_of_ngrams_are_equal_where_ngrams_are(words: list[str], n: int) -> None:
+    text = " ".join(words)
+    hashes = ngram_hashes(tokens_of(text, DEFAULT).hashes, n)
+    joined = [" ".join(words[at : at + n]) for at in range(len(words) - n + 1)]
+    assert len(hashes) == len(joined)
+    assert len(set(hashes)) == len(set(joined)) == len(set(zip(hashes, joined, strict=True)))
+
+
+def test_hashes_of_another_n_differ() -> None:
+    hashes = np.zeros(4, np.uint64)
+    values = [ngram_hashes(hashes, n)[0] for n in (1, 2, 3, 4)]
+    assert len(set(values)) == 4
+
+
+def test_ngrams_keep_overlapping_places() -> None:
+    tokens = DEFAULT.tokenize("a a, a")
+    assert ngrams(tokens, 2) == {"a a": [[0, 3], [2, 6]]}
+    assert ngrams(tokens, 4) == {}
+
+
+def test_effective_lengths_are_each_taken_once() -> None:
+    assert effective_lengths((15, 10, 3), 12) == [3, 10, 12]
+    assert effective_lengths((15, 10), 2) == [2]
+    assert effective_lengths((5,), 0) == []
+
+
+def every_third_letter(text: str) -> list[tuple[str, int, int]]:
+    return [(text[at], at, at + 1) for at in range(0, len(text), 3)]
+
+
+def test_a_tokenizer_of_ones_own() -> None:
+    tokenizer = tokenizer_named(
+        "tests.beam_pipeline.overlap.ngrams.test_tokenizers:every_third_letter"
+    )
+    same("abcdefgabcdefg", tokenizer)
+    assert [token.text for token in tokenizer.tokenize("abcd")] == ["a", "d"]
+
+
+@pytest.mark.parametrize("name", ["defualt", "no.such:thing", "string:no_such"])
+def test_an_unknown_tokenizer_is_one_line(name: str) -> None:
+    with pytest.raises(UsageError, match=f"--tokenizer={name}"):
+        tokenizer_named(name)

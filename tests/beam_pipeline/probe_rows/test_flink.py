@@ -1,0 +1,221 @@
+"""The whole job on a local Flink: the same bytes as in memory, also if tasks or workers fail."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import external_sort, grouping, row_splitting
+from beam_pipeline.shards import claim_checks, staging
+from beam_pipeline.shards import writing as sharded_write
+from benchmarks.engine_servers import ROOT, Flink, stop
+from tests.beam_pipeline.probe_rows.test_gcs_output import stored
+from tests.beam_pipeline.test_main import FLAGS, make_dataset, write_input
+from tests.support.engines import Gcs
+from tests.support.helpers import measurements_table, quick_and_slow
+
+# Beam's workers end with an exception when Flink, which is done, closes a stream.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files: probes of several rows, of one row and of one measurement; dead letters."""
+    busy = measurements_table(3000, seed=1, num_probes=8)
+    rare = measurements_table(60, seed=2, num_probes=40)
+    bad = measurements_table(30, seed=3).set_column(4, "rtt", pa.array([np.nan] * 30))
+    folder = tmp_path_factory.mktemp("source")
+    return write_input(folder, busy, rare, bad, row_group_size=500)
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    files = whole(make_dataset(source, tmp_path_factory.mktemp("memory") / "out"))
+    kinds = {Path(name).parts[0] for name in files}
+    assert kinds == {"train", "test", "dead_letter", "README.md", "manifest.json", "_SUCCESS"}
+    return files
+
+
+def whole(dataset: Path) -> dict[str, bytes]:
+    """Returns the bytes of every file, hidden ones and those of a temporary folder too."""
+    paths = [path for path in dataset.rglob("*") if path.is_file()]
+    return {str(path.relative_to(dataset)): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes", "parallelism"),
+    [
+        (0, 2),
+        (1 << 16, 1),
+        pytest.param(0, 1, marks=pytest.mark.slow),
+        pytest.param(1 << 16, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_flink_writes_the_same_bytes(
+    source: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    flink: Flink,
+    parallelism: int,
+    inline_bytes: int,
+) -> None:
+    flags = [*flink.flags(parallelism), f"--inline_bytes={inline_bytes}"]
+    assert whole(make_dataset(source, tmp_path / "out", *flags)) == expected
+
+
+def test_flink_reads_and_writes_objects(
+    source: Path, expected: dict[str, bytes], gcs: Gcs, flink: Flink
+) -> None:
+    bucket = gcs.make_bucket()
+    gcs.upload(source.parent, f"{bucket}/in")
+    flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS, *flink.flags()]
+    assert main(flags) == 0
+    written = stored(f"{bucket}/out")
+    # A dead letter names its file, the data card the input: others here.
+    letters = {name for name in expected if name.startswith("dead_letter/")}
+    told = {"README.md", "manifest.json", "_SUCCESS", *letters}
+    assert set(written) == set(expected)
+    assert {name: written[name] for name in set(written) - told} == {
+        name: expected[name] for name in set(expected) - told
+    }
+
+
+# What fails once: its owner, its name and the number of the call.
+FAULTS = {
+    "reading": (grouping, "read_piece", 2),
+    "closing chunks": (claim_checks.ClaimWriter, "close", 1),
+    "sorting": (external_sort.ExternalSort, "sort", 3),
+    "cutting rows": (row_splitting, "fit", 5),
+    "staging": (staging.StageRecords, "_close", 2),
+    "writing shards": (sharded_write.WriteShard, "_write", 2),
+    "renaming a shard": (sharded_write, "move", 3),
+}
+
+
+@pytest.mark.parametrize("where", quick_and_slow(FAULTS, ("sorting", "renaming a shard")))
+def test_a_task_that_fails_once_changes_nothing(
+    source: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    flink: Flink,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    """Flink runs the failed task, and all that it needs, once more."""
+    owner, name, at = FAULTS[where]
+    original, calls = getattr(owner, name), []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        if len(calls) == at:
+            raise RuntimeError(f"injected into {name}")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+    dataset = make_dataset(source, tmp_path / "out", *flink.flags(), "--inline_bytes=0")
+    assert len(calls) > at
+    assert whole(dataset) == expected
+
+
+# Python runs this in every process that finds it on its path. The worker that is first to make a
+# call so many times kills itself; its successor does not.
+KILLING = """
+import os, signal, sys
+if "SdkHarness" in " ".join(sys.orig_argv):
+    import beam_pipeline.{module} as module
+    owner, name, after = {owner}, {name!r}, {after}
+    original, calls = getattr(owner, name), []
+    def killing(*args, **kwargs):
+        calls.append(0)
+        if len(calls) == after and not os.path.exists({marker!r}):
+            open({marker!r}, "x").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+    setattr(owner, name, killing)
+"""
+KILLS = {
+    "reading": ("grouping", "module", "read_piece", 2),
+    "sorting": ("external_sort", "module.ExternalSort", "sort", 3),
+    "cutting rows": ("row_splitting", "module", "fit", 5),
+    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
+    "renaming a shard": ("sharded_write", "module", "move", 3),
+}
+
+
+def environment(tmp_path: Path, where: str) -> dict[str, str]:
+    """Returns the variables with which a worker process kills itself once."""
+    module, owner, name, after = KILLS[where]
+    marker = str(tmp_path / "killed")
+    code = KILLING.format(module=module, owner=owner, name=name, after=after, marker=marker)
+    folder = tmp_path / "site"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(code)
+    # Beam starts a worker as `python`, whatever runs the launcher.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", KILLS)
+def test_a_killed_worker_changes_nothing(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, flink: Flink, where: str
+) -> None:
+    """Flink starts another worker. Sometimes Beam's runner waits for the dead one for ever: then
+    the launcher is stopped, nothing looks finished, and the next run makes the same bytes."""
+    output = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "beam_pipeline.main", f"--input={source}", f"--output={output}",
+        *FLAGS, *flink.flags(), "--experiments=use_loopback_process_worker", "--inline_bytes=0",
+    ]  # fmt: skip
+    for _ in range(2):
+        launcher = subprocess.Popen(
+            command,
+            env=environment(tmp_path, where),
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            _, said = launcher.communicate(timeout=150)
+            break
+        except subprocess.TimeoutExpired:
+            assert (tmp_path / "killed").exists()
+            with pytest.raises(ProbelineError, match="no finished dataset"):
+                open_dataset(str(output))
+        finally:
+            stop(launcher)
+    else:
+        pytest.fail("the second run did not end either")
+    assert launcher.returncode == 0, said.decode()
+    assert (tmp_path / "killed").exists()
+    assert whole(output) == expected
+
+
+def test_a_bad_file_is_one_line(source: Path, tmp_path: Path, flink: Flink) -> None:
+    """What a worker raises comes back through Flink; nothing that looks finished is left."""
+    bad = tmp_path / "bad.parquet"
+    pq.write_table(measurements_table(500, seed=4), bad)
+    content = bytearray(bad.read_bytes())
+    content[4:40] = bytes(36)  # the head of the first page; the file's own stands at its end
+    bad.write_bytes(content)
+    output = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "beam_pipeline.main", f"--input={source}", f"--input={bad}",
+        f"--output={output}", *flink.flags(),
+    ]  # fmt: skip
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    lines = [line for line in result.stderr.splitlines() if "reading: " not in line]
+    assert len(lines) == 1 and lines[0].startswith("error: cannot read"), result.stderr
+    assert str(bad) in lines[0] and "--on_bad_file=dead_letter" in lines[0]
+    assert result.returncode == 1
+    assert not list(output.rglob("*"))
+    with pytest.raises(ProbelineError, match="no finished dataset"):
+        open_dataset(str(output))

@@ -1,0 +1,401 @@
+"""The job on `gs://`: the same bytes, through faults, kills and two runs at once."""
+
+import contextlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grain
+import pyarrow.parquet as pq
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+from google.api_core.exceptions import PreconditionFailed
+from google.cloud.storage import Blob
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import output_lease
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
+from beam_pipeline.main import main
+from beam_pipeline.storage import gcs, gcs_client
+from beam_pipeline.verify import __main__ as verify
+from tests.beam_pipeline.probe_rows.test_kills import SCRIPT
+from tests.beam_pipeline.test_main import FLAGS, files_of, make_dataset, write_input
+from tests.conftest import Gcs
+from tests.support.faulty_gcs import FaultyGcs, faulty
+from tests.support.helpers import measurements_table, quick_and_slow
+from training.rows.row_source import ProbeRowDataSource
+
+_LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of three files, one of them with bad rows."""
+    folder = tmp_path_factory.mktemp("gs")
+    table = measurements_table(2500, seed=1, num_probes=12)
+    write_input(folder / "in", *(table.slice(at, 900) for at in (0, 900, 1800)))
+    bad = table.slice(0, 3).to_pylist()
+    for row, address in zip(bad, ("", "nowhere", "fe80::1%eth0"), strict=True):
+        row["src_addr"] = address
+    pq.write_table(type(table).from_pylist(bad, table.schema), folder / "in" / "part-3.parquet")
+    return folder / "in"
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """All that a run on local files writes, by its name in the dataset."""
+    output = make_dataset(source / "*.parquet", tmp_path_factory.mktemp("local") / "out")
+    names = ("README.md", "manifest.json", "_SUCCESS", _LETTERS)
+    return files_of(output) | {name: (output / name).read_bytes() for name in names}
+
+
+@pytest.fixture
+def bucket(gcs: Gcs, source: Path) -> str:
+    """A bucket that holds the input below in/."""
+    bucket = gcs.make_bucket()
+    gcs.upload(source, f"{bucket}/in")
+    return bucket
+
+
+def make(bucket: str, *flags: str) -> int:
+    return main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS, *flags])
+
+
+def stored(folder: str) -> dict[str, bytes]:
+    """Returns all objects below a folder by the rest of their names."""
+    return {
+        path.removeprefix(f"{folder}/"): gcs.read(path) or b""
+        for path in gcs.objects_below(f"{folder}/")
+    }
+
+
+def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
+    """Dead letters and the data card name the input, and it lies elsewhere."""
+    elsewhere = {_LETTERS: b"", "README.md": b""}
+    return found | elsewhere == expected | elsewhere and found.keys() >= elsewhere.keys()
+
+
+# --- the whole job ------------------------------------------------------------------------------
+
+
+def test_the_bytes_are_those_of_a_local_run(bucket: str, expected: dict[str, bytes]) -> None:
+    assert make(bucket) == 0
+    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert verify.main([f"{bucket}/out"]) == 0
+
+
+def test_small_payloads_on_storage_change_nothing(bucket: str, expected: dict[str, bytes]) -> None:
+    assert make(bucket, "--inline_bytes=0") == 0
+    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+
+
+def test_a_folder_is_input_too(bucket: str, expected: dict[str, bytes]) -> None:
+    assert main([f"--input={bucket}/in", f"--output={bucket}/out", *FLAGS]) == 0
+    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+
+
+def test_array_record_grain_and_the_loader_read_it_in_place(
+    bucket: str, expected: dict[str, bytes]
+) -> None:
+    assert make(bucket) == 0
+    shards = sorted(name for name in expected if name.endswith(".arrayrecord"))
+    paths = [f"{bucket}/out/{name}" for name in shards]
+    by_grain = grain.sources.ArrayRecordDataSource(paths)
+    records = [record for path in paths for record in ArrayRecordReader(path).read_all()]
+    assert [by_grain[at] for at in range(len(records))] == records
+    splits = [ProbeRowDataSource(f"{bucket}/out/{split}") for split in ("test", "train")]
+    rows = [source[at] for source in splits for at in range(len(source))]
+    assert [row["src_id"] for row in rows]
+    assert sum(row["n_measurements"] for row in rows) == 2500
+
+
+def test_success_and_the_manifest_come_last(bucket: str, gcs: Gcs, monkeypatch) -> None:
+    with faulty(gcs.endpoint) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        assert make(bucket) == 0
+    named = [
+        request.name.rpartition("/rewriteTo/")[2]
+        for request in proxy.requests
+        if request.method == "POST"
+    ]
+    written = [name.rpartition("/")[2] for name in named if TEMP_FOLDER not in name]
+    assert written[-3:] == ["README.md", "manifest.json", "_SUCCESS"]
+    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-3]) == 8
+    assert len(written) == 11
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every", quick_and_slow((3, 4, 7), (7,)))
+def test_lost_and_refused_requests_change_nothing(
+    bucket: str, gcs: Gcs, expected: dict[str, bytes], monkeypatch, every: int
+) -> None:
+    with faulty(gcs.endpoint, every) as proxy, monkeypatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        patch.setattr(gcs_client, "_FIRST_DELAY_S", 0.01)
+        assert make(bucket, "--inline_bytes=0") == 0
+    assert len(proxy.faults) == 5
+    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+
+
+@pytest.fixture
+def passed_on(gcs: Gcs, monkeypatch) -> Iterator[FaultyGcs]:
+    """A proxy that only counts."""
+    with faulty(gcs.endpoint) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        yield proxy
+
+
+def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, passed_on) -> None:
+    (tmp_path / "large").write_bytes(bytes(8 << 20))
+    path = f"{gcs.make_bucket()}/large"
+    gcs.upload(tmp_path / "large", path)
+    from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
+
+    reader = ClaimReader()
+    for offset in (5 << 20, 1 << 20):
+        assert reader.read(StoredPayload(path, offset, 300_000, None)) == bytes(300_000)
+    fetched = sum(passed.num_bytes for passed in passed_on.requests if passed.method == "GET")
+    assert fetched < 2 * 310_000
+
+
+UPLOAD = """
+import resource, sys
+from beam_pipeline.files import local_file
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with local_file(sys.argv[1]) as path, open(path, "wb") as file:
+    for number in range(300):
+        file.write(bytes([number % 251]) * (1 << 20))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_a_large_shard_goes_up_in_chunks_and_bounded_memory(gcs: Gcs, passed_on) -> None:
+    path = f"{gcs.make_bucket()}/large"
+    result = subprocess.run(
+        [sys.executable, "-c", UPLOAD, path], capture_output=True, text=True, check=True
+    )
+    assert int(result.stdout) < 150  # MiB, the library's own modules among them
+    chunks = [passed for passed in passed_on.requests if passed.method == "PUT"]
+    assert len(chunks) == 19
+    assert gcs_info(path) == 300 << 20
+
+
+def gcs_info(path: str) -> int:
+    found = gcs.info(path)
+    assert found is not None
+    return found.num_bytes
+
+
+# --- kills --------------------------------------------------------------------------------------
+
+PHASES = {
+    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
+    "between two uploads": ("gcs", "module", "upload", 2),
+    "between copying and removing": ("gcs", "module", "_blob", 30),
+    "renaming a shard": ("sharded_write", "module", "move", 3),
+    "before the manifest": ("commit", "module", "write_success", 1),
+    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
+    "before the marker goes": ("gcs_marker", "module.Marker", "release", 1),
+}
+
+
+@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("renaming a shard", "before _SUCCESS")))
+def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
+    bucket: str, expected: dict[str, bytes], monkeypatch, phase: str
+) -> None:
+    module, owner, name, after = PHASES[phase]
+    script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
+    killed = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    if phase == "before the marker goes":
+        open_dataset(f"{bucket}/out")
+        flags.append("--overwrite")
+    else:
+        with pytest.raises(ProbelineError, match="holds no finished dataset"):
+            open_dataset(f"{bucket}/out")
+    left = stored(f"{bucket}/out")
+    for name, data in expected.items():  # what has its name is whole
+        if name in left and name not in (_LETTERS, "README.md"):  # they name the input
+            assert left[name] == data
+    assert main(flags) == 2  # it may be alive
+    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
+    assert main(flags) == 0
+    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+
+
+def test_sigterm_tidies_up(bucket: str) -> None:
+    script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1)
+    script = script.replace("SIGKILL", "SIGTERM").replace(
+        "from beam_pipeline.main import main",
+        "from beam_pipeline import launching\n"
+        "from beam_pipeline.main import main\n"
+        "launching.tidy_up_on_sigterm()",
+    )
+    flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
+    stopped = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    assert b"stopped" in stopped.stderr
+    assert not any(name.startswith(TEMP_FOLDER) for name in stored(f"{bucket}/out"))
+    assert "_SUCCESS" not in stored(f"{bucket}/out")
+
+
+# --- the marker ---------------------------------------------------------------------------------
+
+
+def test_a_finished_dataset_is_kept_unless_told(bucket: str, capsys) -> None:
+    assert make(bucket) == 0
+    before = stored(f"{bucket}/out")
+    assert make(bucket) == 2
+    assert "holds a finished dataset" in capsys.readouterr().err
+    assert stored(f"{bucket}/out") == before
+    assert make(bucket, "--overwrite", "--probes_per_shard=1000") == 0
+    assert "train/train_shard_00000-of-00001.arrayrecord" in stored(f"{bucket}/out")
+    assert not any("-of-00004" in name for name in stored(f"{bucket}/out"))
+
+
+def test_a_second_run_is_refused_and_takes_nothing(bucket: str) -> None:
+    with taken(f"{bucket}/out", overwrite=False) as run:
+        gcs.write_object(f"{run.folder}/chunks/unit", b"x", 0)
+        before = stored(f"{bucket}/out")
+        with pytest.raises(UsageError, match=r"is being written by process \d+ on .*: wait for it"):
+            with taken(f"{bucket}/out", overwrite=True):
+                pytest.fail("the folder was taken twice")
+        assert stored(f"{bucket}/out") == before
+    assert stored(f"{bucket}/out") == {}
+
+
+def test_a_marker_is_renewed_while_its_run_lives(bucket: str, monkeypatch) -> None:
+    monkeypatch.setattr(output_lease, "RENEW_S", 0.05)
+    monkeypatch.setattr(output_lease, "LEASE_S", 2.0)
+    with taken(f"{bucket}/out", overwrite=False) as run:
+        assert run.marker is not None
+        first = gcs.read_object(run.marker.path)
+        time.sleep(2.2)
+        later = gcs.read_object(run.marker.path)
+        assert first is not None and later is not None
+        assert later.generation != first.generation
+        with pytest.raises(UsageError):
+            with taken(f"{bucket}/out", overwrite=False):
+                pytest.fail("the folder was taken from a live run")
+    assert stored(f"{bucket}/out") == {}
+
+
+def test_a_marker_that_is_renewed_while_it_is_read_is_read_again(bucket: str, monkeypatch) -> None:
+    path = f"{bucket}/marker"
+    generations = [gcs.write_object(path, b"old", 0)]
+    download = Blob.download_as_bytes
+
+    def as_gcs_does(self, **options) -> bytes:
+        """The emulator gives another generation than the one asked for; GCS answers with 412."""
+        if len(generations) == 1:
+            generations.append(gcs.write_object(path, b"new", self.generation))
+            raise PreconditionFailed("conditionNotMet")
+        return download(self, **options)
+
+    monkeypatch.setattr(Blob, "download_as_bytes", as_gcs_does)
+    found = gcs.read_object(path)
+    assert found is not None
+    assert (found.data, found.generation) == (b"new", generations[1])
+
+
+def test_only_one_of_two_takes_over_a_dead_run(bucket: str, monkeypatch) -> None:
+    """Both have seen the same dead marker; the second writes when the first has."""
+    path = f"{bucket}/out/{TEMP_FOLDER}/lock.json"
+    gcs.write_object(path, b'{"run": "dead"}', 0)
+    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
+    write = gcs.write_object
+    attempts = itertools.count()
+
+    def overtaken(path: str, data: bytes, generation: int) -> int | None:
+        if next(attempts) in (1, 3, 5):  # the others ask for a place that has no marker
+            found = gcs.read_object(path)
+            write(path, b'{"run": "faster"}', found.generation if found else 0)
+        return write(path, data, generation)
+
+    monkeypatch.setattr(gcs, "write_object", overtaken)
+    with pytest.raises(UsageError, match="has just been taken by another run"):
+        with taken(f"{bucket}/out", overwrite=False):
+            pytest.fail("the folder was taken twice")
+    assert json.loads(stored(f"{bucket}/out")[f"{TEMP_FOLDER}/lock.json"]) == {"run": "faster"}
+
+
+def test_a_run_that_lost_its_marker_changes_nothing(bucket: str, monkeypatch, capsys) -> None:
+    """Its successor has begun by the time that it would rename its shards."""
+    from beam_pipeline.shards import writing as sharded_write
+
+    write = sharded_write.WriteShard._write
+    taken_over = []
+
+    def overtaken(self, path: str, staged: list):
+        if not taken_over:
+            marker = f"{bucket}/out/{TEMP_FOLDER}/lock.json"
+            found = gcs.read_object(marker)
+            assert found is not None
+            taken_over.append(gcs.write_object(marker, b'{"run": "next"}', found.generation))
+        return write(self, path, staged)
+
+    monkeypatch.setattr(sharded_write.WriteShard, "_write", overtaken)
+    assert make(bucket) == 1
+    assert "no longer names this run: another run has taken the output" in capsys.readouterr().err
+    assert set(stored(f"{bucket}/out")) == {f"{TEMP_FOLDER}/lock.json"}
+
+
+def test_a_shard_that_somebody_changed_is_not_committed(bucket: str, monkeypatch, capsys) -> None:
+    from beam_pipeline.probe_rows import commit
+
+    check = commit.check_shards
+
+    def changed(output: str, splits) -> None:
+        path = f"{output}/train/train_shard_00000-of-00004.arrayrecord"
+        found = gcs.read_object(path)
+        assert found is not None
+        gcs.write_object(path, found.data[:-1] + b"x", found.generation)
+        check(output, splits)
+
+    monkeypatch.setattr(commit, "check_shards", changed)
+    assert make(bucket) == 1
+    assert "train_shard_00000-of-00004.arrayrecord is not what was written" in (
+        capsys.readouterr().err
+    )
+    assert "_SUCCESS" not in stored(f"{bucket}/out")
+
+
+# --- what is missing ----------------------------------------------------------------------------
+
+
+def error_of(capsys, *flags: str) -> str:
+    assert main([*flags, *FLAGS]) in (1, 2)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_a_bucket_that_is_not_there_is_one_line(bucket: str, capsys) -> None:
+    no_output = error_of(capsys, f"--input={bucket}/in", "--output=gs://no-such-bucket/out")
+    assert "there is no bucket no-such-bucket; check its name" in no_output
+    no_input = error_of(capsys, "--input=gs://no-such-bucket/*", f"--output={bucket}/out")
+    assert "there is no bucket no-such-bucket; check its name" in no_input
+
+
+def test_an_object_that_goes_while_it_is_read_is_one_line(bucket: str, monkeypatch, capsys) -> None:
+    from beam_pipeline.probe_rows import grouping
+
+    read_piece = grouping.read_piece
+
+    def removed(piece, options):
+        with contextlib.suppress(ProbelineError):
+            gcs.delete_objects([piece.path])
+        return read_piece(piece, options)
+
+    monkeypatch.setattr(grouping, "read_piece", removed)
+    message = error_of(capsys, f"--input={bucket}/in/*.parquet", f"--output={bucket}/out")
+    assert "there is no such object" in message

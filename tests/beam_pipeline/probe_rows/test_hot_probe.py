@@ -1,0 +1,92 @@
+"""One probe with most of the data: memory stays bounded, whatever its history is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.verify import __main__ as verify
+from benchmarks.engine_servers import running_flink
+from tests.support.engines import flink_is_built
+
+ROOT = Path(__file__).parents[3]
+
+
+def peak_memory(command: list[str]) -> float:
+    """Runs a command; returns the peak of its process tree in MiB.
+
+    In a process of its own, since a child's ru_maxrss starts at what its parent used.
+    """
+    measured = [sys.executable, "-m", "benchmarks.measure", "--", *command]
+    result = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stderr.splitlines()[-1])["peak_mib"]
+
+
+def generate(folder: Path, num_measurements: int, hot_share: float) -> None:
+    command = [
+        sys.executable, "-m", "beam_pipeline.generate", f"--output={folder}",
+        f"--num_measurements={num_measurements}", "--num_probes=500", f"--hot_share={hot_share}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def run_job(source: Path, output: Path, *flags: str) -> float:
+    command = [
+        sys.executable, "-m", "beam_pipeline.main", f"--input={source}/*.parquet",
+        f"--output={output}", *flags,
+    ]  # fmt: skip
+    return peak_memory(command)
+
+
+@pytest.mark.slow
+def test_a_probe_of_twenty_million_measurements(tmp_path: Path) -> None:
+    generate(tmp_path / "in", 21_000_000, hot_share=0.96)
+    peak = run_job(tmp_path / "in", tmp_path / "out")
+    assert peak < 600
+    splits = open_dataset(str(tmp_path / "out")).manifest.splits.values()
+    assert sum(split.num_measurements for split in splits) == 21_000_000
+    assert verify.main([str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.prism
+def test_a_hot_probe_on_prism(tmp_path: Path, prism: str) -> None:
+    """The runner is a process of its own; both together stay within bounds."""
+    generate(tmp_path / "in", 10_000_000, hot_share=0.9)
+    peak = run_job(
+        tmp_path / "in", tmp_path / "out", "--runner=PrismRunner", f"--prism_location={prism}"
+    )
+    assert peak < 800
+    assert verify.main([str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.flink
+def test_a_hot_probe_on_flink(tmp_path: Path) -> None:
+    """Its 640 MB fit neither Flink's default memory, 128 MB, nor the heap given here."""
+    generate(tmp_path / "in", 42_000_000, hot_share=0.96)
+    flink_is_built()
+    with running_flink(tmp_path / "flink", "-Xmx384m") as flink:
+        python_mib = run_job(tmp_path / "in", tmp_path / "out", *flink.flags())
+        java_mib = flink.peak_mib()
+    print(f"Python {python_mib:.0f} MiB, Java {java_mib:.0f} MiB")
+    assert python_mib < 900  # two tasks sort at the same time
+    assert java_mib < 1000
+    index = pq.read_table(tmp_path / "out" / "train" / "rows.parquet")
+    of_probes = index.group_by("src_addr").aggregate([("n_measurements", "sum")])
+    assert max(of_probes["n_measurements_sum"].to_pylist()) * 16 > 600e6
+    assert verify.main([str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    peaks = []
+    for millions in (5, 20):
+        generate(tmp_path / f"in{millions}", millions * 1_000_000, hot_share=0)
+        peaks.append(run_job(tmp_path / f"in{millions}", tmp_path / f"out{millions}"))
+    assert peaks[1] - peaks[0] < 100, peaks

@@ -1,0 +1,174 @@
+"""A run that is killed at any point leaves nothing that looks finished; the next one is whole."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.main import main
+from tests.beam_pipeline.test_main import FLAGS, files_of, make_dataset
+from tests.support.helpers import measurements_table, quick_and_slow
+
+# Runs `main` in a process that kills itself when a function is called for the n-th time.
+SCRIPT = """
+import os, signal, sys
+import beam_pipeline.{module} as module
+owner, name, after = {owner}, {name!r}, {after}
+original, calls = getattr(owner, name), []
+def killing(*args, **kwargs):
+    calls.append(0)
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, name, killing)
+from beam_pipeline.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+PHASES = {
+    "reading": ("grouping", "module", "read_piece", 2),
+    "closing chunks": ("claim_checks", "module.ClaimWriter", "close", 1),
+    "sorting": ("external_sort", "module.ExternalSort", "sort", 3),
+    "cutting rows": ("row_splitting", "module", "fit", 5),
+    "staging": ("record_staging", "module.StageRecords", "process", 4),
+    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
+    "writing the index": ("sharded_write", "module.WriteShard", "_write_index", 2),
+    "renaming the first shard": ("sharded_write", "module", "move", 1),
+    "renaming another shard": ("sharded_write", "module", "move", 3),
+    "before the data card": ("commit", "module", "write_card", 1),
+    "before the manifest": ("commit", "module", "write_success", 1),
+    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kills")
+    table = measurements_table(2500, seed=1, num_probes=12)
+    for number in range(3):
+        pq.write_table(table.slice(number * 900, 900), folder / f"{number}.parquet")
+    return folder / "*.parquet"
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
+
+
+@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("sorting", "before _SUCCESS")))
+def test_a_kill_changes_nothing(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str
+) -> None:
+    module, owner, name, after = PHASES[phase]
+    script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    output = tmp_path / "out"
+    flags = [f"--input={source}", f"--output={output}", "--inline_bytes=0", *FLAGS]
+    process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    assert list(output.rglob("*")), "nothing was begun: the kill came too early to matter"
+    with pytest.raises(ProbelineError, match="no finished dataset"):
+        open_dataset(str(output))
+    again = make_dataset(source, output)
+    assert files_of(again) == expected
+    left = {path.name for path in again.iterdir()}
+    assert left == {"train", "test", "README.md", "manifest.json", "_SUCCESS"}
+    assert {str(p.relative_to(again)) for p in again.glob("t*/*")} == set(expected)
+
+
+def test_a_kill_after_success_leaves_a_finished_dataset(
+    source: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    script = SCRIPT.format(module="commit", owner="module", name="remove_folder", after=1)
+    output = tmp_path / "out"
+    flags = [f"--input={source}", f"--output={output}", *FLAGS]
+    process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    assert open_dataset(str(output)) and files_of(output) == expected
+
+
+@pytest.mark.slow
+def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    table = measurements_table(60_000, seed=2, num_probes=3000)
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=1000)
+    flags = [f"--input={tmp_path}/in.parquet", f"--output={output}", "--inline_bytes=0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "beam_pipeline.main", *flags], stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not list(output.glob(".probeline-temp/*/chunks/*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr.decode()
+    assert b"stopped" in stderr
+    assert not (output / "_SUCCESS").exists()
+    assert not list(output.glob(".probeline-temp/*"))
+
+
+def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
+    """A run that waits before its commit is not disturbed by another; killed, it gives way."""
+    output = tmp_path / "out"
+    script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1)
+    pause = "print('waits', flush=True), signal.pause()"
+    script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
+    flags = [f"--input={source}", f"--output={output}", *FLAGS]
+    process = subprocess.Popen([sys.executable, "-c", script, *flags], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout and process.stdout.readline() == b"waits\n"
+        before = sorted(path.name for path in output.rglob("*"))
+        assert main(flags) == 2
+        assert sorted(path.name for path in output.rglob("*")) == before
+    finally:
+        process.kill()
+        process.communicate()
+    assert files_of(make_dataset(source, output))
+
+
+@pytest.mark.parametrize("victim", ["prism", "whole group"])
+def test_a_kill_on_prism_changes_nothing(
+    source: Path, expected: dict[str, bytes], tmp_path: Path, prism: str, victim: str
+) -> None:
+    """The runner is a process beside the worker: without it there is one line and exit code 1."""
+    output, sorting = tmp_path / "out", tmp_path / "sorting"
+    script = SCRIPT.format(
+        module="external_sort", owner="module.ExternalSort", name="sort", after=3
+    )
+    # It waits in the middle, so that the kill does not come too late.
+    pause = f"(open({str(sorting)!r}, 'x').close(), __import__('time').sleep(3))"
+    script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
+    on_prism = ["--inline_bytes=0", "--runner=PrismRunner", f"--prism_location={prism}"]
+    flags = [f"--input={source}", f"--output={output}", *FLAGS, *on_prism]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *flags], stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not sorting.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorting.exists(), process.communicate()
+    if victim == "prism":
+        (runner,) = psutil.Process(process.pid).children()
+        runner.kill()
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 1
+        lines = stderr.decode().splitlines()
+        assert len(lines) == 1 and "the runner does not answer" in lines[0], lines
+        assert not list(output.rglob("*"))
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert list(output.glob(".probeline-temp/*/chunks/*"))
+    with pytest.raises(ProbelineError, match="no finished dataset"):
+        open_dataset(str(output))
+    assert files_of(make_dataset(source, output, *on_prism)) == expected
+    assert {path.name for path in output.iterdir()} == {
+        "train", "test", "README.md", "manifest.json", "_SUCCESS"
+    }  # fmt: skip

@@ -1,0 +1,102 @@
+"""Flags: one spelling or the other, Beam's own passed on, the in-memory runner by default."""
+
+from dataclasses import fields
+
+import pytest
+from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.probe_rows.options import (
+    DEFAULT_RECORD_OPTIONS,
+    IN_MEMORY_RUNNER,
+    Options,
+    make_parser,
+    parse,
+)
+
+NEEDED = ["--input=a", "--output=b"]
+
+
+def test_dashes_and_underscores_are_one() -> None:
+    one, _ = parse([*NEEDED, "--num-shards=3", "--max-row-size-mb", "2"])
+    other, _ = parse([*NEEDED, "--num_shards=3", "--max_row_size_mb", "2"])
+    assert one == other and one.num_shards == 3 and one.max_row_size_mb == 2
+
+
+def test_a_value_keeps_its_dashes() -> None:
+    options, _ = parse(["--input", "my-data/--odd", "--output=b-c"])
+    assert options.output == "b-c"
+
+
+def test_input_may_be_given_again() -> None:
+    assert parse([*NEEDED, "--input=c"])[0].input == ("a", "c")
+
+
+@pytest.mark.parametrize("flags", [[], ["--runner=DirectRunner"]])
+def test_the_default_runner_is_in_memory(flags: list[str]) -> None:
+    _, beam_options = parse([*NEEDED, *flags])
+    assert beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
+
+
+def test_beams_flags_go_on() -> None:
+    _, beam_options = parse([*NEEDED, "--direct-num-workers=3", "--runner=PrismRunner"])
+    assert beam_options.view_as(DirectOptions).direct_num_workers == 3
+    assert beam_options.view_as(StandardOptions).runner == "PrismRunner"
+
+
+def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
+    parse([*NEEDED, "--runner=PortableRunner", "--fasterCopy=true"])
+    with pytest.raises(UsageError, match="--fasterCopy is neither"):
+        parse([*NEEDED, "--fasterCopy=true"])
+
+
+def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
+    cloud = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
+    for output, flags, expected in (
+        ("rows", [], 256),
+        ("rows", ["--runner=PrismRunner"], 256),
+        ("gs://b/rows", [], 65536),
+        ("gs://b/rows", ["--runner=DataflowRunner", *cloud], 65536),
+        ("gs://b/rows", ["--runner=FlinkRunner"], 256),
+        ("rows", ["--runner=PortableRunner"], 256),
+        ("rows", ["--inline_bytes=5"], 5),
+    ):
+        options, beam_options = parse(["--input=x", f"--output={output}", *flags])
+        assert options.inline_bytes_for(beam_options) == expected
+
+
+def test_every_field_is_a_flag_with_help() -> None:
+    text = make_parser().format_help()
+    for item in fields(Options):
+        assert f"--{item.name}" in text and item.metadata["help"].endswith(".")
+
+
+def test_help_exits_with_0(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse(["--help"])
+    assert stopped.value.code == 0
+    assert "--input" in capsys.readouterr().out
+
+
+def test_options_of_array_record_say_nothing_of_tfrecord() -> None:
+    tfrecord = [*NEEDED, "--output_format=tfrecord"]
+    with pytest.raises(UsageError, match="uncompressed says nothing of --output_format=tfrecord"):
+        parse([*tfrecord, "--array_record_options=group_size:4,uncompressed"])
+    given, _ = parse([*tfrecord, f"--array_record_options={DEFAULT_RECORD_OPTIONS}"])
+    assert given.dataset_options().array_record_options == ""
+
+
+def test_shards_are_arrayrecord_of_arrow_unless_told() -> None:
+    default = parse(NEEDED)[0].dataset_options()
+    assert (default.output_format, default.record_encoding) == ("arrayrecord", "arrow_ipc")
+    flags = ["--output-format=tfrecord", "--record-encoding=tf_example"]
+    other = parse([*NEEDED, *flags])[0].dataset_options()
+    assert (other.output_format, other.record_encoding) == ("tfrecord", "tf_example")
+    assert (default.shard_suffix, other.shard_suffix) == (".arrayrecord", ".tfrecord")
+
+
+@pytest.mark.parametrize("flag", ["--output_format=parquet", "--record_encoding=json"])
+def test_unknown_formats_are_refused_in_one_line(flag: str) -> None:
+    with pytest.raises(UsageError, match="invalid choice") as refusal:
+        parse([*NEEDED, flag])
+    assert "\n" not in str(refusal.value)

@@ -1,0 +1,83 @@
+"""Progress is read off a run's folder, and twice the same file counts once."""
+
+import io
+import time
+from pathlib import Path
+
+from beam_pipeline.probe_rows import progress
+from beam_pipeline.probe_rows.progress import look, watched
+from beam_pipeline.sources.inputs import Piece, Unit
+
+
+def unit(index: int, rows: int, path: str) -> Unit:
+    return Unit(index, (Piece(path, "parquet", (0,), 0, rows, rows * 20),))
+
+
+UNITS = [unit(0, 1_000_000, "a"), unit(1, 2_000_000, "a"), unit(2, 1_000_000, "b")]
+
+
+def touch(folder: Path, name: str, size: int = 1) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x" * size)
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    seen = look(str(tmp_path / "none"), UNITS)
+    assert (seen.phase, seen.done, seen.total) == ("reading", 0, 4_000_000)
+
+
+def test_units_that_were_read_twice_count_once(tmp_path: Path) -> None:
+    touch(tmp_path, "chunks/unit-000001-aaaa")
+    touch(tmp_path, "chunks/unit-000001-bbbb")
+    seen = look(str(tmp_path), UNITS)
+    assert (seen.phase, seen.done, seen.total) == ("reading", 2_000_000, 4_000_000)
+    assert seen.text == "1 of 2 files, 2.0 of 4.0 M measurements"
+
+
+def test_staged_rows_mean_sorting(tmp_path: Path) -> None:
+    touch(tmp_path, "chunks/unit-000000-a", 1000)
+    touch(tmp_path, "records/records-a", 500)
+    seen = look(str(tmp_path), UNITS)
+    assert seen.phase == "sorting" and seen.done / seen.total == 0.5
+
+
+def test_a_shard_that_was_written_twice_counts_once(tmp_path: Path) -> None:
+    for attempt in "ab":
+        touch(tmp_path, f"train/train_shard_00001-of-00003.arrayrecord-{attempt}")
+    touch(tmp_path, "test/test_shard_00000-of-00001.arrayrecord-a")
+    seen = look(str(tmp_path), UNITS)
+    assert (seen.phase, seen.done, seen.total) == ("writing", 2, 4)
+
+
+def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
+    units = [Unit(0, (Piece("a.json", "atlas_json", (), 0, 0, 300),)), Unit(1, ())]
+    touch(tmp_path, "chunks/unit-000000-a")
+    seen = look(str(tmp_path), units)
+    assert (seen.done, seen.total) == (300, 300)
+
+
+def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.05)
+    touch(tmp_path, "chunks/unit-000001-a")
+    stream = io.StringIO()
+    with watched(str(tmp_path), UNITS, stream):
+        time.sleep(0.3)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("reading: 1 of 2 files") for line in lines)
+
+
+def test_rate_and_time_left(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    clock = progress._Clock()
+    seen = progress.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files, … measurements")
+    clock.describe(seen)
+    now[0] += 4
+    assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")
+
+
+def test_unknown_units_are_counted(tmp_path: Path) -> None:
+    touch(tmp_path, "chunks/unit-000007-a")
+    assert look(str(tmp_path), []).text == "1 units of work"

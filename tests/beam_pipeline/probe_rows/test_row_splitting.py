@@ -1,0 +1,315 @@
+"""The stateful cut against the plain one: all of a history at once, row by row with `fit`."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.row_codec import ENCODINGS, RowKey, content_bytes, encode_row, fit
+from beam_pipeline.dataset.sorted_run import WIDE, is_sorted, widen
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.probe_rows.external_sort import StoredRun, as_run
+from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
+from tests.support.helpers import (
+    FakeBag,
+    FakeState,
+    eager,
+    make_run,
+    records_as_tuples,
+    runs_strategy,
+)
+
+PROBE = "192.0.2.1"
+both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
+
+
+def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
+    """Cuts a run at these places; what is numbered here is what `SortProbe` sends."""
+    parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
+    return [
+        Segment(
+            seq,
+            seq == len(parts) - 1,
+            content_bytes(part, encoding),
+            StoredRun(part.dtype == WIDE, part.tobytes()),
+        )
+        for seq, part in enumerate(parts)
+    ]
+
+
+def evenly(run: np.ndarray, step: int, encoding) -> list[Segment]:
+    return segments_of(run, list(range(step, len(run), step)), encoding)
+
+
+def limit_for(run: np.ndarray, count: int, encoding) -> int:
+    """Returns a row size that the first `count` measurements fill to the last byte."""
+    return len(encode_row(run[:count], RowKey(PROBE, 0), encoding))
+
+
+def plain_cut(run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = PROBE) -> list[CutRow]:
+    """The answer: the whole history in memory, each row as long as can be."""
+    rows: list[CutRow] = []
+    while len(run):
+        count = fit(run, src_addr, encoding, max_row_bytes).count
+        rows.append(make_row(RowKey(src_addr, len(rows)), run[:count]))
+        run = run[count:]
+    return rows
+
+
+class Probe:
+    """A SplitRows and the user state of one probe."""
+
+    def __init__(self, encoding, max_row_bytes: int, src_addr: str = PROBE):
+        self.next_seq, self.row_index, self.first_early = FakeState(), FakeState(), FakeState()
+        self.early, self.open = FakeBag(), FakeBag()
+        self._src_addr = src_addr
+        self._do_fn = SplitRows(encoding, max_row_bytes)
+        self._do_fn.setup()
+
+    @property
+    def states(self) -> list[Any]:
+        return [self.next_seq, self.row_index, self.first_early, self.early, self.open]
+
+    def receive(self, segment: Segment) -> list[CutRow]:
+        element = (self._src_addr, segment.encode())
+        return list(self._do_fn.process(element, *self.states))
+
+    def receive_all(self, segments: list[Segment]) -> list[CutRow]:
+        return [row for segment in segments for row in self.receive(segment)]
+
+
+def values_of(rows: list[CutRow]) -> list[tuple]:
+    """Rows that hold the same measurements, however wide their records are."""
+    return [(row.key, records_as_tuples(as_run(row.is_wide, row.data))) for row in rows]
+
+
+# --- the order of arrival -----------------------------------------------------------------------
+
+
+@both_encodings
+@settings(max_examples=100, deadline=None)
+@given(run=runs_strategy(min_size=2, max_size=50), data=st.data())
+def test_any_segments_in_any_order_give_the_rows_of_the_plain_cut(encoding, run, data):
+    bounds = data.draw(st.lists(st.integers(1, len(run) - 1), max_size=8, unique=True))
+    segments = segments_of(run, sorted(bounds), encoding)
+    limit = limit_for(run, data.draw(st.integers(1, len(run))), encoding)
+    limit = max([limit, *(limit_for(run[at:], 1, encoding) for at in range(len(run)))])
+    probe = Probe(encoding, limit)
+    rows = probe.receive_all(data.draw(st.permutations(segments)))
+    assert values_of(rows) == values_of(plain_cut(run, encoding, limit))
+    assert [state.values for state in probe.states] == [[]] * 5
+
+
+@both_encodings
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("step", [1, 7, 100, 1000])
+def test_many_rows_from_segments_much_smaller_and_larger_than_a_row(encoding, wide, step):
+    run = make_run(600, seed=1, wide=wide, ties=True)
+    limit = limit_for(run, 90, encoding)
+    wanted = plain_cut(run, encoding, limit)
+    assert len(wanted) > 4
+    segments = evenly(run, step, encoding)
+    assert Probe(encoding, limit).receive_all(segments) == wanted
+    assert Probe(encoding, limit).receive_all(segments[::-1]) == wanted
+    order = np.random.default_rng(2).permutation(len(segments))
+    assert Probe(encoding, limit).receive_all([segments[i] for i in order]) == wanted
+
+
+@both_encodings
+def test_a_narrow_and_a_wide_segment_may_share_a_row(encoding):
+    run = make_run(100, seed=3)
+    narrow = evenly(run, 25, encoding)
+    widened = StoredRun(True, widen(run[25:50]).tobytes())
+    mixed = [narrow[0], narrow[1]._replace(run=widened), *narrow[2:]]
+    limit = limit_for(run, 40, encoding)
+    rows = Probe(encoding, limit).receive_all(mixed)
+    assert values_of(rows) == values_of(plain_cut(run, encoding, limit))
+
+
+# --- where a row ends ---------------------------------------------------------------------------
+
+
+@both_encodings
+def test_a_segment_that_fills_a_row_to_the_last_byte(encoding):
+    """The row is full, but only what follows tells that nothing more fits."""
+    run = make_run(60, seed=4)
+    limit = limit_for(run, 20, encoding)
+    count = fit(run, PROBE, encoding, limit).count
+    assert limit_for(run, count, encoding) == limit
+    segments = segments_of(run, [count, count + 1], encoding)
+    probe = Probe(encoding, limit)
+    assert probe.receive_all(segments) == plain_cut(run, encoding, limit)
+
+
+@both_encodings
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_a_history_that_ends_with_a_full_row_has_no_empty_row_behind_it(encoding, num_rows):
+    run = make_run(60, seed=5)
+    limit = limit_for(run, 20, encoding)
+    rows = plain_cut(run, encoding, limit)[:num_rows]
+    run = run[: sum(len(as_run(row.is_wide, row.data)) for row in rows)]
+    assert Probe(encoding, limit).receive_all(evenly(run, 6, encoding)) == rows
+
+
+@both_encodings
+def test_every_row_but_the_last_is_as_full_as_can_be(encoding):
+    run = make_run(3_000, seed=6, wide=True)
+    limit = 15_000
+    rows = Probe(encoding, limit).receive_all(evenly(run, 130, encoding))
+    sizes = [len(encode_row(as_run(row.is_wide, row.data), row.key, encoding)) for row in rows]
+    assert len(sizes) > 2
+    assert max(sizes) <= limit
+    assert min(sizes[:-1]) >= 0.98 * limit
+    assert [row.key for row in rows] == [RowKey(PROBE, at) for at in range(len(rows))]
+    joined = np.concatenate([as_run(row.is_wide, row.data) for row in rows])
+    assert joined.tobytes() == run.tobytes()
+    assert is_sorted(joined)
+
+
+def test_a_compact_row_is_cut_where_136_years_end():
+    run = make_run(12, seed=7)
+    run["event_time"][6:] += 2**33 * 1_000_000
+    rows = Probe("compact", 1 << 20).receive_all(evenly(run, 4, "compact"))
+    assert [len(as_run(row.is_wide, row.data)) for row in rows] == [6, 6]
+
+
+def test_a_measurement_that_fits_no_row_ends_the_run():
+    run = make_run(3, seed=8)
+    with pytest.raises(ProbelineError, match="over the limit of 50 bytes a row"):
+        Probe("compact", 50).receive_all(evenly(run, 1, "compact"))
+
+
+# --- state --------------------------------------------------------------------------------------
+
+
+@both_encodings
+def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
+    """Nothing waits for the end of the history, and state stays below a row and a segment."""
+    run = make_run(1_000, seed=9)
+    limit = limit_for(run, 100, encoding)
+    probe = Probe(encoding, limit)
+    received = emitted = 0
+    for segment in evenly(run, 25, encoding):
+        rows = probe.receive(segment)
+        received += 25
+        emitted += sum(len(as_run(row.is_wide, row.data)) for row in rows)
+        assert received - emitted <= 100 + 4 * 25
+        waiting = sum(Segment.decode(value).run.count for value in probe.open.values)
+        assert waiting == (0 if segment.is_last else received - emitted)
+    assert emitted == 1_000
+
+
+def test_a_segment_ahead_of_its_turn_waits_and_gives_nothing():
+    run = make_run(100, seed=10)
+    segments = evenly(run, 10, "compact")
+    probe = Probe("compact", limit_for(run, 20, "compact"))
+    for segment in segments[:0:-1]:
+        assert probe.receive(segment) == []
+    assert len(probe.early.values) == 9
+    assert probe.receive(segments[0]) == plain_cut(run, "compact", limit_for(run, 20, "compact"))
+
+
+def test_a_gap_keeps_what_lies_behind_it_waiting():
+    run = make_run(60, seed=11)
+    limit = limit_for(run, 15, "compact")
+    segments = evenly(run, 10, "compact")
+    probe = Probe("compact", limit)
+    rows = probe.receive_all([segments[i] for i in (1, 5, 3, 0)])
+    assert sorted(Segment.decode(value).seq for value in probe.early.values) == [3, 5]
+    assert probe.first_early.values == [3]
+    assert probe.next_seq.values == [2]
+    rows += probe.receive_all([segments[i] for i in (2, 4)])
+    assert rows == plain_cut(run, "compact", limit)
+
+
+def test_a_probe_may_come_again_once_its_state_is_cleared():
+    """Nothing of one history is left to disturb another (another window, another test)."""
+    run = make_run(50, seed=12)
+    limit = limit_for(run, 15, "compact")
+    segments = evenly(run, 10, "compact")
+    probe = Probe("compact", limit)
+    assert probe.receive_all(segments[::-1]) == probe.receive_all(segments)
+
+
+# --- on a runner --------------------------------------------------------------------------------
+
+
+@both_encodings
+@pytest.mark.parametrize("seed", range(3))
+def test_several_probes_at_once_on_a_runner(encoding, seed):
+    limit = limit_for(make_run(50, seed=0), 40, encoding)
+    wanted, elements = [], []
+    for number in range(4):
+        src_addr = f"2001:db8::{number}"
+        run = make_run(150 + 100 * number, seed=number, wide=number == 2, ties=True)
+        wanted += plain_cut(run, encoding, limit, src_addr)
+        elements += [(src_addr, segment.encode()) for segment in evenly(run, 23, encoding)]
+    order = np.random.default_rng(seed).permutation(len(elements))
+    rows = eager([elements[i] for i in order], beam.ParDo(SplitRows(encoding, limit)))
+    assert sorted(rows) == sorted(wanted)
+
+
+# --- segments on storage ------------------------------------------------------------------------
+
+
+def stored_segments(folder: Path, run: np.ndarray, step: int) -> list[Segment]:
+    writer = ClaimWriter(str(folder), "segments")
+    segments = [
+        segment._replace(run=StoredRun(False, writer.put(segment.run.payload)))  # type: ignore[arg-type]
+        for segment in evenly(run, step, "compact")
+    ]
+    writer.close()
+    return segments
+
+
+def test_stored_segments_are_cut_as_inline_ones(tmp_path):
+    run = make_run(200, seed=13)
+    limit = limit_for(run, 30, "compact")
+    segments = stored_segments(tmp_path, run, 45)
+    wanted = plain_cut(run, "compact", limit)
+    assert Probe("compact", limit).receive_all(segments) == wanted
+    assert Probe("compact", limit).receive_all(segments[::-1]) == wanted
+
+
+@pytest.mark.parametrize("record", [0, 44])
+def test_a_stored_segment_that_changed_ends_the_run(tmp_path, record):
+    run = make_run(90, seed=14)
+    segments = stored_segments(tmp_path, run, 45)
+    payload = segments[0].run.payload
+    assert isinstance(payload, StoredPayload)
+    data = bytearray(Path(payload.path).read_bytes())
+    data[record * 16 + 8] ^= 1
+    Path(payload.path).write_bytes(data)
+    with pytest.raises(ProbelineError, match="changed after it was written"):
+        Probe("compact", 1 << 20).receive_all(segments)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_segment_survives_the_trip_as_bytes(tmp_path, is_last, wide):
+    for payload in (b"some bytes", StoredPayload(f"{tmp_path}/é", 2**40, 7, 123)):
+        segment = Segment(2**33, is_last, 2**34, StoredRun(wide, payload))
+        assert Segment.decode(segment.encode()) == segment
+
+
+# --- the pure part ------------------------------------------------------------------------------
+
+
+def test_open_rows_goes_on_where_another_stopped():
+    """What is left over, with the row's index, is all that a later bundle needs."""
+    run = make_run(300, seed=15)
+    limit = limit_for(run, 70, "arrow")
+    rows, left, row_index = [], [], 0
+    reader = ClaimReader()
+    for segment in evenly(run, 20, "arrow"):
+        open_rows = OpenRows(PROBE, left, row_index, "arrow", limit, reader)
+        rows += open_rows.append(segment)
+        left, row_index = open_rows.segments, open_rows.row_index
+    assert left == []
+    assert rows == plain_cut(run, "arrow", limit)

@@ -1,0 +1,368 @@
+"""TFRecord files and tf.train.Example: every byte beside Beam's, Grain's and protobuf's own."""
+
+import io
+import itertools
+import json
+import struct
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.io.tfrecordio import ReadFromTFRecord, _TFRecordUtil
+from array_record.python.array_record_module import ArrayRecordReader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.array_record_io import WriteToArrayRecord
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.row_codec import (
+    ENCODINGS,
+    RECORD_ENCODINGS,
+    decode_record,
+)
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.main import main
+from beam_pipeline.shards import tfrecord
+from beam_pipeline.shards.tfrecord import (
+    DamagedRecordError,
+    TFRecordFraming,
+    TFRecordWriter,
+    read_tfrecord,
+)
+from beam_pipeline.verify import __main__ as verify
+from tests.support.helpers import (
+    eager,
+    measurements_table,
+    records_as_tuples,
+    reference_rows,
+)
+from tests.support.loader_helpers import config_of, refusal_of
+from training.dataset import build_dataset
+from training.rows.row_source import ProbeRowDataSource
+
+both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
+MAX_ROW_MB = 0.01
+
+
+def write_file(path: Path, records: Iterable[bytes]) -> Path:
+    writer = TFRecordWriter(str(path))
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+def beams_bytes(records: Iterable[bytes]) -> bytes:
+    file = io.BytesIO()
+    for record in records:
+        _TFRecordUtil.write_record(file, record)
+    return file.getvalue()
+
+
+# --- the framing --------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.lists(st.binary(max_size=300), max_size=6))
+def test_a_file_is_what_beam_writes_and_is_read_back(
+    records: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write_file(tmp_path_factory.mktemp("file") / "f.tfrecord", records)
+    assert path.read_bytes() == beams_bytes(records)
+    assert list(read_tfrecord(str(path))) == records
+
+
+def test_a_record_is_a_length_and_two_masked_checksums(tmp_path: Path) -> None:
+    """The bytes stand here, so that no change of code can change them."""
+    path = write_file(tmp_path / "f", [b"ping"])
+    assert path.read_bytes().hex() == "04000000000000004245520470696e67cc3a4ef0"
+
+
+def test_a_record_may_be_larger_than_what_is_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [bytes(range(256)) * 4, b"", b"short"]
+    path = write_file(tmp_path / "f", records)
+    monkeypatch.setattr(tfrecord, "_READ_BYTES", 100)
+    assert list(read_tfrecord(str(path))) == records
+
+
+SOME = [b"alpha", b"", b"gamma!"]
+
+
+def read_up_to_the_damage(path: Path) -> tuple[list[bytes | DamagedRecordError], bool]:
+    """Returns what was yielded, and whether the file could be read to its end."""
+    found: list[bytes | DamagedRecordError] = []
+    try:
+        for record in read_tfrecord(str(path)):
+            found.append(record)
+    except DamagedRecordError:
+        return found, False
+    return found, True
+
+
+def test_no_flipped_bit_goes_unnoticed_or_hides_a_record_before_it(tmp_path: Path) -> None:
+    whole = beams_bytes(SOME)
+    path = tmp_path / "f"
+    ends = list(itertools.accumulate(16 + len(record) for record in SOME))
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        number = next(i for i, end in enumerate(ends) if bit // 8 < end)
+        at = bit // 8 - (ends[number] - 16 - len(SOME[number]))
+        found, is_to_end = read_up_to_the_damage(path)
+        assert found[:number] == SOME[:number], bit
+        if at < 12:  # the length or its checksum
+            assert (len(found), is_to_end) == (number, False), bit
+        else:  # the record or its checksum: those behind it can be read
+            assert isinstance(found[number], DamagedRecordError), bit
+            assert (found[number + 1 :], is_to_end) == (SOME[number + 1 :], True), bit
+
+
+def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
+    whole = beams_bytes(SOME)
+    ends = [0, *itertools.accumulate(16 + len(record) for record in SOME)]
+    path = tmp_path / "f"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        found, is_to_end = read_up_to_the_damage(path)
+        num_whole = sum(end <= length for end in ends[1:])
+        assert found == SOME[:num_whole], length
+        assert is_to_end == (length in ends), length
+
+
+def test_a_length_beyond_all_memory_is_a_file_that_ends_too_early(tmp_path: Path) -> None:
+    length = struct.pack("<Q", 2**63)
+    checksum = struct.pack("<I", _TFRecordUtil._masked_crc32c(length))
+    path = tmp_path / "f"
+    path.write_bytes(length + checksum + b"little")
+    with pytest.raises(DamagedRecordError, match="within record 0, after 6 of its 92233720368547"):
+        list(read_tfrecord(str(path)))
+
+
+def test_a_full_disk_is_one_line() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    writer = TFRecordWriter("/dev/full")
+    with pytest.raises(
+        ProbelineError, match=r"cannot write /dev/full: No space.*; free some space"
+    ):
+        writer.write(b"x" * (2 << 20))
+
+
+def test_any_pipeline_may_write_tfrecord(tmp_path: Path) -> None:
+    words = [f"word {number}".encode() * (number % 7) for number in range(60)]
+    options: dict[str, Any] = {
+        "framing": TFRecordFraming(), "file_name_suffix": ".tfrecord", "num_shards": 3
+    }  # fmt: skip
+    eager(words, WriteToArrayRecord(str(tmp_path / "a/words"), **options))
+    eager(words[::-1], WriteToArrayRecord(str(tmp_path / "b/words"), **options))
+    names = [f"words-0000{shard}-of-00003.tfrecord" for shard in range(3)]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    read = eager(None, ReadFromTFRecord(str(tmp_path / "a/words-*")))
+    assert sorted(read) == sorted(words)
+
+
+# --- datasets -----------------------------------------------------------------------------------
+
+KINDS = [(form, record) for form in ("arrayrecord", "tfrecord") for record in RECORD_ENCODINGS]
+
+
+def make_dataset(source: Path | str, output: Path, form: str, record: str, *flags: str) -> Path:
+    flags = (
+        f"--max_row_size_mb={MAX_ROW_MB}", "--probes_per_shard=3", "--train_ratio=0.6",
+        f"--output_format={form}", f"--record_encoding={record}", *flags,
+    )  # fmt: skip
+    assert main([f"--input={source}", f"--output={output}", *flags]) == 0
+    assert verify.main([str(output)]) == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return measurements_table(5000, seed=1, num_probes=12)
+
+
+@pytest.fixture(scope="module")
+def datasets(
+    table: pa.Table, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, str], Path]:
+    folder = tmp_path_factory.mktemp("datasets")
+    pq.write_table(table, folder / "in.parquet")
+    return {
+        kind: make_dataset(
+            folder / "in.parquet", folder / "-".join(kind), *kind, "--measurement_encoding=arrow"
+        )
+        for kind in KINDS
+    }
+
+
+def records_of(path: Path) -> list[bytes]:
+    """Returns the records of a shard as the format's own readers give them."""
+    if path.suffix == ".tfrecord":
+        return list(grain.experimental.TFRecordIterDataset(str(path)))
+    reader = ArrayRecordReader(str(path))
+    records = reader.read_all() if reader.num_records() else []
+    reader.close()
+    return records
+
+
+def shards_of(dataset: Path) -> dict[str, list[bytes]]:
+    paths = sorted(path for path in dataset.glob("*/*_shard_*"))
+    return {
+        path.relative_to(dataset).with_suffix("").as_posix(): records_of(path) for path in paths
+    }
+
+
+@pytest.mark.parametrize("record", RECORD_ENCODINGS)
+def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
+    datasets: dict[tuple[str, str], Path], record: str
+) -> None:
+    array, tf = datasets["arrayrecord", record], datasets["tfrecord", record]
+    assert shards_of(tf) == shards_of(array)
+    assert len(shards_of(tf)) > 3
+    assert {path.suffix for path in tf.glob("*/*_shard_*")} == {".tfrecord"}
+    for split in ("train", "test"):
+        index = pq.read_table(tf / split / "rows.parquet")
+        assert index.equals(pq.read_table(array / split / "rows.parquet"))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_measurement_comes_out_once_in_full_rows(
+    table: pa.Table, datasets: dict[tuple[str, str], Path], kind: tuple[str, str]
+) -> None:
+    records = [record for records in shards_of(datasets[kind]).values() for record in records]
+    limit = int(MAX_ROW_MB * 2**20)
+    assert max(map(len, records)) <= limit
+    rows = defaultdict(list)
+    for row in sorted(map(decode_record, records), key=lambda row: row.row_index):
+        assert row.record_encoding == kind[1]
+        rows[row.src_addr].append(row)
+    for of_probe in rows.values():
+        assert all(row.num_bytes >= 0.98 * limit for row in of_probe[:-1])
+    assert max(map(len, rows.values())) > 3
+    history = {
+        probe: [m for row in of_probe for m in records_as_tuples(row.run)]
+        for probe, of_probe in rows.items()
+    }
+    assert history == reference_rows(table)
+
+
+@pytest.mark.parametrize("record", RECORD_ENCODINGS)
+def test_beam_reads_all_records(datasets: dict[tuple[str, str], Path], record: str) -> None:
+    dataset = datasets["tfrecord", record]
+    read = eager(None, ReadFromTFRecord(f"{dataset}/*/*_shard_*.tfrecord"))
+    expected = [
+        one for records in shards_of(datasets["arrayrecord", record]).values() for one in records
+    ]
+    assert sorted(read) == sorted(expected)
+
+
+def test_the_manifest_says_how_the_shards_are_written(
+    datasets: dict[tuple[str, str], Path],
+) -> None:
+    for (form, record), dataset in datasets.items():
+        options = open_dataset(str(dataset)).manifest.options
+        assert (options["output_format"], options["record_encoding"]) == (form, record)
+        assert bool(options["array_record_options"]) == (form == "arrayrecord")
+
+
+@pytest.mark.parametrize("record", RECORD_ENCODINGS)
+def test_the_bytes_follow_from_the_measurements_alone(
+    table: pa.Table, datasets: dict[tuple[str, str], Path], tmp_path: Path, record: str
+) -> None:
+    shuffled = table.take(np.random.default_rng(5).permutation(table.num_rows))
+    (tmp_path / "in").mkdir()
+    for part in range(3):
+        at = part * 1700
+        pq.write_table(
+            shuffled.slice(at, 1700), tmp_path / f"in/{part}.parquet", row_group_size=400
+        )
+    again = make_dataset(
+        tmp_path / "in/*.parquet", tmp_path / "out", "tfrecord", record,
+        "--measurement_encoding=arrow",
+    )  # fmt: skip
+    first = datasets["tfrecord", record]
+    names = [path.relative_to(first) for path in first.glob("*/*") if path.is_file()]
+    assert len(names) > 5
+    for name in names:
+        assert (again / name).read_bytes() == (first / name).read_bytes(), name
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def test_training_refuses_tfrecord_and_names_the_cure(
+    datasets: dict[tuple[str, str], Path],
+) -> None:
+    dataset = datasets["tfrecord", "arrow_ipc"]
+    cure = ("training reads arrayrecord", "make the dataset again with --output_format=arrayrecord")
+    shard = next(iter(dataset.glob("train/*.tfrecord")))
+    for files in (dataset, dataset / "train", shard, dataset / "train/*.tfrecord"):
+        refusal_of(lambda: ProbeRowDataSource(str(files)), *cure)  # noqa: B023
+    refusal_of(lambda: build_dataset(config_of(dataset)), *cure)
+
+
+@pytest.fixture(scope="module", params=ENCODINGS)
+def uncut(
+    table: pa.Table, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> dict[str, Path]:
+    """A dataset of one row a probe, by kind of record: cut rows would end a little elsewhere."""
+    folder = tmp_path_factory.mktemp(f"uncut-{request.param}")
+    pq.write_table(table, folder / "in.parquet")
+    flags = (f"--measurement_encoding={request.param}", "--max_row_size_mb=1")
+    return {
+        kind: make_dataset(folder / "in.parquet", folder / kind, "arrayrecord", kind, *flags)
+        for kind in RECORD_ENCODINGS
+    }
+
+
+@pytest.mark.parametrize("cache_dir", [None, "cache"])
+def test_training_draws_the_same_from_examples(
+    uncut: dict[str, Path], tmp_path: Path, cache_dir: str | None
+) -> None:
+    found = []
+    for kind, folder in uncut.items():
+        config: dict[str, Any] = {"cache_dir": str(tmp_path / kind)} if cache_dir else {}
+        dataset = build_dataset(config_of(folder, **config))
+        found.append(list(itertools.islice(iter(dataset), 6)))
+    assert len(found[0]) == 6
+    for one, other in zip(*found, strict=True):
+        assert one.keys() == other.keys()
+        assert all((one[name] == other[name]).all() for name in one)
+
+
+def test_rows_by_number_are_the_same_from_examples(uncut: dict[str, Path]) -> None:
+    arrow, example = (ProbeRowDataSource(str(folder)) for folder in uncut.values())
+    assert len(arrow) == len(example) > 3
+    for one, other in zip(arrow, example, strict=True):
+        spans = [row["metadata"].pop("time_span_seconds") for row in (one, other)]
+        assert spans[1] == np.float32(spans[0])
+        assert list(one.pop("measurements")) == list(other.pop("measurements"))
+        assert one == other
+
+
+def test_a_manifest_without_the_two_options_is_of_the_defaults(
+    datasets: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As datasets were written before there were such options."""
+    from tests.beam_pipeline.verify.test_verify import Copy, shutil
+
+    source = datasets["arrayrecord", "arrow_ipc"]
+    copy = Copy(Path(shutil.copytree(source, tmp_path / "copy")))
+    for name in ("output_format", "record_encoding"):
+        copy.manifest(lambda values: values["options"].pop(name))  # noqa: B023
+    assert (
+        "output_format" not in json.loads((copy.folder / "manifest.json").read_bytes())["options"]
+    )
+    assert verify.main([str(copy.folder)]) == 0
+    assert len(ProbeRowDataSource(str(copy.folder))) > 0

@@ -1,0 +1,265 @@
+"""What a user can get wrong: one line with the value, the limit and the cure, and the exit code."""
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset import manifest
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from tests.support.helpers import measurements_table
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.parquet"
+    pq.write_table(measurements_table(300, seed=1), path, row_group_size=100)
+    return path
+
+
+def fails(capsys: pytest.CaptureFixture, code: int, output: Path, *flags: str) -> str:
+    """Runs a job that must fail; returns its one line."""
+    capsys.readouterr()
+    assert main([f"--output={output}", *flags]) == code
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line]
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in captured.err
+    assert not (output / "_SUCCESS").exists()
+    assert not list(output.glob(".probeline-temp/*")) if output.is_dir() else True
+    return lines[0]
+
+
+def write(tmp_path: Path, table: pa.Table) -> str:
+    path = tmp_path / "table.parquet"
+    pq.write_table(table, path)
+    return f"--input={path}"
+
+
+def test_no_file_matched(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    line = fails(capsys, 2, tmp_path / "out", f"--input={tmp_path}/nothing/*.parquet")
+    assert "nothing/*.parquet matches no file" in line and "quote" in line
+
+
+def test_a_missing_column(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    table = measurements_table(10, seed=1).drop_columns(["rtt"])
+    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table))
+    assert "table.parquet" in line and "'rtt'" in line and "--columns rtt=" in line
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "wanted"),
+    [
+        ("event_time", pa.array(["2024-01-01"] * 10), "a timestamp"),
+        ("src_addr", pa.array([1] * 10), "a string"),
+        ("ip_version", pa.array([4.0] * 10), "an integer"),
+        ("rtt", pa.array(["1"] * 10), "a floating-point number"),
+    ],
+)
+def test_a_wrong_type(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    column: str,
+    values: pa.Array,
+    wanted: str,
+) -> None:
+    table = measurements_table(10, seed=1)
+    table = table.set_column(table.schema.get_field_index(column), column, values)
+    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table))
+    assert f"'{column}'" in line and wanted in line and str(values.type) in line
+
+
+def test_the_faulty_file_of_many_is_named_by_workers_too(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("beam_pipeline.main._MAX_FILES_IN_LAUNCHER", 1)
+    bad = measurements_table(10, seed=1).drop_columns(["dst_addr"])
+    pq.write_table(bad, tmp_path / "in2.parquet")
+    line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/*.parquet")
+    assert "in2.parquet" in line and "'dst_addr'" in line
+
+
+def damaged(source: Path, how: str) -> None:
+    data = source.read_bytes()
+    if how == "truncated":
+        source.write_bytes(data[: len(data) // 2])
+    elif how == "empty":
+        source.write_bytes(b"")
+    elif how == "text":
+        source.write_text("event_time,src_addr\n")
+    else:  # damaged pages behind an intact footer
+        source.write_bytes(data[:1500] + b"\xff" * 600 + data[2100:])
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
+def test_an_unreadable_file(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, how: str
+) -> None:
+    damaged(source, how)
+    line = fails(capsys, 1, tmp_path / "out", f"--input={source}")
+    assert str(source) in line and "--on_bad_file=dead_letter" in line
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
+def test_an_unreadable_file_may_become_a_dead_letter(
+    source: Path, tmp_path: Path, how: str
+) -> None:
+    pq.write_table(measurements_table(50, seed=2), tmp_path / "good.parquet")
+    damaged(source, how)
+    output = tmp_path / "out"
+    flags = [f"--input={tmp_path}/*.parquet", f"--output={output}", "--on_bad_file=dead_letter"]
+    assert main(flags) == 0
+    counts = manifest.open_dataset(str(output)).manifest.counts
+    assert counts.dead_letters == {"file_unreadable": 1}
+    assert counts.measurements >= 50
+    letter = pq.read_table(output / "dead_letter").to_pylist()[0]
+    assert letter["file"] == str(source) and letter["value"]
+
+
+def test_truncated_json_is_an_unreadable_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    result = {
+        "type": "ping", "af": 4, "from": "1.2.3.4", "dst_addr": "1.1.1.1",
+        "timestamp": 1_700_000_000, "result": [{"rtt": 1.5}],
+    }  # fmt: skip
+    data = gzip.compress((json.dumps(result) + "\n").encode() * 5000)
+    (tmp_path / "pings.json.gz").write_bytes(data[:-20])
+    line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/pings.json.gz")
+    assert "pings.json.gz" in line
+
+
+def test_an_output_that_is_no_folder(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    line = fails(capsys, 1, tmp_path / "file" / "out", f"--input={source}")
+    assert "cannot write" in line and "Not a directory" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_output_without_permission(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    line = fails(capsys, 1, tmp_path / "locked" / "out", f"--input={source}")
+    assert "Permission denied" in line
+
+
+def test_a_finished_dataset_is_not_replaced_unasked(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    output = tmp_path / "out"
+    assert main([f"--input={source}", f"--output={output}"]) == 0
+    before = (output / "_SUCCESS").stat().st_mtime_ns
+    capsys.readouterr()
+    assert main([f"--input={source}", f"--output={output}"]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (output / "_SUCCESS").stat().st_mtime_ns == before
+
+
+def limited(num_bytes: int) -> None:
+    # A file over the limit fails as a full disk does, with an OSError of its own.
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes", "limit", "what"),
+    [
+        pytest.param(0, 1 << 20, "/chunks/", marks=pytest.mark.slow),
+        pytest.param(1 << 20, 1 << 20, "/records/", marks=pytest.mark.slow),
+        (1 << 20, 2 << 20, "_shard_"),
+    ],
+)
+def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
+    """Chunks do not fit, or staged rows, or, where all that went inline, the shard itself."""
+    table = measurements_table(90_000, seed=1, num_probes=30)
+    pq.write_table(table, tmp_path / "in.parquet")
+    output = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "beam_pipeline.main", f"--input={tmp_path}/in.parquet",
+        f"--output={output}", "--array_record_options=group_size:1,uncompressed",
+        f"--inline_bytes={inline_bytes}", "--measurement_encoding=arrow",
+    ]  # fmt: skip
+    result = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: limited(limit)
+    )
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert result.returncode == 1, result.stderr
+    assert len(errors) == 1 and "error: cannot write" in errors[0], result.stderr
+    assert what in errors[0] and "unexpected" not in errors[0]
+    assert "Traceback" not in result.stderr
+    assert not (output / "_SUCCESS").exists()
+    assert not (output / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--train_ratio=1.5"], "--train_ratio=1.5 is outside of 0 to 1"),
+        (["--train_ratio=nan"], "--train_ratio=nan"),
+        (["--max_row_size_mb=0"], "--max_row_size_mb=0.0 is outside"),
+        (["--num_shards=-1"], "--num_shards=-1"),
+        (["--num_shards=x"], "invalid int value: 'x'"),
+        (["--num_shards=3", "--probes_per_shard=5"], "give one of them"),
+        (["--columns=when=ts"], "'when=ts' is not COLUMN=NAME"),
+        (["--columns=rtt=x,event_time=x"], "two columns from the same"),
+        (["--columns=rtt=x", "--input_format=atlas_json"], "leave one of them out"),
+        (["--array_record_options=zstd:99"], "--array_record_options=zstd:99"),
+        (["--measurement_encoding=json"], "invalid choice: 'json'"),
+        (["--train-ration=0.5"], "did you mean --train_ratio?"),
+        (["--streaming"], "files that end"),
+        (["--direct_num_workers=many"], "--direct_num_workers=many"),
+    ],
+)
+def test_flags_that_cannot_be(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    flags: list[str],
+    expected: str,
+) -> None:
+    line = fails(capsys, 2, tmp_path / "out", f"--input={source}", *flags)
+    assert expected in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_limit_that_holds_no_measurement(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    line = fails(capsys, 1, tmp_path / "out", f"--input={source}", "--max_row_size_mb=0.001")
+    assert "over the limit of 1048 bytes a row" in line and "raise --max_row_size_mb" in line
+
+
+@pytest.mark.parametrize("train_ratio", [1, 0.5])
+def test_two_probes_with_one_src_id_are_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    train_ratio: float,
+) -> None:
+    """In one shard, or one in train and one in test."""
+    monkeypatch.setattr(probe_rows.addresses, "src_id", lambda address: 7)
+    table = measurements_table(40, seed=1, num_probes=2, ipv6_share=0)
+    probes = {probe for probe in table["src_addr"].to_pylist() if ":" not in probe}
+    seed = next(
+        seed
+        for seed in range(100)
+        if len({probe_rows.split_of(probe, 0.5, seed) for probe in probes}) == 2
+    )
+    flags = [f"--train_ratio={train_ratio}", f"--split_seed={seed}"]
+    line = fails(capsys, 1, tmp_path / "out", write(tmp_path, table), *flags)
+    assert "same src_id 7" in line
+    assert len(probes) == 2 and all(probe in line for probe in probes)

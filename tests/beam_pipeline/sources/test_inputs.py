@@ -1,0 +1,177 @@
+"""Files are recognised by their content and cut into units; RIPE Atlas through the whole job."""
+
+import bz2
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.sources import inputs
+from beam_pipeline.sources.inputs import InputFile, ReadOptions, inspect, match_files, plan_units
+from tests.beam_pipeline.test_main import history, make_dataset, read_rows
+
+SECOND = 1_000_000
+START = 1_700_000_000
+
+
+def results(num_results: int, seed: int = 0) -> list[dict]:
+    """RIPE Atlas ping results with three entries each, one of them a timeout."""
+    rng = np.random.default_rng(seed)
+    return [
+        {
+            "type": "ping",
+            "af": 4,
+            "prb_id": int(probe),
+            "from": f"192.0.2.{probe}",
+            "src_addr": "10.0.0.2",
+            "dst_addr": "198.51.100.7",
+            "timestamp": START + number,
+            "result": [{"rtt": 1.5 + int(probe)}, {"x": "*"}, {"rtt": 2.5}],
+        }
+        for number, probe in enumerate(rng.integers(1, 5, num_results))
+    ]
+
+
+def expected(documents: list[dict], source: str) -> dict[str, list[tuple]]:
+    probes: dict[str, list[tuple]] = {}
+    for document in documents:
+        for entry in document["result"]:
+            measurement = (
+                document["timestamp"] * SECOND,
+                0xFFFF_C633_6407,
+                entry.get("rtt", -1.0),
+            )
+            probes.setdefault(document[source], []).append(measurement)
+    return {probe: sorted(measurements) for probe, measurements in probes.items()}
+
+
+@pytest.mark.parametrize("source", ["from", "src_addr"])
+@pytest.mark.parametrize(
+    "compress", [lambda data: data, gzip.compress, bz2.compress], ids=["plain", "gzip", "bzip2"]
+)
+def test_atlas_json_is_recognised(tmp_path: Path, compress, source: str) -> None:
+    documents = results(50)
+    lines = "".join(json.dumps(document) + "\n" for document in documents)
+    (tmp_path / "ping-v4").write_bytes(compress(lines.encode() + b"not json\n"))
+    output = make_dataset(tmp_path / "ping-v4", tmp_path / "out", f"--atlas_source={source}")
+    assert history(read_rows(output)) == expected(documents, source)
+    counts = open_dataset(str(output)).manifest.counts
+    assert counts.rows_read == 151 and counts.dead_letters == {"json_invalid": 1}
+
+
+def test_a_bigquery_export_is_recognised(tmp_path: Path) -> None:
+    documents = results(50)
+    ping = pa.struct([("timeout", pa.bool_()), ("error", pa.bool_()), ("rtt", pa.float64())])
+    table = pa.table(
+        {
+            "af": pa.array([4] * 50, pa.int64()),
+            "src_addr": [document["src_addr"] for document in documents],
+            "synth_addr": [document["from"] for document in documents],
+            "dst_addr": [document["dst_addr"] for document in documents],
+            "start_time": pa.array(
+                [document["timestamp"] for document in documents], pa.timestamp("s", "UTC")
+            ),
+            "pings": pa.array(
+                [
+                    [
+                        {"timeout": "x" in e, "error": False, "rtt": e.get("rtt")}
+                        for e in document["result"]
+                    ]
+                    for document in documents
+                ],
+                pa.list_(ping),
+            ),
+        }
+    )
+    pq.write_table(table, tmp_path / "export.parquet", row_group_size=7)
+    output = make_dataset(tmp_path / "export.parquet", tmp_path / "out")
+    assert history(read_rows(output)) == expected(documents, "from")
+
+
+def test_formats_may_be_mixed(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "event_time": pa.array([START], pa.timestamp("s")),
+            "src_addr": ["192.0.2.9"],
+            "dst_addr": ["198.51.100.7"],
+            "ip_version": pa.array([4], pa.int8()),
+            "rtt": [3.5],
+        }
+    )
+    pq.write_table(table, tmp_path / "a")
+    (tmp_path / "b").write_text("\n".join(json.dumps(document) for document in results(5)))
+    rows = history(read_rows(make_dataset(f"{tmp_path}/[ab]", tmp_path / "out")))
+    assert rows == {
+        **expected(results(5), "from"),
+        "192.0.2.9": [(START * SECOND, 0xFFFF_C633_6407, 3.5)],
+    }
+
+
+def test_a_json_array_names_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    from beam_pipeline.main import main
+
+    (tmp_path / "array.json").write_text(json.dumps(results(2)))
+    assert main([f"--input={tmp_path}/array.json", f"--output={tmp_path}/out"]) == 1
+    error = capsys.readouterr().err
+    assert "array.json" in error and "jq -c '.[]'" in error
+
+
+def test_an_unknown_content_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\0\1\2 something")
+    file = inspect(str(tmp_path / "x"), 12, ReadOptions())
+    assert file.problem and "--input_format" in file.problem
+
+
+def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
+    with pytest.raises(ProbelineError, match="'start_time'"):
+        inspect(str(tmp_path / "x"), 1, ReadOptions(input_format="atlas_bigquery"))
+
+
+def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Path) -> None:
+    for name in ("b", "a", "_SUCCESS", ".a.crc"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "c").write_text("x")
+    assert [Path(path).name for path, _ in match_files([str(tmp_path)])] == ["a", "b"]
+
+
+def test_a_file_that_two_patterns_match_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    assert len(match_files([f"{tmp_path}/a", f"{tmp_path}/*"])) == 1
+
+
+def test_no_match_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="matches no file"):
+        match_files([f"{tmp_path}/a*"])
+
+
+def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "UNIT_ROWS", 100)
+    files = [
+        InputFile("a", 10, "parquet", (30, 30, 30, 30)),
+        InputFile("b", 10, "parquet", (5,)),
+        InputFile("c", 10, "parquet", (500, 1)),
+        InputFile("d", 10, "atlas_json", ()),
+        InputFile("e", 10, "parquet", (), problem="cut off"),
+    ]
+    units = plan_units(files)
+    pieces = [piece for unit in units for piece in unit.pieces]
+    groups = [
+        (piece.path, group)
+        for piece in pieces
+        if piece.input_format == "parquet"
+        for group in piece.row_groups
+    ]
+    assert sorted(groups) == [("a", 0), ("a", 1), ("a", 2), ("a", 3), ("b", 0), ("c", 0), ("c", 1)]
+    assert [unit.index for unit in units] == list(range(len(units)))
+    assert all(unit.num_rows <= 100 or len(unit.pieces) == 1 for unit in units)
+    assert {piece.path for piece in pieces} == {"a", "b", "c", "d", "e"}
+    firsts = {(piece.path, piece.first_row) for piece in pieces}
+    assert {("a", 0), ("a", 90), ("c", 0), ("c", 500)} <= firsts

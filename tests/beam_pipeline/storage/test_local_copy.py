@@ -1,0 +1,91 @@
+"""Copies of remote files: fetched once for a machine, kept while used, removed after."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.storage import local_copy
+from beam_pipeline.storage.local_copy import on_this_machine
+
+# Beam's own filesystem in memory is one of a process; a script stands for a worker.
+_WORKER = """
+import sys
+from beam_pipeline.overlap import machine_copies
+machine_copies.open_file = lambda path: open(path.removeprefix("far://"), "rb")
+path = machine_copies.on_this_machine(sys.argv[1])
+print(path, open(path).read(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch) -> Path:
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def start(path: Path) -> tuple[subprocess.Popen, str]:
+    """Starts a worker that has a copy of a file until its input ends."""
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER, f"far://{path}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert worker.stdout is not None
+    return worker, worker.stdout.readline().strip()
+
+
+def copies(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "lock")
+
+
+def test_a_local_file_is_its_own_copy(tmp_path: Path) -> None:
+    assert on_this_machine(str(tmp_path / "x")) == str(tmp_path / "x")
+
+
+@pytest.mark.slow
+def test_workers_of_a_machine_share_a_copy_that_goes_when_none_is_left(
+    tmp_path: Path, own_folder: Path
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text("1")
+    other.write_text("2")
+    first, said = start(one)
+    second, again = start(one)
+    assert said == again and said.endswith(" 1")
+    third, _ = start(other)
+    assert len(copies(own_folder)) == 2  # the first is in use
+    for worker in (first, second, third):
+        worker.communicate("")
+    fourth, _ = start(one)  # its copy is still there, and nothing had to be fetched
+    assert len(copies(own_folder)) == 2
+    another = tmp_path / "another"
+    another.write_text("3")
+    fifth, said = start(another)
+    assert said.endswith(" 3")
+    assert len(copies(own_folder)) == 2  # that of `other` has made room
+    for worker in (fourth, fifth):
+        worker.communicate("")
+
+
+def test_what_a_process_that_was_killed_has_begun_is_fetched_again(
+    tmp_path: Path, own_folder: Path, monkeypatch
+) -> None:
+    source = tmp_path / "one"
+    source.write_text("whole")
+    monkeypatch.setattr(local_copy, "open_file", lambda path: open(source, "rb"))
+    copy = on_this_machine("far://x")
+    os.close(local_copy._held.pop(copy))
+    os.rename(copy, f"{copy}.tmp")
+    Path(f"{copy}.tmp").write_text("wh")
+    assert Path(on_this_machine("far://x")).read_text() == "whole"
+    os.close(local_copy._held.pop(copy))

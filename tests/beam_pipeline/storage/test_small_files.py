@@ -1,0 +1,388 @@
+"""Small files and sizes, local and on `gs://`: on an emulator, and errors as GCS gives them."""
+
+import http.server
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import google.auth
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.main import main
+from beam_pipeline.storage import gcs as google_storage
+from beam_pipeline.storage import gcs_client
+from beam_pipeline.storage.checksum import checksum_text, crc32c
+from beam_pipeline.storage.small_files import FileInfo, file_infos, prepare_native_reader, read_file
+from tests.beam_pipeline.test_main import write_input
+from tests.conftest import Gcs
+from tests.support.helpers import measurements_table
+
+PATH = "gs://bucket/rows/manifest.json"
+
+
+def refusal_of(call: Callable[[], object]) -> str:
+    with pytest.raises(ProbelineError) as refusal:
+        call()
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def info_of(data: bytes) -> FileInfo:
+    return FileInfo(len(data), checksum_text(crc32c(data)))
+
+
+def write_records(path: Path, records: list[bytes]) -> None:
+    writer = ArrayRecordWriter(str(path), "group_size:1,uncompressed")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+# --- local --------------------------------------------------------------------------------------
+
+
+def test_a_local_file_is_read_whole(tmp_path):
+    (tmp_path / "file").write_bytes(b"\0\xff\n" * 1000)
+    assert read_file(f"{tmp_path}/file") == b"\0\xff\n" * 1000
+    assert file_infos([f"{tmp_path}/file"]) == {f"{tmp_path}/file": FileInfo(3000, None)}
+
+
+@pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
+def test_a_local_file_that_is_not_there_is_none(tmp_path, path):
+    (tmp_path / "file").write_bytes(b"x")
+    assert read_file(f"{tmp_path}/{path}") is None
+    assert file_infos([f"{tmp_path}/{path}"]) == {f"{tmp_path}/{path}": None}
+
+
+def test_a_local_path_that_cannot_be_read_is_told_in_one_line(tmp_path):
+    assert refusal_of(lambda: read_file(str(tmp_path))) == (
+        f"cannot read {tmp_path}: Is a directory; check the path and who may read it"
+    )
+
+
+def test_local_files_need_nothing_of_google(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    script = (
+        "import sys; from beam_pipeline.storage.small_files import *; "
+        "path = sys.argv[1]; read_file(path); file_infos([path]); prepare_native_reader(path); "
+        "print({'google.cloud.storage', 'google.auth', 'requests'} & sys.modules.keys())"
+    )
+    command = [sys.executable, "-c", script, f"{tmp_path}/file"]
+    result = subprocess.run(command, capture_output=True, check=True)
+    assert result.stdout.strip() == b"set()"
+
+
+# --- on gs:// -----------------------------------------------------------------------------------
+
+
+def test_a_file_on_gs_is_read_whole(gcs: Gcs, tmp_path):
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 4000)
+    bucket = gcs.make_bucket()
+    for name in ("file", "a/b/file", "a/with space/100%?#é"):
+        gcs.upload(tmp_path / "file", f"{bucket}/{name}")
+        assert read_file(f"{bucket}/{name}") == bytes(range(256)) * 4000
+
+
+def test_an_empty_file_on_gs_is_a_file(gcs: Gcs, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, f"{bucket}/empty")
+    assert read_file(f"{bucket}/empty/file") == b""
+    assert file_infos([f"{bucket}/empty/file"]) == {f"{bucket}/empty/file": info_of(b"")}
+
+
+@pytest.mark.parametrize("name", ["nothing", "a", "a/", "a/fil", "a/file/below"])
+def test_a_file_on_gs_that_is_not_there_is_none(gcs: Gcs, tmp_path, name):
+    (tmp_path / "file").write_bytes(b"x")
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, f"{bucket}/a")
+    assert read_file(f"{bucket}/{name}") is None
+    assert file_infos([f"{bucket}/{name}"]) == {f"{bucket}/{name}": None}
+
+
+def test_infos_of_many_files_in_several_folders(gcs: Gcs, tmp_path, monkeypatch):
+    files = {f"train/shard-{n:03d}": bytes([n]) * (1000 + n) for n in range(120)}
+    files |= {"train/deeper/shard-000": b"other", "test/shard-000": b"1", "top": b"2"}
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, bucket)
+    asked = {f"{bucket}/{name}": info_of(data) for name, data in files.items()}
+    missing = {f"{bucket}/train/shard-120": None, f"{bucket}/nowhere/x": None}
+    local = {str(tmp_path / "top"): FileInfo(1, None)}
+
+    listed = []
+    listing = google_storage.listing
+    monkeypatch.setattr(
+        google_storage, "listing", lambda *args: listed.append(args[2]) or listing(*args)
+    )
+    wanted = asked | missing | local
+    assert file_infos(wanted) == wanted
+    assert sorted(listed) == ["", "nowhere/", "test/", "train/", "train/deeper/"]
+
+
+def test_a_checksum_keeps_its_leading_zeros(gcs: Gcs, tmp_path):
+    data = next(data for n in range(10_000) if crc32c(data := b"%d" % n) < 1 << 24)
+    (tmp_path / "file").write_bytes(data)
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, bucket)
+    assert file_infos([f"{bucket}/file"]) == {f"{bucket}/file": info_of(data)}
+    assert str(info_of(data).crc32c).startswith("00")
+
+
+def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs):
+    wanted = f"cannot read {PATH}: there is no bucket bucket; check its name"
+    assert refusal_of(lambda: read_file(PATH)) == wanted
+    assert refusal_of(lambda: file_infos([PATH])) == wanted
+
+
+def test_a_process_that_is_started_reads_too(gcs: Gcs, tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    path = f"{gcs.make_bucket()}/file"
+    gcs.upload(tmp_path / "file", path)
+    assert read_file(path) == b"x"
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(read_file, [path]) == b"x"
+
+
+def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
+    access = gcs_client.access_to(PATH)
+    assert gcs_client.access_to("gs://other/file") is access
+    monkeypatch.setattr(gcs_client.os, "getpid", lambda: -1)
+    assert gcs_client.access_to(PATH).client is not access.client
+
+
+def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
+    """Beam renames and deletes in batches, and its client numbers their parts as little."""
+    for name in ("one", "other", "kept"):
+        (tmp_path / name).write_bytes(b"x")
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, bucket)
+    client = gcs_client.access_to(PATH).client
+    with client.batch():
+        for name in ("one", "other"):
+            client.bucket(bucket.removeprefix("gs://")).blob(name).delete()
+    names = [f"{bucket}/{name}" for name in ("one", "other", "kept")]
+    assert [info is None for info in file_infos(names).values()] == [True, True, False]
+
+
+# --- ArrayRecord's own reader -------------------------------------------------------------------
+
+
+def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatch):
+    records = [b"%d" % n * 1000 for n in range(50)]
+    write_records(tmp_path / "shard", records)
+    path = f"{gcs.make_bucket()}/train/shard"
+    gcs.upload(tmp_path / "shard", path)
+    monkeypatch.delenv("CLOUD_STORAGE_EMULATOR_ENDPOINT")
+    prepare_native_reader(path)
+    reader = ArrayRecordReader(path)
+    assert reader.ok() and reader.num_records() == 50
+    assert reader.read([7, 49]) == [records[7], records[49]]
+    assert reader.read_all() == records
+
+
+def test_the_readers_own_emulator_is_kept(monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://one")
+    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://other")
+    prepare_native_reader(PATH)
+    assert os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == "http://other"
+
+
+def test_a_finished_dataset_opens_on_gs(gcs: Gcs, tmp_path):
+    source = write_input(tmp_path / "in", measurements_table(200, seed=1))
+    assert main([f"--input={source}", f"--output={tmp_path / 'out'}"]) == 0
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path / "out", f"{bucket}/rows")
+    dataset = open_dataset(f"{bucket}/rows/train/*.arrayrecord")
+    assert dataset.path == f"{bucket}/rows"
+    assert dataset.manifest == open_dataset(str(tmp_path / "out")).manifest
+    shards = {
+        dataset.file(shard.path): FileInfo(shard.num_bytes, shard.crc32c)
+        for split in dataset.manifest.splits.values()
+        for shard in split.shards
+    }
+    assert shards and file_infos(shards) == shards
+    assert "it has no _SUCCESS" in refusal_of(lambda: open_dataset(f"{bucket}/elsewhere"))
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call", [read_file, lambda path: file_infos([path]), prepare_native_reader]
+)
+def test_another_scheme_is_refused(call):
+    assert refusal_of(lambda: call("s3://bucket/manifest.json")) == (
+        "cannot read s3://bucket/manifest.json: only local paths and gs:// are supported; copy the "
+        "dataset to one of them"
+    )
+
+
+@pytest.mark.parametrize("path", ["gs://", "gs://bucket", "gs://bucket/", "gs:///name"])
+def test_a_path_without_bucket_or_name_is_refused(path):
+    assert refusal_of(lambda: read_file(path)) == (
+        f"cannot read {path}: it is not gs://bucket/name; give both"
+    )
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    assert refusal_of(lambda: read_file(PATH)) == (
+        f"cannot read {PATH}: gs:// needs google-cloud-storage; install it with "
+        'pip install "probeline[gcp]" or "probeline[training]"'
+    )
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Stands in for GCS: all requests get the HTTP status that a test sets."""
+    statuses = [200]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(statuses[-1])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        for variable in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("API_ENDPOINT_OVERRIDE", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
+        gcs_client._access_of.cache_clear()
+        yield statuses.append
+        gcs_client._access_of.cache_clear()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    def default(*args, **kwargs):
+        raise DefaultCredentialsError(
+            "Your default credentials were not found. To set up Application Default Credentials, "
+            "see https://cloud.google.com/docs"
+        )
+
+    monkeypatch.setattr(google.auth, "default", default)
+
+
+def give_credentials(monkeypatch: pytest.MonkeyPatch, credentials: AnonymousCredentials) -> None:
+    monkeypatch.setattr(google.auth, "default", lambda *args, **kwargs: (credentials, None))
+
+
+NO_CREDENTIALS = (
+    "Your default credentials were not found; run `gcloud auth application-default login` or let "
+    "GOOGLE_APPLICATION_CREDENTIALS name a key file"
+)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("call", [read_file, lambda path: file_infos([path])])
+def test_without_credentials_a_private_bucket_is_told(answer, no_credentials, status, call):
+    answer(status)
+    message = refusal_of(lambda: call(PATH))
+    assert message == f"cannot read {PATH}: it is not public: {NO_CREDENTIALS}"
+
+
+def test_without_credentials_a_public_bucket_is_read(answer, no_credentials):
+    answer(200)
+    assert read_file(PATH) == b""
+
+
+def test_without_credentials_array_record_is_not_left_to_hang(answer, no_credentials):
+    assert refusal_of(lambda: prepare_native_reader(PATH)) == (
+        f"cannot read {PATH}: ArrayRecord needs credentials for gs://, of a public bucket too: "
+        f"{NO_CREDENTIALS}, or copy the dataset to a local folder"
+    )
+
+
+def test_with_credentials_array_record_is_left_alone(answer, monkeypatch):
+    give_credentials(monkeypatch, AnonymousCredentials())
+    prepare_native_reader(PATH)
+    assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in os.environ
+
+
+def test_an_account_without_the_right_is_told_which_one(answer, monkeypatch):
+    give_credentials(monkeypatch, AnonymousCredentials())
+    answer(403)
+    message = refusal_of(lambda: read_file(PATH))
+    assert message.startswith(f"cannot read {PATH}: 403 GET http")
+    assert message.endswith("; give the account the role Storage Object Viewer")
+
+
+def test_credentials_that_have_run_out_are_told(answer, monkeypatch):
+    class Expired(AnonymousCredentials):
+        def before_request(self, request, method, url, headers):
+            raise RefreshError("Reauthentication is needed.\nRun something", {"error": "grant"})
+
+    give_credentials(monkeypatch, Expired())
+    message = refusal_of(lambda: read_file(PATH))
+    assert "Reauthentication is needed." in message
+    assert message.endswith("GOOGLE_APPLICATION_CREDENTIALS name a key file")
+
+
+@pytest.mark.parametrize("status", [400, 503])
+def test_a_server_that_fails_is_told(answer, monkeypatch, status):
+    give_credentials(monkeypatch, AnonymousCredentials())
+    answer(status)
+    message = refusal_of(lambda: read_file(PATH))
+    assert str(status) in message
+    assert message.endswith("; check the network and try again")
+
+
+def test_a_host_that_does_not_answer_is_told(monkeypatch):
+    monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        message = refusal_of(lambda: file_infos([PATH]))
+    assert message.startswith(f"cannot read {PATH}: Timeout of 1.0s exceeded")
+    assert "Connection refused" in message
+
+
+def test_a_key_file_that_is_not_there_is_told(answer, monkeypatch, tmp_path):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/key.json")
+    answer(401)
+    message = refusal_of(lambda: read_file(PATH))
+    assert f"it is not public: File {tmp_path}/key.json was not found; run `gcloud" in message
+
+
+def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
+    """What `no_credentials` pretends is what the library does on a machine that has none."""
+    answer(401)
+    script = "import sys; from beam_pipeline.storage.small_files import *; read_file(sys.argv[1])"
+    environment = {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
+    environment.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
+    result = subprocess.run(
+        [sys.executable, "-c", script, PATH], env=environment, capture_output=True, text=True
+    )
+    assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
+
+
+def test_the_look_for_a_metadata_server_is_short():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        start = time.monotonic()
+        with pytest.raises(TransportError):
+            gcs_client._hurried_request()(
+                url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9
+            )
+        assert time.monotonic() - start < 5

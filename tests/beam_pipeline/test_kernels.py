@@ -1,0 +1,122 @@
+"""What is compiled in one process must be right in the next, whatever has changed in between."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.kernels import kernel
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run_script(folder: Path, script: str, *arguments: str) -> str:
+    """Runs a script in a process of its own whose compiled kernels are kept in `folder`/cache."""
+    paths = os.pathsep.join([str(folder), str(REPOSITORY)])
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-1000:]
+    return result.stdout.strip()
+
+
+SORT = """
+    import sys
+    import numpy as np
+    from beam_pipeline import runs
+
+    for name in sys.argv[1:]:
+        rng = np.random.default_rng(1)
+        run = np.zeros(1000, getattr(runs, name))
+        run["event_time"] = rng.integers(0, 500, 1000)
+        run["dst_lo"] = rng.integers(0, 500, 1000)
+        expected = np.sort(run, order=list(run.dtype.names))
+        runs.sort_groups(run, np.array([0, 1000]))
+        assert (run == expected).all(), name
+"""
+
+
+def test_kernels_of_several_structured_types_from_several_processes(tmp_path: Path) -> None:
+    """numba gives both types the same name if they are the first of their processes."""
+    for types in (["NARROW"], ["WIDE"], ["NARROW", "WIDE"], ["WIDE", "NARROW"]):
+        run_script(tmp_path, SORT, *types)
+
+
+def test_processes_that_compile_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(lambda name: run_script(tmp_path, SORT, name), ["NARROW", "WIDE"] * 2))
+    run_script(tmp_path, SORT, "NARROW", "WIDE")
+
+
+CALLER = """
+from beam_pipeline.kernels import kernel
+from callee import add
+
+@kernel
+def twice(x):
+    return 2 * add(x)
+"""
+CALLEE = """
+import numpy as np
+import values
+from numba import njit, types
+from numba.extending import intrinsic
+from values import LIMIT
+
+TABLE = np.array([10, 20])
+
+@intrinsic
+def constant(typing_context):
+    def generate(context, builder, signature, args):
+        return context.get_constant(types.int64, 10000)
+    return types.int64(), generate
+
+@njit
+def add(x):
+    return x + 1 + LIMIT + TABLE[0] + values.MORE + constant()
+"""
+VALUES = """
+LIMIT = 100
+MORE = 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "result"),
+    [
+        ("callee.py", "x + 1", "x + 2", 2 * 11114),
+        ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
+        ("callee.py", "10000", "10001", 2 * 11114),
+        ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
+        ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
+    ],
+)
+def test_a_change_in_another_file_is_seen(
+    tmp_path: Path, file: str, old: str, new: str, result: int
+) -> None:
+    files = {"caller.py": CALLER, "callee.py": CALLEE, "values.py": VALUES}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    script = "import caller; print(caller.twice(2), len(caller.twice.stats.cache_hits))"
+    assert run_script(tmp_path, script) == "22226 0"
+    assert run_script(tmp_path, script) == "22226 1"
+    changed = files[file].replace(old, new)
+    assert changed != files[file]
+    (tmp_path / file).write_text(changed)
+    assert run_script(tmp_path, script) == f"{result} 0"
+
+
+def test_a_kernel_runs_without_the_lock_and_is_a_plain_function_for_others() -> None:
+    @kernel
+    def add(x, y):
+        return x + y
+
+    assert add(1, 2) == 3
+    assert add.targetoptions["nogil"]

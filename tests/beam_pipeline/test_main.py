@@ -1,0 +1,336 @@
+"""The whole job through `main`: what went in comes out, in the same bytes, on both runners."""
+
+import itertools
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
+from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import grouping, row_splitting
+from beam_pipeline.sources import inputs
+from beam_pipeline.verify import __main__ as verify
+from tests.support.helpers import measurements_table, records_as_tuples, reference_rows
+
+# Lossless, so that rows can be compared with what went in.
+FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3", "--measurement_encoding=arrow"]
+
+
+def make_dataset(source: Path | str, output: Path, *flags: str) -> Path:
+    """Runs the job on small rows and few probes a shard, and verifies what comes out."""
+    assert main([f"--input={source}", f"--output={output}", *FLAGS, *flags]) == 0
+    assert verify.main([str(output)]) == 0
+    return output
+
+
+def write_input(folder: Path, *tables: pa.Table, row_group_size: int = 1000) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, table in enumerate(tables):
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=row_group_size)
+    return folder / "*.parquet"
+
+
+def read_rows(dataset: Path) -> list[ProbeRow]:
+    rows = []
+    for path in sorted(dataset.glob("*/*.arrayrecord")):
+        reader = ArrayRecordReader(str(path))
+        rows += [decode_record(record) for record in reader.read_all()]
+    return rows
+
+
+def history(rows: list[ProbeRow]) -> dict[str, list[tuple[int, int, float]]]:
+    """Returns what every probe measured, in the order of its rows."""
+    probes = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.row_index):
+        probes[row.src_addr] += records_as_tuples(row.run)
+    return dict(probes)
+
+
+def files_of(dataset: Path) -> dict[str, bytes]:
+    """Returns the bytes of everything that must not depend on how a run went."""
+    names = ("*/*.arrayrecord", "*/rows.parquet")
+    paths = itertools.chain(*(dataset.glob(name) for name in names))
+    return {str(path.relative_to(dataset)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return measurements_table(3000, seed=1, num_probes=12)
+
+
+@pytest.fixture(scope="module")
+def dataset(table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    return make_dataset(write_input(folder / "in", table), folder / "out")
+
+
+def test_every_measurement_comes_out_once_in_order(table: pa.Table, dataset: Path) -> None:
+    assert history(read_rows(dataset)) == reference_rows(table)
+
+
+def test_a_busy_probe_is_cut_into_full_rows(dataset: Path) -> None:
+    rows = read_rows(dataset)
+    of_probe = defaultdict(list)
+    for row in sorted(rows, key=lambda row: row.row_index):
+        of_probe[row.src_addr].append(row)
+    busiest = max(of_probe.values(), key=len)
+    limit = int(0.01 * 2**20)
+    assert len(busiest) > 3
+    assert [row.row_index for row in busiest] == list(range(len(busiest)))
+    assert all(0.98 * limit <= row.num_bytes <= limit for row in busiest[:-1])
+
+
+def test_the_dataset_says_what_it_holds(table: pa.Table, dataset: Path) -> None:
+    manifest = open_dataset(str(dataset)).manifest
+    rows = read_rows(dataset)
+    assert manifest.counts.rows_read == manifest.counts.measurements == table.num_rows
+    assert sum(split.num_records for split in manifest.splits.values()) == len(rows)
+    assert sum(split.num_probes for split in manifest.splits.values()) == 12
+    assert not list(dataset.glob(".probeline-temp*"))
+    assert (dataset / "_SUCCESS").exists()
+
+
+def test_compact_keeps_seconds_and_the_codes_of_rtt(table: pa.Table, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in", table)
+    compact = make_dataset(source, tmp_path / "out", "--measurement-encoding=compact")
+    got = history(read_rows(compact))
+    for probe, exact in reference_rows(table).items():
+        times, destinations, rtts = zip(*exact, strict=True)
+        whole_seconds = [time // 1_000_000 * 1_000_000 for time in times]
+        coarse = decode_rtt(encode_rtt(np.array(rtts, np.float32))).tolist()
+        assert got[probe] == list(zip(whole_seconds, destinations, coarse, strict=True))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str, bytes]]:
+    """A table and the files of its dataset."""
+    folder = tmp_path_factory.mktemp("small")
+    table = measurements_table(400, seed=7, num_probes=6)
+    return table, files_of(make_dataset(write_input(folder / "in", table), folder / "out"))
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_files=st.integers(1, 4),
+    row_group_size=st.sampled_from([1, 37, 1000]),
+    unit_rows=st.sampled_from([1, 100, 10_000]),
+    inline_bytes=st.sampled_from([0, 256, 1 << 20]),
+    sort_memory=st.sampled_from([512, 1 << 20]),
+    segment_bytes=st.sampled_from([64, 2048, 1 << 20]),
+)
+def test_the_bytes_follow_from_the_measurements_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    small: tuple[pa.Table, dict[str, bytes]],
+    seed: int,
+    num_files: int,
+    row_group_size: int,
+    unit_rows: int,
+    inline_bytes: int,
+    sort_memory: int,
+    segment_bytes: int,
+) -> None:
+    """Other order, other files, other bundles, other memory: the same shards."""
+    folder = tmp_path_factory.mktemp("recut")
+    table, expected = small
+    shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
+    step = -(-table.num_rows // num_files)
+    parts = [shuffled.slice(at, step) for at in range(0, table.num_rows, step)]
+    source = write_input(folder / "b", *parts, row_group_size=row_group_size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grouping, "UNIT_ROWS", unit_rows)
+        patch.setattr(inputs, "UNIT_ROWS", unit_rows)
+        patch.setattr(grouping, "SORT_MEMORY_BYTES", sort_memory)
+        patch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
+        output = make_dataset(source, folder / "again", f"--inline_bytes={inline_bytes}")
+    assert files_of(output) == expected
+
+
+@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+def test_several_workers_write_the_same_bytes(
+    table: pa.Table, dataset: Path, tmp_path: Path, mode: str
+) -> None:
+    source = write_input(tmp_path / "in", table.slice(0, 1700), table.slice(1700))
+    flags = ["--direct_num_workers=2", f"--direct_running_mode={mode}"]
+    output = make_dataset(source, tmp_path / "out", *flags)
+    assert files_of(output) == files_of(dataset)
+
+
+@pytest.mark.prism
+@pytest.mark.parametrize("encoding", ["arrow", "compact"])
+def test_prism_writes_the_same_bytes(
+    table: pa.Table, tmp_path: Path, prism: str, encoding: str
+) -> None:
+    source = write_input(tmp_path / "in", table.slice(0, 900), table.slice(900))
+    flag = f"--measurement_encoding={encoding}"
+    in_memory = make_dataset(source, tmp_path / "memory", flag)
+    runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
+    on_prism = make_dataset(source, tmp_path / "prism", flag, *runner)
+    assert files_of(on_prism) == files_of(in_memory)
+    assert (on_prism / "manifest.json").read_bytes() == (in_memory / "manifest.json").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.prism
+def test_a_slow_cut_on_prism_keeps_its_state(
+    tmp_path: Path, prism: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prism would split a slow bundle between two segments of one probe, and lose its state."""
+    source = write_input(tmp_path / "in", measurements_table(4000, seed=3, num_probes=2))
+    in_memory = make_dataset(source, tmp_path / "memory")
+    monkeypatch.setattr(grouping, "SEGMENT_BYTES", 4000)
+    cut = row_splitting.SplitRows._cut
+
+    def slow_cut(*args):
+        time.sleep(0.3)
+        yield from cut(*args)
+
+    monkeypatch.setattr(row_splitting.SplitRows, "_cut", slow_cut)
+    runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
+    assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
+
+
+def test_a_probe_of_fifty_rows_and_probes_of_one_measurement(tmp_path: Path) -> None:
+    busy = measurements_table(13_000, seed=3, num_probes=1, ipv6_share=0)
+    rare = measurements_table(60, seed=4, num_probes=40)
+    table = pa.concat_tables([busy, rare])
+    source = write_input(tmp_path / "in", table)
+    rows = read_rows(make_dataset(source, tmp_path / "out"))
+    assert max(row.row_index for row in rows) >= 36
+    assert any(row.n_measurements == 1 for row in rows)
+    assert history(rows) == reference_rows(table)
+
+
+def test_spellings_of_an_address_are_one_probe(tmp_path: Path) -> None:
+    spellings = ["2001:DB8::1", "2001:db8:0:0::1", "2001:0db8:0000:0000:0000:0000:0000:0001"]
+    table = pa.table(
+        {
+            "event_time": pa.array([3, 2, 1], pa.timestamp("s", "Europe/Berlin")),
+            "src_addr": spellings,
+            "dst_addr": ["::ffff:8.8.8.8", "8.8.8.8", "::FFFF:808:808"],
+            "ip_version": pa.array([4, 4, 4], pa.uint64()),
+            "rtt": pa.array([1.0, -0.0, -7.0], pa.float64()),
+        }
+    )
+    rows = read_rows(make_dataset(write_input(tmp_path / "in", table), tmp_path / "out"))
+    assert [row.src_addr for row in rows] == ["2001:db8::1"]
+    measured = rows[0].to_arrow().to_pydict()
+    assert measured["dst_addr"] == ["8.8.8.8"] * 3
+    assert measured["rtt"] == [-1.0, 0.0, 1.0] and str(measured["rtt"][1]) == "0.0"
+
+
+def test_an_exactly_full_row_is_one_row(tmp_path: Path) -> None:
+    table = measurements_table(100, seed=5, num_probes=1, ipv6_share=0)
+    source = write_input(tmp_path / "in", table)
+    whole = read_rows(make_dataset(source, tmp_path / "whole", "--max_row_size_mb=1"))
+    assert len(whole) == 1
+    for spare, expected in ((0, 1), (-1, 2)):
+        megabytes = (whole[0].num_bytes + spare + 0.5) / 2**20
+        output = tmp_path / f"out{spare}"
+        rows = read_rows(make_dataset(source, output, f"--max_row_size_mb={megabytes}"))
+        assert len(rows) == expected
+
+
+def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
+    table = measurements_table(2000, seed=6, num_probes=60)
+    sides = []
+    for number, rows in enumerate((table.slice(0, 700), table)):
+        source = write_input(tmp_path / f"in{number}", rows)
+        output = make_dataset(source, tmp_path / f"out{number}", "--train_ratio=0.5")
+        index = pq.read_table(output / "train" / "rows.parquet", columns=["src_addr"])
+        sides.append(set(index["src_addr"].to_pylist()))
+    both = {row for row in sides[1] if row in set(reference_rows(table.slice(0, 700)))}
+    assert sides[0] == both
+    assert 15 <= len(sides[1]) <= 45
+
+
+def test_other_seeds_give_other_splits(table: pa.Table, dataset: Path, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in", table)
+    other = make_dataset(source, tmp_path / "out", "--split_seed=1", "--train_ratio=0.5")
+    assert history(read_rows(other)) == history(read_rows(dataset))
+    assert set(files_of(other)) != set(files_of(dataset)) or files_of(other) != files_of(dataset)
+
+
+def test_all_in_train_leaves_an_empty_test_shard(table: pa.Table, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in", table)
+    output = make_dataset(source, tmp_path / "out", "--train_ratio=1")
+    shards = open_dataset(str(output)).manifest.splits["test"].shards
+    assert [shard.num_records for shard in shards] == [0]
+
+
+def test_num_shards_is_what_comes_out(table: pa.Table, tmp_path: Path) -> None:
+    source = write_input(tmp_path / "in", table)
+    flags = [f"--input={source}", f"--output={tmp_path / 'out'}", "--num-shards=7"]
+    assert main(flags) == 0
+    names = sorted(path.name for path in (tmp_path / "out" / "train").glob("*.arrayrecord"))
+    assert names == [f"train_shard_{i:05d}-of-00007.arrayrecord" for i in range(7)]
+
+
+def test_bad_rows_are_dead_letters_and_the_rest_goes_on(table: pa.Table, tmp_path: Path) -> None:
+    bad = pa.table(
+        {
+            "event_time": pa.array([1, -1, 5, 5, 5, 5], pa.timestamp("us")),
+            "src_addr": ["fe80::1%eth0", "1.2.3.4", "1.2.3", "1.2.3.4", "1.2.3.4", "1.2.3.4"],
+            "dst_addr": ["::1", "1.1.1.1", "1.1.1.1", None, "1.1.1.1", "1.1.1.1"],
+            "ip_version": pa.array([6, 4, 4, 4, 6, 4], pa.int8()),
+            "rtt": pa.array([1, 1, 1, 1, 1, float("nan")], pa.float64()),
+        }
+    )
+    source = write_input(tmp_path / "in", table, bad)
+    output = make_dataset(source, tmp_path / "out")
+    letters = pq.read_table(sorted((output / "dead_letter").iterdir())).to_pylist()
+    found = {(Path(letter["file"]).name, letter["row"], letter["reason"]) for letter in letters}
+    assert found == {
+        ("part-1.parquet", 0, "src_addr_zone_id"),
+        ("part-1.parquet", 1, "event_time_before_1970"),
+        ("part-1.parquet", 2, "src_addr_invalid"),
+        ("part-1.parquet", 3, "dst_addr_null"),
+        ("part-1.parquet", 4, "ip_version_not_of_dst_addr"),
+        ("part-1.parquet", 5, "rtt_not_finite"),
+    }
+    assert json.loads(letters[0]["value"])["src_addr"] == "fe80::1%eth0"
+    assert history(read_rows(output)) == reference_rows(table)
+
+
+def test_columns_of_other_names_and_order(table: pa.Table, tmp_path: Path) -> None:
+    renamed = table.rename_columns(["ts", "probe", "target", "ip_version", "rtt"])
+    renamed = renamed.append_column("extra", pa.array([0] * table.num_rows))
+    source = write_input(tmp_path / "in", renamed.select(renamed.column_names[::-1]))
+    names = "--columns=event_time=ts,src_addr=probe,dst_addr=target"
+    output = make_dataset(source, tmp_path / "out", names)
+    assert history(read_rows(output)) == reference_rows(table)
+
+
+def test_only_dead_letters_make_an_empty_dataset(tmp_path: Path) -> None:
+    table = measurements_table(5, seed=8).set_column(4, "rtt", pa.array([np.inf] * 5))
+    output = make_dataset(write_input(tmp_path / "in", table), tmp_path / "out")
+    assert read_rows(output) == []
+    assert open_dataset(str(output)).manifest.counts.dead_letters == {"rtt_not_finite": 5}
+
+
+def test_many_files_are_looked_at_by_workers(
+    table: pa.Table, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("beam_pipeline.main._MAX_FILES_IN_LAUNCHER", 2)
+    source = write_input(tmp_path / "in", *(table.slice(at, 1000) for at in (0, 1000, 2000)))
+    output = make_dataset(source, tmp_path / "out")
+    assert files_of(output) == files_of(dataset)
+
+
+def test_an_overwritten_dataset_is_replaced_whole(table: pa.Table, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    make_dataset(write_input(tmp_path / "a", table), output, "--probes_per_shard=1")
+    small = table.slice(0, 50)
+    make_dataset(write_input(tmp_path / "b", small), output, "--overwrite")
+    assert history(read_rows(output)) == reference_rows(small)

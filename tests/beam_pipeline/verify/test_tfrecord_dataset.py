@@ -1,0 +1,278 @@
+"""The damages of `test_verify`, to shards of TFRecord whose records are a tf.train.Example."""
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row
+from beam_pipeline.dataset.tf_example import decode_example, encode_example
+from beam_pipeline.main import main
+from beam_pipeline.shards.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
+from beam_pipeline.verify import __main__ as verify
+from tests.beam_pipeline.verify.test_verify import (
+    Copy,
+    Where,
+    first_row_missing,
+    found_by,
+    in_both_splits,
+    in_the_wrong_shard,
+    in_the_wrong_split,
+    out_of_order,
+    row_missing,
+    row_twice,
+)
+from tests.support.engines import Gcs
+from tests.support.helpers import make_run, measurements_table
+
+HEAD_BYTES = 12  # length and its checksum
+
+
+class ExampleCopy(Copy):
+    """A dataset to be damaged, of TFRecord."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.shards = [f"{s}/{s}_shard_{n:05d}-of-00003.tfrecord" for s in SPLITS for n in range(3)]
+
+    def read(self, shard: str) -> list[bytes]:
+        return [r for r in read_tfrecord(str(self.folder / shard)) if isinstance(r, bytes)]
+
+    def write(self, shard: str, records: list[bytes]) -> None:
+        writer = TFRecordWriter(str(self.folder / shard))
+        for record in records:
+            writer.write(record)
+        writer.close()
+
+    def damage(self, change: Callable[[bytearray], Any]) -> str:
+        """Changes the bytes of a shard of several records and stamps its checksum."""
+        shard = next(shard for shard in self.shards if len(self.read(shard)) > 3)
+        data = bytearray((self.folder / shard).read_bytes())
+        change(data)
+        (self.folder / shard).write_bytes(data)
+        self.stamp(index=False)
+        return shard
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verify")
+    table = measurements_table(7000, seed=1, num_probes=14)
+    pq.write_table(table, folder / "in.parquet")
+    flags = (
+        "--max_row_size_mb=0.02", "--num_shards=3", "--train_ratio=0.6",
+        "--measurement_encoding=arrow", "--output_format=tfrecord", "--record_encoding=tf_example",
+    )  # fmt: skip
+    assert main([f"--input={folder}/in.parquet", f"--output={folder}/out", *flags]) == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def copy(dataset: Path, tmp_path: Path) -> ExampleCopy:
+    return ExampleCopy(Path(shutil.copytree(dataset, tmp_path / "dataset")))
+
+
+def test_a_good_dataset_keeps_every_promise(
+    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy.stamp()
+    capsys.readouterr()
+    assert verify.main([str(copy.folder)]) == 0
+    out, err = capsys.readouterr()
+    assert "keeps every promise: 7,000 measurements" in out
+    assert out.count(" ok") == len(verify.PROMISES) and err == ""
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def second_record_at(data: bytearray) -> int:
+    return HEAD_BYTES + struct.unpack_from("<Q", data)[0] + 4
+
+
+@pytest.mark.parametrize("where", ["record", "checksum"])
+def test_a_flipped_bit_is_found_at_its_record_alone(
+    where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def flip(data: bytearray) -> None:
+        start = second_record_at(data)
+        size = struct.unpack_from("<Q", data, start)[0]
+        data[start + HEAD_BYTES + (size // 2 if where == "record" else size + 1)] ^= 4
+
+    shard = copy.damage(flip)
+    assert found_by(capsys, copy.folder) == {"records": [(shard, 1)]}
+    assert verify.main([str(copy.folder)]) == 1
+    out = capsys.readouterr().out
+    assert f"{shard} record 1: it cannot be read: its checksum is another" in out
+    assert "partly" in out
+
+
+def test_a_flipped_bit_is_found_by_the_checksum_of_the_file_too(
+    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = copy.folder / copy.shards[0]
+    data = bytearray(path.read_bytes())
+    data[HEAD_BYTES + 5] ^= 1
+    path.write_bytes(data)
+    where: list[Where] = [(copy.shards[0], None)]
+    assert found_by(capsys, copy.folder) == {"files": where, "records": [(copy.shards[0], 0)]}
+
+
+def wrong_length_checksum(data: bytearray) -> None:
+    data[second_record_at(data) + 9] ^= 1
+
+
+def wrong_length(data: bytearray) -> None:
+    data[second_record_at(data) + 1] ^= 1
+
+
+def length_beyond_the_end(data: bytearray) -> None:
+    start = second_record_at(data)
+    length = struct.pack("<Q", 1 << 40)
+    data[start : start + HEAD_BYTES] = length + struct.pack("<I", masked_crc32c(length))
+
+
+def cut_within_a_record(data: bytearray) -> None:
+    del data[second_record_at(data) + HEAD_BYTES + 30 :]
+
+
+def cut_within_a_length(data: bytearray) -> None:
+    del data[second_record_at(data) + 5 :]
+
+
+DAMAGES: dict[Any, str] = {
+    wrong_length_checksum: "the length of record 1 is damaged, what follows cannot be found",
+    wrong_length: "the length of record 1 is damaged, what follows cannot be found",
+    length_beyond_the_end: "it ends within record 1, after",
+    cut_within_a_record: "it ends within record 1, after 30 of its",
+    cut_within_a_length: "it ends within the length of record 1",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_what_hides_the_rest_of_a_file(
+    damage: Callable[[bytearray], None], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = copy.damage(damage)
+    assert found_by(capsys, copy.folder) == {"records": [(shard, None)]}
+    assert verify.main([str(copy.folder)]) == 1
+    assert f"records: {shard}: {DAMAGES[damage]}" in capsys.readouterr().out
+
+
+def test_a_file_that_ends_between_records_is_too_short(
+    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(data: bytearray) -> None:
+        del data[second_record_at(data) :]
+
+    shard = copy.damage(cut)
+    assert (shard, None) in found_by(capsys, copy.folder)["totals"]
+
+
+def test_shards_named_as_another_format(
+    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy.manifest(lambda values: values["options"].update(output_format="arrayrecord"))
+    found = found_by(capsys, copy.folder)
+    named = [shard for shard, _ in found["files"]]
+    assert set(named) == set(copy.shards)
+    assert {shard for shard, _ in found["records"]} == set(copy.shards)
+
+
+# --- the records --------------------------------------------------------------------------------
+
+COLUMN_EDITS: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "src_id": ("identity", lambda row: {"src_id": row.src_id + 1}),
+    "src_addr": ("identity", lambda row: {"src_addr": "nowhere"}),
+    "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
+    "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp - 1}),
+    "last": ("row_columns", lambda row: {"last_timestamp": row.last_timestamp + 1}),
+    "span": (
+        "row_columns",
+        lambda row: {
+            "time_span_seconds": float(np.nextafter(np.float32(row.time_span_seconds), 0))
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMN_EDITS)
+def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    check, change = COLUMN_EDITS[name]
+    record = copy.single()
+    row = decode_example(record)
+    where = copy.replace(record, encode_example(row._replace(**change(row))))
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {check} and set(found[check]) == {where}
+
+
+def test_a_record_that_is_no_example(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.single()
+    for other in (b"nonsense", b"\x0a\x00", record[:-1], record + b"\0"):
+        where = copy.replace(record, other, index=False)
+        assert found_by(capsys, copy.folder) == {"records": [where]}
+        record = other
+
+
+def test_a_record_of_the_other_encoding(
+    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = copy.single()
+    row = decode_record(record)
+    other = encode_row(row.run.copy(), RowKey(row.src_addr, 0), "arrow")
+    where = copy.replace(record, other)
+    assert found_by(capsys, copy.folder) == {"encoding": [where]}
+
+
+def test_a_row_too_large(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.single()
+    key = RowKey(decode_record(record).src_addr, 0)
+    larger = encode_row(make_run(900, seed=1), key, "arrow", "tf_example")
+    where = copy.replace(record, larger)
+    assert found_by(capsys, copy.folder) == {"size": [where]}
+
+
+def test_a_row_that_ends_too_early(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.hot()[1]
+    row = decode_record(record)
+    key = RowKey(row.src_addr, 1)
+    where = copy.replace(record, encode_row(row.run[:-30].copy(), key, "arrow", "tf_example"))
+    assert found_by(capsys, copy.folder) == {"size": [where]}
+
+
+BETWEEN: dict[Any, str] = {
+    in_the_wrong_split: "placement",
+    in_both_splits: "placement",
+    in_the_wrong_shard: "placement",
+    out_of_order: "placement",
+    row_twice: "probe_rows",
+    row_missing: "probe_rows",
+    first_row_missing: "probe_rows",
+}
+
+
+@pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
+def test_records_that_do_not_fit_together(
+    damage: Callable[[Copy], Where], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = damage(copy)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {BETWEEN[damage]}
+    assert where in found[BETWEEN[damage]]
+
+
+def test_shards_on_an_object_store_are_read_there(
+    copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = gcs.make_bucket()
+    gcs.upload(copy.folder, f"{bucket}/rows")
+    assert verify.main([f"{bucket}/rows"]) == 0
+    shard = copy.damage(cut_within_a_record)
+    gcs.upload(copy.folder, f"{bucket}/cut")
+    assert found_by(capsys, f"{bucket}/cut") == {"records": [(shard, None)]}  # type: ignore[arg-type]

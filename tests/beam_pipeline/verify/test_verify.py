@@ -1,0 +1,802 @@
+"""Every promise of a dataset is broken once, alone: its check must say so, at the right record.
+
+A damage changes a copy of a good dataset and stamps its checksums and counts anew, as a faulty
+writer would have; it returns where the fault is, and only the check aimed at may fail.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.dataset.row_codec import (
+    COMPACT_HEADER,
+    RowKey,
+    count_ipv6,
+    decode_record,
+    encode_row,
+)
+from beam_pipeline.dataset.sorted_run import widen
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows.pipeline import DatasetOptions
+from beam_pipeline.shards.writing import shard_of
+from beam_pipeline.verify import __main__ as verify
+from beam_pipeline.verify.across import (
+    ENDS,
+    FACTS,
+    AllRows,
+    collisions,
+    one_split,
+    row_indices,
+    row_order,
+    underfull,
+)
+from tests.support.helpers import ipc_stream, make_run, measurements_table
+
+NUM_SHARDS = 3
+NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
+TIED = "192.0.2.77"  # all of this probe's measurements have one time
+Where = tuple[str, int | None]
+
+
+def make_dataset(folder: Path, encoding: str) -> Path:
+    tied = pa.table(
+        {
+            "event_time": pa.array([1_700_000_000_000_000] * 1500, pa.timestamp("us")),
+            "src_addr": [TIED] * 1500,
+            "dst_addr": [f"198.51.{i // 250}.{i % 250}" for i in range(1500)],
+            "ip_version": pa.array([4] * 1500, pa.int8()),
+            "rtt": pa.array(np.arange(1500) / 7 + 1, pa.float32()),
+        }
+    )
+    bad = measurements_table(NUM_DEAD_LETTERS, seed=2)
+    bad = bad.set_column(4, "rtt", pa.array([None] * 7 + [np.inf] * 5, pa.float32()))
+    table = pa.concat_tables([measurements_table(6000, seed=1, num_probes=14), tied, bad])
+    pq.write_table(table, folder / "in.parquet")
+    flags = ["--max_row_size_mb=0.02", f"--num_shards={NUM_SHARDS}", "--train_ratio=0.6"]
+    output = folder / encoding
+    flags += [f"--input={folder}/in.parquet", f"--output={output}"]
+    assert main([*flags, f"--measurement_encoding={encoding}"]) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def arrow_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("verify"), "arrow")
+
+
+@pytest.fixture(scope="session")
+def compact_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("verify"), "compact")
+
+
+def checksum_of(data: bytes) -> str:
+    return f"{google_crc32c.value(data):08x}"
+
+
+def commit(folder: Path, manifest: bytes) -> None:
+    (folder / "manifest.json").write_bytes(manifest)
+    (folder / "_SUCCESS").write_text(checksum_of(manifest) + "\n")
+
+
+def one_batch(stream: bytes) -> pa.RecordBatch:
+    return next(iter(pa.ipc.open_stream(stream)))
+
+
+def edit(
+    record: bytes, change: Callable[[dict[str, list]], Any] | None = None, **columns: Any
+) -> bytes:
+    """Returns a record with other columns; `change` edits the measurements of an arrow row."""
+    values = one_batch(record).to_pylist()[0] | columns
+    if change:
+        lists = one_batch(values["measurements"]).to_pydict()
+        change(lists)
+        batch = pa.RecordBatch.from_pydict(lists, schema=row_codec.MEASUREMENT_SCHEMA)
+        values["measurements"] = ipc_stream(batch)
+    return ipc_stream(pa.RecordBatch.from_pylist([values], schema=row_codec.RECORD_SCHEMA))
+
+
+class Copy:
+    """A dataset to be damaged."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.shards = [
+            f"{s}/{s}_shard_{n:05d}-of-00003.arrayrecord" for s in SPLITS for n in range(3)
+        ]
+
+    def read(self, shard: str) -> list[bytes]:
+        reader = ArrayRecordReader(str(self.folder / shard))
+        records = reader.read_all()
+        reader.close()
+        return records
+
+    def write(self, shard: str, records: list[bytes]) -> None:
+        writer = ArrayRecordWriter(str(self.folder / shard), "group_size:1,zstd:1")
+        for record in records:
+            writer.write(record)
+        writer.close()
+
+    def find(self, record: bytes) -> Where:
+        """Returns where a record is now."""
+        for shard in self.shards:
+            if record in (records := self.read(shard)):
+                return shard, records.index(record)
+        raise AssertionError("no such record")
+
+    def replace(self, old: bytes, *new: bytes, index: bool = True) -> Where:
+        """Puts others in the place of a record, as if they had been written there."""
+        shard, at = self.find(old)
+        assert at is not None
+        records = self.read(shard)
+        self.write(shard, [*records[:at], *new, *records[at + 1 :]])
+        self.stamp(index)
+        return shard, at
+
+    def place(self, record: bytes, split: str) -> Where:
+        """Adds a record to a split, in the shard and at the place that its key says."""
+        row = decode_record(record)
+        key = row.src_id.to_bytes(8, "big") + row.row_index.to_bytes(4, "big")
+        shard = self.shards[SPLITS.index(split) * 3 + shard_of(key, NUM_SHARDS)]
+        self.write(shard, sorted([*self.read(shard), record], key=order))
+        self.stamp()
+        return self.find(record)
+
+    def rows(self, src_addr: str) -> list[bytes]:
+        found = [
+            r for s in self.shards for r in self.read(s) if decode_record(r).src_addr == src_addr
+        ]
+        return sorted(found, key=order)
+
+    def single(self) -> bytes:
+        """Returns the only row of a probe in train, of 20 measurements and more."""
+        for record in (record for shard in self.shards[:3] for record in self.read(shard)):
+            row = decode_record(record)
+            if row.n_measurements >= 20 and len(self.rows(row.src_addr)) == 1:
+                return record
+        raise AssertionError("no such record")
+
+    def hot(self) -> list[bytes]:
+        """Returns the rows of the probe with most rows, most of which differ in time."""
+        names = {decode_record(r).src_addr for s in self.shards for r in self.read(s)} - {TIED}
+        return max((self.rows(name) for name in names), key=len)
+
+    def manifest(self, change: Callable[[dict], Any]) -> Where:
+        """Changes the manifest and commits it."""
+        values = json.loads((self.folder / "manifest.json").read_bytes())
+        change(values)
+        commit(self.folder, json.dumps(values).encode())
+        return "manifest.json", None
+
+    def stamp(self, index: bool = True) -> None:
+        """Makes manifest and rows.parquet tell of the files as they are.
+
+        Without `index` the counts and rows.parquet stay: for records that cannot be read.
+        """
+
+        def change(values: dict) -> None:
+            for name, split in values["splits"].items():
+                lines = [self._describe(shard, index) for shard in split["shards"]]
+                path = self.folder / name / "rows.parquet"
+                if index:
+                    table = pa.Table.from_pylist([*chain(*lines)], schema=pq.read_schema(path))
+                    pq.write_table(table, path)
+                    split["num_probes"] = table["row_index"].to_pylist().count(0)
+                split["index_crc32c"] = checksum_of(path.read_bytes())
+                for column in ("num_records", "num_measurements", "num_bytes"):
+                    split[column] = sum(shard[column] for shard in split["shards"])
+            counts = values["counts"]
+            counts["measurements"] = sum(s["num_measurements"] for s in values["splits"].values())
+            counts["rows_read"] = counts["measurements"] + sum(counts["dead_letters"].values())
+
+        self.manifest(change)
+
+    def _describe(self, shard: dict, index: bool) -> list[dict]:
+        data = (self.folder / shard["path"]).read_bytes()
+        shard |= {"num_bytes": len(data), "crc32c": checksum_of(data)}
+        if not index:
+            return []
+        number = int(re.findall(r"_(\d+)-of", shard["path"])[0])
+        lines = [line(number, *item) for item in enumerate(self.read(shard["path"]))]
+        shard["num_records"] = len(lines)
+        shard["num_measurements"] = sum(line["n_measurements"] for line in lines)
+        return lines
+
+
+def order(record: bytes) -> tuple[int, int]:
+    row = decode_record(record)
+    return row.src_id, row.row_index
+
+
+def line(shard: int, position: int, record: bytes) -> dict[str, Any]:
+    row = decode_record(record)
+    return {
+        "shard": shard,
+        "position": position,
+        "num_bytes": len(record),
+        "src_id": row.src_id,
+        "src_addr": row.src_addr,
+        "row_index": row.row_index,
+        "n_measurements": len(row.run),
+        "num_ipv6": count_ipv6(row.run),
+        "num_failed": int(np.count_nonzero(row.run["rtt"] < 0)),
+        "first_timestamp": row.first_timestamp_us,
+        "last_timestamp": row.last_timestamp_us,
+    }
+
+
+@pytest.fixture
+def copy(arrow_dataset: Path, tmp_path: Path) -> Copy:
+    return Copy(Path(shutil.copytree(arrow_dataset, tmp_path / "dataset")))
+
+
+@pytest.fixture
+def compact_copy(compact_dataset: Path, tmp_path: Path) -> Copy:
+    return Copy(Path(shutil.copytree(compact_dataset, tmp_path / "dataset")))
+
+
+def found_by(
+    capsys: pytest.CaptureFixture[str], folder: Path, *flags: str
+) -> dict[str, list[Where]]:
+    """Returns where each failed check found faults, as the command printed it."""
+    capsys.readouterr()
+    assert verify.main([str(folder), *flags]) == 1
+    found: dict[str, list[Where]] = {}
+    for text in capsys.readouterr().out.splitlines():
+        fault = re.match(r"(\w+): ([\w./-]+)(?: record (\d+))?: ", text)
+        if fault:
+            place = fault[2], None if fault[3] is None else int(fault[3])
+            found.setdefault(fault[1], []).append(place)
+    return found
+
+
+# --- good datasets ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["arrow", "compact"])
+def test_a_good_dataset_keeps_every_promise(
+    encoding: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset: Path = request.getfixturevalue(f"{encoding}_dataset")
+    capsys.readouterr()
+    assert verify.main([str(dataset)]) == 0
+    out, err = capsys.readouterr()
+    assert f"keeps every promise: {NUM_MEASUREMENTS:,} measurements" in out
+    assert out.count(" ok") == len(verify.PROMISES) and err == ""
+    report = verify.verify(open_dataset(str(dataset)))
+    assert report.checks["dead_letters"].num_checked == NUM_DEAD_LETTERS
+    assert report.checks["rtt"].num_checked == NUM_MEASUREMENTS
+    assert report.checks["files"].num_checked == 2 * NUM_SHARDS + 2
+    num_rows = report.checks["probe_rows"].num_checked
+    assert num_rows == report.checks["index"].num_checked > 15  # some probes are split
+
+
+def test_stamping_alone_is_no_damage(copy: Copy) -> None:
+    copy.stamp()
+    assert verify.main([str(copy.folder)]) == 0
+
+
+# --- one record ---------------------------------------------------------------------------------
+
+
+def other_spelling(address: str) -> str:
+    return f"::ffff:{address}" if "." in address else address.upper()
+
+
+COLUMN_EDITS = {
+    "src_id": ("identity", lambda row: {"src_id": row.src_id + 1}),
+    "src_addr_spelling": ("identity", lambda row: {"src_addr": other_spelling(row.src_addr)}),
+    "src_addr_none": ("identity", lambda row: {"src_addr": "nowhere"}),
+    "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
+    "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp_us - 1}),
+    "last": ("row_columns", lambda row: {"last_timestamp": row.last_timestamp_us + 1}),
+    "span": ("row_columns", lambda row: {"time_span_seconds": row.time_span_seconds + 1e-6}),
+    "span_nan": ("row_columns", lambda row: {"time_span_seconds": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("name", COLUMN_EDITS)
+def test_a_wrong_column_of_a_row(name: str, copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    check, change = COLUMN_EDITS[name]
+    record = copy.single()
+    where = copy.replace(record, edit(record, **change(decode_record(record))))
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {check} and set(found[check]) == {where}
+
+
+def exchange(lists: dict[str, list], at: int) -> None:
+    for values in lists.values():
+        values[at], values[at + 1] = values[at + 1], values[at]
+
+
+def assign(column: str, value: Any) -> Callable[[dict[str, list], int], None]:
+    def change(lists: dict[str, list], at: int) -> None:
+        lists[column][at] = value(lists[column][at]) if callable(value) else value
+
+    return change
+
+
+MEASUREMENT_EDITS = {
+    "order": ("order", exchange),
+    "rtt_negative": ("rtt", assign("rtt", -2.0)),
+    "rtt_negative_zero": ("rtt", assign("rtt", -0.0)),
+    "rtt_nan": ("rtt", assign("rtt", float("nan"))),
+    "rtt_infinite": ("rtt", assign("rtt", float("inf"))),
+    "ip_version": ("destinations", assign("ip_version", 6)),
+    "dst_addr_spelling": ("destinations", assign("dst_addr", other_spelling)),
+    "dst_addr_none": ("destinations", assign("dst_addr", lambda text: text[:-1] + "x")),
+    "null": ("records", assign("rtt", None)),
+}
+
+
+@pytest.mark.parametrize("name", MEASUREMENT_EDITS)
+def test_a_wrong_measurement(name: str, copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    check, change = MEASUREMENT_EDITS[name]
+    record = copy.single()
+    lists = one_batch(one_batch(record).to_pydict()["measurements"][0]).to_pydict()
+    times, versions = lists["event_time"], lists["ip_version"]
+    # To IPv4, and without ties beside it, so that nothing else can be out of order.
+    at = next(
+        i for i in range(1, len(times) - 2)
+        if times[i - 1] < times[i] < times[i + 1] and versions[i] == 4
+    )  # fmt: skip
+    can_be_read = name not in ("dst_addr_none", "null")
+    edited = edit(record, lambda lists: change(lists, at))
+    where = copy.replace(record, edited, index=can_be_read)
+    found = found_by(capsys, copy.folder)
+    assert found == {check: [where]}
+
+
+def test_ties_out_of_order(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.rows(TIED)[-1]
+    where = copy.replace(record, edit(record, lambda lists: exchange(lists, 3)))
+    assert found_by(capsys, copy.folder) == {"order": [where]}
+
+
+def test_no_record_at_all(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.single()
+    two_rows = pa.RecordBatch.from_pylist(
+        one_batch(record).to_pylist() * 2, row_codec.RECORD_SCHEMA
+    )
+    for other in (b"nonsense", ipc_stream(two_rows), edit(record, measurements=b"")):
+        where = copy.replace(record, other, index=False)
+        assert found_by(capsys, copy.folder) == {"records": [where]}
+        record = other
+    assert verify.main([str(copy.folder)]) == 1
+    assert "partly" in capsys.readouterr().out  # other checks did not see all
+
+
+def test_a_row_too_large(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.single()
+    key = RowKey(decode_record(record).src_addr, 0)
+    where = copy.replace(record, encode_row(make_run(900, seed=1), key, "arrow"))
+    assert found_by(capsys, copy.folder) == {"size": [where]}
+
+
+def test_a_row_that_ends_too_early(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    record = copy.hot()[1]
+    row = decode_record(record)
+    shorter = encode_row(row.run[:-30].copy(), RowKey(row.src_addr, 1), "arrow")
+    where = copy.replace(record, shorter)
+    assert found_by(capsys, copy.folder) == {"size": [where]}
+
+
+# --- compact rows -------------------------------------------------------------------------------
+
+
+def swap_seconds(row: Any) -> dict[str, Any]:
+    data = np.frombuffer(row.measurements, np.uint8).copy()
+    seconds = data[COMPACT_HEADER.size :][: 4 * row.n_measurements].view("<u4")
+    at = int(np.flatnonzero(np.diff(seconds[1:-1]))[0]) + 1
+    seconds[[at, at + 1]] = seconds[[at + 1, at]]
+    return {"measurements": data.tobytes()}
+
+
+def ipv4_as_ipv6(row: Any) -> dict[str, Any]:
+    run = widen(row.run)
+    n = len(run)
+    head = COMPACT_HEADER.pack(
+        row_codec.COMPACT_MAGIC, n, n, int(run["event_time"][0]) // 1_000_000
+    )
+    columns = bytes(row.measurements[COMPACT_HEADER.size :][: 6 * n])
+    halves = np.stack([run["dst_hi"], run["dst_lo"]], axis=1).astype(">u8")
+    return {"measurements": head + columns + halves.tobytes()}
+
+
+COMPACT_EDITS = {
+    "order": ("order", swap_seconds),
+    "destinations": ("destinations", ipv4_as_ipv6),
+    "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp_us - 1_000_000}),
+    "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
+    "cut": ("records", lambda row: {"measurements": bytes(row.measurements[:-1])}),
+}
+
+
+@pytest.mark.parametrize("name", COMPACT_EDITS)
+def test_a_wrong_compact_row(
+    name: str, compact_copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check, change = COMPACT_EDITS[name]
+    record = compact_copy.single()
+    edited = edit(record, **change(decode_record(record)))
+    where = compact_copy.replace(record, edited, index=name != "cut")
+    found = found_by(capsys, compact_copy.folder)
+    assert set(found) == {check} and set(found[check]) == {where}
+
+
+# --- between records ----------------------------------------------------------------------------
+
+
+def in_the_wrong_split(copy: Copy) -> Where:
+    record = copy.single()
+    copy.replace(record)
+    return copy.place(record, "test")
+
+
+def in_both_splits(copy: Copy) -> Where:
+    record = copy.hot()[2]
+    split = copy.find(record)[0].split("/")[0]
+    copy.replace(record)
+    return copy.place(record, "test" if split == "train" else "train")
+
+
+def in_the_wrong_shard(copy: Copy) -> Where:
+    record = copy.single()
+    other = next(shard for shard in copy.shards[:3] if shard != copy.find(record)[0])
+    copy.replace(record)
+    copy.write(other, sorted([*copy.read(other), record], key=order))
+    copy.stamp()
+    return copy.find(record)
+
+
+def out_of_order(copy: Copy) -> Where:
+    first, second, *rest = copy.read(copy.shards[0])
+    copy.write(copy.shards[0], [second, first, *rest])
+    copy.stamp()
+    return copy.shards[0], 1
+
+
+def row_twice(copy: Copy) -> Where:
+    record = copy.single()
+    shard, at = copy.replace(record, record, record)
+    return shard, at + 1 if at is not None else None
+
+
+def row_missing(copy: Copy) -> Where:
+    _, second, third, *_ = copy.hot()
+    copy.replace(second)
+    return copy.find(third)
+
+
+def first_row_missing(copy: Copy) -> Where:
+    first, second, *_ = copy.hot()
+    copy.replace(first)
+    return copy.find(second)
+
+
+def rows_exchanged(copy: Copy) -> Where:
+    _, second, third, *_ = copy.hot()
+    split = copy.find(second)[0].split("/")[0]
+    copy.replace(second)
+    copy.replace(third)
+    later = edit(second, row_index=2)
+    copy.place(later, split)
+    copy.place(edit(third, row_index=1), split)
+    return copy.find(later)
+
+
+def ends_of_rows_exchanged(copy: Copy) -> Where:
+    first, second, *_ = copy.rows(TIED)
+    head = one_batch(one_batch(first).to_pydict()["measurements"][0]).to_pylist()[-1]
+    tail = one_batch(one_batch(second).to_pydict()["measurements"][0]).to_pylist()[0]
+
+    def put(at: int, measurement: dict[str, Any]) -> Callable[[dict[str, list]], None]:
+        def change(lists: dict[str, list]) -> None:
+            for name, value in measurement.items():
+                lists[name][at] = value
+
+        return change
+
+    copy.replace(first, edit(first, put(-1, tail)))
+    return copy.replace(second, edit(second, put(0, head)))
+
+
+BETWEEN: dict[Any, str] = {
+    in_the_wrong_split: "placement",
+    in_both_splits: "placement",
+    in_the_wrong_shard: "placement",
+    out_of_order: "placement",
+    row_twice: "probe_rows",
+    row_missing: "probe_rows",
+    first_row_missing: "probe_rows",
+    rows_exchanged: "probe_rows",
+    ends_of_rows_exchanged: "probe_rows",
+}
+
+
+@pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
+def test_records_that_do_not_fit_together(
+    damage: Callable[[Copy], Where], copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = damage(copy)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {BETWEEN[damage]}
+    assert where in found[BETWEEN[damage]]
+
+
+def rows_of_one_probe(*facts: dict[str, int], ends: list | None = None) -> AllRows:
+    table = np.zeros(len(facts), FACTS)
+    for at, fact in enumerate(facts):
+        for name, value in {"record": at, "num_bytes": 8 << 20, "ends": -1, **fact}.items():
+            table[at][name] = value
+    return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard", (1, 0): "other"})
+
+
+OPTIONS = DatasetOptions("compact", 8, 0.9, 0, 1000, 0, "")
+
+
+def test_two_probes_of_one_src_id() -> None:
+    rows = rows_of_one_probe({"src_addr_crc32": 1}, {"src_addr_crc32": 2, "row_index": 1})
+    assert [fault[:2] for fault in collisions(rows, OPTIONS)] == [("shard", 1)]
+
+
+def test_a_probe_in_two_splits() -> None:
+    rows = rows_of_one_probe({"split": 0}, {"split": 1, "row_index": 1})
+    assert [fault.record for fault in one_split(rows, OPTIONS)] == [1]
+
+
+def test_compact_rows_may_end_where_their_seconds_do() -> None:
+    later = {"row_index": 1, "first_us": 2**32 * 1_000_000, "last_us": 2**62}
+    early = {"num_bytes": 5000}
+    assert list(underfull(rows_of_one_probe(early, later), OPTIONS)) == []
+    later["first_us"] -= 1
+    assert [f.record for f in underfull(rows_of_one_probe(early, later), OPTIONS)] == [0]
+
+
+def test_gaps_are_no_faults_where_records_could_not_be_read() -> None:
+    rows = rows_of_one_probe({"row_index": 1}, {"row_index": 3})
+    assert [fault.record for fault in row_indices(rows)] == [0, 1]
+    assert list(row_indices(rows, is_complete=False)) == []
+
+
+def test_ties_between_rows_are_ordered_by_all_columns() -> None:
+    ends = [((0, 0, 0.0), (1, 5, 2.0)), ((1, 5, 1.0), (9, 9, 9.0))]
+    facts = {"ends": 0}, {"ends": 1, "row_index": 1}
+    assert [f.record for f in row_order(rows_of_one_probe(*facts, ends=ends), OPTIONS)] == [1]
+    ends[1] = ((1, 5, 2.0), (9, 9, 9.0))
+    assert list(row_order(rows_of_one_probe(*facts, ends=ends), OPTIONS)) == []
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def change_bytes(copy: Copy, path: str, change: Callable[[bytearray], Any]) -> None:
+    data = bytearray((copy.folder / path).read_bytes())
+    change(data)
+    (copy.folder / path).write_bytes(data)
+
+
+def flip(data: bytearray) -> None:
+    data[20_000] ^= 1
+
+
+def test_a_flipped_byte(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = copy.shards[0]
+    change_bytes(copy, shard, flip)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == {"files", "records"} and found["files"] == [(shard, None)]
+    ((name, record),) = found["records"]
+    assert name == shard and record is not None
+    with pytest.raises(RuntimeError, match="hash mismatch"):
+        ArrayRecordReader(str(copy.folder / shard)).read(record, record + 1)
+    copy.stamp(index=False)
+    assert found_by(capsys, copy.folder) == {"records": [(shard, record)]}
+
+
+def truncated(copy: Copy) -> Where:
+    change_bytes(copy, copy.shards[1], lambda data: data.__delitem__(slice(50_000, None)))
+    return copy.shards[1], None
+
+
+def missing(copy: Copy) -> Where:
+    (copy.folder / copy.shards[4]).unlink()
+    return copy.shards[4], None
+
+
+def extra(copy: Copy) -> Where:
+    name = "train/train_shard_00003-of-00004.arrayrecord"
+    shutil.copy(copy.folder / copy.shards[0], copy.folder / name)
+    return name, None
+
+
+def misnamed(copy: Copy) -> Where:
+    name = "train/train_shard_0-of-3.arrayrecord"
+    (copy.folder / copy.shards[0]).rename(copy.folder / name)
+    copy.manifest(lambda values: values["splits"]["train"]["shards"][0].update(path=name))
+    return name, None
+
+
+def index_missing(copy: Copy) -> Where:
+    (copy.folder / "test/rows.parquet").unlink()
+    return "test/rows.parquet", None
+
+
+def change_index(copy: Copy, change: Callable[[pa.Table], pa.Table]) -> None:
+    path = copy.folder / "train/rows.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+    checksum = checksum_of(path.read_bytes())
+    copy.manifest(lambda values: values["splits"]["train"].update(index_crc32c=checksum))
+
+
+def index_line_wrong(copy: Copy) -> Where:
+    def change(table: pa.Table) -> pa.Table:
+        lines = table.to_pylist()
+        at = next(i for i, line in enumerate(lines) if line["position"] == 2)
+        lines[at]["num_failed"] += 1
+        return pa.Table.from_pylist(lines, table.schema)
+
+    change_index(copy, change)
+    return copy.shards[0], 2
+
+
+def index_line_missing(copy: Copy) -> Where:
+    change_index(copy, lambda table: table.slice(0, table.num_rows - 1))
+    return copy.shards[2], len(copy.read(copy.shards[2])) - 1
+
+
+def index_of_other_columns(copy: Copy) -> Where:
+    change_index(copy, lambda table: table.drop_columns(["num_ipv6"]))
+    return "train/rows.parquet", None
+
+
+def letters_missing(copy: Copy) -> Where:
+    for path in (copy.folder / "dead_letter").iterdir():
+        path.unlink()
+    return "dead_letter", None
+
+
+def letters_lost(copy: Copy) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    pq.write_table(pq.read_table(path).slice(1), path)
+    return "dead_letter", None
+
+
+def one_of_two_files_of_letters(copy: Copy) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    path.rename(path.with_name("dead_letter_00000-of-00002.parquet"))
+    return "dead_letter/dead_letter_00001-of-00002.parquet", None
+
+
+def rows_read_wrong(copy: Copy) -> Where:
+    return copy.manifest(lambda values: values["counts"].update(rows_read=1))
+
+
+def sum_of_a_split_wrong(copy: Copy) -> Where:
+    return copy.manifest(lambda values: values["splits"]["test"].update(num_bytes=1))
+
+
+def num_probes_wrong(copy: Copy) -> Where:
+    return copy.manifest(lambda values: values["splits"]["test"].update(num_probes=1))
+
+
+def shards_not_as_many_as_wanted(copy: Copy) -> Where:
+    return copy.manifest(lambda values: values["options"].update(num_shards=4))
+
+
+def measurements_in_another_shard(copy: Copy) -> Where:
+    def change(values: dict) -> None:
+        shards = values["splits"]["train"]["shards"]
+        shards[1]["num_measurements"] += 1
+        shards[2]["num_measurements"] -= 1
+
+    copy.manifest(change)
+    return copy.shards[2], None
+
+
+def encoding_not_that_of_the_options(copy: Copy) -> Where:
+    copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
+    return copy.shards[0], 3
+
+
+OF_FILES: dict[Any, set[str]] = {
+    truncated: {"files", "records"},
+    missing: {"files"},
+    extra: {"files"},
+    misnamed: {"files"},
+    index_missing: {"files"},
+    index_line_wrong: {"index"},
+    index_line_missing: {"index"},
+    index_of_other_columns: {"index"},
+    letters_missing: {"dead_letters"},
+    letters_lost: {"dead_letters"},
+    one_of_two_files_of_letters: {"dead_letters"},
+    rows_read_wrong: {"counts"},
+    sum_of_a_split_wrong: {"counts"},
+    num_probes_wrong: {"totals"},
+    shards_not_as_many_as_wanted: {"totals"},
+    measurements_in_another_shard: {"totals"},
+    encoding_not_that_of_the_options: {"encoding"},
+}
+
+
+@pytest.mark.parametrize("damage", OF_FILES, ids=lambda damage: damage.__name__)
+def test_files_and_manifest(
+    damage: Callable[[Copy], Where], copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = damage(copy)
+    found = found_by(capsys, copy.folder)
+    assert set(found) == OF_FILES[damage]
+    assert all(where in places for places in found.values())
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def no_success(copy: Copy) -> None:
+    (copy.folder / "_SUCCESS").unlink()
+
+
+def manifest_edited(copy: Copy) -> None:
+    change_bytes(copy, "manifest.json", lambda data: data.extend(b" "))
+
+
+def manifest_of_nothing(copy: Copy) -> None:
+    commit(copy.folder, b'{"format_version": 1}')
+
+
+def manifest_is_a_list(copy: Copy) -> None:
+    commit(copy.folder, b"[]")
+
+
+def option_missing(copy: Copy) -> None:
+    copy.manifest(lambda values: values["options"].pop("split_seed"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [no_success, manifest_edited, manifest_of_nothing, manifest_is_a_list, option_missing],
+    ids=lambda damage: damage.__name__,
+)
+def test_no_dataset_is_one_line(
+    damage: Callable[[Copy], None], copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(copy)
+    capsys.readouterr()
+    assert verify.main([str(copy.folder)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert str(copy.folder) in err
+
+
+def test_faults_are_capped_and_counted(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    encoding_not_that_of_the_options(copy)
+    num_records = sum(len(copy.read(shard)) for shard in copy.shards)
+    found = found_by(capsys, copy.folder, "--max-faults=2")
+    assert len(found["encoding"]) == 2
+    assert verify.main([str(copy.folder), "--max_faults", "2"]) == 1
+    assert f"encoding: and {num_records - 2} more; --max_faults=" in capsys.readouterr().out
+    found = found_by(capsys, copy.folder, f"--max_faults={num_records}")
+    assert len(set(found["encoding"])) == num_records
+
+
+@pytest.mark.parametrize("argv", [[], ["a", "b"], ["a", "--max_faults=-1"], ["a", "--fast"]])
+def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+
+
+def test_a_glob_of_shards_names_the_dataset(arrow_dataset: Path) -> None:
+    assert verify.main([f"{arrow_dataset}/train/*.arrayrecord"]) == 0

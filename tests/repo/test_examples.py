@@ -1,0 +1,143 @@
+"""The notebook of examples/: what is committed, and the whole of it, run anew."""
+
+import ast
+import base64
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from tests.support.engines import ROOT
+
+NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
+PNG = "image/png"
+MOST_PICTURE_BYTES = 300_000
+NUM_PICTURES = 4
+ABSOLUTE_PATH = re.compile(
+    r"(?<![\w.~)…:/])/(?:home|root|tmp|work|usr|Users|opt|var|mnt)\b|[A-Z]:\\"
+)
+
+
+def read(path: Path = NOTEBOOK) -> NotebookNode:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs(notebook: NotebookNode) -> Iterator[NotebookNode]:
+    for cell in code_cells(notebook):
+        yield from cell.outputs
+
+
+def printed(notebook: NotebookNode) -> str:
+    """Returns all that was printed, without colours."""
+    text = "".join(output.text for output in outputs(notebook) if output.output_type == "stream")
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def pictures(notebook: NotebookNode) -> list[bytes]:
+    data = [output.data for output in outputs(notebook) if output.output_type == "display_data"]
+    return [base64.b64decode(one[PNG]) for one in data if PNG in one]
+
+
+def check_outputs(notebook: NotebookNode) -> None:
+    """Checks what a run has left: no error, figures, a loss that falls, errors of predictions."""
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
+    kinds = {(output.output_type, output.get("name")) for output in outputs(notebook)}
+    assert kinds == {("stream", "stdout"), ("display_data", None)}, kinds
+    assert all(cell.outputs for cell in cells[1:])
+
+    drawn = pictures(notebook)
+    assert len(drawn) == NUM_PICTURES
+    assert all(one.startswith(b"\x89PNG") and len(one) > 5000 for one in drawn)
+    assert sum(map(len, drawn)) < MOST_PICTURE_BYTES
+
+    text = printed(notebook)
+    assert not ABSOLUTE_PATH.search(text), ABSOLUTE_PATH.search(text)
+    losses = re.search(r"first 10 steps ([0-9.]+) bits a token, of the last 50 ([0-9.]+)", text)
+    assert losses is not None
+    first, last = map(float, losses.groups())
+    assert first > 7 and last < 3, "it has learned nothing"
+
+    predicted = re.search(
+        r"predicted ([\d.]+) ms, with 80 % between ([\d.]+) and ([\d.]+) ms", text
+    )
+    assert predicted is not None, "a number is missing or nan"
+    middle, low, high = map(float, predicted.groups())
+    assert 0 < low < middle < high < 1000
+    errors = dict(re.findall(r"^  (model|all RTTs|destination|last RTT) +([\d.]+)%$", text, re.M))
+    assert errors.keys() == {"model", "all RTTs", "destination", "last RTT"}
+    assert float(errors["last RTT"]) < float(errors["model"]) < 60
+    coverage = re.search(r"(\d+)% of the truths lie in the model's central 80 %", text)
+    assert coverage is not None and 50 <= int(coverage[1]) <= 100
+
+
+def test_what_is_committed() -> None:
+    check_outputs(read())
+    raw = json.loads(NOTEBOOK.read_text())
+    assert not ABSOLUTE_PATH.search(json.dumps([cell["source"] for cell in raw["cells"]]))
+    assert NOTEBOOK.stat().st_size < 400_000
+
+
+def test_it_needs_what_it_says() -> None:
+    notebook = read()
+    assert notebook.cells[0].cell_type == "markdown"
+    needed = re.search(r"pip install '\.\[([a-z,]+)\]'", notebook.cells[0].source)
+    assert needed is not None
+    extras = set(needed[1].split(","))
+    setup = (ROOT / "setup.py").read_text()
+    assert extras == {"training", "maxtext", "plots", "examples"}
+    assert all(f'"{extra}": [' in setup for extra in extras)
+    modules = set()
+    for cell in code_cells(notebook):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.module is not None and node.level == 0
+                modules.add(node.module)
+    assert {"training.maxtext.predictor", "training.rtt_prediction", "matplotlib.pyplot"} <= modules
+    assert all(importlib.util.find_spec(module) is not None for module in modules)
+
+
+def test_its_links_lead_somewhere() -> None:
+    texts = [cell.source for cell in read().cells if cell.cell_type == "markdown"]
+    readme = NOTEBOOK.parent / "README.md"
+    links = re.findall(r"\]\(([^)#]+)", "\n".join([*texts, readme.read_text()]))
+    local = [link for link in links if "://" not in link]
+    assert len(local) > 5
+    assert [link for link in local if not (NOTEBOOK.parent / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # also where another checkout is installed
+    notebook = read(Path(shutil.copy(NOTEBOOK, tmp_path)))
+    committed = [cell.source for cell in notebook.cells]
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    # What a run before has left does not get in the way.
+    (tmp_path / "first_model" / "rows").mkdir(parents=True)
+    (tmp_path / "first_model" / "rows" / "_SUCCESS").touch()
+    NotebookClient(
+        notebook,
+        timeout=900,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
+    assert [cell.source for cell in notebook.cells] == committed
+    check_outputs(notebook)
+    assert (tmp_path / "first_model" / "rows" / "_SUCCESS").stat().st_size > 0
+    assert {path.name for path in tmp_path.iterdir()} == {NOTEBOOK.name, "first_model"}

@@ -1,0 +1,542 @@
+"""Flex Templates: metadata against the flags, the scripts, and the image's steps in a clean folder.
+
+No image is built here, and Google's launcher is not run: a small reader of the Dockerfile does its
+steps in an empty environment, and the program is started there with the words that the launcher
+gives it.
+"""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.cloud.dataflow_v1beta3 import types
+from google.protobuf import json_format
+from packaging.requirements import Requirement
+
+from beam_pipeline.jobs import flex_template
+from beam_pipeline.jobs.beam_options import beam_parser
+from beam_pipeline.main import main
+from beam_pipeline.overlap.job.config import flag_fields
+from beam_pipeline.probe_rows import options
+from beam_pipeline.probe_rows.options import Options
+from tests.support.clean_environment import clean, done, new_environment
+from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
+from tests.support.dataflow_helpers import (
+    IMAGE,
+    SHAPING,
+    do_the_work,
+    local_dataset,
+    objects,
+)
+from tests.support.dataflow_helpers import bucket as bucket
+from tests.support.dataflow_helpers import dataflow as dataflow
+from tests.support.dataflow_helpers import measurements as measurements
+from tests.support.engines import ROOT
+
+TEMPLATES = ROOT / "templates"
+TITLES = {"probe_rows": "Probe rows", "overlap": "Train/test overlap"}
+FLAGS: dict[str, list[Field]] = {"probe_rows": [*fields(Options)], "overlap": flag_fields()}
+# These say of a template's value how it differs from a command line's.
+OTHERWISE_TOLD = ("input", "output", *("input_path", "decontaminate_source", "output_path"))
+each_template = pytest.mark.parametrize("name", TITLES)
+
+
+def parameters_of(name: str) -> dict[str, dict]:
+    metadata = json.loads((TEMPLATES / name / "metadata.json").read_text())
+    return {parameter["name"]: parameter for parameter in metadata["parameters"]}
+
+
+# --- metadata -------------------------------------------------------------------------------------
+
+
+@each_template
+def test_google_understands_the_metadata(name: str) -> None:
+    text = (TEMPLATES / name / "metadata.json").read_text()
+    told = json_format.Parse(text, types.TemplateMetadata.pb(types.TemplateMetadata()))
+    assert told.name == TITLES[name] and not told.streaming
+    for parameter in told.parameters:
+        assert parameter.name and parameter.label and parameter.help_text
+        assert parameter.param_type != types.ParameterType.DEFAULT
+
+
+def test_metadata_and_docs_are_written_anew_when_flags_change() -> None:
+    script = runpy.run_path(str(ROOT / "scripts/template_metadata.py"))
+    cure = "run python scripts/template_metadata.py"
+    assert set(script["TEMPLATES"]) == {path.parent.name for path in TEMPLATES.glob("*/metadata.*")}
+    for name in TITLES:
+        written = (TEMPLATES / name / "metadata.json").read_text()
+        assert written == script["metadata_text"](name), cure
+    docs = (ROOT / "docs/flex_templates.md").read_text()
+    assert script["docs_text"](docs) == docs, cure
+
+
+@each_template
+def test_parameters_are_the_flags(name: str) -> None:
+    told = parameters_of(name)
+    assert list(told) == [item.name for item in FLAGS[name]]
+    for item in FLAGS[name]:
+        parameter = told[item.name]
+        assert parameter["isOptional"] == (item.default is not MISSING)
+        if item.default is not MISSING:
+            default = parameter["defaultValue"]
+            read = (
+                default == "true" if isinstance(item.default, bool) else type(item.default)(default)
+            )
+            assert read == item.default
+        choices = [option["value"] for option in parameter.get("enumOptions", [])]
+        assert choices == list(item.metadata.get("choices", []))
+        if item.name in OTHERWISE_TOLD:
+            assert "gs://" in parameter["helpText"]
+        elif item.metadata.get("action") == "append":
+            assert "several with a comma between" in parameter["helpText"]
+        else:
+            assert parameter["helpText"].startswith(item.metadata["help"])
+
+
+def matches(parameter: dict, value: str) -> bool:
+    """Tells whether a value passes the checks of a parameter, as POSIX egrep does them."""
+    return all(
+        subprocess.run(["grep", "-qE", regex], input=value, text=True).returncode == 0
+        for regex in parameter["regexes"]
+    )
+
+
+VALUES = {
+    "probe_rows": (
+        ("input", "gs://a/b/*.parquet,gs://c/d", "data/*.parquet"),
+        ("output", "gs://a/rows", "gs://a"),
+        ("columns", "event_time=ts,rtt=rtt_ms", "time=ts"),
+        ("max_row_size_mb", "0.5", "8MiB"),
+        ("split_seed", "-3", "1.5"),
+        ("on_bad_file", "dead_letter", "skip"),
+        ("overwrite", "true", "yes"),
+    ),
+    "overlap": (
+        ("input_path", "gs://a/b/**/*.jsonl.zst,gs://c/d", "data"),
+        ("decontaminate_source", "gs://a/mmlu,gsm8k=gs://b/*.jsonl", "eval/mmlu"),
+        ("decontaminate_source", "gsm8k=gs://b/c", "gsm8k=c"),
+        ("output_path", "gs://a/overlap", "gs://a"),
+        ("ngram_length", "5,10,15", "5, 10"),
+        ("max_details", "-1", "all"),
+        ("degenerate", "skip", "drop"),
+        ("skip_existing", "true", "yes"),
+    ),
+}
+
+
+@each_template
+def test_what_the_checks_let_pass(name: str) -> None:
+    told = parameters_of(name)
+    for parameter in told.values():
+        if parameter.get("defaultValue") and "regexes" in parameter:
+            assert matches(parameter, parameter["defaultValue"]), parameter
+    for flag, good, bad in VALUES[name]:
+        assert matches(told[flag], good) and not matches(told[flag], bad), flag
+
+
+# --- parameters as flags --------------------------------------------------------------------------
+
+
+def flags_of(*parameters: str) -> list[str]:
+    parser = options.make_parser()
+    known = [*parser._actions, *beam_parser()._actions]
+    return flex_template.flags_of(parameters, known)
+
+
+def test_several_inputs_are_one_parameter() -> None:
+    flags = flags_of("--input=gs://a/x,y*.parquet,gs://b/{1,2}, gs://c/z", "--output=gs://o/a,b")
+    assert flags == [
+        *("--input=gs://a/x,y*.parquet", "--input=gs://b/{1,2}", "--input=gs://c/z"),
+        "--output=gs://o/a,b",
+    ]
+    parsed, _ = options.parse(flags)
+    assert parsed.input == ("gs://a/x,y*.parquet", "gs://b/{1,2}", "gs://c/z")
+
+
+def test_lists_of_beams_are_as_given() -> None:
+    given = ["--experiments=a,b", '--labels={"team": "a,b=c"}', "--temp_location=gs://a,gs://b"]
+    assert flags_of(*given) == given
+
+
+def test_switches_are_true_or_false(capsys: pytest.CaptureFixture) -> None:
+    assert flags_of("--overwrite=true", "--debug=false", "--overwrite") == [
+        *("--overwrite", "--overwrite"),
+    ]
+    # Beam's own: a switch that is turned off by another one.
+    assert flags_of("--use_public_ips=false") == ["--no_use_public_ips"]
+    assert flags_of("--use_public_ips=True") == ["--use_public_ips"]
+    assert flex_template.launch(main, options.make_parser(), ["--overwrite=maybe"]) == 2
+    assert capsys.readouterr().err == "error: --overwrite=maybe: give true or false\n"
+
+
+def test_what_only_the_launcher_knows_is_left_out(capsys: pytest.CaptureFixture) -> None:
+    assert flags_of("--labels={}", "--newFlag=1", "--region=r") == ["--labels={}", "--region=r"]
+    assert capsys.readouterr().err.startswith("warning: --newFlag is no flag")
+
+
+def launcher_words(bucket: str, *more: str) -> list[str]:
+    """What the launcher gives to the program."""
+    return [
+        *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),
+        *("--runner=DataflowRunner", "--job_name=rows", f"--project={PROJECT}"),
+        *(f"--region={REGION}", f"--temp_location={bucket}/temp"),
+        f"--staging_location={bucket}/staging",
+        f"--template_location={bucket}/staging/template_launches/1/job_object",
+        '--labels={"goog-dataflow-provided-template-type": "flex", "team": "net"}',
+        *("--max_num_workers=9", "--worker_machine_type=n2-standard-4", "--overwrite=false"),
+        *more,
+    ]
+
+
+def template_at(bucket: str) -> types.Job:
+    """The job that Dataflow would start; a field that it does not know is an error."""
+    text = objects(f"{bucket}/staging/template_launches/1")["job_object"]
+    return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
+
+
+def check_job(job: types.Job) -> None:
+    (pool,) = job.environment.worker_pools
+    assert (job.name, pool.machine_type) == ("rows", "n2-standard-4")
+    assert pool.autoscaling_settings.max_num_workers == 9
+    assert pool.worker_harness_container_image == IMAGE
+    assert dict(job.labels) == {"goog-dataflow-provided-template-type": "flex", "team": "net"}
+
+
+def test_the_job_is_written_and_nobody_waits(
+    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, IMAGE)
+    words = launcher_words(bucket, f"--dataflow_endpoint={dataflow.endpoint}")
+    assert flex_template.launch(main, options.make_parser(), words) == 0
+    check_job(template_at(bucket))
+    assert not [request for request in dataflow.requests if "POST" in request]
+
+
+def test_a_template_is_for_dataflow_unless_told(
+    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, IMAGE)
+    words = [word for word in launcher_words(bucket) if not word.startswith("--runner=")]
+    words += [f"--dataflow_endpoint={dataflow.endpoint}"]
+    assert flex_template.launch(main, options.make_parser(), words) == 0
+    check_job(template_at(bucket))
+
+
+def test_a_given_image_is_taken(
+    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, "not/this:1")
+    words = launcher_words(bucket, f"--sdk_container_image={IMAGE}")
+    words += [f"--dataflow_endpoint={dataflow.endpoint}"]
+    assert flex_template.launch(main, options.make_parser(), words) == 0
+    check_job(template_at(bucket))
+
+
+# --- the image ------------------------------------------------------------------------------------
+
+
+def instructions(template: str) -> Iterator[tuple[str, str]]:
+    """Yields the instructions of a template's image and their arguments, lines joined."""
+    text = re.sub(r"^#.*\n", "", (TEMPLATES / "Dockerfile").read_text(), flags=re.MULTILINE)
+    text = text.replace("${TEMPLATE}", template).replace("${IMAGE}", IMAGE)
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.strip():
+            name, _, arguments = line.partition(" ")
+            yield name, arguments
+
+
+def constraints() -> dict[str, str]:
+    """The versions of all packages, which the images share."""
+    lines = (TEMPLATES / "constraints.txt").read_text().splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    return {name.lower().replace("_", "-"): version for name, version in pins}
+
+
+@each_template
+def test_the_image_is_made_of_versions_and_of_files_that_are_there(name: str) -> None:
+    steps = list(instructions(name))
+    bases = [arguments for name, arguments in steps if name == "FROM"]
+    beam = constraints()["apache-beam"]
+    assert bases[0] == f"apache/beam_python3.12_sdk:{beam} AS beam"
+    assert all(re.search(r":(?!latest)[\w.-]*\d", base) for base in bases)
+    assert bases[-1].startswith("python:3.12-slim")
+    copied = [shlex.split(arguments) for name, arguments in steps if name == "COPY"]
+    for words in copied:
+        if not words[0].startswith("--from="):
+            assert all((ROOT / source).exists() for source in words[:-1]), words
+    sources = [source for words in copied for source in words[:-1]]
+    assert {f"templates/{name}/main.py", "templates/constraints.txt"} <= set(sources)
+    own = re.findall("^!(.+)$", (TEMPLATES / "Dockerfile.dockerignore").read_text(), re.M)
+    for words in copied:
+        for source in words[:-1] if not words[0].startswith("--") else []:
+            assert any(fnmatch(f"{source}/", f"{kept}/*") for kept in own), source
+
+
+def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
+    pins = constraints()
+    pipeline = (ROOT / "requirements.txt").read_text().partition("# Training data")[0]
+    for line in pipeline.splitlines():
+        if not line.startswith("#"):
+            asked = Requirement(line)
+            assert pins[asked.name] == str(asked.specifier).removeprefix("=="), asked.name
+    assert not {"jax", "grain", "maxtext", "matplotlib", "torch", "pytest"} & set(pins)
+
+
+@dataclass(frozen=True)
+class Image:
+    """What the steps of an image left: its Python, its files below a folder, its variables."""
+
+    python: Path
+    root: Path
+    variables: dict[str, str]
+
+    def launch(self, *words: str) -> subprocess.CompletedProcess:
+        """Runs the program that Google's launcher would run, with its words."""
+        program = self.variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
+        return subprocess.run(
+            [self.python, self.root / program, *words],
+            cwd=self.root.parent,
+            env=clean(os.environ) | self.variables,
+            capture_output=True,
+            text=True,
+            timeout=120,  # it must not wait for a job
+        )
+
+
+def make_image(folder: Path, template: str) -> Image:
+    """Does the steps of a template's image below a folder, in an empty environment.
+
+    Base images and what is copied from them are left out: the Python is the one that runs this
+    test.
+    """
+    python = new_environment(folder / "python")
+    root, variables = folder / "root", {}
+    where = root
+    for name, arguments in instructions(template):
+        if name == "WORKDIR":
+            where = root / arguments.lstrip("/")
+            where.mkdir(parents=True)
+        elif name == "ENV":
+            key, _, value = arguments.partition("=")
+            variables[key] = value
+        elif name == "COPY" and not arguments.startswith("--from="):
+            *sources, target = arguments.split()
+            for source in sources:
+                copy(ROOT / source, where / target, target.endswith("/"))
+        elif name == "RUN":
+            result = subprocess.run(
+                ["bash", "-euc", arguments],
+                cwd=where,
+                env=clean(os.environ) | {"PATH": f"{python.parent}:/usr/bin:/bin"},
+                capture_output=True,
+                text=True,
+            )
+            done(result)
+    return Image(python, root, variables)
+
+
+def copy(source: Path, target: Path, into: bool) -> None:
+    if source.is_dir():
+        left_out = shutil.ignore_patterns("__pycache__")  # as Dockerfile.dockerignore says
+        shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
+    else:
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / source.name if into else target)
+
+
+@pytest.mark.slow
+def test_the_image_launches_a_job_and_does_its_work(
+    dataflow: DataflowApi, bucket: str, measurements: Path, tmp_path: Path
+) -> None:
+    image = make_image(tmp_path / "image", "probe_rows")
+
+    def launch(*words: str) -> subprocess.CompletedProcess:
+        return image.launch(*words, f"--dataflow_endpoint={dataflow.endpoint}")
+
+    bad = launch(*launcher_words(bucket), "--max_row_size_mb=9999")
+    assert bad.returncode == 2
+    assert bad.stderr == "error: --max_row_size_mb=9999.0 is outside of 0.001 to 1024\n"
+
+    result = launch(*launcher_words(bucket))
+    assert result.returncode == 0, result.stderr
+    assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
+    job = template_at(bucket)
+    check_job(job)
+    assert not {"workflow.tar.gz"} & {
+        package.name for package in job.environment.worker_pools[0].packages
+    }
+
+    report = do_the_work(image.python, tmp_path / "work", job)
+    assert report["source"].startswith(str(tmp_path / "image/python"))
+    found = objects(f"{bucket}/out")
+    expected = local_dataset(measurements, tmp_path / "local")
+    assert {name: found[name] for name in expected} == expected
+    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
+
+
+# --- the scripts ----------------------------------------------------------------------------------
+
+SETTINGS = {"PROJECT": PROJECT, "REGION": REGION, "BUCKET": "my-bucket", "TAG": "7"}
+GCLOUD = """#!/usr/bin/env bash
+{ printf '%s\\037' "$@"; printf '\\036'; } >>"$CALLS"
+exit "${GCLOUD_EXIT:-0}"
+"""
+
+
+class Scripts:
+    """The scripts in a copy whose path has a space, with a gcloud that writes down its calls."""
+
+    def __init__(self, folder: Path):
+        self.root = folder / "probe line"
+        shutil.copytree(TEMPLATES, self.root / "templates")
+        (self.root / "beam_pipeline").mkdir()
+        shutil.copyfile(ROOT / "beam_pipeline/__init__.py", self.root / "beam_pipeline/__init__.py")
+        (folder / "bin").mkdir()
+        gcloud = folder / "bin/gcloud"
+        gcloud.write_text(GCLOUD)
+        gcloud.chmod(0o755)
+        self._calls = folder / "calls"
+        self._environment = {
+            "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
+            "CALLS": str(self._calls),
+            **SETTINGS,
+        }
+
+    def run(self, script: str, *arguments: str, code: int = 0, **environment: str) -> str:
+        """Runs a script; returns what it prints, its errors if it fails."""
+        result = subprocess.run(
+            ["bash", self.root / "templates" / script, *arguments],
+            env=self._environment | environment,
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == code, result.stdout + result.stderr
+        return result.stderr if code else result.stdout
+
+    @property
+    def calls(self) -> list[list[str]]:
+        if not self._calls.exists():
+            return []
+        return [call.split("\037")[:-1] for call in self._calls.read_text().split("\036")[:-1]]
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Scripts:
+    return Scripts(tmp_path)
+
+
+@pytest.mark.parametrize("script", ["common.sh", "build.sh", "launch.sh"])
+def test_scripts_are_valid_shell(script: str) -> None:
+    subprocess.run(["bash", "-n", TEMPLATES / script], check=True)
+    text = (TEMPLATES / script).read_text()
+    assert os.access(TEMPLATES / script, os.X_OK) == text.startswith("#!/usr/bin/env bash\n")
+
+
+@each_template
+def test_build_makes_an_image_and_a_template_file(scripts: Scripts, name: str) -> None:
+    scripts.run("build.sh", name)
+    image = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/{name}:7"
+    assert scripts.calls == [
+        [
+            *("builds", "submit", str(scripts.root), f"--project={PROJECT}", f"--region={REGION}"),
+            f"--config={scripts.root}/templates/cloudbuild.yaml",
+            f"--substitutions=_TEMPLATE={name},_IMAGE={image}",
+        ],
+        [
+            *("dataflow", "flex-template", "build"),
+            *(f"gs://my-bucket/templates/{name}-7.json", f"--project={PROJECT}"),
+            *(f"--image={image}", "--sdk-language=PYTHON"),
+            f"--metadata-file={scripts.root}/templates/{name}/metadata.json",
+        ],
+    ]
+
+
+def test_another_template_is_another_folder(scripts: Scripts) -> None:
+    shutil.copytree(TEMPLATES / "overlap", scripts.root / "templates/other")
+    scripts.run("build.sh", "other", REPOSITORY="mine")
+    assert f"_IMAGE={REGION}-docker.pkg.dev/{PROJECT}/mine/other:7" in scripts.calls[0][-1]
+    assert scripts.calls[1][3] == "gs://my-bucket/templates/other-7.json"
+
+
+def test_a_failed_build_is_the_end(scripts: Scripts) -> None:
+    scripts.run("build.sh", "probe_rows", code=3, GCLOUD_EXIT="3")
+    assert len(scripts.calls) == 1
+
+
+def test_launch_gives_parameters_and_flags(scripts: Scripts) -> None:
+    scripts.run(
+        "launch.sh",
+        "probe_rows",
+        "input=gs://a/x y/*.parquet,gs://b/z",
+        "output=gs://my-bucket/rows",
+        "--",
+        *("--max-workers=40", "--disable-public-ips"),
+        SERVICE_ACCOUNT="worker@x",
+        JOB_NAME="rows-1",
+    )
+    assert scripts.calls == [
+        [
+            *("dataflow", "flex-template", "run", "rows-1"),
+            *(f"--project={PROJECT}", f"--region={REGION}"),
+            "--template-file-gcs-location=gs://my-bucket/templates/probe_rows-7.json",
+            *("--temp-location=gs://my-bucket/temp", "--staging-location=gs://my-bucket/staging"),
+            "--service-account-email=worker@x",
+            "--parameters=^||^input=gs://a/x y/*.parquet,gs://b/z||output=gs://my-bucket/rows",
+            *("--max-workers=40", "--disable-public-ips"),
+        ]
+    ]
+
+
+def test_launch_of_overlap_takes_named_sets(scripts: Scripts) -> None:
+    sources = "decontaminate_source=gs://a/mmlu,gsm8k=gs://b/x.jsonl"
+    scripts.run("launch.sh", "overlap", "input_path=gs://a/in", sources)
+    (call,) = scripts.calls
+    assert re.fullmatch(r"overlap-\d{8}-\d{6}", call[3])
+    assert f"--parameters=^||^input_path=gs://a/in||{sources}" in call
+
+
+def test_a_job_has_a_name_of_its_own_and_a_template_the_version(scripts: Scripts) -> None:
+    scripts.run("launch.sh", "probe_rows", "input=gs://a/b", TAG="")
+    assert re.fullmatch(r"probe-rows-\d{8}-\d{6}", scripts.calls[0][3])
+    version = re.search('"(.+)"', (ROOT / "beam_pipeline/__init__.py").read_text()[-20:])
+    assert version and f"probe_rows-{version[1]}.json" in scripts.calls[0][6]
+
+
+def test_dry_run_prints_commands_that_can_be_copied(scripts: Scripts) -> None:
+    printed = scripts.run("launch.sh", "--dry-run", "probe_rows", "input=gs://a/*", JOB_NAME="j")
+    assert scripts.calls == []
+    scripts.run("launch.sh", "probe_rows", "input=gs://a/*", JOB_NAME="j")
+    assert shlex.split(printed) == ["gcloud", *scripts.calls[0]]
+    assert scripts.run("build.sh", "probe_rows", "--dry-run").count("\ngcloud") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "settings", "part"),
+    [
+        ("build.sh", ["overlapp"], {}, "overlapp is no template: overlap probe_rows"),
+        ("build.sh", [], {}, "nothing is no template"),
+        ("build.sh", ["probe_rows"], {"PROJECT": ""}, "PROJECT is empty: set it to"),
+        ("build.sh", ["probe_rows", "x"], {}, "x is one argument too many"),
+        ("launch.sh", ["probe_rows", "input=gs://a"], {"BUCKET": "gs://b"}, "bucket's name alone"),
+        ("launch.sh", ["probe_rows"], {}, "there is no parameter"),
+        ("launch.sh", ["probe_rows", "--max-workers=3"], {}, "is no PARAMETER=VALUE"),
+        ("launch.sh", ["probe_rows", "columns=a||b"], {}, "has || in it"),
+        ("launch.sh", ["probe_rows", "input=x"], {"JOB_NAME": "My_Job"}, "JOB_NAME is My_Job"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(
+    scripts: Scripts, script: str, arguments: list[str], settings: dict[str, Any], part: str
+) -> None:
+    errors = scripts.run(script, *arguments, code=2, **settings)
+    assert errors.count("\n") == 1 and errors.startswith("error: ") and part in errors, errors
+    assert scripts.calls == []

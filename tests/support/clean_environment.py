@@ -1,0 +1,59 @@
+"""Python environments that hold only what is installed into them, and a copy to install from."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.engines import ROOT, missing
+
+# What packages are made of; what was built in the checkout stays behind.
+_SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "beam_pipeline", "training")
+# What pip says of a machine without a network.
+_OFFLINE = ("NameResolutionError", "NewConnectionError", "Network is unreachable")
+_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info")
+
+
+def copy_of_the_project(folder: Path, *more: str) -> Path:
+    """Copies the sources, and more paths of the checkout, so that builds leave no files in it."""
+    for name in (*_SOURCES, *more):
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=_LEFT_OUT)
+        else:
+            shutil.copyfile(source, target)
+    return folder
+
+
+def new_environment(folder: Path) -> Path:
+    """Makes an environment with pip alone; returns its Python."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder / "bin" / "python"
+
+
+def clean(environment: os._Environ | dict[str, str]) -> dict[str, str]:
+    """Returns an environment's variables without those that point to this checkout."""
+    hidden = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+    return {name: value for name, value in environment.items() if name not in hidden}
+
+
+def done(result: subprocess.CompletedProcess) -> None:
+    """Fails the test with what a command said; where no index of packages answers, skips it."""
+    said = f"{result.stdout}{result.stderr}"
+    if result.returncode and any(sign in said for sign in _OFFLINE):
+        missing("clean environments are made of packages from an index, and none answers")
+    assert result.returncode == 0, said
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Runs an environment's pip."""
+    result = subprocess.run(
+        [python, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments],
+        cwd=python.parent,
+        env=clean(os.environ),
+        capture_output=True,
+        text=True,
+    )
+    done(result)

@@ -1,0 +1,96 @@
+"""What tests of Dataflow share: the fake service with a bucket, and the work of a staged job.
+
+A test file imports the fixtures itself: so ruff takes them for used.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.internal.gcp import auth
+from google.cloud.dataflow_v1beta3 import types
+from google.protobuf import json_format
+
+from beam_pipeline.main import main
+from beam_pipeline.storage import gcs
+from tests.support.clean_environment import clean
+from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
+from tests.support.engines import ROOT, Gcs
+from tests.support.helpers import measurements_table
+
+WORKER = ROOT / "tests/support/dataflow_worker.py"
+IMAGE = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/probe_rows:1"
+SHAPING = ["--max_row_size_mb=0.01", "--probes_per_shard=3"]  # several rows a probe, and shards
+
+
+@pytest.fixture
+def dataflow(tmp_path: Path, gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataflowApi]:
+    """The service beside the emulator of GCS, and credentials for both."""
+    with DataflowApi(tmp_path) as api:
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(api.credentials))
+        # Beam keeps what it found first for as long as the process lives.
+        monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
+        monkeypatch.setattr(auth._Credentials, "_credentials", None)
+        yield api
+
+
+@pytest.fixture
+def measurements(tmp_path: Path) -> Path:
+    path = tmp_path / "measurements.parquet"
+    pq.write_table(measurements_table(4000, seed=1), path, row_group_size=1000)
+    return path
+
+
+@pytest.fixture
+def bucket(gcs: Gcs, measurements: Path) -> str:
+    """A bucket with input."""
+    bucket = gcs.make_bucket()
+    gcs.upload(measurements, f"{bucket}/in/measurements.parquet")
+    return bucket
+
+
+def objects(folder: str) -> dict[str, bytes]:
+    """Returns all objects below a `gs://` folder by the rest of their names."""
+    return {
+        path.removeprefix(f"{folder}/"): gcs.read(path) or b""
+        for path in gcs.objects_below(f"{folder}/")
+    }
+
+
+def options_of(job: types.Job) -> dict:
+    """Returns what the workers are told: {"options": …, "display_data": …}."""
+    return json_format.MessageToDict(types.Environment.pb(job.environment).sdk_pipeline_options)
+
+
+def staged(job: types.Job) -> dict[str, bytes]:
+    """Returns what was staged for a job, by name."""
+    return objects(options_of(job)["options"]["pipelineUrl"].removesuffix("/pipeline.pb"))
+
+
+def do_the_work(python: Path, folder: Path, job: types.Job) -> dict:
+    """Runs the staged pipeline with a Python, away from this checkout."""
+    folder.mkdir()
+    (folder / "pipeline.pb").write_bytes(staged(job)["pipeline.pb"])
+    (folder / "options.json").write_text(json.dumps(options_of(job)))
+    result = subprocess.run(
+        [python, WORKER, folder / "pipeline.pb", folder / "options.json"],
+        cwd=folder,
+        env=clean(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=300,  # the runner waits for ever for workers that do not start
+    )
+    if result.returncode:
+        raise RuntimeError(result.stderr)
+    return json.loads(result.stdout)
+
+
+def local_dataset(measurements: Path, output: Path) -> dict[str, bytes]:
+    """Returns the shards and indices of a run in memory, by name."""
+    assert main([f"--input={measurements}", f"--output={output}", *SHAPING]) == 0
+    paths = [path for split in ("train", "test") for path in (output / split).iterdir()]
+    return {str(path.relative_to(output)): path.read_bytes() for path in paths}

@@ -1,0 +1,258 @@
+"""Every command and piece of code that the pages show, and the test that executes it: one list.
+
+`EXECUTED` names, for each test, the blocks that it takes from the pages, by how they begin. A test
+of test_docs_commands.py or test_docs_google.py gets the text of its blocks by `taken`, so what is
+listed is what runs. `NOT_EXECUTED` has the rest and the reasons. `Desk` is where they are typed in.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline import generate
+from tests.support import documents
+from tests.support.clean_environment import done
+from tests.support.documents import ROOT, Block
+
+LANGUAGES = ("sh", "python", "sql")
+Start = tuple[str, str]  # a page, and how a block of it begins
+
+HERE, GOOGLE = "repo/test_docs_commands.py", "repo/test_docs_google.py"
+EXECUTED: dict[str, list[Start]] = {
+    f"{HERE}::test_your_data": [
+        ("README.md", "python -m beam_pipeline.generate"),
+        ("README.md", "from array_record.python"),
+        ("README.md", "from training.dataset"),
+        ("docs/training_data.md", "from training.dataset"),
+        ("docs/training_data.md", "import numpy as np\nfrom training.tokenizer"),
+        ("docs/format.md", "import pyarrow as pa"),
+        ("docs/format.md", "SELECT src_addr"),
+    ],
+    f"{HERE}::test_array_record_for_beam": [
+        ("README.md", "from beam_pipeline.array_record_io"),
+    ],
+    f"{GOOGLE}::test_on_dataflow": [
+        ("README.md", "python -m beam_pipeline.main --input 'gs://"),
+        ("docs/dataflow.md", "python -m beam_pipeline.main --input 'gs://"),
+        ("docs/privacy.md", "openssl rand -hex 32 | tr"),
+    ],
+    f"{GOOGLE}::test_flex_templates": [
+        ("README.md", "export PROJECT="),
+        ("docs/flex_templates.md", "export PROJECT="),
+        ("docs/flex_templates.md", "templates/launch.sh"),
+    ],
+    f"{HERE}::test_training": [
+        ("README.md", "python -m training.train tiny"),
+        ("docs/training.md", "pip install"),
+    ],
+    f"{GOOGLE}::test_tpu_slice": [("docs/training.md", "cat > run.sh")],
+    f"{GOOGLE}::test_tpu_on_gke": [("docs/training.md", "templates/tpu/xpk.sh")],
+    f"{HERE}::test_overlap": [
+        ("README.md", "python -m beam_pipeline.overlap"),
+        ("docs/overlap.md", "python -m beam_pipeline.overlap"),
+        ("docs/overlap.md", "from beam_pipeline.overlap"),
+    ],
+    f"{HERE}::test_engines": [
+        (
+            "docs/engines.md",
+            "python -m beam_pipeline.main --input 'data/*.parquet' --output rows\n",
+        ),
+        ("docs/engines.md", "scripts/build_prism.sh"),
+        ("docs/engines.md", "scripts/flink_server.sh"),
+        (
+            "docs/engines.md",
+            "python -m beam_pipeline.main --input 'data/*.parquet' --output rows-of-flink",
+        ),
+    ],
+    f"{HERE}::test_tensorflow": [
+        ("docs/format.md", "python -m beam_pipeline.main"),
+        ("docs/format.md", "import tensorflow as tf\n\nfeatures"),
+        ("docs/format.md", "import tensorflow as tf\n\ntf.data"),
+    ],
+    f"{HERE}::test_readers_of_tfrecord": [
+        ("docs/format.md", "import apache_beam as beam"),
+    ],
+    f"{HERE}::test_privacy": [("docs/privacy.md", "openssl rand -hex 32 > key.hex")],
+    f"{HERE}::test_learning": [("docs/learning.md", "python -m beam_pipeline.generate")],
+    f"{HERE}::test_peers": [("benchmarks/README.md", "python -m venv")],
+    f"{HERE}::test_notebook_commands": [("examples/README.md", "make notebook")],
+    f"{HERE}::test_go_reader": [("examples/README.md", "cd examples/go_reader")],
+    f"{HERE}::test_atlas_commands": [
+        ("docs/ripe_atlas.md", "bq query"),
+        ("docs/ripe_atlas.md", "curl -sI"),
+    ],
+    "repo/test_ripe_atlas_docs.py::test_the_export_selects_what_the_job_reads": [
+        ("docs/ripe_atlas.md", "EXPORT DATA"),
+    ],
+    "repo/test_ripe_atlas_docs.py::test_the_dry_run_is_of_the_query_alone": [
+        ("docs/ripe_atlas.md", "sed '1,"),
+    ],
+    "repo/test_ripe_atlas_docs.py::test_the_loop_exports_seven_days": [
+        ("docs/ripe_atlas.md", "for day in"),
+    ],
+    "repo/test_ripe_atlas_docs.py::test_a_day_is_downloaded": [("docs/ripe_atlas.md", "day=2026")],
+    "repo/test_ripe_atlas_docs.py::test_the_commands_run": [
+        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'dumps/"),
+        ("docs/ripe_atlas.md", "gcloud storage cp"),
+        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'gs://BUCKET/atlas"),
+        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'gs://BUCKET/dumps"),
+        ("docs/ripe_atlas.md", "python -c"),
+    ],
+    "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run": [
+        ("docs/inspect.md", "python -m beam_pipeline.inspect"),
+        ("docs/inspect.md", "python -m beam_pipeline.generate"),
+        ("docs/inspect.md", "SELECT row_number"),
+    ],
+}
+NOT_EXECUTED: dict[Start, str] = {
+    ("README.md", "make demo"): "continuous integration runs both on a clean clone",
+    ("CONTRIBUTING.md", "make setup"): "continuous integration runs all of them on a clean clone",
+}
+
+
+def all_blocks() -> list[Block]:
+    """Returns all blocks of the pages that a person may copy."""
+    found = [block for page in documents.pages() for block in documents.blocks(page)]
+    return [block for block in found if block.language in LANGUAGES]
+
+
+def matching(start: Start) -> list[Block]:
+    """Returns the blocks of a page that begin so."""
+    page, text = start
+    return [b for b in all_blocks() if b.page == page and b.text.startswith(text)]
+
+
+def taken(test: str) -> list[str]:
+    """Returns the texts of the blocks that a test of ours executes."""
+    texts = []
+    (file,) = [file for file in (HERE, GOOGLE) if f"{file}::{test}" in EXECUTED]
+    for start in EXECUTED[f"{file}::{test}"]:
+        blocks = matching(start)
+        assert len(blocks) == 1, (
+            f"{start} begins {len(blocks)} blocks: mend tests/support/docs_commands.py"
+        )
+        texts.append(blocks[0].text)
+    return texts
+
+
+class Desk:
+    """A folder to type commands in: `python` is this one, and stand-ins come before the system's.
+
+    Each call of a stand-in is kept in `calls`. A replacement in a block must find its text.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._bin, self._calls = folder / ".bin", folder / ".calls"
+        self._bin.mkdir(parents=True)
+        self.stand_in("python", f'exec {shlex.quote(sys.executable)} "$@"')
+        self.variables = {
+            "PATH": f"{self._bin}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(folder),
+            "CALLS": str(self._calls),
+            "PYTHONSAFEPATH": "1",  # the package of this checkout, not a copy in the folder
+            "PYTHONPATH": str(ROOT),
+        }
+
+    def stand_in(self, name: str, body: str) -> None:
+        """Puts a program of bash into PATH, before others of its name."""
+        record = '{ printf \'%s\\037\' "${0##*/}" "$@"; printf \'\\036\'; } >>"$CALLS"'
+        path = self._bin / name
+        path.write_text(f"#!/usr/bin/env bash\n{record}\n{body}\n")
+        path.chmod(0o755)
+
+    def calls(self, program: str) -> list[list[str]]:
+        """Returns the words of each call of a stand-in."""
+        calls = [call.split("\037")[:-1] for call in self._calls.read_text().split("\036")[:-1]]
+        return [call for call in calls if call[0] == program]
+
+    def sh(self, block: str, replace: dict[str, str] | None = None, **variables: str) -> str:
+        """Runs a block as printed, but for what is replaced; returns what it prints."""
+        for old, new in (replace or {}).items():
+            assert old in block, f"{old} is to be replaced, and not there"
+            block = block.replace(old, new)
+        result = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=self.folder,
+            env={**os.environ, **self.variables, **variables},
+            capture_output=True,
+            text=True,
+            timeout=550,
+        )
+        print(block, result.stdout[-4000:], result.stderr[-4000:])  # seen if the test fails
+        done(result)  # skips where a block installs something and no index answers
+        return result.stdout
+
+    def python(self, *pieces: str, python: str | Path = "python") -> str:
+        """Runs blocks of Python, and what a test puts between them, as one script."""
+        (self.folder / "script.py").write_text("\n".join(pieces))
+        return self.sh(f"{shlex.quote(str(python))} script.py")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder `data` of measurements: enough probes for five shards."""
+    folder = tmp_path_factory.mktemp("presumed") / "data"
+    flags = ["--num_measurements=200000", "--num_probes=5200", "--num_anchors=40"]
+    assert generate.main([f"--output={folder}", *flags]) == 0
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "desk")
+
+
+# What gcloud 528 and bq take, of what the pages and templates/ call; from their own tables.
+_OF_ALL = {"--project", "--quiet", "--format"}
+GCLOUD: dict[str, set[str]] = {
+    "artifacts repositories create": {"--repository-format", "--location"},
+    "auth application-default login": set(),
+    "builds submit": {"--region", "--config", "--substitutions"},
+    "compute tpus queued-resources create": {
+        *("--node-id", "--zone", "--accelerator-type", "--runtime-version", "--spot"),
+        *("--service-account", "--reserved", "--data-disk"),
+    },
+    "compute tpus queued-resources delete": {"--zone", "--force"},
+    "compute tpus queued-resources describe": {"--zone"},
+    "compute tpus tpu-vm scp": {"--zone", "--worker"},
+    "compute tpus tpu-vm ssh": {"--zone", "--worker", "--command"},
+    "dataflow flex-template build": {"--image", "--sdk-language", "--metadata-file"},
+    "dataflow flex-template run": {
+        *("--region", "--template-file-gcs-location", "--temp-location", "--staging-location"),
+        *("--service-account-email", "--parameters", "--max-workers", "--worker-machine-type"),
+    },
+    "iam service-accounts create": {"--display-name"},
+    "iam service-accounts describe": set(),
+    "projects add-iam-policy-binding": {"--member", "--role", "--condition"},
+    "secrets create": {"--data-file"},
+    "services enable": set(),
+    "storage buckets add-iam-policy-binding": {"--member", "--role"},
+    "storage buckets create": {
+        *("--location", "--uniform-bucket-level-access", "--enable-hierarchical-namespace"),
+        "--soft-delete-duration",
+    },
+    "storage buckets describe": set(),
+    "storage cp": {"-r"},
+    "storage rm": set(),
+}
+BQ = {
+    "query": {"--use_legacy_sql", "--project_id", "--dry_run"},
+    "show": {"--format"},
+}
+
+
+def check_call(call: list[str]) -> None:
+    """Checks the words of a call of gcloud or bq: that there is such a command, and its flags."""
+    program, *words = call
+    known = GCLOUD if program == "gcloud" else BQ
+    commands = [name for name in known if words[: len(name.split())] == name.split()]
+    assert commands, f"{program} has no command like {shlex.join(words)}"
+    rest = words[len(commands[0].split()) :]
+    flags = {word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"}
+    allowed = known[commands[0]] | (_OF_ALL if program == "gcloud" else set())
+    assert flags <= allowed, f"{commands[0]}: {flags - allowed}"

@@ -1,0 +1,107 @@
+"""The pages that people read, taken apart by a CommonMark parser: blocks, links, headings.
+
+`pages` are all of them, by their path in the repository. What a site or a repository makes of
+Markdown can differ, so the parser here (markdown-it-py) is another one than that of the site.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+_PATTERNS = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "benchmarks/*.md"),
+    *("templates/**/*.md", "examples/*.md", "examples/*/*.md"),
+)
+_ATTRIBUTE = re.compile(r"<[^>]*?\b(?:src|srcset|href)=\"([^\"]*)\"")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page; `line` is that of its fence, from 1."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+def pages() -> list[str]:
+    """Returns the paths of all pages."""
+    found = [path for pattern in _PATTERNS for path in sorted(ROOT.glob(pattern))]
+    return [path.relative_to(ROOT).as_posix() for path in found]
+
+
+@cache
+def tokens(page: str) -> list[Token]:
+    """Returns a page as the parser sees it, tables included."""
+    return MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text())
+
+
+def _inline(page: str) -> Iterator[Token]:
+    for token in tokens(page):
+        yield token
+        yield from token.children or ()
+
+
+def blocks(page: str) -> list[Block]:
+    """Returns the fenced blocks of a page, in order."""
+    return [
+        Block(page, token.map[0] + 1, token.info.strip(), token.content)
+        for token in tokens(page)
+        if token.type == "fence" and token.map
+    ]
+
+
+def links(page: str) -> list[str]:
+    """Returns what a page links to and shows, tags of HTML included."""
+    found = []
+    for token in _inline(page):
+        if token.type == "link_open":
+            found.append(str(token.attrs["href"]))
+        elif token.type == "image":
+            found.append(str(token.attrs["src"]))
+        elif token.type in ("html_block", "html_inline"):
+            found += _ATTRIBUTE.findall(token.content)
+    return found
+
+
+def code(page: str) -> list[str]:
+    """Returns the code of a page: what stands between backticks, and fenced blocks."""
+    return [t.content for t in _inline(page) if t.type in ("code_inline", "fence", "code_block")]
+
+
+def prose(page: str) -> list[str]:
+    """Returns the pieces of text of a page that are no code."""
+    return [token.content for token in _inline(page) if token.type == "text"]
+
+
+def _text_of(heading: Token) -> str:
+    shown = ("text", "code_inline")
+    return "".join(child.content for child in heading.children or () if child.type in shown)
+
+
+def anchors(page: str) -> set[str]:
+    """Returns the anchors that a repository's site gives to the headings of a page."""
+    found: set[str] = set()
+    seen: Counter[str] = Counter()
+    for heading, inline in zip(tokens(page), tokens(page)[1:]):
+        if heading.type == "heading_open":
+            slug = re.sub(r"[^\w\- ]", "", _text_of(inline).lower()).replace(" ", "-")
+            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+            seen[slug] += 1
+    return found
+
+
+def counts(page: str) -> dict[str, int]:
+    """Returns how many elements of some kinds a page has, by their tags in HTML."""
+    tokens_of_tags = [token for token in _inline(page) if token.nesting >= 0]
+    tags = Counter(t.tag for t in tokens_of_tags if t.type not in ("fence", "code_block"))
+    kinds = ("h1", "h2", "h3", "h4", "li", "ul", "ol", "td", "th", "img", "strong", "em", "code")
+    return {kind: tags[kind] for kind in kinds} | {"pre": len(tokens_of_tags) - tags.total()}

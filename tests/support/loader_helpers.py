@@ -1,0 +1,102 @@
+"""Opening loaders in tests: in every way that must make no difference, and with every variant."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beam_pipeline.dataset.row_codec import ENCODINGS
+from beam_pipeline.errors import ProbelineError
+from tests.support.probe_rows_on_disk import CROP
+from tests.training.batches.test_packing import Batch, host_batches
+from training.dataset import BatchIterator, DataConfig, build_dataset
+
+State = dict[str, Any]
+
+# What batches depend on, …
+VARIANTS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "padded": {"pack": False},
+    "in order": {"shuffle": False},
+    "narrow windows": {"mixed_rows": 2, "seed": 3},
+    "windows": {"sampler": "windows"},
+    "weighted windows": {"sampler": "windows", "weights": "measurements"},
+}
+both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
+all_variants = pytest.mark.parametrize("variant", VARIANTS)
+# … and, beside the hosts and the encoding, what they must not depend on.
+FEEDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "threads": {"num_threads": 4},
+    "cache": {"cache_dir": "cache"},
+    "cache and threads": {"cache_dir": "cache", "num_threads": 4},
+}
+FEEDS_OF_WORKERS: dict[str, dict[str, Any]] = {
+    "a worker": {"num_workers": 1},
+    "two workers": {"num_workers": 2},
+    "two workers with threads": {"num_workers": 2, "num_threads": 4},
+    "two workers and a cache": {"num_workers": 2, "cache_dir": "cache"},
+}
+
+
+def feed_of(dataset: Path, feed: str) -> dict[str, Any]:
+    """Returns the options of a feed; its cache lies beside the dataset."""
+    options = (FEEDS | FEEDS_OF_WORKERS)[feed]
+    if "cache_dir" in options:
+        options = options | {"cache_dir": str(dataset.parent / options["cache_dir"])}
+    return options
+
+
+@functools.cache
+def expected_batches(dataset: Path, variant: str, num_batches: int) -> list[Batch]:
+    """The first batches of one host without workers and threads."""
+    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
+    return host_batches(dataset, num_batches, **config)
+
+
+def config_of(dataset: Path | str, **config: Any) -> DataConfig:
+    return DataConfig(**{"files": str(dataset), "batch_size": 8, "crop_size": CROP, **config})
+
+
+def open_iterator(dataset: Path | str, **config: Any) -> BatchIterator:
+    return iter(build_dataset(config_of(dataset, **config)))
+
+
+def round_trip(state: State) -> State:
+    return json.loads(json.dumps(state))
+
+
+def refusal_of(call: Callable[[], object], *parts: str, kind: type = ProbelineError) -> str:
+    """Returns the one line of the error that `call` must raise; it must hold all `parts`."""
+    with pytest.raises(kind) as refusal:
+        call()
+    line = str(refusal.value).partition("\n-----")[0]  # Grain adds a note to its iterators' errors
+    assert "\n" not in line
+    for part in parts:
+        assert part in line, line
+    return line
+
+
+RESUMED: dict[str, dict[str, Any]] = {
+    "endless": {"mixed_rows": 3},
+    "two epochs": {"num_epochs": 2},
+    "a host of two": {"num_epochs": 2, "host_index": 1, "host_count": 2},
+    "padded": {"num_epochs": 2, "pack": False, "shuffle": False},
+    "windows": {"sampler": "windows", "num_epochs": 3, "weights": "measurements"},
+    "tiny lanes": {"batch_size": 40},
+}
+LAST = 50
+
+
+@functools.cache
+def trace(dataset: Path, kind: str) -> tuple[list[Batch], list[State]]:
+    """Returns batches and, one more, the states before the first and after each of them."""
+    iterator = open_iterator(dataset, **RESUMED[kind])
+    batches, states = [], [round_trip(iterator.get_state())]
+    while len(batches) < LAST and (batch := next(iterator, None)) is not None:
+        batches.append(batch)
+        states.append(round_trip(iterator.get_state()))
+    return batches, states

@@ -1,0 +1,224 @@
+"""Runs all that follows the scan of an overlap run, without Beam: units to files, files to records.
+
+Evaluation rows and training rows as `overlap_reference` has them go through the real index and
+matcher, so that what comes out can be compared with the reference record by record.
+"""
+
+import gzip
+import io
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.overlap.documents.batch import DocumentBatch, utf8_of
+from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.ngrams.index import HashRange, build_index
+from beam_pipeline.overlap.ngrams.matching import Match, Matcher
+from beam_pipeline.overlap.results.counts import (
+    NGRAM_COUNTS,
+    ROW_COUNTS,
+    Boilerplate,
+    add_counts,
+    boilerplate_of,
+    cut_by_bucket,
+    unit_counts,
+    write_boilerplate,
+)
+from beam_pipeline.overlap.results.details import (
+    ExpandedUnit,
+    Unit,
+    count_details,
+    expand_unit,
+    quotas,
+)
+from beam_pipeline.overlap.results.match_files import Keep, write_part
+from beam_pipeline.overlap.results.outputs import Results, write_outputs
+from beam_pipeline.overlap.results.row_overlaps import write_boilerplate_lines, write_bucket
+from beam_pipeline.storage.files import open_file
+from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
+
+
+def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
+    """Returns evaluation rows as the run has them, in several batches."""
+    columns: dict[str, list[Any]] = {
+        "eval_dataset": [_bytes(row.dataset) for row in rows],
+        "eval_path": [_bytes(row.path) for row in rows],
+        "eval_row": [row.row for row in rows],
+        "instance_id": [_bytes(row.id) for row in rows],
+        "text": [_bytes(row.text) for row in rows],
+    }
+    fields = [(name, pa.int64() if name == "eval_row" else pa.large_binary()) for name in columns]
+    table = pa.table(columns, pa.schema(fields))
+    cut = pa.Table.from_batches(table.to_batches(max_chunksize=3), table.schema)
+    return EvaluationRows(cut, list(dict.fromkeys(row.dataset for row in rows)))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
+    """Returns training rows of one file as a reader does, their rows less `first_row`."""
+    utf8, bounds = utf8_of([row.text for row in training])
+    places = np.array([row.row - first_row for row in training], np.int64)
+    num_rows = int(places[-1]) + 1 if len(training) else 0
+    return DocumentBatch(
+        num_rows, places, utf8, bounds, [row.id for row in training], num_rows - len(places), []
+    )
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the work is cut, which must not change any record."""
+
+    num_passes: int = 1
+    rows_per_unit: int = 3
+    is_relative: bool = False
+    num_files: int = 2
+
+
+class Gathering:
+    """A run in a folder: `records()` is what it wrote."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        rows: Sequence[EvalRow],
+        training: Sequence[TrainRow],
+        options: Options,
+        cut: Cut = Cut(),
+    ):
+        self.output, self.work, self.temp = (f"{folder}/{name}" for name in ("out", "work", "temp"))
+        self.options, self.cut = options, cut
+        self.rows = rows_of(rows)
+        self.units = list(self._scanned(training))
+        self.keep, boilerplate_paths = self._boilerplate()
+        buckets = [
+            write_bucket(
+                f"{self.work}/bucket-{bucket:03d}",
+                self.temp,
+                add_counts(counts.ngrams, NGRAM_COUNTS),
+                add_counts(counts.rows, ROW_COUNTS),
+                self.rows,
+                options.tokenizer,
+            )
+            for bucket, counts in self.counted(self.keep)
+        ]
+        self.sizes = [
+            count_details(unit, self.rows, self.keep, options.max_details_per_pair)
+            for unit in self.units
+        ]
+        self.expanded = list(self._expanded())
+        has_caps = not (options.max_details is None and options.max_details_per_pair is None)
+        results = Results(self.expanded, buckets, boilerplate_paths, has_caps)
+        self.names = write_outputs(
+            self.output, self.temp, self.rows, options.lengths, results, cut.num_files
+        )
+
+    def _scanned(self, training: Sequence[TrainRow]) -> Iterator[Unit]:
+        options, cut = self.options, self.cut
+        matchers = [
+            Matcher(
+                build_index(
+                    self.rows.texts(),
+                    options.lengths,
+                    options.tokenizer,
+                    HashRange(at, cut.num_passes),
+                    options.skip_degenerate,
+                ),
+                self.rows,
+                options.tokenizer,
+            )
+            for at in range(cut.num_passes)
+        ]
+        of_path = defaultdict(list)
+        for row in sorted(training, key=lambda row: row[:2]):
+            of_path[row.path].append(row)
+        for number, (path, documents) in enumerate(of_path.items()):
+            for at in range(0, len(documents), cut.rows_per_unit):
+                some = documents[at : at + cut.rows_per_unit]
+                first_row = some[0].row if cut.is_relative else 0
+                part_paths = []
+                for number_of_pass, matcher in enumerate(matchers):
+                    batch = batch_of(some, first_row)
+                    part = f"{self.work}/part-{number}-{at}-{number_of_pass}"
+                    write_part(part, self.temp, [(batch, _matches(matcher, batch))])
+                    part_paths.append(part)
+                yield Unit(part_paths, path, first_row)
+
+    def counted(self, keep: Keep | None) -> "list[tuple[int, _Packed]]":
+        """Returns the counts of all units by bucket, as they go through a shuffle."""
+        buckets: dict[int, _Packed] = defaultdict(_Packed)
+        for unit in self.units:
+            counts = unit_counts(unit.part_paths, keep)
+            for bucket, packed in cut_by_bucket(counts.ngrams):
+                buckets[bucket].ngrams.append(packed)
+            for bucket, packed in cut_by_bucket(counts.rows):
+                buckets[bucket].rows.append(packed)
+        return sorted(buckets.items())
+
+    def _boilerplate(self) -> tuple[Keep | None, list[str] | None]:
+        most = self.options.max_document_frequency
+        if most is None:
+            return None, None
+        found, paths = [], []
+        for bucket, counts in self.counted(None):
+            found.append(boilerplate_of(add_counts(counts.ngrams, NGRAM_COUNTS), most))
+            paths.append(f"{self.work}/boilerplate-{bucket:03d}")
+            write_boilerplate_lines(
+                paths[-1], self.temp, found[-1], self.rows, self.options.tokenizer
+            )
+        path = f"{self.work}/boilerplate"
+        write_boilerplate(path, self.temp, found)
+        return Boilerplate.open(path).keep, paths
+
+    def _expanded(self) -> Iterator[ExpandedUnit]:
+        options = self.options
+        may_write = quotas([size.num_kept for size in self.sizes], options.max_details)
+        for at, (unit, quota) in enumerate(zip(self.units, may_write, strict=True)):
+            prefix = f"{self.work}/unit-{at:03d}"
+            yield expand_unit(
+                unit, prefix, self.temp, self.rows, self.keep, options.max_details_per_pair, quota
+            )
+
+    def records(self) -> dict[str, Records]:
+        """Returns the records of all files of the output; the files of instances are one."""
+        found = {}
+        for name in self.names:
+            key = INSTANCES if name.startswith("tmp/") else name
+            found[key] = found.get(key, []) + read_records(f"{self.output}/{name}")
+        return found
+
+
+class _Packed:
+    """The counts of a bucket, unit by unit."""
+
+    def __init__(self) -> None:
+        self.ngrams: list[bytes] = []
+        self.rows: list[bytes] = []
+
+
+def _matches(matcher: Matcher, batch: DocumentBatch) -> Iterator[Match]:
+    return matcher.matches(batch.utf8, batch.bounds)
+
+
+def read_records(path: str) -> Records:
+    """Returns the records of a file of the output, as its name says what it is."""
+    data = read_bytes(path)
+    if path.endswith(".parquet"):
+        return pq.read_table(io.BytesIO(data)).to_pylist()
+    if path.endswith(".gz"):
+        data = gzip.decompress(data)
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def read_bytes(path: str) -> bytes:
+    with open_file(path) as stream:
+        return stream.read()

@@ -1,0 +1,338 @@
+"""What an overlap run must write, by brute force: every n-gram of every pair of texts.
+
+  evaluation rows and training rows → the records of each file of the output, by its name
+
+Plain Python, a loop over all pairs, written to be seen to be right. The tests of the parts, and
+those of whole runs on all runners, compare with it.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths, ngrams
+
+Records = list[dict[str, Any]]
+INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
+
+
+class EvalRow(NamedTuple):
+    """A row of an evaluation set that has a text."""
+
+    dataset: str
+    path: str
+    row: int
+    id: str
+    text: str
+
+
+class TrainRow(NamedTuple):
+    """A row of the training data that has a text."""
+
+    path: str
+    row: int
+    id: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that change what is written."""
+
+    lengths: tuple[int, ...]
+    tokenizer: Tokenizer
+    max_document_frequency: int | None = None
+    max_details_per_pair: int | None = None
+    max_details: int | None = None
+    skip_degenerate: bool = False
+
+
+class Hit(NamedTuple):
+    """An n-gram that an evaluation row and a training row share, with all its places in both."""
+
+    train: TrainRow
+    number: int  # of the evaluation row
+    n: int
+    eval_places: list[list[int]]
+    ngram: str
+    train_places: list[list[int]]
+
+
+def expected_outputs(
+    rows: list[EvalRow], training: list[TrainRow], options: Options
+) -> dict[str, Records]:
+    """Returns the records of each file by its name; the files of instances are one.
+
+    Args:
+      rows: in the order of the evaluation sets as given, paths and rows.
+      training: in any order.
+    """
+    every_hit = all_hits(rows, training, options)
+    documents_with = defaultdict(set)
+    for hit in every_hit:
+        documents_with[hit.n, hit.ngram].add((hit.train.path, hit.train.row))
+    most = options.max_document_frequency
+    boilerplate = {
+        key: len(found)
+        for key, found in documents_with.items()
+        if most is not None and len(found) > most
+    }
+    hits = [hit for hit in every_hit if (hit.n, hit.ngram) not in boilerplate]
+    outputs = {
+        "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
+        "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
+        "stats/overlap_matches.parquet": [match_record(rows, hit) for hit in hits],
+        "stats/overlap_ngrams.jsonl.gz": ngram_counts(rows, hits, options.tokenizer),
+        "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer),
+        INSTANCES: overlap_instances(rows, hits),
+        **clean_lists(rows, hits, options),
+        **details(rows, hits, options),
+    }
+    if most is not None:
+        outputs["stats/overlap_boilerplate.jsonl"] = [
+            {"ngram": ngram, "n": n, "documents": count}
+            for (n, ngram), count in sorted(boilerplate.items())
+        ]
+    return outputs
+
+
+def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
+    """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
+    own = {}
+    for number, row in enumerate(rows):
+        tokens = options.tokenizer.tokenize(row.text)
+        if options.skip_degenerate and not any(token.text for token in tokens):
+            continue
+        for n in effective_lengths(options.lengths, len(tokens)):
+            own[number, n] = ngrams(tokens, n)
+    hits = []
+    for train in training:
+        tokens = options.tokenizer.tokenize(train.text)
+        theirs = {n: ngrams(tokens, n) for _, n in own}
+        for (number, n), grams in own.items():
+            for ngram, places in grams.items():
+                if ngram in theirs[n]:
+                    hits.append(Hit(train, number, n, places, ngram, theirs[n][ngram]))
+    return sorted(
+        hits,
+        key=lambda hit: (
+            hit.train.path, hit.train.row, hit.number, hit.n, hit.eval_places, hit.ngram
+        ),
+    )  # fmt: skip
+
+
+def ids_of(rows: list[EvalRow], dataset: str) -> set[str]:
+    return {row.id for row in rows if row.dataset == dataset}
+
+
+def datasets_of(rows: list[EvalRow]) -> list[str]:
+    """Returns the names of the evaluation sets in the order given."""
+    return list(dict.fromkeys(row.dataset for row in rows))
+
+
+def stats(rows: list[EvalRow], hits: list[Hit], lengths: tuple[int, ...]) -> Records:
+    records = []
+    for dataset in datasets_of(rows):
+        found = defaultdict(set)
+        for hit in hits:
+            if rows[hit.number].dataset == dataset:
+                found[hit.n].add(rows[hit.number].id)
+        for n in sorted({*lengths, *found}):
+            records.append(
+                {
+                    "eval_dataset": dataset,
+                    "n": n,
+                    "num_instances": len(ids_of(rows, dataset)),
+                    "instance_ids": sorted(found[n]),
+                }
+            )
+    return records
+
+
+def stats_by_train_path(rows: list[EvalRow], hits: list[Hit]) -> Records:
+    records = []
+    for path in sorted({hit.train.path for hit in hits}):
+        of_path = [hit for hit in hits if hit.train.path == path]
+        for record in stats(rows, of_path, ()):
+            records.append({"train_path": path, **record})
+    return records
+
+
+def overlap_instances(rows: list[EvalRow], hits: list[Hit]) -> Records:
+    order = datasets_of(rows)
+    found = defaultdict(set)
+    for hit in hits:
+        row = rows[hit.number]
+        place = (hit.train.path, hit.train.row, order.index(row.dataset), hit.n)
+        found[place, hit.train].add(row.id)
+    return [
+        {
+            "eval_dataset": order[dataset],
+            "n": n,
+            "instance_ids": sorted(ids),
+            "train_path": path,
+            "train_doc_id": path if train.id is None else train.id,
+            "train_row": train_row,
+        }
+        for ((path, train_row, dataset, n), train), ids in sorted(
+            found.items(), key=lambda item: item[0][0]
+        )
+    ]
+
+
+def match_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
+    row = rows[hit.number]
+    return {
+        "eval_dataset": escaped(row.dataset),
+        "eval_path": escaped(row.path),
+        "eval_row": row.row,
+        "instance_id": escaped(row.id),
+        "train_path": escaped(hit.train.path),
+        "train_row": hit.train.row,
+        "train_doc_id": None if hit.train.id is None else escaped(hit.train.id),
+        "n": hit.n,
+        "eval_offsets": [{"start": start, "end": end} for start, end in hit.eval_places],
+        "train_offsets": [{"start": start, "end": end} for start, end in hit.train_places],
+    }
+
+
+def escaped(text: str) -> str:
+    """Returns a text without lone surrogates, which Parquet does not take."""
+    return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text)
+
+
+def of_row(rows: list[EvalRow], number: int, n: int) -> dict[str, Any]:
+    row = rows[number]
+    return {
+        "eval_dataset": row.dataset,
+        "instance_id": row.id,
+        "eval_path": row.path,
+        "eval_row": row.row,
+        "n": n,
+    }
+
+
+def by_row_and_n(hits: list[Hit]) -> list[tuple[int, int, list[Hit]]]:
+    found = defaultdict(list)
+    for hit in hits:
+        found[hit.number, hit.n].append(hit)
+    return [(number, n, found[number, n]) for number, n in sorted(found)]
+
+
+def ngram_counts(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Records:
+    records = []
+    for number, n, of_pair in by_row_and_n(hits):
+        counts = []
+        for ngram in ngrams(tokenizer.tokenize(rows[number].text), n):  # as they come in the text
+            with_it = [hit for hit in of_pair if hit.ngram == ngram]
+            if with_it:
+                occurrences = sum(len(hit.train_places) for hit in with_it)
+                counts.append([ngram, occurrences, len(with_it)])
+        records.append({**of_row(rows, number, n), "overlapping_ngram_counts": counts})
+    return records
+
+
+def coverage(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Records:
+    records = []
+    for number, n, of_pair in by_row_and_n(hits):
+        tokens = tokenizer.tokenize(rows[number].text)
+        shared = {hit.ngram for hit in of_pair}
+        covered = set()
+        for at in range(len(tokens) - n + 1):
+            if " ".join(token.text for token in tokens[at : at + n]) in shared:
+                covered.update(range(at, at + n))
+        spans: list[list[int]] = []
+        for start, end in sorted(tuple(place) for hit in of_pair for place in hit.eval_places):
+            if spans and start <= spans[-1][1]:
+                spans[-1][1] = max(end, spans[-1][1])
+            else:
+                spans.append([start, end])
+        records.append(
+            {
+                **of_row(rows, number, n),
+                "num_train_documents": len({(hit.train.path, hit.train.row) for hit in of_pair}),
+                "spans": spans,
+                "longest_span": max(end - start for start, end in spans),
+                "num_tokens": len(tokens),
+                "num_covered_tokens": len(covered),
+                "coverage": len(covered) / len(tokens),
+            }
+        )
+    return records
+
+
+def clean_lists(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str, Records]:
+    hit_at = {(hit.number, hit.n) for hit in hits}
+
+    def records(dataset: str, hit_numbers: set[int]) -> Records:
+        of_set = [number for number, row in enumerate(rows) if row.dataset == dataset]
+        dirty = {rows[number].id for number in of_set if number in hit_numbers}
+        return [
+            {"id": rows[at].id, "eval_path": rows[at].path, "eval_row": rows[at].row}
+            for at in of_set
+            if rows[at].id not in dirty
+        ]
+
+    lists = {}
+    for dataset in datasets_of(rows):
+        lists[f"clean/{dataset}.jsonl"] = records(dataset, {number for number, _ in hit_at})
+        if len(set(options.lengths)) > 1:
+            for length in options.lengths:
+                hit_numbers = set()
+                for number, row in enumerate(rows):
+                    effective = min(length, len(options.tokenizer.tokenize(row.text)))
+                    if (number, effective) in hit_at:
+                        hit_numbers.add(number)
+                lists[f"clean/{dataset}-n{length}.jsonl"] = records(dataset, hit_numbers)
+    return lists
+
+
+def detail_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
+    row = rows[hit.number]
+    record = {
+        "eval_dataset": row.dataset,
+        "eval_path": row.path,
+        "eval_row": row.row,
+        "eval_text": row.text,
+        "ngram": hit.ngram,
+        "eval_offsets": hit.eval_places,
+        "n": hit.n,
+        "train_path": hit.train.path,
+        "train_row": hit.train.row,
+        "train_text": hit.train.text,
+        "train_ngram": hit.ngram,
+        "train_offsets": hit.train_places,
+    }
+    return record if hit.train.id is None else {**record, "train_doc_id": hit.train.id}
+
+
+def details(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str, Records]:
+    """Returns the details, and what was left out of them, if there is a cap."""
+    kept, over = [], defaultdict(int)
+    of_pair = defaultdict(int)
+    for hit in hits:
+        pair = (hit.train, hit.number)
+        of_pair[pair] += 1
+        if options.max_details_per_pair is None or of_pair[pair] <= options.max_details_per_pair:
+            kept.append(hit)
+        else:
+            over[pair] += 1
+    of_path = defaultdict(int)
+    if options.max_details is not None:
+        for hit in kept[options.max_details :]:
+            of_path[hit.train.path] += 1
+        kept = kept[: options.max_details]
+    outputs = {"stats/overlap_details.jsonl.gz": [detail_record(rows, hit) for hit in kept]}
+    if options.max_details_per_pair is not None or options.max_details is not None:
+        outputs["stats/overlap_details_left_out.jsonl"] = [
+            {
+                "eval_dataset": rows[number].dataset,
+                "eval_path": rows[number].path,
+                "eval_row": rows[number].row,
+                "train_path": train.path,
+                "train_row": train.row,
+                "num_left_out": count,
+            }
+            for (train, number), count in over.items()
+        ] + [{"train_path": path, "num_left_out": count} for path, count in of_path.items()]
+    return outputs

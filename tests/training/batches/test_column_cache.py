@@ -1,0 +1,304 @@
+"""The column cache: filled once and whole, by whoever needs it, however often it is killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.loader_helpers import open_iterator, refusal_of, round_trip
+from tests.support.probe_rows_on_disk import (
+    CROP,
+    RowSpec,
+    ipv4_probe,
+    make_measurements,
+    mixed_rows,
+    num_contexts,
+    shard_paths,
+    untimed_tokens,
+    write_dataset,
+    write_mixed,
+)
+from tests.training.batches.test_packing import (
+    Epochs,
+    global_batches,
+    host_batches,
+    is_same,
+    segments,
+)
+from tests.training.rows.test_bad_rows import spoil
+from training.rows.row_source import ProbeRowDataSource, ShardReader
+from training.tokens.tokenizer import decode
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def batches_of(dataset: Path, num_batches: int = 20, **config: Any) -> list[dict[str, np.ndarray]]:
+    return host_batches(dataset, num_batches, batch_size=8, crop_size=CROP, **config)
+
+
+def cached_shards(cache: Path) -> set[str]:
+    return {path.stem for path in cache.glob("*/shard_*.json")}
+
+
+# --- filling ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_shards_are_read_once(
+    mixed: dict[Encoding, Path],
+    encoding: Encoding,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = batches_of(mixed[encoding])
+    reads = []
+    read = ShardReader.read
+    monkeypatch.setattr(ShardReader, "read", lambda self, row: reads.append(row) or read(self, row))
+    for _ in range(2):
+        assert is_same(batches_of(mixed[encoding], cache_dir=str(tmp_path)), expected)
+        assert sorted(reads) == list(range(len(mixed_rows())))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_serves_several_datasets_and_splits(
+    mixed: dict[Encoding, Path], tmp_path: Path
+) -> None:
+    shard = shard_paths(mixed["arrow"])[0]
+    several = [mixed["arrow"], mixed["compact"], mixed["arrow"] / "test", shard]
+    for dataset in several:
+        config = {"batch_size": 1, "crop_size": CROP}
+        found = host_batches(dataset, 5, cache_dir=str(tmp_path), **config)
+        assert is_same(found, host_batches(dataset, 5, **config))
+    assert len(list(tmp_path.iterdir())) == len(several)
+
+
+def test_a_host_fills_only_what_its_lanes_draw_from(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(2000, i)) for i in range(64)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", num_shards=8)
+    used = []
+    for host in (0, 3):
+        cache = tmp_path / f"cache_{host}"
+        config = {"host_index": host, "host_count": 4, "cache_dir": str(cache)}
+        assert is_same(
+            batches_of(dataset, **config),
+            batches_of(dataset, host_index=host, host_count=4),
+        )
+        assert 2 <= len(cached_shards(cache)) <= 3
+        (columns,) = cache.glob("*/columns")
+        used.append(columns.stat().st_blocks * 512 / columns.stat().st_size)
+    assert max(used) < 0.5
+    assert not cached_shards(tmp_path / "cache_0") & cached_shards(tmp_path / "cache_3")
+
+
+FILL = """
+    import sys
+    from training.dataset import DataConfig, build_dataset
+    dataset, cache = sys.argv[1:]
+    iterator = iter(build_dataset(DataConfig(dataset, 8, 256, cache_dir=cache)))
+    next(iterator)
+    print("filled", flush=True)
+"""
+
+
+def start_fill(dataset: Path, cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(FILL), str(dataset), str(cache)],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_fill_that_is_killed_goes_on(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(20_000, i)) for i in range(48)]
+    dataset = write_dataset(tmp_path / "rows", rows, "arrow", num_shards=24)
+    expected = batches_of(dataset)
+    num_shards = len(set(ProbeRowDataSource(str(dataset)).rows.shard.tolist()))
+    rng = random.Random(1)
+    cache = tmp_path / "cache"
+    seen = set()
+    for _ in range(6):
+        process = start_fill(dataset, cache)
+        done = len(cached_shards(cache))
+        # Some shards further on, at any moment.
+        while process.poll() is None and len(cached_shards(cache)) < min(num_shards, done + 3):
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        seen.add(len(cached_shards(cache)))
+    assert len(seen) > 2, "no fill was killed on its way"
+    assert is_same(batches_of(dataset, cache_dir=str(cache)), expected)
+    assert len(cached_shards(cache)) == num_shards
+
+
+@pytest.mark.slow
+def test_processes_fill_together(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(3000, i)) for i in range(24)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", num_shards=12)
+    cache = tmp_path / "cache"
+    processes = [start_fill(dataset, cache) for _ in range(3)]
+    assert [process.communicate()[0] for process in processes] == ["filled\n"] * 3
+    assert is_same(batches_of(dataset, cache_dir=str(cache)), batches_of(dataset))
+
+
+@pytest.mark.parametrize("harm", ["remove the columns", "cut the columns", "remove notes"])
+def test_a_cache_that_lost_files_is_filled_again(
+    mixed: dict[Encoding, Path], tmp_path: Path, harm: str
+) -> None:
+    expected = batches_of(mixed["compact"], cache_dir=str(tmp_path))
+    (columns,) = tmp_path.glob("*/columns")
+    if harm == "remove the columns":
+        columns.unlink()
+    elif harm == "cut the columns":
+        os.truncate(columns, columns.stat().st_size // 2)
+    else:
+        for note in list(tmp_path.glob("*/shard_*.json"))[1:]:
+            note.unlink()
+    assert is_same(batches_of(mixed["compact"], cache_dir=str(tmp_path)), expected)
+    assert len(cached_shards(tmp_path)) == 3
+
+
+# --- what cannot be filled ------------------------------------------------------------------------
+
+
+def test_a_shard_that_was_changed_is_refused(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+    dataset = shutil.copytree(mixed["arrow"], tmp_path / "rows")
+    path = shard_paths(dataset)[1]
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    for num_threads in (0, 2):
+        refusal_of(
+            lambda: batches_of(dataset, cache_dir=str(tmp_path / "cache"), num_threads=num_threads),  # noqa: B023
+            str(path),
+            "the manifest says",
+            "copy the dataset again",
+        )
+    assert "shard_00001" not in cached_shards(tmp_path / "cache")
+
+
+def test_a_disk_without_room_is_told_before(
+    mixed: dict[Encoding, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.statvfs_result((4096, 4096, 100, 2, 2, 100, 100, 100, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: status)
+    with pytest.raises(ProbelineError, match=r"needs .* GB .* are free: choose a cache_dir on a"):
+        batches_of(mixed["arrow"], cache_dir=str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_one_is_refused(
+    mixed: dict[Encoding, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProbelineError, match=f"{tmp_path}/file"):
+        batches_of(mixed["arrow"], cache_dir=str(tmp_path / "file"))
+    with pytest.raises(UsageError, match=r"cache_dir is gs://bucket/cache: .* a local disk"):
+        batches_of(mixed["arrow"], cache_dir="gs://bucket/cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> None:
+    dataset = write_mixed(tmp_path)["compact"]
+    spoil(dataset, {(0, 2), (1, 0)})
+    config: dict[str, Any] = {"cache_dir": str(tmp_path / "cache"), "num_workers": num_workers}
+    refusal_of(lambda: batches_of(dataset, **config), "record", "on_bad_row=skip")
+    expected = batches_of(dataset, 40, on_bad_row="skip")
+    for _ in range(2):  # filling, and from what is there
+        assert is_same(batches_of(dataset, 40, on_bad_row="skip", **config), expected)
+        iterator = open_iterator(dataset, on_bad_row="skip", **config)
+        next(iterator)
+        assert iterator.get_state()["skipped_rows"] == [[0, 2], [1, 0]]
+        iterator.close()
+    # A cache that was filled with rows left out does not hide them.
+    refusal_of(lambda: batches_of(dataset, **config), "record", "on_bad_row=skip")
+
+
+def test_a_row_of_centuries_is_refused_with_its_place(tmp_path: Path) -> None:
+    """Compact columns hold 136 years."""
+    run = make_measurements(50, 1)
+    run["event_time"][-1] = 2**33 * 1_000_000
+    dataset = write_dataset(tmp_path / "rows", [RowSpec(ipv4_probe(0), run)], "arrow", 1)
+    config = {"batch_size": 1, "crop_size": CROP}
+    host_batches(dataset, 2, **config)
+    refusal_of(
+        lambda: host_batches(dataset, 2, cache_dir=str(tmp_path / "cache"), **config),
+        str(shard_paths(dataset)[0]),
+        "record 0",
+        "it spans",
+    )
+
+
+# --- all rows in one window -----------------------------------------------------------------------
+
+
+def test_an_epoch_of_one_window_is_still_each_context_once(
+    mixed: dict[Encoding, Path], tmp_path: Path
+) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, "num_epochs": 2, "cache_dir": str(tmp_path)}
+    alone = host_batches(mixed["arrow"], mixed_rows=None, **config)
+    Epochs(mixed["arrow"], mixed_rows(), 2).check(alone)
+    for hosts in (2, 8):
+        found = global_batches(mixed["arrow"], hosts, mixed_rows=None, **config)
+        assert is_same(found[: len(alone)], alone)
+
+
+def test_one_window_mixes_the_contexts_of_all_rows(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(2000, i)) for i in range(100)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact")
+    assert all(num_contexts(row) == 16 and untimed_tokens(row) > CROP for row in rows)
+    config: dict[str, Any] = {"batch_size": 1, "crop_size": CROP}
+    config["cache_dir"] = str(tmp_path / "cache")
+
+    def sources(**options: Any) -> list[str | None]:
+        batches = host_batches(dataset, 400, **config, **options)
+        return [decode(segments(batch, 0)[0])[0].src_addr for batch in batches]
+
+    assert len(set(sources(mixed_rows=None))) > 95
+    assert len(set(sources(mixed_rows=16))) < 45
+
+
+def test_one_window_is_resumed(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+    config: dict[str, Any] = {"mixed_rows": None, "cache_dir": str(tmp_path)}
+    whole = batches_of(mixed["compact"], 40, **config)
+    for step in (0, 1, 17, 30):
+        iterator = open_iterator(mixed["compact"], **config)
+        for _ in range(step):
+            next(iterator)
+        state = round_trip(iterator.get_state())
+        resumed = open_iterator(mixed["compact"], num_threads=2, **config)
+        resumed.set_state(json.loads(json.dumps(state)))
+        assert is_same([next(resumed) for _ in range(10)], whole[step : step + 10])
+        resumed.close()
+
+
+def test_rows_share_contexts_between_lanes_once(tmp_path: Path) -> None:
+    """Few large rows for many lanes: each context of a row is drawn by one of them."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(500, i)) for i in range(3)]
+    dataset = write_dataset(tmp_path / "rows", rows, "arrow")
+    config: dict[str, Any] = {"batch_size": 8, "crop_size": CROP, "num_epochs": 1}
+    feeds: list[dict[str, Any]] = [{}, {"cache_dir": str(tmp_path / "cache")}]
+    for options in feeds:
+        batches = host_batches(dataset, **config, **options)
+        examples = [
+            inputs.tobytes()
+            for batch in batches
+            for inputs, segmentation in zip(batch["inputs"], batch["inputs_segmentation"])
+            if segmentation.any()
+        ]
+        assert len(examples) == 48 and max(Counter(examples).values()) == 1

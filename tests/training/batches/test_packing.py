@@ -1,0 +1,502 @@
+"""What is in a batch: shapes, masks, targets, and each measurement of a small row exactly once."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
+from tests.support.helpers import canonical, records_as_tuples
+from tests.support.probe_rows_on_disk import (
+    CROP,
+    RowSpec,
+    ipv4_probe,
+    ipv6_probe,
+    make_measurements,
+    mixed_rows,
+    num_contexts,
+    untimed_tokens,
+    write_dataset,
+)
+from training.dataset import DataConfig, build_dataset
+from training.rows.row_source import ProbeRowDataSource
+from training.sampler import ProbeRowSampler
+from training.tokens.tokenizer import (
+    MAX_MEASUREMENT_TOKENS,
+    TIMESTAMP_ABS,
+    TIMESTAMP_DELTA1,
+    TIMESTAMP_DELTA4,
+    VOCABULARY_SIZE,
+    Measurement,
+    decode,
+)
+
+Batch = dict[str, np.ndarray]
+NAMES = {
+    *("inputs", "inputs_segmentation", "inputs_position"),
+    *("targets", "targets_segmentation", "targets_position"),
+}
+
+# --- reading batches ------------------------------------------------------------------------------
+
+
+def host_batches(dataset: Path | str, num_batches: int | None = None, **config: Any) -> list[Batch]:
+    """Returns one host's batches, all or the first of them."""
+    iterator = iter(build_dataset(DataConfig(files=str(dataset), **config)))
+    batches = []
+    for batch in iterator:
+        batches.append(batch)
+        if len(batches) == num_batches:
+            break
+    iterator.close()
+    return batches
+
+
+def global_batches(
+    dataset: Path | str, host_count: int = 1, num_batches: int | None = None, **config: Any
+) -> list[Batch]:
+    """Returns the batches of all hosts, put together; each host must have as many."""
+    hosts = [
+        host_batches(dataset, num_batches, host_index=host, host_count=host_count, **config)
+        for host in range(host_count)
+    ]
+    return [join_hosts(parts) for parts in zip(*hosts, strict=True)]
+
+
+def join_hosts(parts: Sequence[Batch]) -> Batch:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def is_same(one: Sequence[Batch], other: Sequence[Batch]) -> bool:
+    """Tells whether two lists of batches are equal, token by token and mask by mask."""
+    return len(one) == len(other) and all(
+        a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def segments(batch: Batch, example: int) -> list[np.ndarray]:
+    """Returns the tokens of each segment: its inputs and its last target."""
+    segmentation = batch["inputs_segmentation"][example]
+    found = []
+    for segment in range(1, int(segmentation.max()) + 1):
+        at = np.flatnonzero(segmentation == segment)
+        found.append(np.append(batch["inputs"][example][at], batch["targets"][example][at[-1]]))
+    return found
+
+
+def padding(batches: Sequence[Batch]) -> float:
+    """Returns which share of all positions is padding."""
+    return float(np.mean([(batch["inputs_segmentation"] == 0).mean() for batch in batches]))
+
+
+def assert_well_formed(batch: Batch, batch_size: int, crop_size: int) -> None:
+    """Checks SPEC 6: names, shapes, types, masks, shifted targets, one source a segment."""
+    assert batch.keys() == NAMES
+    for values in batch.values():
+        assert values.dtype == np.int32 and values.shape == (batch_size, crop_size)
+    assert np.array_equal(batch["inputs_segmentation"], batch["targets_segmentation"])
+    assert np.array_equal(batch["inputs_position"], batch["targets_position"])
+    segmentation, positions = batch["inputs_segmentation"], batch["inputs_position"]
+    is_padding = segmentation == 0
+    for name in ("inputs", "targets", "inputs_position"):
+        assert not batch[name][is_padding].any()
+    assert batch["inputs"].min() >= 0 and batch["inputs"].max() < VOCABULARY_SIZE
+    assert batch["targets"].min() >= 0 and batch["targets"].max() < VOCABULARY_SIZE
+    # 1, 1, …, 2, 2, …, then padding to the end; positions count from 0 in each of them.
+    assert np.isin(segmentation[:, 0], (0, 1)).all()
+    before, after = segmentation[:, :-1], segmentation[:, 1:]
+    ends = (after == 0) | (after == before) | ((after == before + 1) & (before > 0))
+    assert ends.all() and not ((before == 0) & (after != 0)).any()
+    starts_anew = after != before
+    expected = np.where(starts_anew, 0, positions[:, :-1] + 1)
+    assert (positions[:, 0] == 0).all()
+    assert (positions[:, 1:] == expected)[after > 0].all()
+    inside = (after == before) & (after > 0)
+    assert (batch["inputs"][:, 1:] == batch["targets"][:, :-1])[inside].all()
+    for example in range(batch_size):
+        for tokens in segments(batch, example):
+            measurements = decode(tokens)
+            assert all(m.is_whole for m in measurements[:-1])
+            assert len({m.src_addr for m in measurements if m.src_addr}) <= 1
+            assert measurements[0].src_addr or len(measurements) == 1
+            timed = [role for m in measurements for role in m.roles if role in _TIMESTAMPS]
+            assert TIMESTAMP_ABS not in timed[1:]
+
+
+_TIMESTAMPS = (TIMESTAMP_ABS, TIMESTAMP_DELTA1, TIMESTAMP_DELTA4)
+
+# --- what an epoch must hold ----------------------------------------------------------------------
+
+
+def split_by_size(rows: Iterable[RowSpec], crop_size: int) -> tuple[list[RowSpec], list[RowSpec]]:
+    """Returns the small and the large ones, as SPEC 6 tells them apart."""
+    small, large = [], []
+    for row in rows:
+        (small if untimed_tokens(row) <= crop_size else large).append(row)
+    return small, large
+
+
+class Epochs:
+    """What the batches of some epochs must hold, by the samplers, which know no batches.
+
+    Contexts of large rows are expected token by token. What a small row gives is known from a crop
+    so large that nothing is cut. A probe must not have two small rows.
+    """
+
+    def __init__(
+        self,
+        dataset: Path | str,
+        rows: Iterable[RowSpec],
+        num_epochs: int,
+        crop_size: int = CROP,
+        seed: int = 0,
+        **sampling: Any,
+    ):
+        elements = {
+            (row["src_addr"], row["row_index"]): row for row in ProbeRowDataSource(str(dataset))
+        }
+        small, large = split_by_size(rows, crop_size)
+        self.num_epochs = num_epochs
+        self._small = {row.src_addr: elements[row.src_addr, row.row_index] for row in small}
+        self._whole = ProbeRowSampler(crop_size=1 << 15, seed=seed, **sampling)
+        sampler = ProbeRowSampler(crop_size=crop_size, seed=seed, **sampling)
+        # Of each context of a large row: the epoch and the row.
+        self.contexts = {
+            tokens: (epoch, (row.src_addr, row.row_index))
+            for row in large
+            for epoch in range(num_epochs)
+            for tokens in _context_tokens(sampler, elements[row.src_addr, row.row_index], epoch)
+        }
+        expected = sum(num_contexts(row) for row in large) * num_epochs
+        assert len(self.contexts) == expected, "contexts must all differ"
+
+    def check(self, batches: Sequence[Batch]) -> None:
+        """Nothing lost, nothing doubled: small rows by measurement, large ones by context."""
+        found: Counter[bytes] = Counter()
+        done: Counter[str] = Counter()
+        for lane in range(len(batches[0]["inputs"])):
+            crops = []
+            last_epoch = 0
+            for batch in batches:
+                parts = segments(batch, lane)
+                context = parts[0].tobytes() if len(parts) == 1 else b""
+                if context in self.contexts:
+                    found[context] += 1
+                    epoch, _ = self.contexts[context]
+                    assert epoch >= last_epoch, "a context of an epoch that has ended"
+                    last_epoch = epoch
+                elif parts:
+                    crops.append((parts, bool(batch["inputs_segmentation"][lane, -1] > 0)))
+            self._walk(crops, done)
+        assert found == Counter(self.contexts.keys())
+        assert done == Counter(dict.fromkeys(self._small, self.num_epochs))
+
+    def _walk(self, crops: list[tuple[list[np.ndarray], bool]], done: Counter[str]) -> None:
+        """Follows a lane's small rows: each is begun, goes on where it was cut, and ends."""
+        source, left = "", []  # the row in progress and its measurements to come
+        for parts, is_full in crops:
+            for number, tokens in enumerate(parts):
+                is_last = number == len(parts) - 1
+                measurements = decode(tokens)
+                if not left:
+                    if measurements[0].src_addr is None:  # cut before that; it comes again
+                        assert is_last and is_full and len(measurements) == 1
+                        continue
+                    source = measurements[0].src_addr
+                    left = self.measurements(source, done[source])
+                for place, measurement in enumerate(measurements):
+                    assert left and _agrees(measurement, left[0]), (source, measurement, left[:1])
+                    if _is_cut(measurement, left[0]):
+                        assert is_last and is_full and place == len(measurements) - 1
+                    else:
+                        left = left[1:]
+                if not left:
+                    done[source] += 1
+                else:
+                    assert is_last and is_full, f"{source} was left before its end"
+        assert not left, f"{len(left)} measurements of {source} are lost"
+
+    def measurements(self, source: str, epoch: int) -> list[Measurement]:
+        """Returns what the small row of a probe must give in an epoch, in order."""
+        (example,) = self._whole.examples(self._small[source], epoch)
+        (tokens,) = segments({name: values[None] for name, values in example.items()}, 0)
+        return decode(tokens)
+
+
+def _context_tokens(sampler: ProbeRowSampler, row: dict[str, Any], epoch: int) -> list[bytes]:
+    examples = [context.example for context in sampler.contexts(row, epoch)]
+    return [
+        segments({name: values[None] for name, values in example.items()}, 0)[0].tobytes()
+        for example in examples
+    ]
+
+
+def _kinds(measurement: Measurement) -> list[int]:
+    """Returns the order of the fields, the three roles of a timestamp taken as one."""
+    return [TIMESTAMP_ABS if role in _TIMESTAMPS else role for role in measurement.roles]
+
+
+def _is_cut(found: Measurement, whole: Measurement) -> bool:
+    """Tells whether `found` is a copy of `whole` that was cut, be it right before its timestamp."""
+    return not found.is_whole or (found.event_time is None and whole.event_time is not None)
+
+
+def _agrees(found: Measurement, whole: Measurement) -> bool:
+    """Tells whether `found` says, in the same order, what `whole` says, up to where it is cut."""
+    kinds, fields = _kinds(found), ("src_addr", "dst_addr", "rtt_ms", "event_time")
+    told = [(getattr(found, name), getattr(whole, name)) for name in fields]
+    return all(one is None or one == other for one, other in told) and (
+        kinds == _kinds(whole)[: len(kinds)] if _is_cut(found, whole) else kinds == _kinds(whole)
+    )
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"pack": False},
+        {"shuffle": False},
+        {"crop_size": 64},
+        {"crop_size": 1024, "batch_size": 16},
+        {"sampler": "windows"},
+        {"mode_weights": (0, 1, 0)},
+    ],
+    ids=str,
+)
+def test_batches_are_what_the_specification_says(
+    mixed: dict[Encoding, Path], encoding: Encoding, config: dict[str, Any]
+) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, **config}
+    for batch in host_batches(mixed[encoding], 12, **config):
+        assert_well_formed(batch, config["batch_size"], config["crop_size"])
+
+
+def test_there_are_crops_of_many_segments_and_of_one(mixed: dict[Encoding, Path]) -> None:
+    batches = host_batches(mixed["arrow"], batch_size=4, crop_size=CROP, num_epochs=1)
+    most = np.concatenate([batch["inputs_segmentation"].max(axis=1) for batch in batches])
+    assert (most == 1).any() and (most > 3).any()
+
+
+def test_small_rows_are_packed_in_one_crop_until_it_is_full(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(2, i)) for i in range(300)]
+    dataset = write_dataset(tmp_path / "rows", rows)
+    packed = host_batches(dataset, batch_size=1, crop_size=CROP, num_epochs=1)
+    assert padding(packed[:-1]) == 0
+    alone = host_batches(dataset, batch_size=1, crop_size=CROP, num_epochs=1, pack=False)
+    assert len(alone) == 300 and len(packed) < 300 * 60 / CROP
+    assert all(batch["inputs_segmentation"].max() == 1 for batch in alone)
+
+
+# --- every measurement, once ----------------------------------------------------------------------
+
+
+def test_what_small_rows_must_give_is_what_was_measured(mixed: dict[Encoding, Path]) -> None:
+    """The oracle of the tests below against the measurements themselves."""
+    small, _ = split_by_size(mixed_rows(), CROP)
+    for encoding, dataset in mixed.items():
+        epochs = Epochs(dataset, mixed_rows(), 2)
+        for row in small:
+            measured = {
+                canonical(destination): (time // 1_000_000, _coarse(rtt))
+                for time, destination, rtt in records_as_tuples(row.run)
+            }
+            for epoch in (0, 1):
+                told = epochs.measurements(row.src_addr, epoch)
+                assert sorted(m.dst_addr or "" for m in told) == sorted(measured), encoding
+                for m in told:
+                    second, rtt = measured[m.dst_addr or ""]
+                    assert m.is_whole and m.rtt_ms == rtt and m.event_time in (None, second)
+
+
+def _coarse(rtt: float) -> float:
+    return float(decode_rtt(encode_rtt(np.array([rtt], np.float32)))[0])
+
+
+@pytest.mark.parametrize("host_count", [1, 4])
+@pytest.mark.parametrize("num_epochs", [1, 2, 3])
+@pytest.mark.parametrize("pack", [True, False])
+def test_epochs_hold_everything_exactly_once(
+    mixed: dict[Encoding, Path], host_count: int, num_epochs: int, pack: bool
+) -> None:
+    batches = global_batches(
+        mixed["compact"],
+        host_count,
+        batch_size=8,
+        crop_size=CROP,
+        num_epochs=num_epochs,
+        pack=pack,
+        seed=5,
+    )
+    Epochs(mixed["compact"], mixed_rows(), num_epochs, seed=5).check(batches)
+
+
+@st.composite
+def _rows(draw: st.DrawFn) -> list[RowSpec]:
+    sizes = draw(st.lists(st.integers(1, 14), min_size=1, max_size=30))
+    sizes += draw(st.lists(st.integers(1, 160), max_size=6))
+    gap = draw(st.sampled_from([1, 200, 10_000]))
+    share = draw(st.sampled_from([0.0, 0.4, 1.0]))
+    is_ipv6 = draw(st.sampled_from([0, 3, 1]))  # no source, every third, all
+    return [
+        RowSpec(
+            ipv6_probe(i) if is_ipv6 and i % is_ipv6 == 0 else ipv4_probe(i),
+            make_measurements(n, i, share, gap),
+        )
+        for i, n in enumerate(sizes)
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=_rows(),
+    encoding=st.sampled_from(ENCODINGS),
+    crop_size=st.sampled_from([64, 65, 100, 256]),
+    batch_size=st.sampled_from([1, 2, 8]),
+    is_several_hosts=st.booleans(),
+    num_epochs=st.integers(1, 3),
+    shuffle=st.booleans(),
+    seed=st.integers(0, 2**32),
+    mode_weights=st.sampled_from([(0.4, 0.3, 0.3), (1, 0, 0), (0, 0, 1), (0, 5, 0)]),
+)
+def test_any_rows_come_exactly_once_an_epoch(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[RowSpec],
+    encoding: Encoding,
+    crop_size: int,
+    batch_size: int,
+    is_several_hosts: bool,
+    num_epochs: int,
+    shuffle: bool,
+    seed: int,
+    mode_weights: tuple[float, float, float],
+) -> None:
+    dataset = write_dataset(tmp_path_factory.mktemp("any") / "rows", rows, encoding)
+    batches = global_batches(
+        dataset,
+        batch_size if is_several_hosts else 1,
+        batch_size=batch_size,
+        crop_size=crop_size,
+        num_epochs=num_epochs,
+        shuffle=shuffle,
+        seed=seed,
+        mode_weights=mode_weights,
+    )
+    for batch in batches:
+        assert_well_formed(batch, batch_size, crop_size)
+    sampling = {"seed": seed, "mode_weights": mode_weights}
+    Epochs(dataset, rows, num_epochs, crop_size, **sampling).check(batches)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_row_that_just_fills_a_crop_is_small_and_one_more_is_large(
+    tmp_path: Path, encoding: Encoding
+) -> None:
+    """16 measurements of 14 and two of 12 tokens and so on up to 256, without timestamps."""
+    run = make_measurements(19, 1)
+    run["rtt"] = np.where(np.arange(19) < 5, -1, 20)
+    whole, one_more = RowSpec(ipv4_probe(0), run), RowSpec(ipv4_probe(1), run.copy())
+    one_more.run["rtt"][0] = 20
+    assert untimed_tokens(whole) == 256
+    rows = [whole, one_more]
+    for config in ({}, {"pack": False}):
+        dataset = write_dataset(tmp_path / f"{len(config)}", rows, encoding)
+        batches = host_batches(dataset, batch_size=2, crop_size=256, num_epochs=1, seed=3, **config)
+        Epochs(dataset, rows, 1, 256, seed=3).check(batches)
+
+
+def test_equal_measurements_all_come(tmp_path: Path) -> None:
+    run = make_measurements(9, 1)
+    run[:] = run[0]
+    dataset = write_dataset(tmp_path / "rows", [RowSpec(ipv4_probe(0), run)], "compact")
+    for seed in range(10):
+        (batch,) = host_batches(dataset, batch_size=1, crop_size=CROP, num_epochs=1, seed=seed)
+        (tokens,) = segments(batch, 0)
+        measurements = decode(tokens)
+        assert len(measurements) == 9 and len({m.dst_addr for m in measurements}) == 1
+
+
+def test_gaps_of_centuries_lose_nothing(tmp_path: Path) -> None:
+    """Times further apart than four bytes of seconds need absolute timestamps, 9 tokens each."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(9, i)) for i in range(100)]
+    for row in rows:
+        row.run["event_time"] = np.arange(9) * 2**33 * 1_000_000
+    dataset = write_dataset(tmp_path / "rows", rows, "arrow")
+    options = {"batch_size": 1, "crop_size": CROP, "num_epochs": 1, "mode_weights": (1, 0, 0)}
+    batches = host_batches(dataset, **options)
+    Epochs(dataset, rows, 1, mode_weights=(1, 0, 0)).check(batches)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_small_rows_alone_are_the_sampler_s_examples(
+    mixed: dict[Encoding, Path], encoding: Encoding
+) -> None:
+    source = ProbeRowDataSource(str(mixed[encoding]))
+    sampler = ProbeRowSampler(crop_size=CROP, seed=2)
+    expected = Counter(
+        example["inputs"].tobytes() + example["targets"].tobytes()
+        for row in source
+        for epoch in (0, 1)
+        for example in sampler.examples(row, epoch)
+    )
+    batches = host_batches(
+        mixed[encoding], batch_size=4, crop_size=CROP, num_epochs=2, pack=False, seed=2
+    )
+    found = Counter(
+        batch["inputs"][example].tobytes() + batch["targets"][example].tobytes()
+        for batch in batches
+        for example in range(4)
+        if batch["inputs_segmentation"][example].any()
+    )
+    assert found == expected
+
+
+# --- padding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["small IPv4", "small IPv6", "mixed", "large"])
+def test_mean_padding_is_well_under_a_thousandth(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    small = rng.integers(1, 31, 200)
+    rows = {
+        "small IPv4": [
+            RowSpec(ipv4_probe(i), make_measurements(int(n), i)) for i, n in enumerate(small)
+        ],
+        "small IPv6": [
+            RowSpec(ipv6_probe(i), make_measurements(int(n), i, ipv6_share=1.0))
+            for i, n in enumerate(small)
+        ],
+        "large": [
+            RowSpec(ipv4_probe(i) if i % 2 else ipv6_probe(i), make_measurements(n, i, i % 3 / 2))
+            for i, n in enumerate([90, 100, 150, 200, 300, 500, 1000, 2000, 4000, 90, 120, 5000])
+        ],
+    }
+    rows["mixed"] = rows["small IPv4"][:100] + [
+        row._replace(src_addr=f"2001:db8:1::{i:x}") for i, row in enumerate(rows["large"])
+    ]
+    dataset = write_dataset(tmp_path / "rows", rows[kind], "compact")
+    for weights in ((0.4, 0.3, 0.3), (1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        batches = host_batches(dataset, 150, batch_size=8, mode_weights=weights)
+        assert padding(batches) < 0.001, weights
+        kinds = np.concatenate([batch["inputs_segmentation"].max(axis=1) for batch in batches])
+        assert ("large" not in kind and "mixed" not in kind) or (kinds == 1).any()
+
+
+def test_the_largest_measurements_fit_the_smallest_crop(tmp_path: Path) -> None:
+    """IPv6 to IPv6 with absolute timestamps, 47 tokens each, in crops of 64."""
+    rows = [RowSpec(ipv6_probe(i), make_measurements(1, i, 1.0)) for i in range(50)]
+    assert max(untimed_tokens(row) for row in rows) == MAX_MEASUREMENT_TOKENS - 9
+    dataset = write_dataset(tmp_path / "rows", rows)
+    options = {"batch_size": 2, "crop_size": 64, "num_epochs": 2, "mode_weights": (1, 0, 0)}
+    batches = global_batches(dataset, 2, **options)
+    Epochs(dataset, rows, 2, 64, mode_weights=(1, 0, 0)).check(batches)

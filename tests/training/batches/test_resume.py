@@ -1,0 +1,331 @@
+"""A loader goes on exactly where its state was taken, also on other hosts; and every refusal."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from etils import epath
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from tests.support.loader_helpers import (
+    FEEDS,
+    LAST,
+    RESUMED,
+    State,
+    expected_batches,
+    feed_of,
+    open_iterator,
+    refusal_of,
+    round_trip,
+    trace,
+)
+from tests.support.probe_rows_on_disk import (
+    CROP,
+    RowSpec,
+    ipv4_probe,
+    make_measurements,
+    mixed_rows,
+    shard_paths,
+    write_dataset,
+)
+from tests.training.batches.test_packing import (
+    Batch,
+    Epochs,
+    global_batches,
+    host_batches,
+    is_same,
+    join_hosts,
+)
+from training.batches.states import reshard_states
+
+# --- on any workers, threads and encodings --------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kind=st.sampled_from(sorted(RESUMED)),
+    step=st.integers(0, LAST),
+    used=st.none() | st.integers(0, LAST + 5),
+    feed=st.sampled_from(sorted(FEEDS)),
+    encoding=st.sampled_from(ENCODINGS),
+)
+def test_a_resumed_iterator_goes_on_where_it_was(
+    mixed: dict[Encoding, Path],
+    kind: str,
+    step: int,
+    used: int | None,
+    feed: str,
+    encoding: Encoding,
+) -> None:
+    """On a fresh iterator, or in place on one that has given `used` batches, ended or not."""
+    batches, states = trace(mixed["arrow"], kind)
+    step = min(step, len(batches))
+    if encoding == "compact":  # the state is of the data; take that dataset's own
+        _, states = trace(mixed["compact"], kind)
+    iterator = open_iterator(mixed[encoding], **RESUMED[kind], **feed_of(mixed[encoding], feed))
+    for _ in range(used or 0):
+        next(iterator, None)
+    iterator.set_state(states[step])
+    assert round_trip(iterator.get_state()) == states[step]
+    for number in range(step, min(step + 12, len(batches))):
+        assert is_same([next(iterator)], [batches[number]])
+        assert round_trip(iterator.get_state()) == states[number + 1]
+    if len(batches) < LAST and step + 12 >= len(batches):
+        assert next(iterator, None) is None
+        assert round_trip(iterator.get_state()) == states[-1]
+    iterator.close()
+
+
+def test_traces_reach_what_they_are_for(mixed: dict[Encoding, Path]) -> None:
+    """Windows, packed rows and epochs that are only half done, and iterators that have ended."""
+    ended = [kind for kind in RESUMED if len(trace(mixed["arrow"], kind)[0]) < LAST]
+    assert sorted(ended) == ["a host of two", "padded", "two epochs", "windows"]
+    _, states = trace(mixed["arrow"], "endless")
+    cursors = np.array([state["cursors"] for state in states])  # [step, lane, 6]
+    large_epoch, window, large_index, small_epoch, _, item = cursors.max(axis=(0, 1))
+    assert min(large_epoch, window, large_index, small_epoch, item) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resume_with_another_number_of_workers(
+    mixed: dict[Encoding, Path], num_workers: int
+) -> None:
+    iterator = open_iterator(mixed["arrow"], num_workers=2 - num_workers, num_threads=2)
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    assert is_same([next(iterator) for _ in range(7)], expected[:7])
+    state = round_trip(iterator.get_state())
+    next(iterator)
+    iterator.set_state(state)  # in place: what workers have prepared is thrown away
+    assert is_same([next(iterator)], expected[7:8])
+    iterator.close()
+    resumed = open_iterator(mixed["arrow"], num_workers=num_workers)
+    resumed.set_state(state)
+    assert is_same([next(resumed) for _ in range(10)], expected[7:17])
+    resumed.close()
+
+
+def test_a_state_is_small_and_of_plain_values(mixed: dict[Encoding, Path]) -> None:
+    iterator = open_iterator(mixed["arrow"], batch_size=64, num_epochs=3)
+    sizes = []
+    for _ in range(5):
+        next(iterator)
+        text = json.dumps(iterator.get_state(), allow_nan=False)
+        sizes.append(len(text))
+    assert max(sizes) < 64 * 60 + 300
+
+
+def test_a_state_is_of_its_moment(mixed: dict[Encoding, Path]) -> None:
+    """It does not change when its iterator goes on, and changing it changes no iterator."""
+    iterator = open_iterator(mixed["arrow"])
+    next(iterator)
+    state = iterator.get_state()
+    before = round_trip(state)
+    next(iterator)
+    assert state == before
+    other = open_iterator(mixed["arrow"])
+    other.set_state(state)
+    state["cursors"][0][0] = 77
+    state["step"] = 99
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    assert is_same([next(other)], expected[1:2])
+
+
+@pytest.mark.parametrize("sampler", ["rows", "windows"])
+@pytest.mark.parametrize("host_count", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_more_epochs_go_on_where_fewer_ended(
+    tmp_path: Path, sampler: Any, host_count: int, seed: int
+) -> None:
+    """The state of an ended run begins one of more epochs, which then gives what is missing."""
+    rows = [RowSpec(ipv4_probe(i), make_measurements(100, i)) for i in range(6)]
+    dataset = write_dataset(tmp_path / "rows", rows)
+    config: dict[str, Any] = {"batch_size": 4, "sampler": sampler, "seed": seed}
+    if sampler == "windows":
+        config["weights"] = [1, 2, 3, 4, 5, 6]
+    found, whole = [], []
+    for host in range(host_count):
+        config.update(host_index=host, host_count=host_count)
+        whole += host_batches(dataset, crop_size=CROP, num_epochs=2, **config)
+        first = open_iterator(dataset, num_epochs=1, **config)
+        found += list(first)
+        second = open_iterator(dataset, num_epochs=2, **config)
+        second.set_state(round_trip(first.get_state()))
+        found += list(second)
+    assert contents(found) == contents(whole)
+
+
+def contents(batches: Sequence[Batch]) -> list[bytes]:
+    """Returns the examples that are not padding alone, in no order."""
+    return sorted(
+        inputs.tobytes()
+        for batch in batches
+        for inputs, segmentation in zip(batch["inputs"], batch["inputs_segmentation"])
+        if segmentation.any()
+    )
+
+
+# --- another number of hosts ----------------------------------------------------------------------
+
+
+def states_of_hosts(dataset: Path, host_count: int, steps: int, **config: Any) -> list[State]:
+    states = []
+    for host in range(host_count):
+        iterator = open_iterator(dataset, host_index=host, host_count=host_count, **config)
+        for _ in range(steps):
+            next(iterator)
+        states.append(round_trip(iterator.get_state()))
+    return states
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    before=st.sampled_from([1, 2, 4, 8]),
+    after=st.sampled_from([1, 2, 4, 8]),
+    steps=st.integers(0, 20),
+    order=st.randoms(use_true_random=False),
+)
+def test_hosts_share_the_states_of_other_hosts(
+    mixed: dict[Encoding, Path], before: int, after: int, steps: int, order: Any
+) -> None:
+    states = states_of_hosts(mixed["arrow"], before, steps)
+    order.shuffle(states)
+    shared = reshard_states(states, after)
+    parts = []
+    for host, state in enumerate(shared):
+        iterator = open_iterator(mixed["arrow"], host_index=host, host_count=after)
+        iterator.set_state(round_trip(state))
+        parts.append([next(iterator) for _ in range(4)])
+    found = [join_hosts(batches) for batches in zip(*parts, strict=True)]
+    assert is_same(found, expected_batches(mixed["arrow"], "packed", 25)[steps : steps + 4])
+    assert sorted(map(str, reshard_states(shared, before))) == sorted(map(str, states))
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 8), (1, 4), (8, 1)])
+def test_no_epoch_loses_anything_when_hosts_change(
+    mixed: dict[Encoding, Path], before: int, after: int
+) -> None:
+    states = states_of_hosts(mixed["compact"], before, 9, num_epochs=2)
+    rest = []
+    for host, state in enumerate(reshard_states(states, after)):
+        iterator = open_iterator(mixed["compact"], host_index=host, host_count=after, num_epochs=2)
+        iterator.set_state(state)
+        rest.append(list(iterator))
+    first = global_batches(mixed["compact"], 1, 9, batch_size=8, crop_size=CROP, num_epochs=2)
+    second = [join_hosts(batches) for batches in zip(*rest, strict=True)]
+    Epochs(mixed["compact"], mixed_rows(), 2).check(first + second)
+
+
+def test_states_that_do_not_fit_together_are_refused(mixed: dict[Encoding, Path]) -> None:
+    states = states_of_hosts(mixed["arrow"], 4, 3)
+    later = states_of_hosts(mixed["arrow"], 4, 4)
+    other = states_of_hosts(mixed["arrow"], 4, 3, seed=9)
+    for given_states in (states[1:], states[:2] + states[3:], states[:3]):
+        refusal_of(lambda: reshard_states(given_states, 2), "give those of all hosts")  # noqa: B023
+    refusal_of(lambda: reshard_states([*states[:3], later[3]], 2), "lane 6, step 3", "give those")
+    refusal_of(lambda: reshard_states([*states, states[0]], 2), "give those of all hosts")
+    refusal_of(lambda: reshard_states([*states[:3], other[3]], 2), "fingerprint", "give the same")
+    refusal_of(lambda: reshard_states(states, 3), "3 hosts", "divides the batch")
+    refusal_of(lambda: reshard_states([], 2), "all hosts")
+
+
+# --- states that belong elsewhere -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"seed": 1},
+        {"shuffle": False},
+        {"batch_size": 16},
+        {"crop_size": 128},
+        {"pack": False},
+        {"sampler": "windows"},
+        {"mixed_rows": 15},
+        {"mode_weights": (1, 0, 0)},
+        {"max_contexts_per_row": 4},
+        {"avg_tokens_per_measurement": 31},
+    ],
+    ids=str,
+)
+def test_a_state_of_other_options_is_refused(
+    mixed: dict[Encoding, Path], other: dict[str, Any]
+) -> None:
+    state = trace(mixed["arrow"], "endless")[1][5]
+    iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
+    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "give the same files, seed")
+    next(iterator)  # which goes on as if nothing had been
+
+
+def test_a_state_of_other_data_is_refused(mixed: dict[Encoding, Path]) -> None:
+    state = trace(mixed["arrow"], "endless")[1][5]
+    shards = [str(path) for path in shard_paths(mixed["arrow"])]
+    for files in (mixed["compact"], mixed["arrow"] / "train" / "*_0000[01]-of-*", shards[2]):
+        iterator = open_iterator(files, mixed_rows=3, num_epochs=1)
+        refusal_of(lambda: iterator.set_state(state), "fingerprint", "begin a new run")  # noqa: B023
+    moved = open_iterator(mixed["arrow"] / "train" / "*.arrayrecord", mixed_rows=3)
+    moved.set_state(state)
+
+
+def test_a_state_of_other_lanes_is_refused(mixed: dict[Encoding, Path]) -> None:
+    states = states_of_hosts(mixed["arrow"], 4, 2)
+    for host_index, host_count in ((0, 4), (0, 2), (1, 2), (0, 1)):
+        iterator = open_iterator(mixed["arrow"], host_index=host_index, host_count=host_count)
+        first = host_index * 8 // host_count
+        refusal_of(
+            lambda: iterator.set_state(states[1]),  # noqa: B023
+            "lanes 2 to 3",
+            f"this host has {first} to {first + 8 // host_count - 1}",
+            "reshard_states",
+        )
+
+
+def test_a_state_of_another_format_is_refused(mixed: dict[Encoding, Path]) -> None:
+    state = trace(mixed["arrow"], "endless")[1][5]
+    iterator = open_iterator(mixed["arrow"], mixed_rows=3)
+    for wrong in ({**state, "format": 2}, {}, {"format": None}):
+        refusal_of(lambda: iterator.set_state(wrong), "format", "go on with")  # noqa: B023
+        refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "go on with")  # noqa: B023
+
+
+# --- through Grain's checkpoints ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_grain_s_handler_saves_and_restores(
+    mixed: dict[Encoding, Path], tmp_path: Path, feed: str
+) -> None:
+    handler = grain.checkpoint.CheckpointHandler()
+    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    for _ in range(6):
+        next(iterator)
+    handler.save(epath.Path(tmp_path), iterator)
+    assert [path.name for path in tmp_path.iterdir()] == ["process_0-of-1.json"]
+    assert is_same([next(iterator)], expected[6:7])
+    for target in (open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)), iterator):
+        restored = handler.restore(epath.Path(tmp_path), target)
+        assert is_same([next(restored) for _ in range(5)], expected[6:11])
+        restored.close()
+
+
+def test_orbax_saves_and_restores(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+    iterator = open_iterator(mixed["arrow"])
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    for _ in range(6):
+        next(iterator)
+    with ocp.CheckpointManager(tmp_path / "checkpoints") as manager:
+        save = grain.checkpoint.CheckpointSave(iterator)  # type: ignore[attr-defined]
+        manager.save(1, args=ocp.args.Composite(iter=save))
+        manager.wait_until_finished()
+        fresh = open_iterator(mixed["arrow"])
+        restore = grain.checkpoint.CheckpointRestore(fresh)  # type: ignore[attr-defined]
+        restored = manager.restore(1, args=ocp.args.Composite(iter=restore))["iter"]
+    assert is_same([next(restored) for _ in range(5)], expected[6:11])

@@ -1,0 +1,104 @@
+"""Kinds of tokens, timestamp modes and queries, as plain Python finds them."""
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.rtt import decode_rtt
+from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurements, plain_queries
+from tests.support.evaluation_helpers import stored as stored
+from tests.support.helpers import canonical
+from tests.support.probe_rows_on_disk import CROP
+from tests.training.tokens.test_tokenizer import batch, contexts
+from training.evaluation import kinds
+from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
+from training.rows.row_source import ProbeRowDataSource
+from training.sampler import ProbeRowSampler
+from training.tokens.tokenizer import encode
+
+
+def plain_mode(tokens: list[int]) -> str:
+    tells = [any(token in (5, 6, 7) for token in each) for each in plain_measurements(tokens)]
+    if len(tells) < 10:
+        return "short"
+    if not tells[-1]:
+        tells.pop()
+    return "full" if all(tells) else "partial" if any(tells) else "none"
+
+
+def pack(segments: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """One example's targets and segmentation, with some padding."""
+    targets = [token for tokens in segments for token in tokens[1:]]
+    numbers = [i + 1 for i, tokens in enumerate(segments) for _ in tokens[1:]]
+    padding = [0] * 3
+    return np.array([targets + padding], np.int32), np.array([numbers + padding], np.int32)
+
+
+@st.composite
+def cut_segments(draw: st.DrawFn) -> list[list[int]]:
+    segments = []
+    for _ in range(draw(st.integers(1, 3))):
+        src, measurements, is_timed, orders = draw(contexts())
+        if draw(st.booleans()):  # enough of them for a mode
+            measurements, is_timed, orders = measurements * 4, is_timed * 4, orders * 4
+        tokens = encode(src, batch(*measurements), np.array(is_timed), np.array(orders)).tolist()
+        segments.append(tokens[: draw(st.integers(2, len(tokens)))])
+    return segments
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut_segments())
+@example([[0, 3, 11, 11, 11, 11, 10], [0, 8]])
+@example([[0, 1, 12, 12, 12, 12, 3, 13, 13, 13, 13, 8, 11, 11]])  # an RTT of zero
+def test_tokens_are_parsed_as_plain_python_parses_them(segments: list[list[int]]) -> None:
+    targets, segmentation = pack(segments)
+    parsed = parse(targets, segmentation)
+    is_token = segmentation > 0
+    assert (parsed.kinds[~is_token] == NOTHING).all() and (parsed.modes[~is_token] == NOTHING).all()
+    assert [KIND_NAMES[kind] for kind in parsed.kinds[is_token]] == [
+        name for tokens in segments for name in plain_kinds(tokens)
+    ]
+    assert [MODE_CLASSES[mode] for mode in parsed.modes[is_token]] == [
+        plain_mode(tokens) for tokens in segments for _ in tokens[1:]
+    ]
+    found = parsed.measurements[parsed.measurements["is_query"]]
+    begins = np.cumsum([0, *(len(tokens) - 1 for tokens in segments)])
+    expected = [
+        (0, number, begins[number] + query.place, query.src, query.dst, np.float32(query.ms))
+        for number, tokens in enumerate(segments)
+        for query in plain_queries(tokens)
+    ]
+    assert expected == [
+        (
+            *(one["example"], one["segment"], one["place"]),
+            canonical(int(one["src_hi"]) << 64 | int(one["src_lo"])),
+            canonical(int(one["dst_hi"]) << 64 | int(one["dst_lo"])),
+            decode_rtt(one["code"]),
+        )
+        for one in found
+    ]
+
+
+def test_modes_are_those_that_were_drawn(stored: Stored) -> None:
+    source, sampler = ProbeRowDataSource(str(stored.folder)), ProbeRowSampler(crop_size=CROP)
+    contexts_ = [
+        context
+        for row in source
+        if not sampler.is_small(row)
+        for epoch in range(10)
+        for context in sampler.contexts(row, epoch)
+    ]
+    targets, segmentation = (
+        np.stack([context.example[name] for context in contexts_])
+        for name in ("targets", "targets_segmentation")
+    )
+    parsed = parse(targets, segmentation)
+    is_long = 1 + (parsed.kinds == kinds.START).sum(axis=1) >= kinds.LEAST_TO_TELL_MODE
+    assert (parsed.modes[~is_long, 0] == kinds.SHORT).all()
+    right: dict[str, list[bool]] = {"full": [], "partial": [], "none": []}
+    for number in np.flatnonzero(is_long):
+        drawn, told = contexts_[number].mode, MODE_CLASSES[parsed.modes[number, 0]]
+        right[drawn].append(told == drawn)
+    assert all(right["full"]) and all(right["none"]) and sum(map(len, right.values())) > 200
+    # Among ten measurements of mode partial there can be none without a timestamp, or none with.
+    assert np.mean(right["partial"]) > 0.9

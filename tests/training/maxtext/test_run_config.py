@@ -1,0 +1,211 @@
+"""The arguments of `training.train`: what is refused, in one line, and what MaxText is told."""
+
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.loader_helpers import refusal_of
+from training.maxtext.curriculum import Stage, stages_of
+
+pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
+from training.maxtext import iterators, run_config
+
+FILES = "network_train_files=rows/train"
+PLACE = ("base_output_directory=runs", "run_name=test")
+
+
+@pytest.mark.parametrize("config", ["tiny", "95m", "680m"])
+def test_each_model_is_a_config_of_maxtext(config: str):
+    arguments = run_config.read([config, FILES, *PLACE, "hardware=cpu", "attention=dot_product"])
+    built = run_config.build(arguments)
+    iterators.check_config(built)
+    assert built.dataset_type == "grain"
+    assert built.network_train_files == built.grain_train_files == "rows/train"
+    assert built.num_epoch is None
+    assert built.steps == arguments.values["steps"]
+    assert built.vocab_size >= 267
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["tiny", "stepz=3"], ["no key stepz", "did you mean steps?"]),
+        (["tiny", "network_batch_size=3"], ["network_batch_size", "per_device_batch_size"]),
+        (["tiny", "crop_size=512"], ["crop_size", "max_target_length"]),
+        (["tiny", "qqqqqqqq=1"], ["no key qqqqqqqq", "docs/training.md"]),
+        (["tiny", "--steps=3"], ["'--steps=3'", "without dashes"]),
+        (["tiny", "steps"], ["'steps' is not key=value"]),
+        (["huge", FILES], ["no config 'huge'", "680m, 95m", "tiny"]),
+        (["nowhere.yml", FILES], ["no config file nowhere.yml"]),
+        (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
+        (["tiny", "network_mode_weights=[1,"], ["cannot be read"]),
+    ],
+)
+def test_arguments_that_cannot_be_read(arguments: list[str], parts: list[str]):
+    refusal_of(lambda: run_config.read(arguments), *parts, kind=UsageError)
+
+
+@pytest.mark.parametrize(
+    ("argument", "parts"),
+    [
+        ("steps=many", ["steps", "many", "valid integer"]),
+        ("network_on_bad_row=maybe", ["network_on_bad_row", "maybe", "'fail' or 'skip'"]),
+        ("network_data_format=rows", ["network_data_format", "probe_rows"]),
+        ("opt_type=adamwow", ["opt_type", "adamwow"]),
+    ],
+)
+def test_values_that_maxtext_refuses(argument: str, parts: list[str]):
+    arguments = run_config.read(["tiny", FILES, *PLACE, argument])
+    refusal_of(lambda: run_config.build(arguments), *parts, kind=UsageError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["network_train_files is empty"]),
+        ([FILES, "vocab_size=266"], ["vocab_size=266", "267"]),
+        ([FILES, "eval_interval=5"], ["network_eval_files"]),
+        ([FILES, "network_curriculum=128"], ["'128' is not CROPxSTEPS"]),
+        ([FILES, "network_curriculum=128x90", "steps=90"], ["takes 90 steps", "steps=90"]),
+        (
+            [FILES, "network_curriculum=128x9", "enable_checkpointing=false"],
+            ["enable_checkpointing=true"],
+        ),
+    ],
+)
+def test_configs_that_do_not_suit_measurements(arguments: list[str], parts: list[str]):
+    config = run_config.build(run_config.read(["tiny", *PLACE, *arguments]))
+    refusal_of(lambda: iterators.check_config(config), *parts, kind=UsageError)
+
+
+def test_a_config_file_of_ones_own(tmp_path: Path):
+    file = tmp_path / "mine.yml"
+    file.write_text('base_config: "network.yml"\nsteps: 7\n')
+    assert run_config.read([str(file), FILES]).values["steps"] == 7
+    file.write_text('base_config: "base.yml"\ndataset_type: network\nsteps: 7\n')
+    values = run_config.read([str(file), FILES, "steps=8"]).values
+    assert (values["steps"], values["num_epoch"]) == (8, 1)
+    file.write_text("steps: 9\n")
+    values = run_config.read([str(file), FILES]).values
+    assert (values["steps"], values["num_epoch"]) == (9, "none")
+    file.write_text('base_config: "nowhere.yml"\n')
+    refusal_of(lambda: run_config.read([str(file)]), "nowhere.yml", kind=UsageError)
+
+
+def test_a_relative_place_is_made_absolute():
+    config = run_config.build(run_config.read(["tiny", FILES, *PLACE]))
+    assert config.base_output_directory == str(Path("runs").absolute())
+    assert config.checkpoint_dir.startswith(config.base_output_directory)
+    elsewhere = run_config.read(["tiny", FILES, "base_output_directory=gs://bucket/runs"])
+    assert elsewhere.values["base_output_directory"] == "gs://bucket/runs"
+
+
+def test_a_run_is_recorded_and_read_again(tmp_path: Path):
+    place = (f"base_output_directory={tmp_path}", "run_name=kept")
+    given = ["tiny", FILES, *place, "steps=9", "ici_fsdp_parallelism=1", "network_mixed_rows=none"]
+    arguments = run_config.read(given)
+    config = run_config.build(arguments)
+    run_config.record(arguments, config)
+    again = run_config.build(run_config.recorded(str(tmp_path / "kept"), "steps=10"))
+    assert again.steps == 10
+    assert again.network_mixed_rows is None
+    assert again.ici_fsdp_parallelism == -1  # of the machine that trained
+    for key in ("base_emb_dim", "head_dim", "vocab_size", "run_name", "learning_rate"):
+        assert getattr(again, key) == getattr(config, key)
+    refusal_of(lambda: run_config.recorded(str(tmp_path)), "run_config.yml", kind=UsageError)
+
+
+# --- curriculum -----------------------------------------------------------------------------------
+
+
+def test_stages_of_a_curriculum():
+    assert stages_of("", 1024, 9) == [Stage(0, 0, 9, 1024)]
+    assert stages_of("128x3, 512x4", 1024, 9) == [
+        Stage(0, 0, 3, 128),
+        Stage(1, 3, 7, 512),
+        Stage(2, 7, 9, 1024),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "parts"),
+    [
+        ("128x3,x", ["'x' is not CROPxSTEPS"]),
+        ("128x3,256x0", ["'256x0' is not CROPxSTEPS"]),
+        ("256x3,128x2", ["crops must grow"]),
+        ("1024x3", ["crops must grow", "which needs no entry"]),
+        ("32x3", ["64 tokens or more"]),
+        ("96x3", ["divide max_target_length=1024"]),
+        ("128x9", ["takes 9 steps", "steps=9"]),
+    ],
+)
+def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
+    refusal_of(lambda: stages_of(curriculum, 1024, 9), *parts, kind=UsageError)
+
+
+def test_the_config_of_a_stage_ends_with_it():
+    given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,512x4"]
+    arguments = run_config.read(given)
+    config = run_config.build(arguments)
+    stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
+    tokens = set()
+    for stage in stages:
+        overrides = run_config.overrides_of(config, stage)
+        own = run_config.build(run_config.read([*given, *overrides]))
+        assert iterators.stage_of(own) == stage
+        assert own.learning_rate_schedule_steps == 9
+        tokens.add(own.max_target_length * own.per_device_batch_size)
+    assert tokens == {1024}
+
+
+# --- MaxText itself -------------------------------------------------------------------------------
+
+
+def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
+    iterators.check_maxtext()
+    monkeypatch.setattr(iterators.grain_utility, "for_restore", lambda manager, step: None)
+    line = refusal_of(iterators.check_maxtext, "for_restore", kind=ProbelineError)
+    assert "(manager, step)" in line
+    assert f"pip install maxtext=={iterators.TESTED_VERSION}" in line
+    monkeypatch.delattr(iterators.grain_utility, "for_restore")
+    refusal_of(iterators.check_maxtext, "has no maxtext.common.grain_utility.for_restore")
+
+
+def test_the_pin_is_what_was_tested():
+    setup = (Path(__file__).parents[3] / "setup.py").read_text()
+    assert f'"maxtext=={iterators.TESTED_VERSION}"' in setup
+    assert f'"maxtext[tpu]=={iterators.TESTED_VERSION}"' in setup
+
+
+def test_the_guide_names_every_key_of_ours():
+    guide = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    ours = set(iterators.NetworkConfig.model_fields) - set(
+        iterators.types.MaxTextConfig.model_fields
+    )
+    assert len(ours) > 10
+    for key in ours:
+        assert f"`{key}`" in guide, key
+
+
+def test_every_field_of_data_config_has_a_key():
+    import dataclasses
+
+    from training.batches.config import DataConfig
+
+    of_maxtext = {
+        "files": "network_train_files",
+        "batch_size": "per_device_batch_size",
+        "crop_size": "max_target_length",
+        "seed": "data_shuffle_seed",
+        "shuffle": "enable_data_shuffling",
+        "num_epochs": "num_epoch",
+        "pack": "packing",
+        "num_workers": "grain_worker_count",
+        "num_threads": "grain_num_threads",
+    }
+    for field in dataclasses.fields(DataConfig):
+        if field.name in ("host_index", "host_count"):
+            continue
+        key = of_maxtext.get(field.name, f"network_{field.name}")
+        assert key in iterators.NetworkConfig.model_fields, field.name

@@ -1,0 +1,252 @@
+"""Numbers from keys: they are what SplitMix64 gives, uniform, and unrelated for related keys.
+
+Keys are fixed, so that a test passes or fails for good. A bound on a statistic is one that truly
+random numbers break with a probability of 1e-9.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from tests.support.reference_sampler import distance, most_chi_square, most_deviation
+from training.rows.keyed_random import (
+    combine,
+    key_of,
+    next_below,
+    next_uniform,
+    next_word,
+    permuted,
+)
+
+# Kernels of tests are not cached: numba does not see when what they call has changed.
+
+
+@njit
+def words(key, count):
+    stream = np.full(1, key, np.uint64)
+    values = np.empty(count, np.uint64)
+    for i in range(count):
+        values[i] = next_word(stream)
+    return values
+
+
+@njit
+def below(key, limit, count):
+    stream = np.full(1, key, np.uint64)
+    values = np.empty(count, np.int64)
+    for i in range(count):
+        values[i] = next_below(stream, limit)
+    return values
+
+
+@njit
+def uniforms(key, count):
+    stream = np.full(1, key, np.uint64)
+    values = np.empty(count)
+    for i in range(count):
+        values[i] = next_uniform(stream)
+    return values
+
+
+@njit
+def firsts_of(keys):
+    """The first uniform number of each key's stream."""
+    stream = np.empty(1, np.uint64)
+    values = np.empty(len(keys))
+    for i in range(len(keys)):
+        stream[0] = keys[i]
+        values[i] = next_uniform(stream)
+    return values
+
+
+@njit
+def key_in_kernel(values):
+    key = np.uint64(0)
+    for value in values:
+        key = combine(key, value)
+    return key
+
+
+@njit
+def permutation(size, key):
+    places = np.empty(size, np.int64)
+    for i in range(size):
+        places[i] = permuted(i, size, key)
+    return places
+
+
+@njit
+def places_of(index, size, keys):
+    places = np.empty(len(keys), np.int64)
+    for i in range(len(keys)):
+        places[i] = permuted(index, size, keys[i])
+    return places
+
+
+def chi_square(counts: np.ndarray) -> float:
+    expected = counts.sum() / counts.size
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def assert_even(counts: np.ndarray) -> None:
+    assert counts.sum() / counts.size >= 20
+    assert chi_square(counts) < most_chi_square(counts.size - 1)
+
+
+def keys(count: int, *above: int) -> np.ndarray:
+    return np.array([key_of(*above, i) for i in range(count)], np.uint64)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_splitmix64():
+    # As published: https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64
+    assert words(np.uint64(1234567), 5).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 10, 64, 1000, 4099])
+def test_next_below_is_uniform(limit):
+    values = below(key_of(1, limit), limit, 200_000)
+    assert values.min() >= 0
+    assert values.max() < limit
+    assert_even(np.bincount(values, minlength=limit))
+
+
+@pytest.mark.parametrize("limit", [2**31, 2**32 - 1, 2**32])
+def test_next_below_reaches_all_of_a_wide_range(limit):
+    values = below(key_of(2), limit, 100_000)
+    assert values.min() >= 0
+    assert values.max() < limit
+    assert distance((values / limit).tolist()) < most_deviation(len(values))
+
+
+def test_next_uniform_is_uniform_and_below_1():
+    values = uniforms(key_of(3), 100_000)
+    assert values.min() >= 0.0
+    assert values.max() < 1.0
+    assert distance(values.tolist()) < most_deviation(len(values))
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3])
+def test_numbers_of_a_stream_do_not_depend_on_those_before(lag):
+    cells = (uniforms(key_of(4), 200_000) * 30).astype(int)
+    assert_even(np.bincount(cells[:-lag] * 30 + cells[lag:], minlength=900))
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+integers = st.one_of(
+    st.sampled_from([0, 1, -1, -(2**63), 2**63 - 1, 2**63, 2**64 - 1]),
+    st.integers(-(2**63), 2**64 - 1),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(integers, min_size=1, max_size=4))
+@example([-1])
+@example([2**63])
+def test_key_of_is_combine_inside_kernels(values):
+    wrapped = [value & (2**64 - 1) for value in values]
+    expected = key_in_kernel(np.array(wrapped, np.uint64))
+    assert key_of(*values) == expected
+    assert key_of(*values).dtype == np.uint64
+    as_signed = np.array(wrapped, np.uint64).view(np.int64)
+    assert key_in_kernel(as_signed) == expected
+
+
+def test_keys_depend_on_every_value_and_on_their_order():
+    found = {int(key_of(a, b, c)) for a in range(20) for b in range(20) for c in range(20)}
+    assert len(found) == 8000
+    assert len({int(key_of(*[0] * length)) for length in range(1, 9)}) == 8
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_one_bit_of_a_value_changes_every_bit_of_the_key_half_the_time(changed):
+    num = 500
+    for bit in range(0, 64, 3):
+        differences = []
+        for i in range(num):
+            values = [i, 1000 + i]
+            other = list(values)
+            other[changed] ^= 1 << bit
+            differences.append(int(key_of(*values)) ^ int(key_of(*other)))
+        bits = np.unpackbits(
+            np.array(differences, np.uint64).view(np.uint8).reshape(num, 8), axis=1
+        )
+        assert np.abs(bits.mean(axis=0) - 0.5).max() < most_deviation(num, 1e-9 / 64)
+
+
+@pytest.mark.parametrize(
+    "neighbours",
+    [
+        pytest.param([key_of(7, i) for i in range(40_001)], id="contexts"),
+        pytest.param([key_of(i, 7) for i in range(40_001)], id="seeds"),
+        pytest.param([key_of(0, 1, i << 20, 3) for i in range(40_001)], id="rows"),
+    ],
+)
+def test_streams_of_neighbouring_keys_are_unrelated(neighbours):
+    firsts = firsts_of(np.array(neighbours, np.uint64))
+    assert distance(firsts.tolist()) < most_deviation(len(firsts))
+    cells = (firsts * 30).astype(int)
+    assert_even(np.bincount(cells[:-1] * 30 + cells[1:], minlength=900))
+
+
+# --- permutations -------------------------------------------------------------------------------
+
+SIZES = [*range(1, 70), *(4**i + step for i in range(4, 9) for step in (-1, 0, 1)), 1000, 100_000]
+
+
+@pytest.mark.parametrize("key", [0, 1, 2**64 - 1, int(key_of(5))])
+def test_permuted_is_a_bijection(key):
+    for size in SIZES:
+        places = permutation(size, np.uint64(key))
+        assert np.array_equal(np.sort(places), np.arange(size)), size
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 2**64 - 1))
+def test_permuted_is_a_bijection_for_any_size_and_key(size, key):
+    assert len(set(permutation(size, np.uint64(key)).tolist())) == size
+
+
+def test_permuted_takes_sizes_that_no_array_could_have():
+    size = 2**40 + 7
+    places = [permuted(index, size, key_of(6)) for index in (0, 1, 2, size - 1)]
+    assert len(set(places)) == 4
+    assert all(0 <= place < size for place in places)
+
+
+@pytest.mark.parametrize("size", [64, 100, 300, 1025])
+def test_permuted_takes_an_index_anywhere(size):
+    for index in (0, 1, size // 2, size - 1):
+        places = places_of(index, size, keys(40_000, 8, index))
+        assert_even(np.bincount(places, minlength=size))
+
+
+@pytest.mark.parametrize("size", [*range(2, 17), 20, 40])
+def test_permuted_of_few_is_nearly_even(size):
+    """A cipher of few bits cannot choose among all permutations evenly: no place is off by half."""
+    num = 40_000
+    places = places_of(0, size, keys(num, 9))
+    shares = np.bincount(places, minlength=size) / num
+    assert np.abs(shares * size - 1).max() < 0.5
+
+
+def test_other_keys_give_other_permutations():
+    permutations = [permutation(50, key) for key in keys(1000, 10)]
+    assert len({tuple(one) for one in permutations}) == 1000
+    # Two random permutations of 50 agree in one place on average, in 15 with 1e-12.
+    agreeing = [int((a == b).sum()) for a, b in itertools.pairwise(permutations)]
+    assert max(agreeing) < 15
+    assert 0.7 < np.mean(agreeing) < 1.3

@@ -1,0 +1,282 @@
+"""The same batches for any hosts, workers and threads; what a loader is given; its memory."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+import psutil
+import pytest
+
+from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.errors import UsageError
+from tests.conftest import Gcs
+from tests.support.loader_helpers import (
+    FEEDS,
+    VARIANTS,
+    all_variants,
+    both_encodings,
+    config_of,
+    expected_batches,
+    feed_of,
+    open_iterator,
+    refusal_of,
+    round_trip,
+    trace,
+)
+from tests.support.probe_rows_on_disk import (
+    CROP,
+    RowSpec,
+    ipv4_probe,
+    make_measurements,
+    mixed_rows,
+    shard_paths,
+    write_dataset,
+)
+from tests.training.batches.test_packing import Epochs, global_batches, host_batches, is_same
+from training.dataset import DataConfig, build_dataset
+
+# --- hosts, workers, threads, encodings -----------------------------------------------------------
+
+
+@all_variants
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("host_count", [1, 2, 4, 8])
+@both_encodings
+def test_the_global_batches_are_the_same(
+    mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int, encoding: Encoding
+) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
+    config |= feed_of(mixed[encoding], feed)
+    found = global_batches(mixed[encoding], host_count, 25, **config)
+    assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
+
+
+@pytest.mark.parametrize(
+    ("variant", "feed", "host_count"),
+    [
+        ("packed", "two workers", 1),
+        ("narrow windows", "two workers with threads", 1),
+        pytest.param("windows", "a worker", 2, marks=pytest.mark.slow),
+        ("packed", "two workers and a cache", 1),
+    ],
+)
+def test_workers_give_the_same_batches(
+    mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int
+) -> None:
+    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
+    config |= feed_of(mixed["compact"], feed)
+    found = global_batches(mixed["compact"], host_count, 25, **config)
+    assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
+
+
+@pytest.mark.parametrize("num_workers", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_workers_end_as_one_process_does(mixed: dict[Encoding, Path], num_workers: int) -> None:
+    config = {"batch_size": 3, "crop_size": CROP, "num_epochs": 1}
+    alone = host_batches(mixed["compact"], **config)
+    assert is_same(host_batches(mixed["compact"], num_workers=num_workers, **config), alone)
+    Epochs(mixed["compact"], mixed_rows(), 1).check(alone)
+
+
+def test_iterators_of_a_dataset_are_apart_from_each_other(mixed: dict[Encoding, Path]) -> None:
+    dataset = build_dataset(config_of(mixed["arrow"]))
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    one, other = iter(dataset), iter(dataset)
+    first = [next(one) for _ in range(10)]
+    assert is_same([next(other) for _ in range(5)], expected[:5])
+    assert is_same([*first, next(one)], expected[:11])
+
+
+def test_a_batch_that_was_given_is_not_written_to_again(mixed: dict[Encoding, Path]) -> None:
+    for feed in FEEDS:
+        iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
+        batches = [next(iterator) for _ in range(25)]
+        assert is_same(batches, expected_batches(mixed["arrow"], "packed", 25))
+        iterator.close()
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+def test_a_closed_iterator_gives_nothing(mixed: dict[Encoding, Path], feed: str) -> None:
+    iterator = open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed))
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    with pytest.raises(ValueError, match="closed"):
+        next(iterator)
+    open_iterator(mixed["arrow"], **feed_of(mixed["arrow"], feed)).close()
+
+
+def test_the_dataset_is_one_of_grain(mixed: dict[Encoding, Path]) -> None:
+    dataset = build_dataset(config_of(mixed["arrow"]))
+    assert isinstance(dataset, grain.IterDataset)
+    widths = dataset.map(lambda batch: batch["inputs"].shape)
+    assert next(iter(widths)) == (8, CROP)
+    assert repr(dataset) == repr(build_dataset(config_of(mixed["arrow"], num_threads=2)))
+
+
+def test_usage_errors_of_workers_are_as_those_of_one_process(mixed: dict[Encoding, Path]) -> None:
+    config = {"batch_size": 4096, "crop_size": CROP, "num_workers": 1}
+    refusal_of(
+        lambda: host_batches(mixed["arrow"], 1, **config),
+        "batch_size is 4096",
+        "use a smaller",
+        kind=UsageError,
+    )
+
+
+def test_what_does_not_suit_the_data_is_said_when_the_dataset_is_built(
+    mixed: dict[Encoding, Path],
+) -> None:
+    for wrong in (
+        {"batch_size": 4096},
+        {"batch_size": 64, "sampler": "windows"},
+        {"sampler": "windows", "weights": [1.0, 2.0]},
+    ):
+        with pytest.raises(UsageError):
+            build_dataset(config_of(mixed["arrow"], **wrong))
+
+
+# --- the configuration ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        ({"batch_size": 0}, ("batch_size is 0", "1 or more")),
+        ({"batch_size": -8}, ("batch_size is -8", "1 or more")),
+        ({"crop_size": 63}, ("crop_size is 63", "64 or more")),
+        ({"mixed_rows": 0}, ("mixed_rows is 0", "1 or more")),
+        ({"avg_tokens_per_measurement": 0}, ("avg_tokens_per_measurement is 0", "1 or more")),
+        ({"max_contexts_per_row": 0}, ("max_contexts_per_row is 0", "1 or more")),
+        ({"host_count": 0}, ("host_count is 0", "1 or more")),
+        ({"num_workers": -1}, ("num_workers is -1", "0 or more")),
+        ({"num_threads": -2}, ("num_threads is -2", "0 or more")),
+        ({"num_epochs": 0}, ("num_epochs is 0", "1 or more, or None")),
+        ({"sampler": "row"}, ("sampler is 'row'", "use rows or windows")),
+        ({"on_bad_row": "drop"}, ("on_bad_row is 'drop'", "use fail or skip")),
+        ({"host_index": 2, "host_count": 2}, ("host_index is 2", "2 hosts")),
+        ({"host_index": -1}, ("host_index is -1", "1 hosts")),
+        ({"batch_size": 9, "host_count": 2}, ("batch_size 9", "2 hosts", "use a multiple")),
+        ({"mode_weights": (1, 2)}, ("(1, 2)", "give three")),
+        ({"mode_weights": (1, -1, 1)}, ("(1, -1, 1)", "none negative")),
+        ({"mode_weights": (0, 0, 0)}, ("(0, 0, 0)", "not all 0")),
+        ({"mode_weights": (float("nan"), 1, 1)}, ("nan", "give three")),
+        ({"weights": "probes"}, ("weights", "sampler=windows")),
+        ({"weights": [1, 2]}, ("weights", "sampler=windows")),
+        ({"weights": "probe", "sampler": "windows"}, ("'probe'", "use rows, probes")),
+    ],
+    ids=str,
+)
+def test_a_wrong_configuration_is_refused_in_one_line(
+    wrong: dict[str, Any], parts: tuple[str, ...]
+) -> None:
+    refusal_of(lambda: config_of("rows", **wrong), *parts, kind=UsageError)
+
+
+def test_numbers_may_come_from_numpy(mixed: dict[Encoding, Path]) -> None:
+    plain = {"seed": 5, "batch_size": 4, "sampler": "windows", "weights": [1.0] * 55}
+    numbers = {
+        "seed": np.int64(5),
+        "batch_size": np.int32(4),
+        "sampler": "windows",
+        "weights": np.ones(55),
+        "mode_weights": np.array([0.4, 0.3, 0.3]),
+    }
+    one, other = (open_iterator(mixed["arrow"], **config) for config in (plain, numbers))
+    assert is_same([next(one)], [next(other)])
+    other.set_state(round_trip(one.get_state()))
+
+
+def test_files_are_asked_for_when_the_dataset_is_built(
+    mixed: dict[Encoding, Path], tmp_path: Path
+) -> None:
+    for wrong in (tmp_path, mixed["arrow"] / "train" / "x*.arrayrecord", f"{tmp_path}/no/such"):
+        refusal_of(lambda: build_dataset(config_of(wrong)), str(wrong))  # noqa: B023
+    shards = [str(path) for path in shard_paths(mixed["arrow"])]
+    for files in (f"{mixed['arrow']}/", f"{mixed['arrow']}/train", shards):
+        dataset = build_dataset(DataConfig(files, batch_size=8, crop_size=CROP))
+        assert is_same([next(iter(dataset))], expected_batches(mixed["arrow"], "packed", 25)[:1])
+
+
+# --- gs:// ----------------------------------------------------------------------------------------
+
+
+def test_batches_from_gs_are_those_from_disk(
+    mixed: dict[Encoding, Path], gcs: Gcs, tmp_path: Path
+) -> None:
+    bucket = gcs.make_bucket()
+    gcs.upload(mixed["compact"], f"{bucket}/rows")
+    expected = expected_batches(mixed["arrow"], "packed", 25)
+    for files in (f"{bucket}/rows", f"{bucket}/rows/train/*.arrayrecord"):
+        for feed in FEEDS:
+            iterator = open_iterator(files, **feed_of(tmp_path / "rows", feed))
+            assert is_same([next(iterator) for _ in range(25)], expected)
+            iterator.close()
+    state = trace(mixed["compact"], "endless")[1][8]
+    iterator = open_iterator(f"{bucket}/rows", mixed_rows=3)
+    iterator.set_state(state)  # saved with the local copy
+    assert is_same([next(iterator)], trace(mixed["compact"], "endless")[0][8:9])
+
+
+def test_a_worker_reads_gs(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
+    bucket = gcs.make_bucket()
+    gcs.upload(mixed["compact"], f"{bucket}/rows")
+    found = host_batches(f"{bucket}/rows", 10, batch_size=8, crop_size=CROP, num_workers=1)
+    assert is_same(found, expected_batches(mixed["arrow"], "packed", 25)[:10])
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
+    run = make_measurements(838_000, 1)
+    rows = [RowSpec(ipv4_probe(i), run) for i in range(40)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact")
+    assert sum(path.stat().st_size for path in shard_paths(dataset)) > 100 << 20
+    code = f"""
+        from pathlib import Path
+        from training.dataset import DataConfig, build_dataset
+        config = DataConfig({str(dataset)!r}, batch_size=64, num_threads=4)
+        iterator = iter(build_dataset(config))
+        for _ in range(25):
+            batch = next(iterator)
+        assert batch["inputs_segmentation"].all()
+        iterator.close()
+        # ru_maxrss would count what the tests' process held when this one began.
+        print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) < 1 << 20, f"{int(result.stdout) >> 10} MiB"
+
+
+def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
+    script = (
+        "import time, psutil\n"
+        "from training.dataset import DataConfig, build_dataset\n"
+        "if __name__ == '__main__':\n"
+        f"    config = DataConfig({str(mixed['compact'])!r}, 8, crop_size={CROP}, num_workers=2)\n"
+        "    batches = iter(build_dataset(config))\n"
+        "    next(batches)\n"
+        "    children = psutil.Process().children(recursive=True)\n"
+        "    print(*(child.pid for child in children), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    children = [psutil.Process(int(pid)) for pid in process.stdout.readline().split()]
+    assert len(children) >= 2
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive

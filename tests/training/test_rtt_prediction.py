@@ -1,0 +1,152 @@
+"""`predict_rtt` against a plain chain of single predictions; the models are fakes."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
+from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.evaluation_helpers import Network, Uniform
+from training.rtt_prediction import RttDistribution, predict_rtt
+from training.tokens.tokenizer import (
+    FAILED,
+    FIRST_BYTE,
+    MEASUREMENT_START,
+    RTT_START,
+    VOCABULARY_SIZE,
+    decode,
+)
+
+CROP = 128
+START = datetime(2026, 3, 1, 12)
+NEXT = START + timedelta(hours=5)
+SOURCE, DESTINATION = "192.0.2.1", "198.51.100.7"
+
+
+def history(n: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "event_time": [START + timedelta(seconds=90 * i) for i in range(n)],
+            "dst_addr": [f"198.51.100.{i % 5}" if i % 4 else f"2001:db8::{i}" for i in range(n)],
+            "ip_version": [4 if i % 4 else 6 for i in range(n)],
+            "rtt": [-1.0 if i % 6 == 5 else 8.0 + i for i in range(n)],
+        },
+        schema=MEASUREMENT_SCHEMA,
+    )
+
+
+class Listening(Network):
+    """Remembers what it was told."""
+
+    told: np.ndarray
+
+    def log_p(self, inputs, positions, segmentation):
+        self.told = inputs[0][segmentation[0] > 0]
+        return super().log_p(inputs, positions, segmentation)
+
+
+class Certain(Uniform):
+    """Knows that the next RTT has a certain code, whatever it is told."""
+
+    def __init__(self, code: int):
+        super().__init__(CROP)
+        self.code = code
+
+    def log_p(self, inputs, positions, segmentation):
+        log_p = np.full((*inputs.shape, VOCABULARY_SIZE), -20.0)
+        for line, at in np.argwhere(inputs == RTT_START):
+            log_p[line, at - 1, RTT_START] = 0
+            log_p[line, at, FIRST_BYTE + (self.code >> 8)] = 0
+            is_true = inputs[line, at + 1] == FIRST_BYTE + (self.code >> 8)
+            log_p[line, at + 1, FIRST_BYTE + (self.code & 255 if is_true else 0)] = 0
+        return log_p
+
+
+def predict(predictor: Uniform, n: int = 4, event_time: datetime | None = NEXT) -> RttDistribution:
+    return predict_rtt(predictor, SOURCE, history(n), DESTINATION, event_time)
+
+
+@pytest.mark.parametrize("event_time", [NEXT, None])
+def test_every_probability_is_that_of_the_chain(event_time: datetime | None) -> None:
+    model = Listening(CROP)
+    found = predict(model, event_time=event_time)
+    tokens = model.told[:-1].tolist()
+    assert tokens[-1] == RTT_START
+
+    def log_p_after(tokens: list[int]) -> np.ndarray:
+        line = np.array([tokens], np.int32)
+        return Network(CROP)(line, np.arange(len(tokens))[None].astype(np.int32), line * 0 + 1)[0]
+
+    last = log_p_after(tokens[:-1])[-1].astype(float)
+    assert found.p_failed == pytest.approx(
+        np.exp(last[FAILED]) / (np.exp(last[FAILED]) + np.exp(last[RTT_START])), rel=1e-5
+    )
+    codes = encode_rtt(found.rtt_ms)
+    assert (decode_rtt(codes) == found.rtt_ms.astype(np.float32)).all()
+    assert found.p.sum() == pytest.approx(1) and (np.diff(found.rtt_ms) > 0).all()
+    chain = {}
+    for code in codes[::4001].tolist():
+        after = log_p_after([*tokens, FIRST_BYTE + (code >> 8)]).astype(float)
+        chain[code] = after[-2, FIRST_BYTE + (code >> 8)] + after[-1, FIRST_BYTE + (code & 255)]
+        chain[code] -= np.logaddexp.reduce(after[-1, FIRST_BYTE:])
+    assert len(chain) == 9
+    of_chain = np.exp(np.array([*chain.values()]))
+    assert found.p[::4001] / found.p[0] == pytest.approx(of_chain / of_chain[0], rel=1e-3)
+
+
+def test_every_written_rtt_can_be_predicted() -> None:
+    values = np.unique(encode_rtt(np.geomspace(1e-3, 1e7, 200_000)))
+    rtt_ms = predict(Uniform(CROP)).rtt_ms
+    assert np.isin(decode_rtt(values[values != FAILED_RTT]), rtt_ms.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("rtt_ms", [0.0, 0.75, 17.25, 421.0])
+def test_a_model_that_is_certain(rtt_ms: float) -> None:
+    found = predict(Certain(int(encode_rtt(np.array([rtt_ms]))[0])))
+    assert [found.quantile_ms(share) for share in (0.05, 0.5, 0.95)] == pytest.approx(
+        [rtt_ms] * 3, rel=5e-4
+    )
+    assert found.p_failed < 1e-8
+
+
+def test_what_the_model_is_told() -> None:
+    model = Listening(CROP)
+    found = predict(model, n=100)
+    told = decode(model.told[:-2])
+    assert len(model.told) <= CROP and len(told) == found.num_history + 1
+    expected = history(100).to_pylist()[-found.num_history :]
+    for known, said in zip(expected, told[:-1], strict=True):
+        assert (said.src_addr, said.dst_addr, said.is_whole) == (SOURCE, known["dst_addr"], True)
+        assert said.rtt_ms == pytest.approx(known["rtt"], rel=5e-4)
+        assert said.event_time == known["event_time"].replace(tzinfo=UTC).timestamp()
+    assert told[-1].dst_addr == DESTINATION and told[-1].rtt_ms is None
+    assert told[-1].event_time == NEXT.replace(tzinfo=UTC).timestamp()
+    # One more measurement would not have fitted in.
+    (starts,) = np.nonzero(model.told == MEASUREMENT_START)
+    assert len(model.told) + 47 > CROP and len(starts) == len(told)
+
+    zoned = NEXT.replace(tzinfo=UTC).astimezone(timezone(timedelta(hours=9)))
+    assert (predict(model, n=100, event_time=zoned).p == found.p).all()
+    untimed = predict(model, n=100, event_time=None)
+    assert untimed.num_history > found.num_history
+    assert {measurement.event_time for measurement in decode(model.told[:-2])} == {None}
+    assert predict(model, n=0).num_history == 0
+    # Where the ping fills the crop to the last token.
+    assert {predict(Uniform(crop), n=9).num_history for crop in range(40, 100)} == {0, 1, 2, 3, 4}
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="not an IP address"):
+        predict_rtt(Uniform(CROP), SOURCE, history(2), "nowhere", NEXT)
+    with pytest.raises(UsageError, match="crops of 16 tokens"):
+        predict(Uniform(16))
+
+    class NoNumbers(Uniform):
+        def log_p(self, inputs, positions, segmentation):
+            return np.full((*inputs.shape, VOCABULARY_SIZE), np.nan)
+
+    with pytest.raises(ProbelineError, match="nan"):
+        predict(NoNumbers(CROP))

@@ -1,0 +1,249 @@
+"""`python -m training.train`: real MaxText, on one host and on pods of processes."""
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.probe_rows_on_disk import (
+    RowSpec,
+    damage_record,
+    ipv4_probe,
+    make_measurements,
+    write_dataset,
+)
+from tests.support.training_runs import CROP, GLOBAL_BATCH, STEPS, Ended, TrainingRun
+
+pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
+
+
+@pytest.fixture(scope="session")
+def thousand_rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 rows of 5 to 60 measurements, small and large at a crop of 128."""
+    sizes = np.random.default_rng(0).integers(5, 60, 1100)
+    rows = [RowSpec(ipv4_probe(i), make_measurements(int(size), i)) for i, size in enumerate(sizes)]
+    folder = tmp_path_factory.mktemp("thousand") / "rows"
+    return write_dataset(folder, rows[:1000], "compact", 4, rows[1000:])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, thousand_rows: Path) -> TrainingRun:
+    """A run on one host that nothing interrupted."""
+    run = TrainingRun(tmp_path_factory.mktemp("whole") / "run", thousand_rows)
+    (ended,) = run.run()
+    assert ended.code == 0, ended.output
+    return run
+
+
+def assert_same(
+    run: TrainingRun, whole: TrainingRun, *, rtol: float = 0.0, num_stops: int = 0
+) -> None:
+    """Every step of `run`, each time that it ran, had the batch and the loss of `whole`.
+
+    Args:
+      num_stops: MaxText logs a loss during the next step: of a step that has its checkpoint it is
+        lost, if the run is stopped then.
+    """
+    expected = whole.fed()
+    fed = run.fed()
+    assert sorted(fed) == sorted(expected) == list(range(STEPS))
+    for step, batches in fed.items():
+        assert batches
+        for batch in batches:
+            np.testing.assert_array_equal(batch, expected[step][0], f"step {step}")
+    losses, expected_losses = run.losses(), whole.losses()
+    unlogged = set(range(STEPS)) - set(losses)
+    assert len(unlogged) <= num_stops
+    assert unlogged <= set(run.checkpoint_steps())
+    for step, values in losses.items():
+        np.testing.assert_allclose(values, expected_losses[step][0], rtol=rtol, err_msg=str(step))
+
+
+def error_of(ended: Ended) -> str:
+    """Returns the one line that says what is wrong."""
+    (line,) = [line for line in ended.output.splitlines() if line.startswith("error: ")]
+    return line
+
+
+def test_a_thousand_rows_and_some_steps(whole: TrainingRun):
+    losses = whole.losses()
+    assert sorted(losses) == list(range(STEPS))
+    assert all(math.isfinite(loss) for (loss,) in losses.values())
+    assert losses[STEPS - 1][0] < losses[0][0]
+    batch = whole.fed()[0][0]
+    assert batch.shape == (GLOBAL_BATCH, CROP)
+    assert (whole.run_folder / "run_config.yml").exists()
+
+
+def test_the_parameters_change(whole: TrainingRun):
+    from training.maxtext.predictor import load_predictor
+
+    batch = whole.fed()[0][0]
+    positions = np.tile(np.arange(CROP, dtype=np.int32), (GLOBAL_BATCH, 1))
+    predictions = []
+    for step in (whole.checkpoint_steps()[0], STEPS - 1):
+        checkpoint = whole.run_folder / "checkpoints" / str(step)
+        predictor = load_predictor(os.path.relpath(checkpoint))
+        assert (predictor.crop_size, predictor.step) == (CROP, step + 1)
+        values = predictor(batch.astype(np.int32), positions, np.ones_like(positions))
+        np.testing.assert_allclose(np.exp(values).sum(axis=-1), 1, atol=1e-4)
+        predictions.append(values)
+    assert np.abs(predictions[1] - predictions[0]).max() > 0.01
+
+
+def test_a_run_is_evaluated(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
+    from training import evaluate
+
+    arguments = {
+        "checkpoint": os.path.relpath(whole.run_folder),
+        "data": thousand_rows,
+        "output": tmp_path,
+        "num_contexts": 16,
+        "num_rtt": 8,
+        "num_train_contexts": 16,
+        "num_train_rows": 50,
+    }
+    assert evaluate.main([f"--{name}={value}" for name, value in arguments.items()]) == 0
+    evaluation = json.loads((tmp_path / "evaluation.json").read_text())
+    assert evaluation["model"]["step"] == STEPS
+    assert 0 < evaluation["loss"]["overall"]["bits"] < 10
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".json", ".png"}
+
+
+@pytest.mark.slow
+def test_sigkill_at_any_step_changes_nothing(
+    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
+):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    for step in (2, 7):
+        (ended,) = run.stop_at(step, signal.SIGKILL)
+        assert ended.code == -signal.SIGKILL
+    (ended,) = run.run()
+    assert ended.code == 0, ended.output
+    assert_same(run, whole, num_stops=2)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_a_checkpoint_and_changes_nothing(
+    tmp_path: Path, thousand_rows: Path, whole: TrainingRun
+):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    (ended,) = run.stop_at(4, signal.SIGTERM)
+    assert ended.code == 143, ended.output
+    last = run.checkpoint_steps()[-1]
+    assert last >= 4
+    assert f"stopped with {last + 1} of {STEPS} steps; the same command goes on" in ended.output
+    (ended,) = run.run()
+    assert ended.code == 0, ended.output
+    assert sum(len(batches) for batches in run.fed().values()) == STEPS  # no step ran twice
+    assert_same(run, whole, num_stops=1)
+    (again,) = run.run()
+    assert again.code == 0
+    assert f"{STEPS} steps are done" in again.output
+    assert sum(len(batches) for batches in run.fed().values()) == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pods", [((2, 7), (1, STEPS)), ((4, 4), (2, 7), (1, 9), (2, STEPS))])
+def test_pods_of_any_size_go_on_with_each_other(
+    tmp_path: Path, thousand_rows: Path, whole: TrainingRun, pods: tuple[tuple[int, int], ...]
+):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    for hosts, steps in pods:
+        ends = run.run(f"steps={steps}", hosts=hosts)
+        assert [end.code for end in ends] == [0] * hosts, ends
+        folder = run.run_folder / "checkpoints" / str(steps - 1) / "iter"
+        files = sorted(path.name for path in folder.iterdir() if path.name.startswith("process"))
+        assert files == [f"process_{index}-of-{hosts}.json" for index in range(hosts)]
+        lanes = [json.loads((folder / file).read_text())["first_lane"] for file in files]
+        assert lanes == [index * GLOBAL_BATCH // hosts for index in range(hosts)]
+    assert_same(run, whole, rtol=2e-5)  # sums over devices come in another order
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_preempted_goes_on(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    ends = run.stop_at(3, signal.SIGTERM, hosts=2)
+    assert [end.code for end in ends] == [143, 143], ends
+    ends = run.stop_at(7, signal.SIGKILL, hosts=2)
+    assert [end.code for end in ends] == [-signal.SIGKILL] * 2
+    ends = run.run(hosts=2)
+    assert [end.code for end in ends] == [0, 0], ends
+    assert_same(run, whole, rtol=2e-5, num_stops=2)
+
+
+@pytest.mark.slow
+def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows: Path):
+    stages = "network_curriculum=64x5"
+    straight = TrainingRun(tmp_path / "straight", thousand_rows, stages)
+    (ended,) = straight.run()
+    assert ended.code == 0, ended.output
+    shapes = [straight.fed()[step][0].shape for step in range(STEPS)]
+    assert shapes == [(2 * GLOBAL_BATCH, 64)] * 5 + [(GLOBAL_BATCH, 128)] * (STEPS - 5)
+    stopped = TrainingRun(tmp_path / "stopped", thousand_rows, stages)
+    (ended,) = stopped.stop_at(7, signal.SIGKILL)
+    assert ended.code == -signal.SIGKILL
+    (ended,) = stopped.run()
+    assert ended.code == 0, ended.output
+    assert_same(stopped, straight, num_stops=1)
+
+
+@pytest.mark.slow
+def test_a_damaged_row_ends_the_run_with_its_place(tmp_path: Path):
+    rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    for position in range(0, 64, 3):
+        damage_record(dataset, 0, position, 40, b"\xff" * 40)
+    run = TrainingRun(tmp_path / "run", dataset)
+    (ended,) = run.run()
+    assert ended.code == 1, ended.output
+    assert "train_shard_00000-of-00001.arrayrecord record" in error_of(ended)
+    (ended,) = run.run("network_on_bad_row=skip")
+    assert ended.code == 0, ended.output
+
+
+@pytest.mark.slow
+def test_the_data_end_after_num_epoch(tmp_path: Path):
+    rows = [RowSpec(ipv4_probe(i), make_measurements(20, i)) for i in range(64)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    run = TrainingRun(tmp_path / "run", dataset)
+    (ended,) = run.run("num_epoch=1", "steps=1000")
+    assert ended.code == 0, ended.output
+    assert "the data ended, after num_epoch=1; the last checkpoint has" in ended.output
+    assert run.checkpoint_steps()
+
+
+@pytest.mark.slow
+def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path):
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    (ended,) = run.run(
+        f"network_eval_files={thousand_rows / 'test'}",
+        "eval_interval=6",
+        "grain_debug_mode=true",
+        f"grain_visualization_dir={tmp_path / 'pictures'}",
+    )
+    assert ended.code == 0, ended.output
+    assert "Completed eval after train step" in ended.output
+    assert "step 0: [8, 128]" in ended.output
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert {"padding-host0.png", "modes-host0.png", "decoded-host0.txt"} <= names
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "line"),
+    [
+        ("network_train_files=nowhere/train", 1, "nowhere holds no finished dataset"),
+        ("vocab_size=200", 2, "vocab_size=200 is too small: measurements have 267 tokens"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_a_line(
+    tmp_path: Path, thousand_rows: Path, argument: str, code: int, line: str
+):
+    (ended,) = TrainingRun(tmp_path / "run", thousand_rows).run(argument)
+    assert ended.code == code, ended.output
+    assert line in error_of(ended)
+    assert "completed step" not in ended.output

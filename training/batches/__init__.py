@@ -1,0 +1,1 @@
+"""Units dealt to lanes: planning an epoch, packing, caching columns, iterator states."""

@@ -1,0 +1,136 @@
+"""`DataConfig`: every option of the training data, once, with its check."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from beam_pipeline.errors import UsageError
+from training.batches.planning import Sampling, check_sampling
+from training.rows.row_table import RowTable
+from training.tokens.contexts import LEAST_CROP
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What `build_dataset` builds; fields after `host_count` change speed and memory only.
+
+    Attributes:
+      files: a dataset's folder, a split's, shards or a glob of them; local or gs://.
+      batch_size: examples of the global batch; each host yields its share.
+      crop_size: tokens of an example.
+      seed: of everything that is drawn.
+      shuffle: False takes rows in the order of the shards; contexts are drawn all the same.
+      num_epochs: None never ends; each epoch draws new contexts.
+      sampler: "rows" (log-uniform windows, small rows packed) or "windows" (strides, one window
+        a visit, another probe in each example).
+      pack: pack small rows; False pads each of them.
+      mixed_rows: of so many rows a lane gives the contexts in mixed order, in memory 33 KiB an
+        example and row. None: of all its rows, a shuffle of all contexts; that needs cache_dir.
+      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
+        min(ceil(n / the first), the second) contexts an epoch.
+      mode_weights: of full, partial and no timestamps.
+      weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
+        "measurements", or a number for each line of rows.parquet.
+      on_bad_row: "fail", or "skip": leave the row out, log it and count it.
+      host_index, host_count: which share of the batch is this host's.
+      num_workers: processes that prepare batches; 0: this one does.
+      num_threads: that read rows; with any, the next batch is prepared ahead.
+      cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
+    """
+
+    files: str | Sequence[str]
+    batch_size: int
+    crop_size: int = 1024
+    seed: int = 0
+    shuffle: bool = True
+    num_epochs: int | None = None
+    sampler: Literal["rows", "windows"] = "rows"
+    pack: bool = True
+    mixed_rows: int | None = 16
+    avg_tokens_per_measurement: int = 30
+    max_contexts_per_row: int = 16
+    mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    weights: str | Sequence[float] = "rows"
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    host_index: int = 0
+    host_count: int = 1
+    num_workers: int = 0
+    num_threads: int = 0
+    cache_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # plain numbers, for JSON, also if NumPy's are given
+            if isinstance(value := getattr(self, field.name), np.integer):
+                object.__setattr__(self, field.name, int(value))
+        for name, least in (
+            ("batch_size", 1),
+            ("crop_size", LEAST_CROP),
+            ("mixed_rows", 1),
+            ("avg_tokens_per_measurement", 1),
+            ("max_contexts_per_row", 1),
+            ("host_count", 1),
+            ("num_workers", 0),
+            ("num_threads", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name} is {value}: it must be {least} or more")
+        if self.mixed_rows is None and self.cache_dir is None:
+            raise UsageError(
+                "mixed_rows is None, all rows, which reads a row again for each of its contexts: "
+                "give a cache_dir, or a number"
+            )
+        if self.num_epochs is not None and self.num_epochs < 1:
+            raise UsageError(f"num_epochs is {self.num_epochs}: it must be 1 or more, or None")
+        for name, allowed in (("sampler", ("rows", "windows")), ("on_bad_row", ("fail", "skip"))):
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} is {getattr(self, name)!r}: use {' or '.join(allowed)}")
+        if not 0 <= self.host_index < self.host_count:
+            raise UsageError(f"host_index is {self.host_index}, of {self.host_count} hosts")
+        if self.batch_size % self.host_count:
+            raise UsageError(
+                f"batch_size {self.batch_size} cannot be shared by {self.host_count} hosts: use a "
+                "multiple of their number"
+            )
+        weights = self.mode_weights
+        if len(weights) != 3 or not min(weights) >= 0 or not 0 < sum(weights) < math.inf:
+            raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
+        object.__setattr__(self, "mode_weights", tuple(map(float, self.mode_weights)))
+        if self.sampler == "rows" and self.weights != "rows":
+            raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
+        if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):
+            raise UsageError(
+                f"weights is {self.weights!r}: use rows, probes, measurements or numbers"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """The fields that decide what the batches are."""
+        names = [field.name for field in dataclasses.fields(Sampling)]
+        return Sampling(**{name: getattr(self, name) for name in names})
+
+    @property
+    def lanes(self) -> range:
+        """The lanes of this host."""
+        share = self.batch_size // self.host_count
+        return range(self.host_index * share, (self.host_index + 1) * share)
+
+
+def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
+    """Returns the config with its batch halved until the rows have contexts for every example.
+
+    Raises:
+      UsageError: they do not suit it even then.
+    """
+    while True:
+        try:
+            check_sampling(rows, config.sampling)
+            return config
+        except UsageError:
+            if config.batch_size == 1:
+                raise
+        config = dataclasses.replace(config, batch_size=config.batch_size // 2)

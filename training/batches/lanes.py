@@ -1,0 +1,376 @@
+"""Lanes: which rows feed which example of the batch, in which order, and how far they have come.
+
+Example i of every global batch is lane i's next crop; a host owns some of the lanes. What a lane
+gives follows from the plan alone, so the global batch does not depend on who owns it, and all the
+state that there is is a CURSOR for each lane.
+
+A lane owns two stretches of the split's rows, in the order of the shards: of the large rows, cut
+so that each lane has equally many contexts, and of the small ones, with about equally many
+tokens. In every epoch it goes through both in a new order:
+
+  large rows  in windows of `mixed_rows` rows, all contexts of a window in random order: a row's
+              contexts are spread, and yet it is read once; or with ALL_ROWS in one window
+  small rows  one after the other; each crop is packed with as many as fit
+
+The next crop comes from the stretch that has come less far. A lane that has ended an epoch goes
+on with the next at once.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, uint64
+
+from beam_pipeline.kernels import kernel
+from training.rows.keyed_random import combine, next_uniform, permuted
+from training.tokens.contexts import Drawing
+
+CURSOR = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("large_epoch", "large_window", "large_index"),
+            *("small_epoch", "small_row", "small_item"),
+        )
+    ]
+)
+# What a lane does next. STUCK: it has rows, but none that can be read.
+DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
+# Of a context: its row, and where that is among the large rows; its k; the first k and the number
+# of the row's contexts that are this lane's; how many its window has; the epoch. Of small rows: the
+# first, and the epoch.
+UNIT = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "kind",
+            "row",
+            "large",
+            "k",
+            "first_k",
+            "num_contexts",
+            "is_shared",
+            "window_contexts",
+            "epoch",
+        )
+    ]
+)
+# Keys below a seed and an epoch.
+_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
+
+
+class Plan(NamedTuple):
+    """What the kernels need of a split's rows and of the configuration.
+
+    Rows are numbered in the order of shard and position from the first row of this host on; a
+    host holds those of its lanes.
+    """
+
+    seed: np.uint64
+    num_epochs: int  # or FOREVER
+    shuffle: bool
+    mixed_rows: int  # or ALL_ROWS
+    pack: bool
+    drawing: Drawing
+    rounds_visits: bool  # visits are fractions, rounded anew in every epoch
+    # Of each row:
+    identity: np.ndarray  # uint64, the key of (src_id, row_index)
+    src_hi: np.ndarray  # uint64
+    src_lo: np.ndarray  # uint64
+    src_is_ipv6: np.ndarray  # bool
+    is_bad: np.ndarray  # bool, set when a row turns out to be unreadable
+    # Of each large row, and of each small one:
+    large_rows: np.ndarray  # int64, their numbers
+    visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
+    small_rows: np.ndarray  # int64, their numbers
+    # Of each lane of this host:
+    lane: np.ndarray  # int64, its number in the global batch
+    large_begin: np.ndarray  # int64, index into large_rows
+    large_end: np.ndarray
+    visits_begin: np.ndarray  # float64: the contexts from here on …
+    visits_end: np.ndarray  # … to here are the lane's
+    small_begin: np.ndarray  # int64, index into small_rows
+    small_end: np.ndarray
+
+
+FOREVER = 1 << 62
+ALL_ROWS = 0
+LEAST_VISITS = 1e-3  # contexts an epoch of a lane that never ends
+
+
+@njit
+def context_key(seed, epoch, identity, k):
+    """Returns the key of one context: what it is follows from this and its row."""
+    return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
+
+
+@kernel
+def context_keys(seed, epoch, identity, first_k, count):
+    """Returns the keys of contexts first_k, first_k + 1, … of a row: uint64 [count]."""
+    keys = np.empty(count, np.uint64)
+    for k in range(count):
+        keys[k] = context_key(seed, epoch, identity, first_k + k)
+    return keys
+
+
+@njit
+def _order_key(seed, epoch, purpose, lane):
+    return combine(combine(combine(seed, epoch), purpose), lane)
+
+
+# --- contexts of large rows ---------------------------------------------------------------------
+
+
+@njit
+def visits_rounding(seed, epoch, rounds_visits):
+    """Returns what is added to fractional visits before they are floored: the same for all."""
+    if not rounds_visits:
+        return 0.0
+    stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
+    return next_uniform(stream)
+
+
+@njit
+def _contexts_of(plan, i, large, rounding):
+    """Returns (first k, number) of the contexts that lane i draws from a large row."""
+    before = math.floor(plan.visits[large] + rounding)
+    first = math.floor(max(plan.visits[large], plan.visits_begin[i]) + rounding)
+    end = math.floor(min(plan.visits[large + 1], plan.visits_end[i]) + rounding)
+    return np.int64(first - before), np.int64(max(0, end - first))
+
+
+@kernel
+def shares_of(plan, large, epoch):
+    """Returns how lanes share a large row: int64 [shares, 3] of lane here, first k, number."""
+    begin = np.searchsorted(plan.visits_end, plan.visits[large], "right")
+    end = np.searchsorted(plan.visits_begin, plan.visits[large + 1], "left")
+    rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
+    shares = np.empty((max(0, end - begin), 3), np.int64)
+    for i in range(begin, end):
+        shares[i - begin, 0] = i
+        shares[i - begin, 1], shares[i - begin, 2] = _contexts_of(plan, i, large, rounding)
+    return shares
+
+
+@njit
+def window_of(plan, i, window):
+    """Returns the [begin, end) of a window in the lane's order of its large rows.
+
+    The first window is shorter, in each lane differently, so that lanes do not all begin their
+    windows, and read many rows, in the same step.
+    """
+    num = plan.large_end[i] - plan.large_begin[i]
+    if plan.mixed_rows == ALL_ROWS:
+        return np.int64(0), num
+    width = plan.mixed_rows
+    first_width = 1 + plan.lane[i] % width
+    begin = 0 if window == 0 else first_width + (window - 1) * width
+    return min(begin, num), min(first_width + window * width, num)
+
+
+@njit
+def _large_at(plan, i, key, place):
+    num = plan.large_end[i] - plan.large_begin[i]
+    return plan.large_begin[i] + (permuted(place, num, key) if plan.shuffle else place)
+
+
+@njit
+def _large_unit(plan, i, cursor, unit):
+    """Fills `unit` with the context at the cursor; False if its window has ended."""
+    rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
+    purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
+    order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
+    if plan.mixed_rows == ALL_ROWS:
+        first = np.int64(math.floor(plan.visits_begin[i] + rounding))
+        total = np.int64(math.floor(plan.visits_end[i] + rounding)) - first
+        if cursor.large_index >= total:
+            return False
+        visit = first + permuted(cursor.large_index, total, order)
+        large = _large_of(plan, i, visit, rounding)
+        first_k, num = _contexts_of(plan, i, large, rounding)
+        left = visit - np.int64(math.floor(plan.visits[large] + rounding)) - first_k
+        _set_unit(plan, i, cursor, unit, large, first_k, num, left)
+        unit.window_contexts = total
+        return True
+    key = _order_key(plan.seed, cursor.large_epoch, _LARGE_ORDER, plan.lane[i])
+    begin, end = window_of(plan, i, cursor.large_window)
+    total = np.int64(0)
+    for place in range(begin, end):
+        total += _contexts_of(plan, i, _large_at(plan, i, key, place), rounding)[1]
+    if cursor.large_index >= total:
+        return False
+    left = permuted(cursor.large_index, total, order) if plan.shuffle else cursor.large_index
+    for place in range(begin, end):
+        large = _large_at(plan, i, key, place)
+        first_k, num = _contexts_of(plan, i, large, rounding)
+        if left < num:
+            _set_unit(plan, i, cursor, unit, large, first_k, num, left)
+            break
+        left -= num
+    unit.window_contexts = total
+    return True
+
+
+@njit
+def _large_of(plan, i, visit, rounding):
+    """Returns the lane's large row that visit `visit` of the split, counted from 0, is made to."""
+    begin, end = plan.large_begin[i], plan.large_end[i]
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        if math.floor(plan.visits[middle] + rounding) <= visit:
+            begin = middle
+        else:
+            end = middle
+    return begin
+
+
+@njit
+def _set_unit(plan, i, cursor, unit, large, first_k, num, left):
+    unit.row = plan.large_rows[large]
+    unit.epoch = cursor.large_epoch
+    unit.large = large
+    unit.first_k = first_k
+    unit.num_contexts = num
+    unit.k = first_k + left
+    # Its first and its last row a lane may share with the lanes beside it.
+    before, after = plan.visits[large], plan.visits[large + 1]
+    unit.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
+
+
+@njit
+def settle_large(plan, i, cursor, unit):
+    """Moves the cursor to the next context of a readable row; True if there is one."""
+    num = plan.large_end[i] - plan.large_begin[i]
+    if num == 0:
+        return False
+    # A lane that finds nothing for so long will never; with little weight a visit takes epochs.
+    visits = max(LEAST_VISITS, plan.visits_end[i] - plan.visits_begin[i])
+    until = cursor.large_epoch + 64 + np.int64(4 / visits)
+    while cursor.large_epoch < min(until, plan.num_epochs):
+        if _large_unit(plan, i, cursor, unit):
+            if not plan.is_bad[unit.row]:
+                return True
+            cursor.large_index += 1
+        elif window_of(plan, i, cursor.large_window)[1] < num:
+            cursor.large_window += 1
+            cursor.large_index = 0
+        else:
+            cursor.large_epoch += 1
+            cursor.large_window = 0
+            cursor.large_index = 0
+    return False
+
+
+# --- small rows ---------------------------------------------------------------------------------
+
+
+@njit
+def small_at(plan, i, epoch, place):
+    num = plan.small_end[i] - plan.small_begin[i]
+    if plan.shuffle:
+        place = permuted(place, num, _order_key(plan.seed, epoch, _SMALL_ORDER, plan.lane[i]))
+    return plan.small_rows[plan.small_begin[i] + place]
+
+
+@njit
+def settle_small(plan, i, cursor):
+    """Moves the cursor to the next readable small row; True if there is one."""
+    num = plan.small_end[i] - plan.small_begin[i]
+    if num == 0:
+        return False
+    until = cursor.small_epoch + 64
+    while cursor.small_epoch < min(until, plan.num_epochs):
+        if cursor.small_row == num:
+            cursor.small_epoch += 1
+            cursor.small_row = 0
+            cursor.small_item = 0
+        elif plan.is_bad[small_at(plan, i, cursor.small_epoch, cursor.small_row)]:
+            cursor.small_row += 1
+            cursor.small_item = 0
+        else:
+            return True
+    return False
+
+
+@kernel
+def list_small(plan, cursors, units, tokens, rows):
+    """Lists the small rows that the next crops may need, by what the rows surely hold.
+
+    Args:
+      tokens: int32 [rows], how many tokens each row has without timestamps.
+      rows: int64 [large enough for all], filled; a row may be there more than once.
+
+    Returns:
+      How many are listed.
+    """
+    count = 0
+    for i in range(len(cursors)):
+        if units[i].kind != SMALL:
+            continue
+        num = plan.small_end[i] - plan.small_begin[i]
+        epoch, place, item = cursors[i].small_epoch, cursors[i].small_row, cursors[i].small_item
+        filled = 0
+        while filled <= plan.drawing.num_tokens and epoch < plan.num_epochs and count < len(rows):
+            if place == num:
+                epoch += 1
+                place = 0
+                if epoch > cursors[i].small_epoch + 1:
+                    break
+                continue
+            row = small_at(plan, i, epoch, place)
+            place += 1
+            if plan.is_bad[row]:
+                continue
+            rows[count] = row
+            count += 1
+            # Of a row that the crop before has begun, nobody knows how much is left.
+            filled += tokens[row] - 1 if item == 0 else 0
+            item = 0
+            if not plan.pack:
+                break
+    return count
+
+
+# --- the next crop ------------------------------------------------------------------------------
+
+
+@kernel
+def peek(plan, cursors, units):
+    """Tells what each lane's next crop is made of; moves cursors only over what is bad.
+
+    Args:
+      cursors: CURSOR [lanes].
+      units: UNIT [lanes], filled: the context, or the first of the small rows.
+    """
+    for i in range(len(cursors)):
+        cursor, unit = cursors[i], units[i]
+        num_large = plan.large_end[i] - plan.large_begin[i]
+        num_small = plan.small_end[i] - plan.small_begin[i]
+        has_large = settle_large(plan, i, cursor, unit)
+        has_small = settle_small(plan, i, cursor)
+        if has_large and has_small:
+            begin, end = window_of(plan, i, cursor.large_window)
+            done = begin + (end - begin) * cursor.large_index / unit.window_contexts
+            large_progress = cursor.large_epoch + done / num_large
+            has_large = large_progress <= cursor.small_epoch + cursor.small_row / num_small
+        if has_large:
+            unit.kind = LARGE
+        elif has_small:
+            unit.kind = SMALL
+            unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+            unit.epoch = cursor.small_epoch
+        elif (num_large > 0 and cursor.large_epoch < plan.num_epochs) or (
+            num_small > 0 and cursor.small_epoch < plan.num_epochs
+        ):
+            unit.kind = STUCK
+        else:
+            unit.kind = DONE
+
+
+@kernel
+def step_large(cursors, units):
+    """Moves the cursors of lanes whose crop is a context behind it."""
+    for i in range(len(cursors)):
+        if units[i].kind == LARGE:
+            cursors[i].large_index += 1

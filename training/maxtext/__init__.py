@@ -1,0 +1,1 @@
+"""Everything that knows MaxText: its iterators, configuration, curriculum, and predictions."""

@@ -1,0 +1,58 @@
+"""Crops that grow: `network_curriculum=128x3000,512x4000` is crops of 128 tokens for 3,000 steps.
+
+A stage has crops of one length and as many tokens a step as the others, so shorter crops come in
+larger batches. Stages hand the model on through a checkpoint; each begins its data anew.
+"""
+
+from typing import NamedTuple
+
+from beam_pipeline.errors import UsageError
+from training.tokens.contexts import LEAST_CROP
+
+
+class Stage(NamedTuple):
+    """Steps [begin, end) of a run, and the tokens of a crop in them."""
+
+    number: int
+    begin: int
+    end: int
+    crop_size: int
+
+
+def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
+    """Returns the stages of a run, in order; one, if there is no curriculum.
+
+    Args:
+      curriculum: "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of
+        512, and the rest with crops of crop_size.
+
+    Raises:
+      UsageError: it cannot be read, or does not lead to crop_size within the steps.
+    """
+    given = f"network_curriculum={curriculum}"
+    stages: list[Stage] = []
+    begin = 0
+    for part in filter(None, curriculum.replace(" ", "").split(",")):
+        crop, _, count = part.partition("x")
+        if not (crop.isdecimal() and count.isdecimal() and int(count)):
+            raise UsageError(f"{given}: {part!r} is not CROPxSTEPS, like 128x3000")
+        stages.append(Stage(len(stages), begin, begin + int(count), int(crop)))
+        begin += int(count)
+    if begin >= steps:
+        raise UsageError(
+            f"{given} takes {begin} steps, and leaves none for crops of "
+            f"max_target_length={crop_size}: give more than steps={steps}"
+        )
+    stages.append(Stage(len(stages), begin, steps, crop_size))
+    crops = [stage.crop_size for stage in stages]
+    if crops != sorted(set(crops)):
+        raise UsageError(
+            f"{given}: crops must grow, to max_target_length={crop_size}, which needs no entry"
+        )
+    for crop in crops[:-1]:
+        if crop < LEAST_CROP or crop_size % crop:
+            raise UsageError(
+                f"{given}: crops of {crop} must have {LEAST_CROP} tokens or more and divide "
+                f"max_target_length={crop_size}"
+            )
+    return stages

@@ -1,0 +1,100 @@
+"""A trained model as a function: tokens in, log-probabilities of the next token out."""
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+from flax import nnx
+from maxtext.utils import model_creation_utils
+
+from beam_pipeline.errors import UsageError
+from training.maxtext import run_config
+from training.maxtext.curriculum import stages_of
+from training.maxtext.iterators import completed_steps
+from training.tokens.tokenizer import VOCABULARY_SIZE
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What a model of a checkpoint predicts.
+
+    Attributes:
+      crop_size: of the crops that it was trained with last.
+      step: steps of training.
+      description: run and size.
+    """
+
+    crop_size: int
+    step: int
+    vocab_size: int
+    description: str
+    _forward: Callable[..., jax.Array]
+
+    def __call__(
+        self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
+    ) -> np.ndarray:
+        """Returns log-probabilities of the next token: float32 [batch, crop, 267].
+
+        Args:
+          inputs, positions, segmentation: int32 [batch, crop]. Another shape compiles anew.
+        """
+        return np.asarray(self._forward(inputs, positions, segmentation))
+
+
+def load_predictor(checkpoint: str) -> Predictor:
+    """Loads a model that `training.train` has trained, on this machine's devices.
+
+    Args:
+      checkpoint: base_output_directory/run_name, for its last checkpoint, or below it
+        checkpoints/STEP; local or gs://.
+
+    Raises:
+      UsageError: there is no such checkpoint.
+    """
+    path = epath.Path(checkpoint if "://" in checkpoint else os.path.abspath(checkpoint))
+    run_folder = path.parent.parent if path.name.isdecimal() else path
+    checkpoints = run_folder / "checkpoints"
+    step = int(path.name) if path.name.isdecimal() else completed_steps(checkpoints) - 1
+    if not (checkpoints / str(step)).exists():
+        missing = "no checkpoint yet" if step < 0 else f"no checkpoint {step}"
+        raise UsageError(f"{run_folder} has {missing}")
+    arguments = run_config.recorded(
+        str(run_folder),
+        f"base_output_directory={run_folder.parent}",
+        f"run_name={run_folder.name}",
+        f"load_parameters_path={checkpoints / str(step) / 'items'}",
+        "skip_jax_distributed_system=true",
+        f"hardware={jax.default_backend()}",
+        "attention=dot_product",
+    )
+    config = run_config.build(arguments)
+    loaded: Any = model_creation_utils.from_pretrained(config)
+    model, _ = loaded
+    graph, state = nnx.split(model)
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+    @jax.jit
+    def forward(state, inputs, positions, segmentation):
+        logits = nnx.merge(graph, state)(
+            decoder_input_tokens=inputs,
+            decoder_positions=positions,
+            decoder_segment_ids=segmentation,
+            enable_dropout=False,
+        )
+        logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
+        return jax.nn.log_softmax(logits, axis=-1)
+
+    stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
+    crop_size = next(stage.crop_size for stage in stages if step < stage.end)
+    return Predictor(
+        crop_size=crop_size,
+        step=step + 1,
+        vocab_size=config.vocab_size,
+        description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",
+        _forward=functools.partial(forward, state),
+    )

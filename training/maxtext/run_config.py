@@ -1,0 +1,231 @@
+"""The config of a run: from arguments, checked, to what a later evaluation reads of it.
+
+`python -m training.train tiny steps=200` has the config file `tiny.yml` of this package and one
+argument. `read` names a fault in one line before a device is touched; `build` is MaxText's own
+reading of the same arguments; `record` keeps them beside the checkpoints.
+"""
+
+import atexit
+import difflib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import omegaconf
+import pydantic
+import yaml
+from etils import epath
+from maxtext.configs import pyconfig
+from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
+from pydantic.fields import FieldInfo
+
+from beam_pipeline.errors import UsageError
+from training.maxtext.curriculum import Stage
+from training.maxtext.iterators import NetworkConfig
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+_BASE, _RECORD = "base.yml", "run_config.yml"
+_BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
+
+# What the same thing is called by MaxText.
+_MAXTEXT_WORDS = {
+    "batch_size": "per_device_batch_size",
+    "crop_size": "max_target_length",
+    "seed": "data_shuffle_seed",
+    "shuffle": "enable_data_shuffling",
+    "num_epochs": "num_epoch",
+    "num_workers": "grain_worker_count",
+    "num_threads": "grain_num_threads",
+    "pack": "packing",
+}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a run was called with, checked for keys that nobody knows.
+
+    Attributes:
+      file: the config, with all that it is based on, as a temporary file.
+      overrides: key=value, which go over the file.
+      values: of both and of all files they are based on, as they are written.
+    """
+
+    file: str
+    overrides: tuple[str, ...]
+    values: dict[str, Any]
+
+    def argv(self, *more: str) -> list[str]:
+        """Returns the command line for MaxText, with more overrides."""
+        return ["training.train", self.file, *self.overrides, *more]
+
+
+def read(arguments: Sequence[str]) -> Arguments:
+    """Reads [CONFIG] key=value …
+
+    Raises:
+      UsageError: an argument is not key=value, or there is no such config or key.
+    """
+    file = str(CONFIGS / "network.yml")
+    if arguments and "=" not in arguments[0]:
+        file, arguments = _config_file(arguments[0]), arguments[1:]
+    for argument in arguments:
+        if "=" not in argument or argument.startswith("-"):
+            raise UsageError(f"{argument!r} is not key=value: write steps=200, without dashes")
+    try:
+        loaded = _load(file)
+        values = _merge(loaded, omegaconf.OmegaConf.from_cli(list(arguments)))
+    except (omegaconf.errors.OmegaConfBaseException, ValueError, OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} and the arguments cannot be read: {_one_line(error)}") from error
+    for key in values:
+        if not _is_known(key, NetworkConfig.model_fields):
+            raise _unknown_key(key)
+    if values["dataset_type"] != "network":
+        raise UsageError(
+            f"dataset_type={values['dataset_type']} is MaxText's own: use its command, "
+            "python -m maxtext.trainers.pre_train.train, or dataset_type=network"
+        )
+    overrides = list(arguments)
+    place = values.get("base_output_directory")
+    if place and "://" not in place:  # Orbax takes no relative path
+        values["base_output_directory"] = os.path.abspath(place)
+        overrides.append(f"base_output_directory={values['base_output_directory']}")
+    return Arguments(_written(_changed(loaded)), tuple(overrides), values)
+
+
+def _config_file(name: str) -> str:
+    own = sorted(path.stem for path in CONFIGS.glob("*.yml"))
+    if name in own:
+        return str(CONFIGS / f"{name}.yml")
+    if not name.endswith(".yml"):
+        raise UsageError(f"there is no config {name!r}: give {', '.join(own)} or a file.yml")
+    if not os.path.isfile(name):
+        raise UsageError(f"there is no config file {name}")
+    return name
+
+
+def _load(file: str) -> dict[str, Any]:
+    """Loads a config over its base_config: beside it, ours (without one network.yml), MaxText's."""
+    values = _plain(omegaconf.OmegaConf.load(file))
+    base = values.pop("base_config", "network.yml")
+    if file == _BASE_FILE:
+        return values
+    folders = (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR)
+    found = [path for folder in folders if os.path.isfile(path := os.path.join(folder, base))]
+    if not found:
+        raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
+    return _merge(_load(found[0]), values)
+
+
+def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
+    return _plain(omegaconf.OmegaConf.merge(values, over))
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return cast(dict[str, Any], omegaconf.OmegaConf.to_container(config, resolve=True))
+
+
+def _changed(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns what of a config differs from MaxText's base.yml."""
+    base = _load(_BASE_FILE)
+    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+
+
+def _written(changed: dict[str, Any]) -> str:
+    """Returns the name of a temporary file that MaxText loads as these changes of its base.yml."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as file:
+        yaml.safe_dump({**changed, "base_config": _BASE}, file)
+    atexit.register(os.unlink, file.name)
+    return file.name
+
+
+def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
+    """Tells whether MaxText takes a key, also of one of its configs within the config."""
+    nested = (getattr(field.annotation, "model_fields", {}) for field in fields.values())
+    return key in fields or any(_is_known(key, inner) for inner in nested)
+
+
+def _unknown_key(key: str) -> UsageError:
+    word = key.removeprefix("network_")
+    if word in _MAXTEXT_WORDS:
+        return UsageError(f"there is no key {key}: it is called {_MAXTEXT_WORDS[word]} here")
+    near = difflib.get_close_matches(key, NetworkConfig.model_fields, 1)
+    cure = f"did you mean {near[0]}?" if near else "docs/training.md has ours, base.yml MaxText's"
+    return UsageError(f"there is no key {key}: {cure}")
+
+
+def build(arguments: Arguments) -> Any:
+    """Returns MaxText's config of a run; on a pod this joins its hosts.
+
+    Raises:
+      UsageError: MaxText refuses a value.
+    """
+    try:
+        config = pyconfig._initialize_pydantic(arguments.argv(), config_class=NetworkConfig)
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(str(part) for part in fault["loc"])
+        given = f"{key}={fault['input']!r}: " if key else ""
+        raise UsageError(f"{given}{_one_line(fault['msg'])}") from error
+    except (ValueError, TypeError, AssertionError, FileNotFoundError) as error:
+        raise UsageError(_one_line(error)) from error
+    return pyconfig.HyperParameters(config)
+
+
+def overrides_of(config: Any, stage: Stage) -> list[str]:
+    """Returns what makes of a run's config that of one stage of its curriculum."""
+    scale = config.max_target_length // stage.crop_size
+    before = config.network_curriculum.split(",")[: stage.number]
+    overrides = {
+        "run_name": config.run_name,  # which may be the time
+        "base_output_directory": config.base_output_directory,
+        "steps": stage.end,
+        "learning_rate_schedule_steps": config.learning_rate_schedule_steps,
+        "max_target_length": stage.crop_size,
+        "per_device_batch_size": config.per_device_batch_size * scale,
+        "eval_per_device_batch_size": config.eval_per_device_batch_size * scale,
+        "network_curriculum": f"'{','.join(before)}'",
+    }
+    return [f"{key}={value}" for key, value in overrides.items()]
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+# --- the record of a run ------------------------------------------------------------------------
+
+
+def record(arguments: Arguments, config: Any) -> None:
+    """Writes run_config.yml: what differs from MaxText's base.yml."""
+    if jax.process_index():
+        return
+    folder = epath.Path(config.base_output_directory) / config.run_name
+    folder.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({**_changed(arguments.values), "base_config": _BASE})
+    (folder / _RECORD).write_text(f"# The config of this run; --checkpoint reads it.\n{text}")
+
+
+def recorded(run_folder: str, *overrides: str) -> Arguments:
+    """Returns the arguments of a run on whatever machine this is, with overrides.
+
+    Raises:
+      UsageError: the folder is not that of a run.
+    """
+    try:
+        values = yaml.safe_load((epath.Path(run_folder) / _RECORD).read_text())
+    except FileNotFoundError:
+        raise UsageError(
+            f"{run_folder} is not the folder of a run, base_output_directory/run_name: it has no "
+            f"{_RECORD}"
+        ) from None
+    # How the training machines shared the model, and what it began with, is of no use here.
+    kept = {
+        key: value
+        for key, value in values.items()
+        if key != "base_config" and not key.startswith(("ici_", "dcn_", "load_"))
+    }
+    return read([_written(kept), *overrides])

@@ -1,0 +1,1 @@
+"""Probe rows in: the index as a table, rows by number, and their columns in place."""

@@ -1,0 +1,197 @@
+"""`rows.parquet` as columns: all that is known of a split's rows without reading one.
+
+An epoch is planned from it, and whatever is read later is held against it. About 90 bytes of
+memory a row.
+"""
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numba import njit
+
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset, read_index
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
+from training.rows.keyed_random import combine
+
+_US_PER_SECOND = 1_000_000
+_COLUMNS = {
+    "shard": np.int32,
+    "position": np.int64,
+    "num_bytes": np.int64,
+    "src_id": np.int64,
+    "row_index": np.int32,
+    "n_measurements": np.int32,
+    "num_ipv6": np.int32,
+    "num_failed": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """A line a row, in the order of shard and position: arrays [rows].
+
+    `identity` is the key of (src_id, row_index); the source is in halves as in
+    `beam_pipeline.dataset.addresses`; seconds are since 1970.
+    """
+
+    shard: np.ndarray
+    position: np.ndarray
+    num_bytes: np.ndarray
+    src_id: np.ndarray
+    row_index: np.ndarray
+    n_measurements: np.ndarray
+    num_ipv6: np.ndarray
+    num_failed: np.ndarray
+    first_second: np.ndarray
+    last_second: np.ndarray
+    src_hi: np.ndarray
+    src_lo: np.ndarray
+    src_is_ipv6: np.ndarray
+    identity: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    def take(self, rows: np.ndarray) -> "RowTable":
+        """Returns some of the rows, by number or as a mask."""
+        return RowTable(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+    @property
+    def untimed_tokens(self) -> np.ndarray:
+        """How many tokens each row's measurements take without timestamps: int64 [rows]."""
+        n = self.n_measurements.astype(np.int64)
+        addresses_tokens = n * (10 + 12 * self.src_is_ipv6) + 12 * self.num_ipv6
+        return n + addresses_tokens + 3 * n - 2 * self.num_failed
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """The shards that were asked for: a split, or some of its shards.
+
+    Attributes:
+      shards: those of the split, by number, as the manifest lists them.
+      chosen: the numbers of those in use.
+    """
+
+    dataset: Dataset
+    split: str
+    shards: list[Shard]
+    chosen: list[int]
+
+    def path(self, shard: int) -> str:
+        """Returns where a shard is, by its number."""
+        return self.dataset.file(self.shards[shard].path)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same rows, wherever they are: of the checksums of their files."""
+        index = self.dataset.manifest.splits[self.split].index_crc32c
+        shards = [(number, self.shards[number].crc32c) for number in self.chosen]
+        data = orjson.dumps([self.split, index, shards])
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def find_shards(files: str | Sequence[str]) -> ShardSet:
+    """Finds the shards that `files` means, in one split of one finished dataset.
+
+    Args:
+      files: a dataset's folder (its train split), a split's folder, a shard, a glob of shards, or
+        several of the last two; local or gs://.
+
+    Raises:
+      ProbelineError: there is no such finished dataset or shard, they belong to several, or they
+        are TFRecord, which has no access by number.
+    """
+    patterns = [files] if isinstance(files, str) else list(files)
+    if not patterns:
+        raise ProbelineError("files is empty: name a dataset, a split of it or its shards")
+    dataset = open_dataset(patterns[0])
+    output_format = dataset.manifest.options.get("output_format", "arrayrecord")
+    if output_format != "arrayrecord":
+        raise ProbelineError(
+            f"{dataset.path} is of --output_format={output_format}, training reads arrayrecord "
+            "only: make the dataset again with --output_format=arrayrecord"
+        )
+    chosen: set[tuple[str, int]] = set()
+    for pattern in patterns:
+        found = _match(dataset, pattern)
+        if not found:
+            names = f"{dataset.path}/train and {dataset.path}/test"
+            raise ProbelineError(f"{pattern} names no shard of {dataset.path}: it has {names}")
+        chosen |= found
+    splits = sorted({split for split, _ in chosen})
+    if len(splits) > 1:
+        raise ProbelineError(
+            f"{', '.join(patterns)} name shards of {' and '.join(splits)}: choose one of them"
+        )
+    numbers = sorted(number for _, number in chosen)
+    return ShardSet(dataset, splits[0], dataset.manifest.splits[splits[0]].shards, numbers)
+
+
+def _match(dataset: Dataset, pattern: str) -> set[tuple[str, int]]:
+    """Returns (split, number of the shard) of all that a path or glob means."""
+    pattern = _plain(pattern)
+    if pattern == _plain(dataset.path):
+        pattern = _plain(dataset.file("train"))
+    return {
+        (split, number)
+        for split in SPLITS
+        for number, shard in enumerate(dataset.manifest.splits[split].shards)
+        if pattern == _plain(dataset.file(split))
+        or fnmatch.fnmatchcase(_plain(dataset.file(shard.path)), pattern)
+    }
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") if "://" in path else os.path.normpath(path)
+
+
+def load_rows(shards: ShardSet) -> RowTable:
+    """Reads the chosen shards' lines of rows.parquet.
+
+    Raises:
+      ProbelineError: the file is missing or is not the one that the manifest speaks of.
+    """
+    rows = _to_columns(read_index(shards.dataset, shards.split).combine_chunks())
+    if len(shards.chosen) < len(shards.shards):
+        rows = rows.take(np.isin(rows.shard, shards.chosen))
+    return rows
+
+
+def _to_columns(table: pa.Table) -> RowTable:
+    columns = {
+        name: table.column(name).to_numpy().astype(dtype, copy=False)
+        for name, dtype in _COLUMNS.items()
+    }
+    seconds = {
+        f"{end}_second": table.column(f"{end}_timestamp").cast(pa.int64()).to_numpy()
+        // _US_PER_SECOND
+        for end in ("first", "last")
+    }
+    texts = table.column("src_addr")
+    hi, lo, family = addresses.parse(texts.chunk(0) if texts.num_chunks else pa.array([], "string"))
+    identity = _identities(columns["src_id"], columns["row_index"])
+    source = {"src_hi": hi, "src_lo": lo, "src_is_ipv6": family == addresses.FAMILY_IPV6}
+    return RowTable(**columns, **seconds, **source, identity=identity)
+
+
+@kernel
+def _identities(src_id, row_index):
+    keys = np.empty(len(src_id), np.uint64)
+    for row in range(len(src_id)):
+        keys[row] = identity_of(src_id[row], row_index[row])
+    return keys
+
+
+@njit
+def identity_of(src_id, row_index):
+    """Returns the key of a row."""
+    return combine(combine(0, src_id), row_index)

@@ -1,0 +1,304 @@
+"""Drawing the measurements of a context: which, in what order, and which of them tell their time.
+
+Compiled, without Python objects. What is drawn is laid down as `items`, rows of the probe row in
+the order of the context, and `is_timed` beside them. Three ways to draw:
+
+  draw_window   a large row: a log-uniform window, from it a random subset that fills the crop
+  draw_strided  a run with a stride of 1, 2, 4, …
+  draw_all      a small row: every measurement, for packing
+
+Timestamp modes: FULL, in order of time; PARTIAL, 10 to 90 % of the measurements lose their
+timestamp and are spread evenly, in random order, among the others; NONE, in random order.
+"""
+
+import math
+
+import numpy as np
+from numba import njit, uint64
+
+from beam_pipeline.kernels import kernel
+from training.rows.keyed_random import next_below, next_uniform
+from training.rows.row_layout import is_ipv6_at, prefetch, rtt_code_at, second_at
+from training.tokens.tokenizer import (
+    TIMESTAMP_ABS,
+    timestamp_role,
+    timestamp_tokens,
+    untimed_tokens,
+)
+
+FULL, PARTIAL, NONE = 0, 1, 2
+MODE_NAMES = ("full", "partial", "none")
+LEAST_UNTIMED, MOST_UNTIMED = 0.1, 0.9
+_LEAST_MEASUREMENT_TOKENS = 12  # IPv4 to IPv4, failed, no timestamp
+# What one draw of untimed measurements holds to, see _is_timed.
+_STRATUM = 8
+
+_FAILED_CODE = 0xFFFF
+
+
+@njit
+def most_items(num_tokens):
+    """Returns how many measurements `num_tokens` can begin at most."""
+    return (num_tokens + _LEAST_MEASUREMENT_TOKENS - 1) // _LEAST_MEASUREMENT_TOKENS
+
+
+@njit
+def draw_mode(stream, full_weight, partial_weight):
+    """Draws a timestamp mode; the weights are shares of 1, NONE has the rest."""
+    share = next_uniform(stream)
+    if share < full_weight:
+        return FULL
+    return PARTIAL if share < full_weight + partial_weight else NONE
+
+
+@njit
+def draw_untimed_share(stream, mode):
+    """Draws which share of the measurements has no timestamp."""
+    share = LEAST_UNTIMED + (MOST_UNTIMED - LEAST_UNTIMED) * next_uniform(stream)
+    if mode == PARTIAL:
+        return share
+    return 0.0 if mode == FULL else 1.0
+
+
+@njit
+def _is_timed(stream, number, share, phase, left):
+    """Draws whether measurement `number` of a context has a timestamp.
+
+    Measurements are drawn until the crop is full, so that their number is not known before. To
+    hold to the share all the same, each _STRATUM of them lose what the share says, rounded so
+    that the sum is right (`phase` of [0, 1) makes the rounding fair); `left`, int64 [2], counts
+    slots and timestamps to take in the stratum.
+    """
+    if share <= 0.0 or share >= 1.0:
+        return share <= 0.0
+    if left[0] == 0:
+        before = math.floor(number * share + phase)
+        left[0] = _STRATUM
+        left[1] = math.floor((number + _STRATUM) * share + phase) - before
+    loses = next_below(stream, left[0]) < left[1]
+    left[0] -= 1
+    left[1] -= loses
+    return not loses
+
+
+@njit
+def _shuffle(stream, values, count):
+    for i in range(count - 1, 0, -1):
+        j = next_below(stream, i + 1)
+        values[i], values[j] = values[j], values[i]
+
+
+@njit
+def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed):
+    """Merges two lists so that every way to merge them is equally likely."""
+    at, other = 0, 0
+    for place in range(num_timed + num_untimed):
+        left, other_left = num_timed - at, num_untimed - other
+        takes = other_left == 0 or (left > 0 and next_below(stream, left + other_left) < left)
+        is_timed[place] = takes
+        if takes:
+            items[place] = timed[at]
+            at += 1
+        else:
+            items[place] = untimed[other]
+            other += 1
+
+
+@njit
+def _is_new(item, seen):
+    """Adds an item to a hash set, int64 [power of two] of -1; tells whether it was not in it."""
+    mask = len(seen) - 1
+    at = np.int64((uint64(item) * uint64(0x9E3779B97F4A7C15)) >> uint64(40)) & mask
+    while seen[at] >= 0:
+        if seen[at] == item:
+            return False
+        at = (at + 1) & mask
+    seen[at] = item
+    return True
+
+
+@njit
+def _tokens_at(raw, layout, src_is_ipv6, item):
+    return untimed_tokens(
+        src_is_ipv6, is_ipv6_at(raw, layout, item), rtt_code_at(raw, layout, item)
+    )
+
+
+@kernel
+def untimed_tokens_of(raw, layout, src_is_ipv6):
+    """Returns how many tokens all measurements of a row take without timestamps."""
+    tokens = 0
+    for item in range(layout.num_measurements):
+        tokens += _tokens_at(raw, layout, src_is_ipv6, item)
+    return tokens
+
+
+@njit
+def _gap_tokens(raw, layout, earlier, later):
+    delta = second_at(raw, layout, later) - second_at(raw, layout, earlier)
+    return timestamp_tokens(timestamp_role(delta, False))
+
+
+@njit
+def _insert(raw, layout, timed, num_timed, item):
+    """Puts an item at its place in the sorted `timed`; returns how many tokens its time adds."""
+    place = num_timed
+    while place > 0 and timed[place - 1] > item:
+        timed[place] = timed[place - 1]
+        place -= 1
+    timed[place] = item
+    is_first, is_last = place == 0, place == num_timed
+    if is_first and is_last:
+        return timestamp_tokens(TIMESTAMP_ABS)
+    if is_first:  # the absolute time moves here, the next one becomes a difference
+        return _gap_tokens(raw, layout, item, timed[1])
+    before = timed[place - 1]
+    if is_last:
+        return _gap_tokens(raw, layout, before, item)
+    after = timed[place + 1]
+    return (
+        _gap_tokens(raw, layout, before, item)
+        + _gap_tokens(raw, layout, item, after)
+        - _gap_tokens(raw, layout, before, after)
+    )
+
+
+@njit
+def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, is_timed, window):
+    """Draws from a large row just enough measurements for `wanted` tokens.
+
+    The window's size is log-uniform over [1, n], its place uniform, and the subset of it random.
+    A window that might not fill the crop becomes a run that does, from either end of the
+    smallest window that surely can.
+
+    Args:
+      scratch: int64 [3, at least 4 * most_items(wanted)], a power of two wide.
+      items, is_timed: int64 and bool [most_items(wanted)], filled.
+      window: int64 [2], filled with the first measurement and the size of what was drawn from.
+
+    Returns:
+      The number of items.
+    """
+    num = layout.num_measurements
+    timed, untimed, seen = scratch[0], scratch[1], scratch[2]
+    least = untimed_tokens(src_is_ipv6, layout.num_ipv6 == num, _FAILED_CODE)
+    least += 2 if mode == FULL else 0
+    enough = (wanted + least - 1) // least
+    size = min(num, max(1, np.int64(math.exp(next_uniform(stream) * math.log(num + 1.0)))))
+    is_run = size <= enough
+    if is_run:
+        size = min(num, enough)
+    first = next_below(stream, num - size + 1)
+    is_backward = is_run and next_below(stream, 2) == 1
+    if not is_run:
+        seen[:] = -1
+        # Chosen ahead: by the time that one is looked at, it has come from memory.
+        for place in range(enough):
+            items[place] = first + next_below(stream, size)
+            prefetch(raw, layout, items[place])
+    share = draw_untimed_share(stream, mode)
+    phase = next_uniform(stream)
+    left = np.zeros(2, np.int64)
+    num_timed = num_untimed = tokens = num_chosen = 0
+    while tokens < wanted and num_timed + num_untimed < size:
+        count = num_timed + num_untimed
+        if not is_run:
+            if num_chosen < enough:
+                item = items[num_chosen]
+                num_chosen += 1
+            else:
+                item = first + next_below(stream, size)
+            if not _is_new(item, seen):
+                continue
+        else:
+            item = first + size - 1 - count if is_backward else first + count
+        tokens += _tokens_at(raw, layout, src_is_ipv6, item)
+        if _is_timed(stream, count, share, phase, left):
+            tokens += _insert(raw, layout, timed, num_timed, item)
+            num_timed += 1
+        else:
+            untimed[num_untimed] = item
+            num_untimed += 1
+    count = num_timed + num_untimed
+    if is_run:
+        window[0] = first + size - count if is_backward else first
+        window[1] = count
+    else:
+        window[0], window[1] = first, size
+    _shuffle(stream, untimed, num_untimed)
+    _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
+    return count
+
+
+@njit
+def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed, window):
+    """Draws every stride-th measurement of a window of a row, in order of time.
+
+    The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
+    The window surely fills it; what is drawn begins at the window's first measurement or ends at
+    its last, so that all of a row is reached. In PARTIAL mode each timestamp is kept with
+    probability 1/2. A row that is too short for `wanted` tokens gives all it has.
+
+    Args:
+      window: int64 [2], filled with the first measurement and the stride.
+
+    Returns:
+      The number of items.
+    """
+    num = layout.num_measurements
+    least = untimed_tokens(src_is_ipv6, layout.num_ipv6 == num, _FAILED_CODE)
+    least += 2 if mode == FULL else 0
+    enough = (wanted + least - 1) // least
+    exponents = 1
+    while (1 << exponents) * enough <= num:
+        exponents += 1
+    stride = 1 << next_below(stream, exponents)
+    reach = (min(num, enough) - 1) * stride
+    item = next_below(stream, num - reach)
+    is_backward = next_below(stream, 2) == 1
+    step = stride
+    if is_backward:
+        item += reach
+        step = -stride
+    count = tokens = 0
+    previous = np.int64(-1)
+    while tokens < wanted and 0 <= item < num:
+        items[count] = item
+        is_timed[count] = mode == FULL or (mode == PARTIAL and next_below(stream, 2) == 1)
+        tokens += _tokens_at(raw, layout, src_is_ipv6, item)
+        if is_timed[count]:
+            if previous < 0:
+                tokens += timestamp_tokens(TIMESTAMP_ABS)
+            else:
+                tokens += _gap_tokens(raw, layout, min(previous, item), max(previous, item))
+            previous = item
+        count += 1
+        item += step
+    if is_backward:
+        items[:count] = items[:count][::-1].copy()
+        is_timed[:count] = is_timed[:count][::-1].copy()
+    window[0], window[1] = items[0], stride
+    return count
+
+
+@njit
+def draw_all(layout, mode, stream, scratch, items, is_timed):
+    """Draws every measurement of a small row, in the order that the mode asks for.
+
+    Returns:
+      The number of items.
+    """
+    num = layout.num_measurements
+    timed, untimed = scratch[0], scratch[1]
+    num_to_lose = np.int64(num * draw_untimed_share(stream, mode))
+    num_timed = num_untimed = 0
+    for item in range(num):
+        if next_below(stream, num - item) < num_to_lose - num_untimed:
+            untimed[num_untimed] = item
+            num_untimed += 1
+        else:
+            timed[num_timed] = item
+            num_timed += 1
+    _shuffle(stream, untimed, num_untimed)
+    _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
+    return num
