@@ -15,7 +15,7 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,8 +28,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.simulation.measurements import simulate
 from beam_pipeline.simulation.network import (
     CITIES,
@@ -62,22 +63,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_START = datetime(2200, 1, 1, tzinfo=UTC)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command; returns 0, 1 (could not write) or 2 (cannot run as given)."""
-    try:
-        args = _parser().parse_args(normalise_flags(sys.argv[1:] if argv is None else argv))
-        options, num_files = _checked_options(args)
-        folder = Path(args.output)
-        with explained_os_errors("write", args.output):
-            _prepare_folder(folder, overwrite=args.overwrite)
-            network = build_network(options)
-            _write_truth(network, folder / "truth")
-            num_bytes, last_time_us = _write_measurements(network, options, folder, num_files)
-    except ProbelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
+    return run_command(argv, _generate, "stopped; the measurements are incomplete")
+
+
+def _generate(argv: Sequence[str]) -> None:
+    args = _parser().parse_args(argv)
+    options, num_files = _checked_options(args)
+    folder = Path(args.output)
+    with explained_os_errors("write", args.output):
+        _prepare_folder(folder, overwrite=args.overwrite)
+        network = build_network(options)
+        _write_truth(network, folder / "truth")
+        num_bytes, last_time_us = _write_measurements(network, options, folder, num_files)
     _print_summary(options, folder, num_files, num_bytes, last_time_us)
-    return 0
 
 
 # ---- flags ----
@@ -85,9 +85,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
-        prog="python -m beam_pipeline.generate",
-        description="Write simulated ping measurements, and the truth behind them, as Parquet.",
-        allow_abbrev=False,
+        "beam_pipeline.generate",
+        "Write simulated ping measurements, and the truth behind them, as Parquet.",
     )
     add = parser.add_argument
     add("--output", required=True, help="local folder to write into")

@@ -39,7 +39,7 @@ def test_the_packages_are_light(package: str) -> None:
     [
         *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
         *("dataset.rtt", "dataset.data_card", "storage.checksum", "storage.small_files"),
-        *("generate", "jobs.flags", "report.page"),
+        *("generate", "cli.flags", "report.page"),
         *("inspect.__main__", "inspect.page", "inspect.context"),
     ],
 )

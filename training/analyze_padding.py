@@ -20,8 +20,9 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.report.plot_style import prepare_folder
 from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
 from training.padding.measuring import measure
@@ -34,22 +35,19 @@ FIGURES_NAME = "figures.json"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    try:
-        files, output, extent = _parse(sys.argv[1:] if argv is None else argv)
-        folder = prepare_folder(output, "--output") if output else None
-        with _progress(extent) as advance:
-            figures = measure(files, extent, advance)
-        summary = summarise(figures)
-        checks = run_checks(figures, summary)
-        print_tables(figures, summary, checks)
-        if folder is not None:
-            _write(folder, figures, summary, checks)
-    except KeyboardInterrupt:
-        print("stopped; nothing was found out", file=sys.stderr)
-        return 130
-    except (ProbelineError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    return run_command(argv, _run, "stopped; nothing was measured", failure_code=2)
+
+
+def _run(argv: Sequence[str]) -> int:
+    files, output, extent = _parse(argv)
+    folder = prepare_folder(output, "--output") if output else None
+    with _progress(extent) as advance:
+        figures = measure(files, extent, advance)
+    summary = summarise(figures)
+    checks = run_checks(figures, summary)
+    print_tables(figures, summary, checks)
+    if folder is not None:
+        _write(folder, figures, summary, checks)
     print(f"\n{_conclusion(figures, checks)}")
     return 1 if any(check.result == FAIL for check in checks) else 0
 
@@ -57,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: Sequence[str]) -> tuple[str, str | None, Extent]:
     default = Extent()
     parser = OneLineParser(
-        prog="python -m training.analyze_padding",
-        description="Padding, modes, windows and sizes of a dataset in training; a checklist.",
-        allow_abbrev=False,
+        "training.analyze_padding",
+        "Padding, modes, windows and sizes of a dataset in training; a checklist.",
     )
     parser.add_argument(
         "dataset", help="a dataset's folder (its train split), a split's, or a glob of shards"
@@ -73,7 +70,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, str | None, Extent]:
     ):
         value = getattr(default, name)
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{what} (%(default)s)")
-    args = parser.parse_args(normalise_flags(argv))
+    args = parser.parse_args(argv)
     for name in ("max_rows", "num_batches"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name}={getattr(args, name)}: give 1 or more")

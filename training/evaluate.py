@@ -22,8 +22,9 @@ from absl import logging
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.report.plot_style import prepare_folder
 from training.evaluation.evaluating import evaluate
 from training.evaluation.examples import Extent, Predictor, open_splits
@@ -36,31 +37,26 @@ RESULTS_NAME = "evaluation.json"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    try:
-        checkpoint, data, output, extent = _parse(sys.argv[1:] if argv is None else argv)
-        _check_matplotlib()
-        split, train = open_splits(data)
-        predictor = _load(checkpoint)
-        folder = prepare_folder(output, "--output")
-        with _progress() as tell:
-            evaluation = evaluate(predictor, split, train, extent, tell)
-        print_tables(evaluation)
-        _write(evaluation, checkpoint, folder)
-    except KeyboardInterrupt:
-        print("stopped; nothing was found out", file=sys.stderr)
-        return 130
-    except (ProbelineError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(argv, _run, "stopped; nothing was evaluated", failure_code=2)
+
+
+def _run(argv: Sequence[str]) -> None:
+    checkpoint, data, output, extent = _parse(argv)
+    _check_matplotlib()
+    split, train = open_splits(data)
+    predictor = _load(checkpoint)
+    folder = prepare_folder(output, "--output")
+    with _progress() as tell:
+        evaluation = evaluate(predictor, split, train, extent, tell)
+    print_tables(evaluation)
+    _write(evaluation, checkpoint, folder)
 
 
 def _parse(argv: Sequence[str]) -> tuple[str, str, str, Extent]:
     default = Extent()
     parser = OneLineParser(
-        prog="python -m training.evaluate",
-        description="Loss, RTT errors and calibration of a trained model on held-out contexts.",
-        allow_abbrev=False,
+        "training.evaluate",
+        "Loss, RTT errors and calibration of a trained model on held-out contexts.",
     )
     parser.add_argument("--checkpoint", required=True, help="the folder of a training run")
     parser.add_argument(
@@ -81,7 +77,7 @@ def _parse(argv: Sequence[str]) -> tuple[str, str, str, Extent]:
     ):
         value = getattr(default, name)
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{what} (%(default)s)")
-    args = parser.parse_args(normalise_flags(argv))
+    args = parser.parse_args(argv)
     names = [field.name for field in dataclasses.fields(Extent)]
     for name in names:
         least = 0 if name in ("num_rtt", "seed") else 1

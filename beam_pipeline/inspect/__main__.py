@@ -17,8 +17,10 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.dataset.manifest import Dataset, open_dataset
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.context import (
     ContextName,
     OneContext,
@@ -30,7 +32,6 @@ from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import RowName, load_index
 from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
 from beam_pipeline.inspect.terminal import new_console, print_facts, say
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
 from beam_pipeline.storage.small_files import write_file
 
 # What the page is made with, and the extra of setup.py that brings it.
@@ -46,19 +47,12 @@ class _Arguments(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    try:
-        arguments = _parse(sys.argv[1:] if argv is None else argv)
-        _show(open_dataset(arguments.dataset), arguments)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    except (ProbelineError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    return 0
+    return run_command(argv, _show, "stopped")
 
 
-def _show(dataset: Dataset, arguments: _Arguments) -> None:
+def _show(argv: Sequence[str]) -> None:
+    arguments = _parse(argv)
+    dataset = open_dataset(arguments.dataset)
     row, context = _read(dataset, arguments)
     console = new_console()
     if row is not None:
@@ -94,7 +88,7 @@ def _read(dataset: Dataset, arguments: _Arguments) -> tuple[OneRow | None, OneCo
 
 
 def _parse(argv: Sequence[str]) -> _Arguments:
-    args = _parser().parse_args(normalise_flags(argv))
+    args = _parser().parse_args(argv)
     if args.html is not None:
         _require_packages_of_html()
     return _Arguments(
@@ -107,9 +101,7 @@ def _parse(argv: Sequence[str]) -> _Arguments:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
-        prog="python -m beam_pipeline.inspect",
-        description="Shows what a finished dataset of probe rows holds.",
-        allow_abbrev=False,
+        "beam_pipeline.inspect", "Shows what a finished dataset of probe rows holds."
     )
     parser.add_argument("dataset", help="the folder that --output named, local or gs://")
     parser.add_argument(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from beam_pipeline.cli.flags import check_range, flag, job_parser
 from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import (
@@ -19,7 +20,6 @@ from beam_pipeline.jobs.beam_options import (
     RUNNERS_WITH_OWN_FLAGS,
     parse_beam_options,
 )
-from beam_pipeline.jobs.flags import check_range, flag, job_parser, normalise_flags
 from beam_pipeline.probe_rows.pipeline import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.sources.inputs import INPUT_FORMATS, ReadOptions
@@ -209,7 +209,7 @@ def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
     Raises:
       UsageError: one line on what is wrong with it.
     """
-    known, rest = make_parser().parse_known_args(normalise_flags(argv))
+    known, rest = make_parser().parse_known_args(argv)
     values = vars(known)
     options = Options(**{**values, "input": tuple(values["input"])})
     return options, parse_beam_options(rest, [item.name for item in fields(Options)])

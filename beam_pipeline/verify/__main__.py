@@ -8,7 +8,6 @@ was checked, and each fault with its shard and record. Exit code 0: all promises
 1: some are not, or there is no finished dataset. 2: the command cannot be run as given.
 """
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,13 +15,14 @@ from dataclasses import MISSING, dataclass, field, fields
 from itertools import chain
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
 from beam_pipeline.probe_rows.pipeline import DatasetOptions
+from beam_pipeline.report.terminal import progress_bar
 from beam_pipeline.verify.across import (
     ROW_CHECKS,
     FactCollector,
@@ -330,40 +330,15 @@ def _conclusion(dataset: Dataset, report: Report, seconds: float) -> str:
     )
 
 
-@contextlib.contextmanager
-def _progress(dataset: Dataset) -> Iterator[Callable[[float], None]]:
-    """Yields what is to be told of bytes done; shows them if a person looks on."""
-    console = Console(stderr=True)
-    total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
-    columns = (TextColumn("verify"), BarColumn(), "{task.percentage:.0f} %", TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("verify", total=total)
-        yield lambda num_bytes: progress.advance(task, num_bytes)
-
-
-def _open(path: str) -> Dataset:
-    try:
-        return open_dataset(path)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ProbelineError(
-            f"the manifest of {path} is none ({type(error).__name__}: {error}): copy the dataset "
-            "again as a whole"
-        ) from error
-
-
 def _parse(argv: Sequence[str]) -> tuple[str, int]:
     parser = OneLineParser(
-        prog="python -m beam_pipeline.verify",
-        description="Checks every promise of a dataset of probe rows.",
-        allow_abbrev=False,
+        "beam_pipeline.verify", "Checks every promise of a dataset of probe rows."
     )
     parser.add_argument("dataset", help="the folder that --output named, local or gs://")
     parser.add_argument(
         "--max_faults", type=int, default=20, help="faults shown of each check (%(default)s)"
     )
-    args = parser.parse_args(normalise_flags(argv))
+    args = parser.parse_args(argv)
     if args.max_faults < 0:
         raise UsageError(f"--max_faults={args.max_faults} is negative; give 0 or more")
     return args.dataset, args.max_faults
@@ -371,18 +346,16 @@ def _parse(argv: Sequence[str]) -> tuple[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    try:
-        path, max_faults = _parse(sys.argv[1:] if argv is None else argv)
-        dataset = _open(path)
-        started = time.monotonic()
-        with _progress(dataset) as advance:
-            report = verify(dataset, max_faults, advance)
-    except KeyboardInterrupt:
-        print("stopped; the dataset was not checked to its end", file=sys.stderr)
-        return 130
-    except (ProbelineError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    return run_command(argv, _run, "stopped; the dataset was not checked to its end")
+
+
+def _run(argv: Sequence[str]) -> int:
+    path, max_faults = _parse(argv)
+    dataset = open_dataset(path)
+    started = time.monotonic()
+    total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
+    with progress_bar("verify", total) as advance:
+        report = verify(dataset, max_faults, advance)
     print_report(dataset, report, time.monotonic() - started)
     return 1 if report.num_faults else 0
 

@@ -246,4 +246,4 @@ def test_stopped(
 
     fake(Stops())
     assert main([f"--data={stored.folder}", f"--output={tmp_path}", *BRIEF]) == 130
-    assert capsys.readouterr().err == "stopped; nothing was found out\n"
+    assert capsys.readouterr().err == "stopped; nothing was evaluated\n"

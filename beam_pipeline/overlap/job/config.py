@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
+from beam_pipeline.cli.flags import check_range, flag, job_parser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.flags import check_range, flag, job_parser
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names

@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
+from beam_pipeline.cli.flags import normalise_flags
 from beam_pipeline.errors import ProbelineError, UsageError, user_message
 from beam_pipeline.jobs import dataflow, output_folder, program
 from beam_pipeline.jobs.beam_options import (
@@ -23,7 +24,6 @@ from beam_pipeline.jobs.beam_options import (
     parse_beam_options,
     suited,
 )
-from beam_pipeline.jobs.flags import normalise_flags
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
@@ -38,7 +38,7 @@ def parse(argv: Sequence[str]) -> tuple[DeconConfig, PipelineOptions]:
     Raises:
       UsageError: one line on what is wrong with it.
     """
-    known, rest = make_parser().parse_known_args(normalise_flags(argv))
+    known, rest = make_parser().parse_known_args(argv)
     config = config_of(known)
     return config, _beam_options(rest)
 

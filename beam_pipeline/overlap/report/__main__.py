@@ -18,8 +18,9 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs.flags import OneLineParser, normalise_flags
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError
 from beam_pipeline.storage.small_files import write_file
 
 DEFAULT_HTML = "report.html"
@@ -29,16 +30,12 @@ MOST_INSTANCES = 1_000  # a browser has to hold them all
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    try:
-        args = _parse(sys.argv[1:] if argv is None else argv)
-        print(write_report(args.output, args.html, args.png, args.instances))
-    except KeyboardInterrupt:
-        print("stopped; no report was written", file=sys.stderr)
-        return 130
-    except ProbelineError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run_command(argv, _run, "stopped; no report was written")
+
+
+def _run(argv: Sequence[str]) -> None:
+    args = _parse(argv)
+    print(write_report(args.output, args.html, args.png, args.instances))
 
 
 def write_report(
@@ -83,9 +80,7 @@ def write_report(
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(
-        prog="python -m beam_pipeline.overlap.report",
-        description="One HTML page of the output of the overlap job.",
-        allow_abbrev=False,
+        "beam_pipeline.overlap.report", "One HTML page of the output of the overlap job."
     )
     parser.add_argument("output", help="the job's --output_path, local or gs://")
     parser.add_argument("--html", default=DEFAULT_HTML, help="the page (%(default)s)")
@@ -96,7 +91,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         default=DEFAULT_INSTANCES,
         help="how many instances are shown, those that overlap most (%(default)s)",
     )
-    args = parser.parse_args(normalise_flags(argv))
+    args = parser.parse_args(argv)
     if not 0 <= args.instances <= MOST_INSTANCES:
         raise UsageError(
             f"--instances={args.instances}: give 0 to {MOST_INSTANCES:,}; a browser holds no more"

@@ -783,7 +783,7 @@ def test_a_missing_package_is_named_with_its_extra(
     script = (
         "import sys, importlib.util as u; find = u.find_spec; "
         f"u.find_spec = lambda name, *more: None if name == {package!r} else find(name, *more); "
-        "from beam_pipeline.overlap.report import main; sys.exit(main())"
+        "from beam_pipeline.overlap.report.__main__ import main; sys.exit(main())"
     )
     result = subprocess.run(
         [sys.executable, "-c", script, str(page.parent / "output"), *argv],
@@ -800,7 +800,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_the_command_is_light_until_it_reads() -> None:
     heavy = ("apache_beam", "pyarrow", "numpy", "numba", "matplotlib", "jinja2")
     script = (
-        "import sys, beam_pipeline.overlap.report; "
+        "import sys, beam_pipeline.overlap.report.__main__; "
         f"print([name for name in {heavy!r} if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT)

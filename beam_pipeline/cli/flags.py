@@ -14,7 +14,19 @@ from beam_pipeline.errors import UsageError
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are UsageErrors."""
+    """The parser of `python -m module`: dashes or underscores in flags, errors are UsageErrors."""
+
+    def __init__(self, module: str, description: str, epilog: str | None = None):
+        super().__init__(
+            prog=f"python -m {module}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses a command line whose flags may be written with dashes."""
+        return super().parse_known_args(normalise_flags(args or ()), namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with argparse's message and the cure."""
@@ -39,12 +51,8 @@ def flag(help_text: str, default: Any = MISSING, **argument: Any) -> Any:
 
 def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLineParser:
     """Returns the parser of a job's own flags; what it does not know is Beam's."""
-    parser = OneLineParser(
-        prog=f"python -m {module}",
-        description=description,
-        epilog="All other flags go to Apache Beam, such as --runner=DataflowRunner.",
-        allow_abbrev=False,
-    )
+    epilog = "All other flags go to Apache Beam, such as --runner=DataflowRunner."
+    parser = OneLineParser(module, description, epilog)
     add_flags(parser, flags)
     return parser
 
