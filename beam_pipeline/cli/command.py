@@ -4,10 +4,11 @@ The exit codes are 0 for success, 1 for a failure, 2 for a command that cannot b
 130 for Ctrl-C. An error that a user can meet is one line on stderr, without a traceback.
 """
 
+import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 
 
 def run_command(
@@ -32,3 +33,16 @@ def run_command(
     except (ProbelineError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
+
+
+def require_packages(option: str, extra_of: Mapping[str, str]) -> None:
+    """Raises UsageError if an option needs optional packages that are not installed.
+
+    Args:
+      option: the flag, such as "--html".
+      extra_of: the packages, and for each the extra of setup.py that installs it.
+    """
+    missing = [package for package in extra_of if importlib.util.find_spec(package) is None]
+    if missing:
+        extras = ",".join(extra_of[package] for package in missing)
+        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install '.[{extras}]'")

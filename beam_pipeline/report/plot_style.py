@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 _SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
-_DPI = 120
+DPI = 120
 
 
 def prepare_folder(folder: str, option: str) -> Path:
@@ -49,7 +49,7 @@ def new_picture(place: str, width: float = 10, height: float = 4.5) -> Figure:
     """Returns an empty picture that says below what it is of."""
     from matplotlib.figure import Figure  # draws with Agg, without pyplot's state
 
-    picture = Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
+    picture = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     picture.supxlabel(place, fontsize=8, color="grey")
     return picture
 

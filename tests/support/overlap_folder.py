@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, to_parquet
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths, ngrams
-from beam_pipeline.overlap.report.passages import merged
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA
+from beam_pipeline.overlap.results.layout import DEAD_LETTERS
+from beam_pipeline.overlap.results.row_overlaps import merge_spans
 
 Texts = Sequence[tuple[str | None, str]]
 
@@ -81,7 +82,7 @@ def write_output(
     ]
     if letters:
         (folder / "dead_letter").mkdir()
-        (folder / "dead_letter/letters-00000.parquet").write_bytes(to_parquet(letters))
+        (folder / DEAD_LETTERS).write_bytes(to_parquet(letters))
     summary = {
         "num_eval_files": len(sets),
         "num_train_files": len(training),
@@ -203,7 +204,7 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
                 any(start <= token.start and token.end <= end for start, end in places)
                 for token in tokens
             )
-            spans = merged((start, end) for start, end in places)
+            spans = merge_spans((start, end) for start, end in places)
             lines.append(
                 {
                     "eval_dataset": row.eval_dataset,

@@ -1,1 +1,1 @@
-"""A page and a picture of a finished overlap run."""
+"""An HTML page and a picture of a finished output of the overlap job."""

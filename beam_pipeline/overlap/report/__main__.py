@@ -1,4 +1,4 @@
-"""Makes a page of an overlap job's output that a person can read, search and hand on.
+"""Writes a page of an overlap job's output to read, search and share.
 
   python -m beam_pipeline.overlap.report overlap
   python -m beam_pipeline.overlap.report gs://bucket/overlap --html report.html --png matrix.png
@@ -10,22 +10,16 @@ details are read once, in bounded memory: some seconds for every GB of decompres
 Exit code 0: written. 1: the output cannot be read. 2: the command cannot be run as given.
 """
 
-from __future__ import annotations
-
-import argparse
-import contextlib
-import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from beam_pipeline.cli.command import run_command
-from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.errors import UsageError
+from beam_pipeline.cli.command import require_packages, run_command
+from beam_pipeline.cli.flags import OneLineParser, check_range
 from beam_pipeline.storage.small_files import write_file
 
 DEFAULT_HTML = "report.html"
 DEFAULT_INSTANCES = 50
-MOST_INSTANCES = 1_000  # a browser has to hold them all
+MAX_INSTANCES = 1_000  # a browser has to hold them all
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,51 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> None:
-    args = _parse(argv)
-    print(write_report(args.output, args.html, args.png, args.instances))
-
-
-def write_report(
-    output_path: str,
-    html: str = DEFAULT_HTML,
-    png: str | None = None,
-    num_instances: int = DEFAULT_INSTANCES,
-) -> str:
-    """Writes the page and, if asked for, the picture; returns a sentence of what was written.
-
-    Args:
-      output_path: what the job had as --output_path; local, or on any filesystem of Beam.
-      html, png: where to write, likewise.
-      num_instances: how many instances are shown, those that overlap most.
-
-    Raises:
-      UsageError: this is no finished output, or a package is missing.
-      ProbelineError: a file cannot be read or written.
-    """
-    _require("jinja2", "--html", "report")
-    if png:
-        _require("matplotlib", "--png", "plots")
-    from beam_pipeline.overlap.report.figures import read_figures
-    from beam_pipeline.overlap.report.output import Output
-    from beam_pipeline.overlap.report.page import page
-    from beam_pipeline.overlap.results.layout import DETAILS
-
-    output = Output(output_path)
-    with _progress(sum(output.find(DETAILS).values())) as advance:
-        figures = read_figures(output, num_instances, advance)
-    write_file(html, page(figures))
-    if png:
-        from beam_pipeline.overlap.report.picture import matrix_picture
-
-        write_file(png, matrix_picture(figures))
-    hits = figures.in_all
-    return (
-        f"{hits.num_hit:,} of {hits.num_instances:,} evaluation instances share an n-gram with the "
-        f"training data; {' and '.join(filter(None, (html, png)))} written"
-    )
-
-
-def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(
         "beam_pipeline.overlap.report", "One HTML page of the output of the overlap job."
     )
@@ -92,33 +41,50 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="how many instances are shown, those that overlap most (%(default)s)",
     )
     args = parser.parse_args(argv)
-    if not 0 <= args.instances <= MOST_INSTANCES:
-        raise UsageError(
-            f"--instances={args.instances}: give 0 to {MOST_INSTANCES:,}; a browser holds no more"
-        )
-    return args
+    check_range("instances", args.instances, 0, MAX_INSTANCES)
+    print(write_report(args.output, args.html, args.png, args.instances))
 
 
-def _require(package: str, flag: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise UsageError(
-            f"{flag} needs {package}, which is in the extra `{extra}`: pip install '.[{extra}]'"
-        )
+def write_report(
+    output_path: str,
+    html: str = DEFAULT_HTML,
+    png: str | None = None,
+    num_instances: int = DEFAULT_INSTANCES,
+) -> str:
+    """Writes the page and, if asked for, the picture; returns a sentence about both.
 
+    Args:
+      output_path: the job's --output_path, local or on any filesystem of Beam.
+      html: where to write the page, likewise.
+      png: where to write the picture; None for no picture.
+      num_instances: how many instances are shown, those that overlap most.
 
-@contextlib.contextmanager
-def _progress(num_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be told of bytes of the details; shows them if a person looks on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    Raises:
+      UsageError: this is not a finished output, or a package is missing.
+      ProbelineError: a file cannot be read or written.
+    """
+    require_packages("--html", {"jinja2": "report"})
+    if png:
+        require_packages("--png", {"matplotlib": "plots"})
+    from beam_pipeline.overlap.report.output import Output
+    from beam_pipeline.overlap.report.page import page
+    from beam_pipeline.overlap.report.statistics import read_statistics
+    from beam_pipeline.overlap.results.layout import DETAILS
+    from beam_pipeline.report.terminal import progress_bar
 
-    console = Console(stderr=True)
-    columns = (TextColumn("read details"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task("read", total=num_bytes)
-        yield lambda position: progress.update(task, completed=position)
+    output = Output(output_path)
+    with progress_bar("read details", output.num_bytes(DETAILS)) as advance:
+        statistics = read_statistics(output, num_instances, advance)
+    write_file(html, page(statistics))
+    if png:
+        from beam_pipeline.overlap.report.picture import matrix_picture
+
+        write_file(png, matrix_picture(statistics))
+    written = " and ".join(filter(None, (html, png)))
+    return (
+        f"{statistics.at_any} evaluation instances share an n-gram with the training data; "
+        f"{written} written"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The files of a finished overlap job, read line by line.
+"""Reads the files of a finished overlap job, local or on any filesystem of Beam.
 
-Enter the job's output folder, local or on any filesystem that Beam knows; leave records. Of a
-file of many GB no more than a line is in memory. What is missing or damaged is one line that
-names the file.
+Files are read line by line, so a file of many GB needs little memory. A missing or damaged file
+is an error of one line that names it.
 """
 
 from __future__ import annotations
@@ -14,132 +13,109 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-import orjson
+import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from isal import igzip, igzip_lib
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DETAILS_LEFT_OUT, SUCCESS_NAME
 from beam_pipeline.storage import files
 
-_OPTIONAL = (DETAILS_LEFT_OUT, BOILERPLATE)
+_OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT)  # which only some runs write
 _BUFFER_BYTES = 1 << 20
-_LINES_A_STEP = 256
-_BATCH_ROWS = 16_384
-_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)  # which its stubs call an instance
+_LINES_PER_ADVANCE = 256
+_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)  # its stub declares an instance
 
-Advance = Callable[[int], None]
+Advance = Callable[[float], None]
 
 
 class Output:
-    """The output folder of a job that has come to its end.
+    """The output folder of a finished overlap job.
 
     Raises:
-      UsageError: there is no such folder, or the job has not finished it.
+      UsageError: there is no such folder, or the job has not finished.
     """
 
     def __init__(self, path: str):
-        # A slash too many is part of a name on gs://, and hides files from Beam's globs elsewhere.
+        # A double slash is part of a name on gs://, and hides files from Beam's globs elsewhere.
         path = re.sub("/+", "/", path) if files.is_local(path) else path
         self.path = path.rstrip("/") or "/"
+        marker = self.file(SUCCESS_NAME)
         try:
-            is_finished = self.has(SUCCESS_NAME)
+            is_finished = files.exists(marker)
         except (ValueError, OSError) as error:
-            raise UsageError(str(explained("look for", self.file(SUCCESS_NAME), error))) from error
+            raise UsageError(str(explained("look for", marker, error))) from error
         if not is_finished:
             raise UsageError(
-                f"{self.path} is no finished output of the overlap job: it has no {SUCCESS_NAME}; "
-                "give the job's --output_path, or wait until it has ended"
+                f"{self.path} is not a finished output of the overlap job: it has no "
+                f"{SUCCESS_NAME}; give the job's --output_path, or wait until it has ended"
             )
 
     def file(self, name: str) -> str:
         """Returns the path of a file of the output."""
         return f"{self.path.rstrip('/')}/{name}"
 
-    def has(self, name: str) -> bool:
-        """Tells whether there is such a file."""
-        return files.exists(self.file(name))
+    def num_bytes(self, name: str) -> int:
+        """Returns the size of a file as stored."""
+        with reading(self.file(name)), files.open_ranges(self.file(name)) as stream:
+            return stream.seek(0, io.SEEK_END)
 
-    def find(self, pattern: str) -> dict[str, int]:
-        """Returns the paths of the files that a glob matches, in order, with their sizes."""
-        folder = self.file("")
-        with reading(self.path):  # the folder's name may look like a glob
-            found = files.match(re.sub(r"[*?\[]", "?", folder) + pattern)
-        return dict(sorted(file for file in found if file[0].startswith(folder)))
+    def record[T](self, name: str, record_type: type[T]) -> T:
+        """Returns the one record of a JSON file."""
+        with reading(self.file(name)), files.open_file(self.file(name)) as stream:
+            return msgspec.json.decode(stream.read(), type=record_type)
 
-    def json(self, name: str) -> dict[str, Any]:
-        """Returns what a file of one JSON object holds."""
-        path = self.file(name)
-        with reading(path), files.open_file(path) as stream:
-            return parse(stream.read())
-
-    def records(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yields the records of a file of JSON lines; see `lines`."""
-        path = self.file(name)
-        for line in self.lines(name):
-            with reading(path):
-                record = parse(line)
-            yield record
-
-    def lines(self, name: str, advance: Advance = lambda _: None) -> Iterator[bytes]:
-        """Yields the lines of a file, decompressed if it is called .gz.
-
-        Of a file that only some runs write, and this one has not, it yields none.
+    def records[T](
+        self,
+        name: str,
+        record_type: type[T],
+        advance: Advance = lambda num_bytes: None,
+        is_wanted: Callable[[bytes], bool] = lambda line: True,
+    ) -> Iterator[T]:
+        """Yields the records of a file of JSON lines, decompressed if its name ends in .gz.
 
         Args:
-          advance: is told now and then how many bytes of the file, as it is stored, are read.
+          record_type: the msgspec.Struct of a record; other fields of a line are skipped.
+          advance: called now and then with the number of bytes read since, as stored.
+          is_wanted: tells from a line whether its record is yielded.
         """
-        path = self.file(name)
+        path, num_read = self.file(name), 0
+        decoder = msgspec.json.Decoder(record_type)
         with reading(path):
-            if name in _OPTIONAL and not self.has(name):
+            if name in _OPTIONAL and not files.exists(path):
                 return
-            stored = files.open_file(path)
-        with stored:
-            stream: Any = stored
-            if name.endswith(".gz"):
-                stream = io.BufferedReader(igzip.IGzipFile(fileobj=stored), _BUFFER_BYTES)
-            for number in range(1 << 62):
-                with reading(path):
-                    line = stream.readline()
-                    if number % _LINES_A_STEP == 0 or not line:
-                        advance(stored.tell())
-                if not line:
-                    return
-                yield line
-
-    def batches(self, path: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """Yields some columns of a Parquet file as record batches."""
-        with reading(path), files.open_ranges(path) as stream:
-            yield from pq.ParquetFile(stream).iter_batches(_BATCH_ROWS, columns=columns)
+            with files.open_file(path) as stored:
+                stream: Any = stored
+                if name.endswith(".gz"):
+                    stream = io.BufferedReader(igzip.IGzipFile(fileobj=stored), _BUFFER_BYTES)
+                for number, line in enumerate(iter(stream.readline, b"")):
+                    if number % _LINES_PER_ADVANCE == 0:
+                        advance(stored.tell() - num_read)
+                        num_read = stored.tell()
+                    if is_wanted(line):
+                        yield decoded(line, decoder)
 
 
-def parse(line: bytes) -> Any:
-    """Returns what a piece of JSON says; it may hold lone surrogates, which orjson refuses."""
+def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the record of a line, which may hold lone surrogates: msgspec refuses them."""
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return json.loads(line)
+        return decoder.decode(line)
+    except msgspec.DecodeError:
+        return msgspec.convert(json.loads(line), decoder.type)
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Raises what a missing or damaged file raises inside as one line that names it."""
+    """Turns the exceptions of a missing or damaged file into one line that names it."""
     try:
         yield
     except ProbelineError:
         raise
-    except OSError as error:
-        if error.errno or type(error).__module__.startswith("google."):
+    except (OSError, ValueError, EOFError, pa.ArrowException, _ISAL_ERROR) as error:
+        is_storage = getattr(error, "errno", None) or type(error).__module__.startswith("google.")
+        if isinstance(error, OSError) and is_storage:
             raise explained("read", path, error) from error
-        raise _damaged(path, error) from error
-    except (ValueError, KeyError, TypeError, EOFError, pa.ArrowException, _ISAL_ERROR) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: str, error: Exception) -> ProbelineError:
-    reason = f"there is no {error}" if isinstance(error, KeyError) else one_line(error)
-    return ProbelineError(
-        f"cannot read {path}: {reason}; it is damaged or of another version: run the overlap job "
-        "again with --overwrite"
-    )
+        raise ProbelineError(
+            f"cannot read {path}: {one_line(error)}; it is damaged or of another version: run the "
+            "overlap job again with --overwrite"
+        ) from error

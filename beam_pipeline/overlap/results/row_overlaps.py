@@ -7,14 +7,14 @@ Counts know an n-gram only by where it begins. The text is cut into tokens once 
 n-gram that is, and where else it stands in the row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.ngrams.matching import Places, TokenizedText
+from beam_pipeline.overlap.ngrams.matching import TokenizedText
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.match_files import crc_of
 from beam_pipeline.overlap.results.output_files import (
@@ -26,6 +26,7 @@ from beam_pipeline.overlap.results.output_files import (
 
 # An evaluation row that has an n-gram of that length in common with the training data.
 HITS = np.dtype([("number", "<u4"), ("n", "<u4"), ("num_tokens", "<i8")])
+Span = tuple[int, int]
 _Counts = dict[tuple[int, int], tuple[int, int]]  # by start and crc: occurrences, documents
 
 
@@ -56,7 +57,7 @@ class RowOverlap(NamedTuple):
     number: int
     n: int
     ngrams: list[NgramCount]  # in the order of their first places
-    spans: list[list[int]]  # [start, end) in code points, merged where they meet
+    spans: list[Span]  # [start, end) in code points, merged where they meet
     num_tokens: int
     num_covered_tokens: int
     num_train_documents: int
@@ -115,19 +116,23 @@ def _overlap(
             "have: they are of other evaluation sets; remove the output and run again"
         )
     shared = [count for count in found.values() if count]
-    spans = _merged(places)
+    spans = merge_spans(places)
     return RowOverlap(number, n, shared, spans, len(text), num_covered, num_documents)
 
 
-def _merged(places: Places) -> list[list[int]]:
-    """Returns ranges in order, those that overlap or meet as one."""
-    spans: list[list[int]] = []
-    for start, end in sorted(places):
-        if spans and start <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], end)
+def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
+    """Returns ranges [start, end) in order, those at most `max_gap` apart as one.
+
+    >>> merge_spans([(4, 9), (0, 2), (2, 3)])
+    [(0, 3), (4, 9)]
+    """
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + max_gap:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            spans.append([start, end])
-    return spans
+            merged.append((start, end))
+    return merged
 
 
 def head_of(rows: Rows, number: int) -> dict[str, Any]:

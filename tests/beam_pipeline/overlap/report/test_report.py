@@ -21,12 +21,13 @@ from matplotlib.image import imread
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.report import __main__ as report
-from beam_pipeline.overlap.report.colors import cell_colors
-from beam_pipeline.overlap.report.figures import Figures, read_figures
 from beam_pipeline.overlap.report.output import Output
-from beam_pipeline.overlap.report.passages import WHOLE_CHARS, merged, passages
-from beam_pipeline.overlap.report.picture import DPI, MOST_SETS
-from beam_pipeline.overlap.report.words import share_text
+from beam_pipeline.overlap.report.passages import WHOLE_CHARS, passages
+from beam_pipeline.overlap.report.picture import MAX_SETS
+from beam_pipeline.overlap.report.shares import cell_colors, share_text
+from beam_pipeline.overlap.report.statistics import Statistics, read_statistics
+from beam_pipeline.overlap.results.row_overlaps import merge_spans
+from beam_pipeline.report.plot_style import DPI
 from tests.support.browser import Visit, visit
 from tests.support.engines import ROOT, Gcs
 from tests.support.overlap_folder import Texts, eval_path, write_output
@@ -59,8 +60,8 @@ def made(folder: Path, sets: Mapping[str, Texts], training: Mapping[str, Texts],
     return page
 
 
-def figures_of(output: Path, num_instances: int = 50) -> Figures:
-    return read_figures(Output(str(output)), num_instances, lambda _: None)
+def statistics_of(output: Path, num_instances: int = 50) -> Statistics:
+    return read_statistics(Output(str(output)), num_instances, lambda _: None)
 
 
 def table(seen: Visit, selector: str) -> list[list[str]]:
@@ -477,10 +478,10 @@ def test_the_worst_of_ten_thousand_instances(tmp_path: Path) -> None:
         rank = (line["coverage"], line["num_train_documents"])
         best[line["eval_row"]] = max(rank, best.get(line["eval_row"], rank))
     wanted = sorted(best, key=lambda row: (-best[row][0], -best[row][1], row))[:50]
-    found = figures_of(tmp_path).instances
-    assert [instance.key.eval_row for instance in found] == wanted
+    found = statistics_of(tmp_path).instances
+    assert [instance.coverage[0].eval_row for instance in found] == wanted
     assert all([line.n for line in instance.coverage] == [3, 5] for instance in found)
-    assert [instance.instance_id for instance in found] == [f"i{row}" for row in wanted]
+    assert [instance.coverage[0].instance_id for instance in found] == [f"i{row}" for row in wanted]
 
 
 def test_the_documents_that_share_most_are_shown(tmp_path: Path) -> None:
@@ -488,7 +489,7 @@ def test_the_documents_that_share_most_are_shown(tmp_path: Path) -> None:
     lengths = [4, 9, 3, 12, 5, 9, 3]
     training = {"t.jsonl": [(f"d{size}", " ".join(words[:size])) for size in lengths]}
     write_output(tmp_path, {"set": [("a", PLANET)]}, training, (3,))
-    (instance,) = figures_of(tmp_path).instances
+    (instance,) = statistics_of(tmp_path).instances
     assert [document.train_row for document in instance.documents] == [3, 1, 5]
     assert [sum(d.num_ngrams.values()) for d in instance.documents] == [10, 7, 7]
 
@@ -506,22 +507,22 @@ def test_details_of_any_size_are_read_in_little_memory(tmp_path: Path) -> None:
         members.append(gzip.compress(mine, 1))
     path.write_bytes(b"".join(members))
     assert 20 * len(block) > 64 << 20
-    figures_of(tmp_path)  # what is imported and cached does not count
+    statistics_of(tmp_path)  # what is imported and cached does not count
     tracemalloc.start()
-    (instance,) = figures_of(tmp_path).instances
+    (instance,) = statistics_of(tmp_path).instances
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(instance.documents) == 3 and instance.documents[0].eval_passages
+    assert len(instance.documents) == 3 and instance.documents[0].in_eval.passages
     assert peak < 16 << 20
 
 
 def test_details_of_another_spelling_are_read_as_well(tmp_path: Path) -> None:
     write_output(tmp_path, SETS, TRAINING, (3, 5))
-    expected = figures_of(tmp_path)
+    expected = statistics_of(tmp_path)
     path = tmp_path / "stats/overlap_details.jsonl.gz"
     turned = [dict(reversed(record.items())) for record in read_lines(path)]
     path.write_bytes(gzip.compress("".join(f"{json.dumps(r)}\n" for r in turned).encode()))
-    assert figures_of(tmp_path).instances == expected.instances
+    assert statistics_of(tmp_path).instances == expected.instances
 
 
 def test_the_fifty_files_that_hit_most(tmp_path: Path) -> None:
@@ -541,12 +542,12 @@ def test_the_fifty_files_that_hit_most(tmp_path: Path) -> None:
     ]
     path = tmp_path / "stats/overlap_stats_by_train_path.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    figures = figures_of(tmp_path)
+    statistics = statistics_of(tmp_path)
     wanted = sorted(hits, key=lambda path: (-hits[path], path))[:50]
-    assert [(file.path, file.num_hit) for file in figures.train_files] == [
+    assert [(file.path, file.num_hit) for file in statistics.train_files] == [
         (path, hits[path]) for path in wanted
     ]
-    assert figures.num_train_files_hit == 300
+    assert statistics.num_train_files_hit == 300
 
 
 def test_the_same_output_gives_the_same_page(page: Path, tmp_path: Path) -> None:
@@ -572,7 +573,7 @@ def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     output = tmp_path / "out[1]*"
     output.mkdir()
     write_output(output, SETS, TRAINING, (3,), dead_letters={"json_invalid": 2})
-    assert figures_of(output).dead_letters == {"json_invalid": 2}
+    assert statistics_of(output).summary.counts["dead_letters"] == {"json_invalid": 2}
 
 
 @pytest.mark.parametrize("max_details", [-1, 0])
@@ -601,19 +602,21 @@ def test_the_report_of_a_real_run(
     write_output(
         Path("made"), sets, dict(sorted(training.items())), (3, 5), None if max_details else 0
     )
-    real, own = figures_of(Path("real")), figures_of(Path("made"))
+    real, own = statistics_of(Path("real")), statistics_of(Path("made"))
     assert len(real.instances) > 5 and real.num_train_files_hit == 3
-    assert own.facts == {name: real.facts[name] for name in own.facts}
-    assert real.left_out is None if max_details else real.left_out is not None
-    assert real == dataclasses.replace(own, path="real", facts=real.facts, left_out=real.left_out)
+    counts = own.summary.counts
+    assert counts == {name: real.summary.counts[name] for name in counts}
+    real.summary.counts = counts
+    assert bool(real.left_out) == (max_details == 0)
+    assert real == dataclasses.replace(own, path="real", left_out=real.left_out)
 
 
 # --- pieces -------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted), max_size=30))
 def test_merged_ranges_cover_the_same_places(spans: list[tuple[int, int]]) -> None:
-    result = merged(spans)
+    result = merge_spans(spans)
     places = {place for start, end in spans for place in range(start, end)}
     assert {place for start, end in result for place in range(start, end)} == places
     assert all(one[1] < other[0] for one, other in itertools.pairwise(result))
@@ -625,20 +628,20 @@ def test_passages_are_the_text_in_order(data: st.DataObject) -> None:
     random = Random(data.draw(st.integers(0, 9)))
     text = "".join(random.choices("ab \u0301\u200d\U0001f600", k=size))
     ends = st.tuples(st.integers(0, size), st.sampled_from([1, 20, 300, 3_000]))
-    spans = merged((s, min(size, s + n)) for s, n in data.draw(st.lists(ends, max_size=20)))
+    spans = merge_spans((s, min(size, s + n)) for s, n in data.draw(st.lists(ends, max_size=20)))
     shown, _ = passages(text, spans)
     at, shared = 0, set()
     for piece in shown:
-        assert bool(piece.text) != bool(piece.num_left_out)
+        assert bool(piece.text) != bool(piece.num_omitted)
         assert text[at : at + len(piece.text)] == piece.text
         places = range(at, at + len(piece.text))
         if piece.is_shared:
             shared.update(places)
         else:
             assert not any(start < at + len(piece.text) and at < end for start, end in spans) or (
-                piece.num_left_out
+                piece.num_omitted
             )
-        at += len(piece.text) + piece.num_left_out
+        at += len(piece.text) + piece.num_omitted
     assert at == size
     assert sum(len(piece.text) for piece in shown) <= max(WHOLE_CHARS, 6 * 1_700)
     covered = {place for start, end in spans for place in range(start, end)}
@@ -650,10 +653,10 @@ def test_no_character_and_no_word_is_torn() -> None:
     text = "a\u0301" * 5_000
     # A window would begin and end within a character.
     gap, before, _, after, _ = passages(text, [(4_001, 4_011)]).pieces
-    assert gap.num_left_out and before.text.startswith("a") and after.text.endswith("\u0301")
+    assert gap.num_omitted and before.text.startswith("a") and after.text.endswith("\u0301")
     words = "seven letters " * 500
     before, first, *_ = passages(words, [(3_010, 3_020)]).pieces
-    assert before.num_left_out and first.text.startswith(("seven", "letters"))
+    assert before.num_omitted and first.text.startswith(("seven", "letters"))
 
 
 def test_every_cell_can_be_read() -> None:
@@ -702,14 +705,14 @@ def test_the_picture_has_a_cell_for_each_share(page: Path, tmp_path: Path) -> No
 
 
 def test_the_picture_of_many_sets_shows_those_hit_most(tmp_path: Path) -> None:
-    names = [rf"$\frac{{{number}}}{{\bad$ {number:03d}" for number in range(MOST_SETS + 30)]
+    names = [rf"$\frac{{{number}}}{{\bad$ {number:03d}" for number in range(MAX_SETS + 30)]
     sets = {name: [("a", PLANET if at >= 30 else filler(9, at))] for at, name in enumerate(names)}
     write_output(tmp_path, sets, {"t.jsonl": [("d", PLANET)]}, (3,))
     from beam_pipeline.overlap.report import picture
 
-    figures = figures_of(tmp_path)
-    assert [one.name for one in picture._largest(figures.sets)] == names[30:]
-    assert picture.matrix_picture(figures).startswith(b"\x89PNG")
+    statistics = statistics_of(tmp_path)
+    assert [one.name for one in picture._most_hit(statistics.sets)] == names[30:]
+    assert picture.matrix_picture(statistics).startswith(b"\x89PNG")
 
 
 # --- errors -------------------------------------------------------------------------------------
@@ -744,17 +747,14 @@ def test_flags_are_checked(tmp_path: Path, capsys, argv: list[str]) -> None:
         "stats/overlap_stats_by_train_path.jsonl",
         "stats/overlap_coverage.jsonl",
         "stats/overlap_details.jsonl.gz",
-        "dead_letter/letters-00000.parquet",
     ],
 )
 @pytest.mark.parametrize("damage", ["cut", "other fields", "gone"])
 def test_a_damaged_output_is_named(tmp_path: Path, capsys, name: str, damage: str) -> None:
-    write_output(tmp_path, SETS, TRAINING, (3,), dead_letters={"json_invalid": 1})
+    write_output(tmp_path, SETS, TRAINING, (3,))
     path = tmp_path / name
     if damage == "gone":
         path.unlink()
-        if name.startswith("dead_letter"):
-            return
     elif damage == "cut":
         path.write_bytes(path.read_bytes()[:-9])
     else:

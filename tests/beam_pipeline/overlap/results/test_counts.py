@@ -185,7 +185,7 @@ def overlaps_of(text: str, ngrams: list[tuple[str, int]], n: int):
 def test_all_places_of_a_shared_n_gram_are_covered() -> None:
     """Counts know the first one alone."""
     (overlap,) = overlaps_of("A b, a B - x a b y", [("a b", 0)], 2)
-    assert overlap.spans == [[0, 3], [5, 8], [13, 16]]
+    assert overlap.spans == [(0, 3), (5, 8), (13, 16)]
     assert overlap.ngrams == [("a b", 3, 2)]
     assert (overlap.num_tokens, overlap.num_covered_tokens) == (8, 6)
     assert overlap.num_train_documents == 4
@@ -193,7 +193,7 @@ def test_all_places_of_a_shared_n_gram_are_covered() -> None:
 
 def test_spans_that_overlap_or_meet_are_one() -> None:
     (overlap,) = overlaps_of("a b c d e", [("a b c", 0), ("b c d", 2)], 3)
-    assert overlap.spans == [[0, 7]]
+    assert overlap.spans == [(0, 7)]
     assert overlap.num_covered_tokens == 4
     assert [count.ngram for count in overlap.ngrams] == ["a b c", "b c d"]
 
