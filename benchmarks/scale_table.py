@@ -6,8 +6,8 @@ The first two tables are results. The third is an estimate: its formulas are in
 
 from dataclasses import fields
 
+from beam_pipeline.dataset.layout import count_shards
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.pipeline import count_shards
 from beam_pipeline.sources.inputs import UNIT_ROWS
 from benchmarks import markdown as md
 from benchmarks.estimate import (
@@ -102,7 +102,7 @@ def num_shards(num_measurements: int) -> int:
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     return sum(
         count_shards(
-            (round(_NUM_PROBES * share), round(num_measurements * _RUN_BYTES * share)), options
+            round(_NUM_PROBES * share), round(num_measurements * _RUN_BYTES * share), options
         )
         for share in (options.train_ratio, 1 - options.train_ratio)
     )

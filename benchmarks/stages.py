@@ -22,11 +22,11 @@ from rich.table import Table
 
 from beam_pipeline import generate
 from beam_pipeline.array_record_io import ArrayRecordFraming
+from beam_pipeline.dataset.layout import DatasetOptions, shard_of
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment
-from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
 from beam_pipeline.shards.writing import WriteShard, WriteShards
 from beam_pipeline.sources.inputs import ReadOptions, inspect, match_files, plan_units
@@ -68,7 +68,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
 
 
 def _rows(
-    source: Path, workspace: Workspace, options: probe_rows.DatasetOptions, watch: Stopwatch
+    source: Path, workspace: Workspace, options: DatasetOptions, watch: Stopwatch
 ) -> Iterable[CutRow]:
     files = [inspect(*file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
     pregroup = PreGroup(ReadOptions(), workspace, skip_bad_files=False)
@@ -77,7 +77,7 @@ def _rows(
         for element in watch.time("read, check and pre-group", pregroup.process, unit):
             if isinstance(element, tuple):
                 groups[element[0]].append(element[1])
-    sort = SortProbe(workspace, options.measurement_encoding, options.max_row_bytes)
+    sort = SortProbe(workspace, options.row_format)
     sort.setup()
     for src_addr, chunks in groups.items():
         segments = []
@@ -86,19 +86,14 @@ def _rows(
                 yield out
             else:
                 segments.append(Segment.decode(out.value[1]))
-        rows = OpenRows(
-            src_addr, [], 0, options.measurement_encoding, options.max_row_bytes, sort._reader
-        )
+        rows = OpenRows(src_addr, [], 0, options.row_format, sort._reader)
         for segment in segments:
             yield from watch.time("cut rows", rows.append, segment)
 
 
-def _write(
-    staged: list[bytes], folder: Path, options: probe_rows.DatasetOptions, watch: Stopwatch
-) -> None:
+def _write(staged: list[bytes], folder: Path, options: DatasetOptions, watch: Stopwatch) -> None:
     def encode(data: bytes, attributes: bytes) -> bytes:
-        encoding = options.measurement_encoding
-        return watch.time("encode rows", probe_rows.encode, data, attributes, encoding)
+        return watch.time("encode rows", probe_rows.encode, data, attributes, options.row_format)
 
     framing = ArrayRecordFraming(options.array_record_options)
     target = WriteShards(
@@ -109,7 +104,7 @@ def _write(
     shards: dict[int, list[bytes]] = collections.defaultdict(list)
     for value in staged:
         key = StagedRecord.decode(value).key
-        shards[sharded_write.shard_of(key, NUM_SHARDS)].append(value)
+        shards[shard_of(key, NUM_SHARDS)].append(value)
     for shard in shards.items():
         watch.time("write shards", writer.process, shard, NUM_SHARDS)
     watch.ns["write shards"] -= watch.ns["encode rows"]

@@ -23,12 +23,12 @@ import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 
 from beam_pipeline.array_record_io import ArrayRecordFraming
+from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES, DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.external_sort import StoredRun
 from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.pipeline import MAX_SHARD_RUN_BYTES, DatasetOptions
 from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
 from beam_pipeline.shards.writing import WriteShard, WriteShards
@@ -97,7 +97,7 @@ def run(unit: Unit, num_measurements: int, folder: Path) -> dict[str, float]:
     with steps.measured("unit"):
         for _ in pregroup.process(unit):
             pass
-    sort = SortProbe(workspace, options.measurement_encoding, options.max_row_bytes)
+    sort = SortProbe(workspace, options.row_format)
     sort.setup()
     with steps.measured("sort"):
         tagged = list(sort.process((_SRC_ADDR, chunks(num_measurements))))
@@ -118,9 +118,7 @@ def _cut(
     """Cuts a probe's segments into rows and stages them."""
     stage = StageRecords(workspace.below("records"), INLINE_BYTES)
     stage.start_bundle()
-    rows = OpenRows(
-        _SRC_ADDR, [], 0, options.measurement_encoding, options.max_row_bytes, sort._reader
-    )
+    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, sort._reader)
     staged: list[bytes] = []
     for segment in segments:
         for row in rows.append(segment):
@@ -142,7 +140,7 @@ def _one_shard(staged: list[bytes]) -> list[bytes]:
 
 def _write(shard: list[bytes], folder: Path, options: DatasetOptions) -> None:
     def encode(data: bytes, attributes: bytes) -> bytes:
-        return probe_rows.encode(data, attributes, options.measurement_encoding)
+        return probe_rows.encode(data, attributes, options.row_format)
 
     framing = ArrayRecordFraming(options.array_record_options)
     target = WriteShards(

@@ -53,6 +53,15 @@ _MORE_THAN_FRAMING = 4096
 MAX_FIRST_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
 
 
+@dataclass(frozen=True)
+class RowFormat:
+    """How rows are encoded, and the largest size of a record."""
+
+    encoding: Encoding
+    max_row_bytes: int
+    record_encoding: RecordEncoding = "arrow_ipc"
+
+
 class RowKey(NamedTuple):
     """Where a row belongs: rows of a probe count from 0 in time order."""
 
@@ -92,53 +101,45 @@ class RowStart(NamedTuple):
     is_full: bool  # False: the run ended before the row was full
 
 
-def fit(
-    run: np.ndarray,
-    src_addr: str,
-    encoding: Encoding,
-    max_row_bytes: int,
-    record_encoding: RecordEncoding = "arrow_ipc",
-    row_index: int = 0,
-) -> RowStart:
-    """Returns how many measurements, from the run's first on, make the largest allowed row.
-
-    Args:
-      row_index: of that row; the size of a tf_example depends on it.
+def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
+    """Returns how many measurements, from the first of a sorted run, fill the row of that key.
 
     Raises:
       ProbelineError: not even one measurement fits.
     """
-    # The smallest measurement takes that much, so what lies behind cannot matter.
-    smallest = 24 if encoding == "arrow" else 10
+    # Measurements take at least this much, so no row holds any that come later.
+    smallest = 24 if row_format.encoding == "arrow" else 10
+    max_row_bytes = row_format.max_row_bytes
     run = run[: max_row_bytes // smallest + 1]
     counts = np.arange(1, len(run) + 1)
     end = len(run)
-    if encoding == "arrow":
+    if row_format.encoding == "arrow":
         inside = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
     else:
         inside = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
-    inside, key = np.asarray(inside), RowKey(src_addr, row_index)
+    inside = np.asarray(inside)
 
     def size_up_to(at: int) -> int:
-        if record_encoding == "arrow_ipc":
-            return int(record_bytes(int(inside[at]), src_addr))
+        if row_format.record_encoding == "arrow_ipc":
+            return int(record_bytes(int(inside[at]), key.src_addr))
         return tf_example.example_bytes(_columns(b"", run[: at + 1], key), int(inside[at]))
 
     count = bisect.bisect_right(range(len(run)), max_row_bytes, key=size_up_to)
     if count == 0:
         raise ProbelineError(
-            f"one measurement of {src_addr} takes {size_up_to(0)} bytes, over the limit of "
+            f"one measurement of {key.src_addr} takes {size_up_to(0)} bytes, over the limit of "
             f"{max_row_bytes} bytes a row: raise --max_row_size_mb"
         )
     count = min(count, end)
     return RowStart(count, is_full=count < len(run))
 
 
-def surely_fits(run: np.ndarray, encoding: Encoding, max_row_bytes: int) -> bool:
-    """Tells, without a look at the measurements, whether they make one row whatever they hold."""
-    if encoding == "compact":
+def surely_fits(run: np.ndarray, row_format: RowFormat) -> bool:
+    """Tells from its length and ends alone whether a sorted run fits one row."""
+    max_row_bytes = row_format.max_row_bytes
+    if row_format.encoding == "compact":
         span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
         widest = 10 if run.dtype == NARROW else 23
         return (

@@ -23,8 +23,7 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.row_codec import (
-    Encoding,
-    RecordEncoding,
+    RowFormat,
     RowKey,
     content_bytes,
     fit,
@@ -188,14 +187,10 @@ class SortProbe(beam.DoFn):
     def __init__(
         self,
         workspace: Workspace,
-        encoding: Encoding,
-        max_row_bytes: int,
-        record_encoding: RecordEncoding = "arrow_ipc",
+        row_format: RowFormat,
     ):
         self._workspace = workspace
-        self._encoding: Encoding = encoding
-        self._record_encoding: RecordEncoding = record_encoding
-        self._max_row_bytes = max_row_bytes
+        self._row_format = row_format
         self._memory_bytes = SORT_MEMORY_BYTES
         self._segment_bytes = SEGMENT_BYTES
         self._probes = counter("probes")
@@ -238,10 +233,9 @@ class SortProbe(beam.DoFn):
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _makes_one_row(self, src_addr: str, run: np.ndarray) -> bool:
-        if surely_fits(run, self._encoding, self._max_row_bytes):
+        if surely_fits(run, self._row_format):
             return True
-        start = fit(run, src_addr, self._encoding, self._max_row_bytes, self._record_encoding)
-        return not start.is_full
+        return not fit(run, RowKey(src_addr, 0), self._row_format).is_full
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
         """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
@@ -256,7 +250,8 @@ class SortProbe(beam.DoFn):
                 yield from closed[:-1]
                 closed = closed[-1:]
             stored = StoredRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
-            closed.append(Segment(seq, False, content_bytes(run, self._encoding), stored))
+            size = content_bytes(run, self._row_format.encoding)
+            closed.append(Segment(seq, False, size, stored))
             num_measurements += len(run)
         writer.close()
         self._measurements.update(num_measurements)
@@ -289,15 +284,13 @@ class GroupIntoRows(beam.PTransform):
         self,
         read_options: ReadOptions,
         workspace: Workspace,
-        encoding: Encoding,
-        max_row_bytes: int,
+        row_format: RowFormat,
         skip_bad_files: bool = False,
-        record_encoding: RecordEncoding = "arrow_ipc",
     ):
         super().__init__()
         self._pregroup = PreGroup(read_options, workspace, skip_bad_files)
-        self._sort = SortProbe(workspace, encoding, max_row_bytes, record_encoding)
-        self._split = SplitRows(encoding, max_row_bytes, record_encoding)
+        self._sort = SortProbe(workspace, row_format)
+        self._split = SplitRows(row_format)
 
     def expand(self, units: beam.PCollection) -> Any:
         read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from beam_pipeline.cli.flags import check_range, flag, job_parser
+from beam_pipeline.dataset.layout import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import (
@@ -20,7 +21,6 @@ from beam_pipeline.jobs.beam_options import (
     RUNNERS_WITH_OWN_FLAGS,
     parse_beam_options,
 )
-from beam_pipeline.probe_rows.pipeline import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.sources.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.sources.measurements import COLUMNS

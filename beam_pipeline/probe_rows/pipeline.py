@@ -4,12 +4,10 @@
 first; the last step alone gives files their names, writes the manifest and then `_SUCCESS`.
 """
 
-import hashlib
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -18,7 +16,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset import addresses, manifest
-from beam_pipeline.dataset.row_codec import Encoding, RecordEncoding, RowKey, count_ipv6, encode_row
+from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, split_of
+from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
 from beam_pipeline.errors import same_src_id
 from beam_pipeline.jobs.output_folder import Run
 from beam_pipeline.probe_rows.commit import Commit
@@ -31,13 +30,6 @@ from beam_pipeline.shards.writing import Framing, RecordIndex, WriteShards
 from beam_pipeline.sources import anonymize_key, inputs
 from beam_pipeline.sources.inputs import InputFile, ReadOptions, Unit, plan_units
 
-OutputFormat = Literal["arrayrecord", "tfrecord"]
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = ("arrayrecord", "tfrecord")
-
-# Counted on runs, 16 or 28 bytes a measurement: a record is up to twice that.
-MAX_SHARD_RUN_BYTES = 256 << 20
-# src_id and row_index, big-endian, so that the order of bytes is the order of numbers.
-_KEY = struct.Struct(">qi")
 # split, is_wide, row_index, n, number of IPv6 destinations, of failed pings, first and last
 # timestamp; src_addr follows.
 _ATTRIBUTES = struct.Struct("<B?iiiiQQ")
@@ -55,50 +47,7 @@ _INDEX_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class DatasetOptions:
-    """What shapes the bytes of a dataset; names and meaning as the flags of `options`.
-
-    Those with a default are not in every manifest: before there were such flags, it held.
-    """
-
-    measurement_encoding: Encoding
-    max_row_size_mb: float
-    train_ratio: float
-    split_seed: int
-    probes_per_shard: int
-    num_shards: int
-    array_record_options: str
-    output_format: OutputFormat = "arrayrecord"
-    record_encoding: RecordEncoding = "arrow_ipc"
-
-    @property
-    def max_row_bytes(self) -> int:
-        return int(self.max_row_size_mb * (1 << 20))
-
-    @property
-    def shard_suffix(self) -> str:
-        return f".{self.output_format}"
-
-    @property
-    def framing(self) -> Framing:
-        if self.output_format == "tfrecord":
-            return TFRecordFraming()
-        return ArrayRecordFraming(self.array_record_options)
-
-
 # --- pure functions --------------------------------------------------------------------------
-
-
-def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:
-    """Returns the side of a probe, an index into manifest.SPLITS, from its address alone."""
-    digest = hashlib.blake2b(
-        addresses.packed(src_addr),
-        digest_size=8,
-        key=str(split_seed).encode(),
-        person=b"split",
-    ).digest()
-    return int(int.from_bytes(digest, "big") >= train_ratio * 2.0**64)
 
 
 def describe(row: CutRow, options: DatasetOptions) -> Record:
@@ -115,22 +64,17 @@ def describe(row: CutRow, options: DatasetOptions) -> Record:
         int(run["event_time"][0]),
         int(run["event_time"][-1]),
     )
-    key = _KEY.pack(addresses.src_id(src_addr), row_index)
+    key = row_key(addresses.src_id(src_addr), row_index)
     return Record(key, row.data, attributes + src_addr.encode())
 
 
-def encode(
-    data: bytes,
-    attributes: bytes,
-    encoding: Encoding,
-    record_encoding: RecordEncoding = "arrow_ipc",
-) -> bytes:
+def encode(data: bytes, attributes: bytes, row_format: RowFormat) -> bytes:
     """Returns the record of a staged row."""
     _, is_wide, row_index, *_ = _ATTRIBUTES.unpack_from(attributes)
     src_addr = attributes[_ATTRIBUTES.size :].decode()
     # A copy, since the kernels are compiled for arrays that may be written to.
     run, key = as_run(is_wide, data).copy(), RowKey(src_addr, row_index)
-    return encode_row(run, key, encoding, record_encoding)
+    return encode_row(run, key, row_format.encoding, row_format.record_encoding)
 
 
 def index_table(attributes: Sequence[bytes]) -> pa.Table:
@@ -159,13 +103,11 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     )
 
 
-def count_shards(probes_and_bytes: tuple[int, int], options: DatasetOptions) -> int:
-    """Returns how many shards a split of that size gets; it follows from the data alone."""
-    num_probes, num_bytes = probes_and_bytes
-    if options.num_shards:
-        return options.num_shards
-    by_probes = -(-num_probes // options.probes_per_shard)
-    return max(1, by_probes, -(-num_bytes // MAX_SHARD_RUN_BYTES))
+def framing_of(options: DatasetOptions) -> Framing:
+    """Returns the file format of the shards."""
+    if options.output_format == "tfrecord":
+        return TFRecordFraming()
+    return ArrayRecordFraming(options.array_record_options)
 
 
 # --- the chain -------------------------------------------------------------------------------
@@ -192,12 +134,7 @@ def build(
     """
     workspace = Workspace(run.folder, inline_bytes)
     rows = _units(pipeline, files, read_options) | "Group into rows" >> GroupIntoRows(
-        read_options,
-        workspace,
-        options.measurement_encoding,
-        options.max_row_bytes,
-        skip_bad_files,
-        options.record_encoding,
+        read_options, workspace, options.row_format, skip_bad_files
     )
     stage = StageRecords(workspace.below("records"), inline_bytes)
     staged = [
@@ -287,23 +224,19 @@ def _write_split(
     """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
     side = manifest.SPLITS.index(split)
     num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
-        lambda sizes: count_shards(sizes[side][1:], options)
+        lambda sizes: count_shards(sizes[side][1], sizes[side][2], options)
     )
     folder = FileSystems.join(output, split)
     return WriteShards(
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
-        framing=options.framing,
+        framing=framing_of(options),
         temp_folder=f"{run.folder}/{split}",
         num_shards=num_shards,
         index=RecordIndex(
             FileSystems.join(folder, manifest.INDEX_NAME), _INDEX_SCHEMA, index_table
         ),
-        encode=partial(
-            encode,
-            encoding=options.measurement_encoding,
-            record_encoding=options.record_encoding,
-        ),
+        encode=partial(encode, row_format=options.row_format),
         guard=run.marker.check if run.marker else None,
     )

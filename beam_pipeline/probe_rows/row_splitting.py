@@ -22,7 +22,7 @@ from apache_beam.transforms.userstate import (
     ReadModifyWriteStateSpec,
 )
 
-from beam_pipeline.dataset.row_codec import Encoding, RecordEncoding, RowKey, fit
+from beam_pipeline.dataset.row_codec import RowFormat, RowKey, fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.probe_rows.external_sort import StoredRun
@@ -76,36 +76,31 @@ class OpenRows:
         src_addr: str,
         segments: Sequence[Segment],
         row_index: int,
-        encoding: Encoding,
-        max_row_bytes: int,
+        row_format: RowFormat,
         reader: ClaimReader,
-        record_encoding: RecordEncoding = "arrow_ipc",
     ):
         self.segments = list(segments)
         self.row_index = row_index
         self._src_addr = src_addr
-        self._encoding: Encoding = encoding
-        self._max_row_bytes = max_row_bytes
+        self._row_format = row_format
         self._reader = reader
-        self._record_encoding: RecordEncoding = record_encoding
 
     def append(self, segment: Segment) -> Iterator[CutRow]:
         """Takes the next segment and yields the rows that it completes."""
         self.segments.append(segment)
-        if segment.is_last or sum(part.size for part in self.segments) >= self._max_row_bytes:
+        held_bytes = sum(part.size for part in self.segments)
+        if segment.is_last or held_bytes >= self._row_format.max_row_bytes:
             yield from self._cut(is_last=segment.is_last)
 
     def _cut(self, is_last: bool) -> Iterator[CutRow]:
         run = join([segment.run.load(self._reader) for segment in self.segments])
         start = 0
         while start < len(run):
-            count, is_full = fit(
-                run[start:], self._src_addr, self._encoding, self._max_row_bytes,
-                self._record_encoding, self.row_index,
-            )  # fmt: skip
+            key = RowKey(self._src_addr, self.row_index)
+            count, is_full = fit(run[start:], key, self._row_format)
             if not is_full and not is_last:
                 break
-            yield make_row(RowKey(self._src_addr, self.row_index), run[start : start + count])
+            yield make_row(key, run[start : start + count])
             self.row_index += 1
             start += count
         self.segments = list(_after(self.segments, start))
@@ -133,15 +128,8 @@ class SplitRows(beam.DoFn):
     EARLY = BagStateSpec("early", coders.BytesCoder())
     OPEN = BagStateSpec("open", coders.BytesCoder())
 
-    def __init__(
-        self,
-        encoding: Encoding,
-        max_row_bytes: int,
-        record_encoding: RecordEncoding = "arrow_ipc",
-    ):
-        self._encoding: Encoding = encoding
-        self._record_encoding: RecordEncoding = record_encoding
-        self._max_row_bytes = max_row_bytes
+    def __init__(self, row_format: RowFormat):
+        self._row_format = row_format
         self._splits = counter("row_splits")
 
     def setup(self) -> None:
@@ -184,10 +172,7 @@ class SplitRows(beam.DoFn):
             ready += self._take_early(expected + 1, first_early, early)
         # Bags promise no order either: seq restores it.
         held = sorted(Segment.decode(segment) for segment in open_segments.read())
-        rows = OpenRows(
-            src_addr, held, row_index.read() or 0,
-            self._encoding, self._max_row_bytes, self._reader, self._record_encoding,
-        )  # fmt: skip
+        rows = OpenRows(src_addr, held, row_index.read() or 0, self._row_format, self._reader)
         for value in ready:
             segment = Segment.decode(value)
             for row in rows.append(segment):

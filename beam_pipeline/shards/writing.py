@@ -11,7 +11,6 @@ retried or run twice at once: every attempt has files of its own, and only those
 pipeline's own data name are ever read or renamed.
 """
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import (
@@ -93,12 +93,6 @@ class RecordIndex:
     def full_schema(self) -> pa.Schema:
         own = [("shard", pa.int32()), ("position", pa.int64()), ("num_bytes", pa.int64())]
         return pa.schema([*own, *self.schema])
-
-
-def shard_of(key: bytes, num_shards: int) -> int:
-    """Returns the shard of a key; the salt keeps it independent of other hashes of the key."""
-    digest = hashlib.blake2b(key, digest_size=8, person=b"shard").digest()
-    return int.from_bytes(digest, "big") % num_shards
 
 
 def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:

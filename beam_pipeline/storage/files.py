@@ -2,7 +2,7 @@
 
 Local ones and objects on `gs://` go without the detour through Beam's filesystems. A path without
 a scheme is local. Whatever is written has a name of its own first (`unique_path`) and is renamed
-when it is whole (`move`, which may be done twice).
+when it is whole (`move`, which may be done twice). Beam is loaded when another filesystem is used.
 """
 
 import contextlib
@@ -12,10 +12,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple, cast
-
-from apache_beam.io.filesystem import CompressionTypes, FileSystem
-from apache_beam.io.filesystems import FileSystems
+from typing import Any, BinaryIO, NamedTuple
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.storage import gcs
@@ -25,6 +22,14 @@ from beam_pipeline.storage.gcs_client import SCHEME
 _WRITE_BUFFER_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
 _RANGE_BYTES = 64 << 10
+_UNCOMPRESSED = "uncompressed"  # Beam's CompressionTypes.UNCOMPRESSED
+
+
+def _beam() -> Any:
+    """Returns Beam's filesystems, which take two seconds to import."""
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems
 
 
 def is_local(path: str) -> bool:
@@ -34,7 +39,7 @@ def is_local(path: str) -> bool:
 
 def unique_path(folder: str, name: str) -> str:
     """Returns a path below `folder` that no other attempt uses: name-<32 hex digits>."""
-    return FileSystems.join(folder, f"{name}-{uuid.uuid4().hex}")
+    return _beam().join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
 def _make_folder_of(path: str) -> None:
@@ -66,11 +71,13 @@ def match(pattern: str) -> list[tuple[str, int]]:
 def match_versions(pattern: str) -> list[FileVersion]:
     """Returns each file that a path or glob matches; raises as `match`."""
     if not is_gcs(pattern):
-        found = FileSystems.match([pattern])[0].metadata_list
+        found = _beam().match([pattern])[0].metadata_list
         return [
             FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
             for file in found
         ]
+    from apache_beam.io.filesystem import FileSystem
+
     plain = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     below = gcs.versions_below(plain)
@@ -79,13 +86,15 @@ def match_versions(pattern: str) -> list[FileVersion]:
 
 def exists(path: str) -> bool:
     """Tells whether there is such a file, or a local folder."""
-    return gcs.exists(path) if is_gcs(path) else FileSystems.exists(path)
+    if is_local(path):
+        return os.path.exists(path)
+    return gcs.exists(path) if is_gcs(path) else _beam().exists(path)
 
 
 def is_folder(path: str) -> bool:
     """Tells whether there is a folder of that name; on `gs://`, whether anything lies below it."""
     below = path.rstrip("/") + "/"
-    return bool(gcs.objects_below(below)) if is_gcs(path) else FileSystems.exists(below)
+    return bool(gcs.objects_below(below)) if is_gcs(path) else _beam().exists(below)
 
 
 def create_file(path: str) -> BinaryIO:
@@ -95,7 +104,7 @@ def create_file(path: str) -> BinaryIO:
         return open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
     if is_gcs(path):
         return gcs.create(path)
-    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return _beam().create(path, compression_type=_UNCOMPRESSED)
 
 
 def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
@@ -104,8 +113,7 @@ def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
         return open(path, "rb")
     if is_gcs(path):
         return gcs.open_object(path, fetch_bytes)
-    stream = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return cast(BinaryIO, stream)
+    return _beam().open(path, compression_type=_UNCOMPRESSED)
 
 
 def open_ranges(path: str) -> BinaryIO:
@@ -154,7 +162,7 @@ def remove_folder(path: str) -> None:
         return
     found = match(f"{path}/**")
     if found:  # what has no files has no folder
-        FileSystems.delete([file for file, _ in found])
+        _beam().delete([file for file, _ in found])
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
@@ -191,4 +199,4 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
         if is_gcs(target):
             gcs.rename(source, target)
             return
-        FileSystems.rename([source], [target])
+        _beam().rename([source], [target])

@@ -19,9 +19,9 @@ from rich.table import Table
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.probe_rows.pipeline import DatasetOptions
 from beam_pipeline.report.terminal import progress_bar
 from beam_pipeline.verify.across import (
     ROW_CHECKS,

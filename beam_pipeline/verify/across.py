@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
-from beam_pipeline.probe_rows.pipeline import DatasetOptions
 from beam_pipeline.verify.record import Fault, StoredRow
 
 _US_PER_SECOND = 1_000_000
@@ -151,7 +151,7 @@ def least_full_bytes(options: DatasetOptions) -> int:
     bitmap of families, which comes with the first destination of the other family. In a tf_example
     the lengths around it, its count and its time may take 16 more.
     """
-    limit = options.max_row_bytes
+    limit = options.row_format.max_row_bytes
     step = 72 if options.measurement_encoding == "arrow" else 30 + limit // 80
     step += 16 if options.record_encoding == "tf_example" else 0
     return min(int(limit * _MIN_FULL), limit - step)

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
-from apache_beam.io.filesystems import FileSystems
+import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import dead_letters
+from beam_pipeline.dataset.layout import DatasetOptions, OutputFormat, count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     INDEX_NAME,
@@ -27,11 +28,10 @@ from beam_pipeline.dataset.manifest import (
     Split,
 )
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.probe_rows.pipeline import DatasetOptions, OutputFormat, count_shards
 from beam_pipeline.shards.tfrecord import DamagedRecordError, read_tfrecord
-from beam_pipeline.sources.inputs import open_parquet
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.checksum import checksum_text
-from beam_pipeline.storage.files import exists, is_local, match, size_and_checksum
+from beam_pipeline.storage.files import exists, is_local, open_ranges, size_and_checksum
 from beam_pipeline.storage.small_files import prepare_native_reader
 from beam_pipeline.verify.across import INDEX_SCHEMA
 from beam_pipeline.verify.record import Fault
@@ -100,7 +100,7 @@ def split_totals(
         yield _wrong(f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}")
     # The writer counts 16 or 28 bytes a measurement; of which family they are is not said here.
     least, most = (
-        count_shards((num_probes, split.num_measurements * dtype.itemsize), options)
+        count_shards(num_probes, split.num_measurements * dtype.itemsize, options)
         for dtype in (NARROW, WIDE)
     )
     if not least <= len(split.shards) <= most:
@@ -122,7 +122,8 @@ def names_in(folder: str) -> list[str]:
     """Returns the names of the files right below a folder, sorted; none if it is not there."""
     if is_local(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    return sorted(FileSystems.split(path)[1] for path, _ in match(f"{folder}/*"))
+    below = (path.removeprefix(f"{folder}/") for path in gcs.objects_below(f"{folder}/"))
+    return sorted(name for name in below if "/" not in name)
 
 
 def shard_names(name: str, split: Split, suffix: str) -> Iterator[Fault]:
@@ -197,7 +198,8 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
 
 def _reasons(path: str) -> Counter[str]:
     reasons: Counter[str] = Counter()
-    with open_parquet(path) as file:
+    with open_ranges(path) as stream:
+        file = pq.ParquetFile(stream)
         if not file.schema_arrow.equals(dead_letters.SCHEMA):
             raise pa.ArrowInvalid(f"its columns are {', '.join(file.schema_arrow.names)}")
         for batch in file.iter_batches(columns=["reason"]):
@@ -271,7 +273,7 @@ class IndexLines:
 
     def __init__(self, dataset: Dataset, split: str):
         try:
-            self._file = open_parquet(dataset.file(f"{split}/{INDEX_NAME}"))
+            self._file = pq.ParquetFile(open_ranges(dataset.file(f"{split}/{INDEX_NAME}")))
         except (OSError, pa.ArrowException) as error:
             raise UnreadableError(f"it cannot be read: {_one_line(error)}") from error
         if not self._file.schema_arrow.equals(INDEX_SCHEMA):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.layout import DatasetOptions, row_key, shard_of, split_of
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
@@ -25,11 +26,8 @@ from beam_pipeline.dataset.row_codec import (
     decode_record,
 )
 from beam_pipeline.dataset.sorted_run import widen
-from beam_pipeline.probe_rows.pipeline import DatasetOptions, split_of
-from beam_pipeline.shards.writing import shard_of
 
 _US_PER_SECOND = 1_000_000
-_KEY = struct.Struct(">qi")  # src_id and row_index place a row
 # What `read_row` raises for bytes that are no record.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
@@ -223,7 +221,7 @@ def _compact_destinations(stored: StoredRow) -> Iterator[Fault]:
 
 def too_large(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     """No record is larger than --max_row_size_mb."""
-    size, limit = stored.row.num_bytes, options.max_row_bytes
+    size, limit = stored.row.num_bytes, options.row_format.max_row_bytes
     if size > limit:
         yield stored.fault(f"it takes {size} bytes, over the limit of {limit}")
 
@@ -250,7 +248,7 @@ def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     if split != place.split:
         yield stored.fault(f"probe {src_addr} belongs to {SPLITS[split]}")
     # A wrong src_id is a fault of `identity` alone.
-    key = _KEY.pack(addresses.src_id(src_addr), stored.row.row_index)
+    key = row_key(addresses.src_id(src_addr), stored.row.row_index)
     shard = shard_of(key, place.num_shards)
     if shard != place.shard_number:
         yield stored.fault(f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}")

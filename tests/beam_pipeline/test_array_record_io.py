@@ -22,6 +22,7 @@ from beam_pipeline.array_record_io import (
     WriteToArrayRecord,
     content_key,
 )
+from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.errors import ProbelineError, user_message
 from beam_pipeline.shards import staging
 from beam_pipeline.shards import writing as sharded_write
@@ -33,7 +34,6 @@ from beam_pipeline.shards.writing import (
     ShardInfo,
     WriteShard,
     WriteShards,
-    shard_of,
     shard_path,
 )
 from beam_pipeline.storage.checksum import crc32c

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from beam_pipeline.dataset.layout import DatasetOptions, shard_of
 from beam_pipeline.dataset.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -26,10 +27,10 @@ from beam_pipeline.dataset.manifest import (
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, RowKey
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions, write_success
-from beam_pipeline.probe_rows.pipeline import DatasetOptions, describe, encode, index_table
+from beam_pipeline.probe_rows.pipeline import describe, encode, index_table
 from beam_pipeline.probe_rows.row_splitting import make_row
 from beam_pipeline.shards.staging import Record
-from beam_pipeline.shards.writing import ShardInfo, shard_of, shard_path
+from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.checksum import checksum_text, crc32c
 from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US, records_as_tuples
 
@@ -132,7 +133,7 @@ def _write_split(
 
 
 def _write_shard(path: Path, rows: Sequence[Record], options: DatasetOptions) -> list[int]:
-    records = [encode(row.payload, row.attributes, options.measurement_encoding) for row in rows]
+    records = [encode(row.payload, row.attributes, options.row_format) for row in rows]
     write_records(path, records, options.array_record_options)
     return [len(record) for record in records]
 

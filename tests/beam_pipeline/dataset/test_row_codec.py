@@ -15,6 +15,7 @@ from beam_pipeline.dataset.row_codec import (
     ENCODINGS,
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,
+    RowFormat,
     RowKey,
     compact_measurements_bytes,
     content_bytes,
@@ -81,9 +82,9 @@ def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
     run = short_span(make_run(130, seed=4, wide=wide))
     for n in range(1, len(run) + 1):
         size = encoded_size(run[:n], encoding)
-        assert fit(run[:n], KEY.src_addr, encoding, size) == (n, False)
+        assert fit(run[:n], KEY, RowFormat(encoding, size)) == (n, False)
         if n > 1:
-            assert fit(run[:n], KEY.src_addr, encoding, size - 1).count < n
+            assert fit(run[:n], KEY, RowFormat(encoding, size - 1)).count < n
 
 
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 64])
@@ -103,7 +104,7 @@ def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
     run = short_span(run)
     smallest, largest = encoded_size(run[:1], encoding), encoded_size(run, encoding)
     limit = int(smallest + share * (largest - smallest))
-    count, is_full = fit(run, KEY.src_addr, encoding, limit)
+    count, is_full = fit(run, KEY, RowFormat(encoding, limit))
     assert encoded_size(run[:count], encoding) <= limit
     assert is_full == (count < len(run))
     if is_full:
@@ -117,9 +118,9 @@ def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
     """So a row cut from a prefix of a history is the row cut from all of it."""
     run = short_span(run)
     limit += encoded_size(run[:1], encoding)
-    whole = fit(run, KEY.src_addr, encoding, limit)
+    whole = fit(run, KEY, RowFormat(encoding, limit))
     length = data.draw(st.integers(1, len(run)))
-    part = fit(run[:length], KEY.src_addr, encoding, limit)
+    part = fit(run[:length], KEY, RowFormat(encoding, limit))
     assert part.count == min(whole.count, length)
     assert part.is_full == (whole.count < length)
 
@@ -129,7 +130,7 @@ def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
 def test_a_row_may_fill_the_limit_to_the_last_byte(encoding, wide):
     run = make_run(300, seed=5, wide=wide)
     limit = encoded_size(run[:200], encoding)
-    count, is_full = fit(run, KEY.src_addr, encoding, limit)
+    count, is_full = fit(run, KEY, RowFormat(encoding, limit))
     assert is_full
     assert encoded_size(run[:count], encoding) == limit
 
@@ -139,7 +140,7 @@ def test_a_row_may_fill_the_limit_to_the_last_byte(encoding, wide):
 def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
     run = make_run(120_000, seed=6, wide=wide)
     limit = 1 << 20
-    count, is_full = fit(run, KEY.src_addr, encoding, limit)
+    count, is_full = fit(run, KEY, RowFormat(encoding, limit))
     assert is_full
     assert 0.98 * limit <= encoded_size(run[:count], encoding) <= limit
 
@@ -148,10 +149,10 @@ def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
 def test_one_measurement_over_the_limit_is_an_error_that_names_the_flag(encoding):
     run = make_run(3, seed=1)
     size = encoded_size(run[:1], encoding)
-    assert fit(run, KEY.src_addr, encoding, size).count == 1
+    assert fit(run, KEY, RowFormat(encoding, size)).count == 1
     message = f"192.0.2.1 takes {size} bytes, over the limit of {size - 1} .*--max_row_size_mb"
     with pytest.raises(ProbelineError, match=message):
-        fit(run, KEY.src_addr, encoding, size - 1)
+        fit(run, KEY, RowFormat(encoding, size - 1))
 
 
 def test_a_compact_row_ends_where_its_seconds_would_overflow():
@@ -159,9 +160,9 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
     last = COMPACT_MAX_SPAN_SECONDS * second + 999_999
     times = [0, 5 * second, last, last + 1, last + 1]
     run = run_of_tuples([(time, IPV4, 1.0) for time in times])
-    assert fit(run, KEY.src_addr, "compact", 1 << 20) == (3, True)
-    assert fit(run[:3], KEY.src_addr, "compact", 1 << 20) == (3, False)
-    assert fit(run, KEY.src_addr, "arrow", 1 << 20) == (5, False)
+    assert fit(run, KEY, RowFormat("compact", 1 << 20)) == (3, True)
+    assert fit(run[:3], KEY, RowFormat("compact", 1 << 20)) == (3, False)
+    assert fit(run, KEY, RowFormat("arrow", 1 << 20)) == (5, False)
     row = decode_record(encode_row(run[:3], KEY, "compact"))
     assert row.run["event_time"].tolist() == [0, 5 * second, COMPACT_MAX_SPAN_SECONDS * second]
 
@@ -170,17 +171,17 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 @settings(max_examples=60, deadline=None)
 @given(run=runs_strategy(max_size=60), limit=st.integers(0, 8000))
 def test_surely_fits_is_never_wrong(encoding, run, limit):
-    if surely_fits(run, encoding, limit):
-        assert fit(run, KEY.src_addr, encoding, limit) == (len(run), False)
+    if surely_fits(run, RowFormat(encoding, limit)):
+        assert fit(run, KEY, RowFormat(encoding, limit)) == (len(run), False)
 
 
 @both_encodings
 @pytest.mark.parametrize("dtype", [NARROW, WIDE])
 def test_surely_fits_says_yes_to_a_small_row_and_no_to_a_long_span(encoding, dtype):
     run = np.zeros(100, dtype)
-    assert surely_fits(run, encoding, 1 << 20)
+    assert surely_fits(run, RowFormat(encoding, 1 << 20))
     run[-1]["event_time"] = 2**32 * 1_000_000
-    assert surely_fits(run, encoding, 1 << 20) == (encoding == "arrow")
+    assert surely_fits(run, RowFormat(encoding, 1 << 20)) == (encoding == "arrow")
 
 
 @both_encodings
@@ -216,7 +217,7 @@ def test_arrow_keeps_every_measurement_exactly(run):
 @settings(max_examples=80, deadline=None)
 @given(runs_strategy())
 def test_compact_keeps_seconds_and_addresses_and_codes_rtt(run):
-    run = run[: fit(run, KEY.src_addr, "compact", 1 << 20).count]
+    run = run[: fit(run, KEY, RowFormat("compact", 1 << 20)).count]
     row = decode_record(encode_row(run, KEY, "compact"))
     assert row.encoding == "compact"
     decoded = records_as_tuples(row.run)

@@ -14,6 +14,7 @@ from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.row_codec import (
     ENCODINGS,
     RECORD_ENCODINGS,
+    RowFormat,
     RowKey,
     decode_record,
     encode_row,
@@ -245,7 +246,7 @@ def test_fit_counts_an_example_to_the_byte(
     key = RowKey("192.0.2.1", row_index)
     sizes = [len(make_example(run[: n + 1], key, encoding)) for n in range(len(run))]
     limit = int(sizes[0] + share * (sizes[-1] - sizes[0]))
-    count, is_full = fit(run, key.src_addr, encoding, limit, "tf_example", row_index)
+    count, is_full = fit(run, key, RowFormat(encoding, limit, "tf_example"))
     assert sizes[count - 1] <= limit
     assert is_full == (count < len(run))
     if is_full:
@@ -257,23 +258,26 @@ def test_fit_counts_an_example_to_the_byte(
 @given(n=st.integers(1, 400), wide=st.booleans(), limit=st.integers(2000, 20_000))
 def test_what_surely_fits_fits_as_an_example(encoding: Any, n: int, wide: bool, limit: int) -> None:
     run = make_run(n, seed=n, wide=wide)
-    if surely_fits(run, encoding, limit):
+    if surely_fits(run, RowFormat(encoding, limit)):
         assert len(make_example(run, RowKey("2001:db8::1", 0), encoding)) <= limit
 
 
 @both_encodings
 def test_a_limit_under_one_measurement_is_an_error(encoding: Any) -> None:
     run = make_run(2, seed=3)
-    size = len(make_example(run[:1], RowKey("192.0.2.1", 0), encoding))
-    assert fit(run, "192.0.2.1", encoding, size, "tf_example").count == 1
+    key = RowKey("192.0.2.1", 0)
+    size = len(make_example(run[:1], key, encoding))
+    assert fit(run, key, RowFormat(encoding, size, "tf_example")).count == 1
     with pytest.raises(ProbelineError, match=f"takes {size} bytes.*raise --max_row_size_mb"):
-        fit(run, "192.0.2.1", encoding, size - 1, "tf_example")
+        fit(run, key, RowFormat(encoding, size - 1, "tf_example"))
 
 
 @both_encodings
 def test_all_rows_of_a_probe_are_as_full_as_their_index_allows(encoding: Any) -> None:
     run, limit = make_run(9000, seed=4), 2000
-    open_rows = OpenRows("192.0.2.1", [], 0, encoding, limit, ClaimReader(), "tf_example")
+    open_rows = OpenRows(
+        "192.0.2.1", [], 0, RowFormat(encoding, limit, "tf_example"), ClaimReader()
+    )
     rows = [
         row
         for segment in segments_of(run, list(range(500, 9000, 500)), encoding)
@@ -296,7 +300,9 @@ def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
     limit = len(make_example(run[:40], RowKey("192.0.2.1", 0), encoding))
     first = {}
     for index in (0, 2**31 - 2):  # in 1 byte and in 5
-        open_rows = OpenRows("192.0.2.1", [], index, encoding, limit, ClaimReader(), "tf_example")
+        open_rows = OpenRows(
+            "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
+        )
         (segment,) = segments_of(run, [], encoding)
         first[index] = len(as_run(*next(open_rows.append(segment))[1:]))
     assert first == {0: 40, 2**31 - 2: 39}

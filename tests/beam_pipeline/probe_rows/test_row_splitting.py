@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.row_codec import ENCODINGS, RowKey, content_bytes, encode_row, fit
+from beam_pipeline.dataset.row_codec import (
+    ENCODINGS,
+    RowFormat,
+    RowKey,
+    content_bytes,
+    encode_row,
+    fit,
+)
 from beam_pipeline.dataset.sorted_run import WIDE, is_sorted, widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import StoredRun, as_run
@@ -56,7 +63,7 @@ def plain_cut(run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = PRO
     """The answer: the whole history in memory, each row as long as can be."""
     rows: list[CutRow] = []
     while len(run):
-        count = fit(run, src_addr, encoding, max_row_bytes).count
+        count = fit(run, RowKey(src_addr, len(rows)), RowFormat(encoding, max_row_bytes)).count
         rows.append(make_row(RowKey(src_addr, len(rows)), run[:count]))
         run = run[count:]
     return rows
@@ -69,7 +76,7 @@ class Probe:
         self.next_seq, self.row_index, self.first_early = FakeState(), FakeState(), FakeState()
         self.early, self.open = FakeBag(), FakeBag()
         self._src_addr = src_addr
-        self._do_fn = SplitRows(encoding, max_row_bytes)
+        self._do_fn = SplitRows(RowFormat(encoding, max_row_bytes))
         self._do_fn.setup()
 
     @property
@@ -140,7 +147,7 @@ def test_a_segment_that_fills_a_row_to_the_last_byte(encoding):
     """The row is full, but only what follows tells that nothing more fits."""
     run = make_run(60, seed=4)
     limit = limit_for(run, 20, encoding)
-    count = fit(run, PROBE, encoding, limit).count
+    count = fit(run, RowKey(PROBE, 0), RowFormat(encoding, limit)).count
     assert limit_for(run, count, encoding) == limit
     segments = segments_of(run, [count, count + 1], encoding)
     probe = Probe(encoding, limit)
@@ -251,7 +258,7 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
         wanted += plain_cut(run, encoding, limit, src_addr)
         elements += [(src_addr, segment.encode()) for segment in evenly(run, 23, encoding)]
     order = np.random.default_rng(seed).permutation(len(elements))
-    rows = eager([elements[i] for i in order], beam.ParDo(SplitRows(encoding, limit)))
+    rows = eager([elements[i] for i in order], beam.ParDo(SplitRows(RowFormat(encoding, limit))))
     assert sorted(rows) == sorted(wanted)
 
 
@@ -308,7 +315,7 @@ def test_open_rows_goes_on_where_another_stopped():
     rows, left, row_index = [], [], 0
     reader = ClaimReader()
     for segment in evenly(run, 20, "arrow"):
-        open_rows = OpenRows(PROBE, left, row_index, "arrow", limit, reader)
+        open_rows = OpenRows(PROBE, left, row_index, RowFormat("arrow", limit), reader)
         rows += open_rows.append(segment)
         left, row_index = open_rows.segments, open_rows.row_index
     assert left == []

@@ -20,6 +20,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.layout import DatasetOptions, shard_of
 from beam_pipeline.dataset.manifest import SPLITS, open_dataset
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
@@ -30,8 +31,6 @@ from beam_pipeline.dataset.row_codec import (
 )
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.pipeline import DatasetOptions
-from beam_pipeline.shards.writing import shard_of
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.across import (
     ENDS,
