@@ -38,7 +38,6 @@ from beam_pipeline.jobs.output_folder import begins_with
 from beam_pipeline.jobs.output_lease import Marker
 from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.shards.writing import ShardInfo
-from beam_pipeline.sources.inputs import open_parquet
 from beam_pipeline.storage.checksum import checksum_text
 from beam_pipeline.storage.files import (
     create_file,
@@ -49,6 +48,7 @@ from beam_pipeline.storage.files import (
     remove_folder,
     size_and_checksum,
 )
+from beam_pipeline.storage.parquet import open_parquet
 from beam_pipeline.storage.small_files import file_infos
 
 

@@ -8,6 +8,7 @@ common is repeated by Arrow, so that a measurement costs one float.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import measurements
+from beam_pipeline.storage.lines import read_blocks, split_lines
 
 AtlasSource = Literal["from", "src_addr"]
 
@@ -40,7 +42,6 @@ LINE_REASONS = (
 MAX_LINE_BYTES = 1 << 20
 
 _FAILED = -1.0
-_CHUNK_BYTES = 1 << 20
 _US_PER_S = 1_000_000
 _MAX_SECONDS = np.iinfo(np.int64).max // _US_PER_S
 # The names of firmware 4460 and later, then those that earlier firmware used.
@@ -129,22 +130,15 @@ def read_json(
 
 
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Splits a stream at line feeds; of a line over MAX_LINE_BYTES only a part is kept."""
-    chunk = stream.read(_CHUNK_BYTES)
-    if chunk.lstrip().startswith(b"["):
+    blocks = read_blocks(stream)
+    first_block = next(blocks, b"")
+    if first_block.lstrip().startswith(b"["):
         raise ProbelineError(
             "the file starts with '[': it is one JSON array, as the RIPE Atlas API returns, and "
             "must be JSON lines, one result a line; convert it with: jq -c '.[]'"
         )
-    tail = b""
-    while chunk:
-        # Beam's CompressedFile cannot be iterated, and its readline is slow.
-        *lines, tail = (tail + chunk).split(b"\n")
+    for lines in split_lines(chain([first_block], blocks), MAX_LINE_BYTES):
         yield from lines
-        tail = tail[: MAX_LINE_BYTES + 1]
-        chunk = stream.read(_CHUNK_BYTES)
-    if tail:
-        yield tail
 
 
 def _excerpt(text: bytes) -> str:

@@ -6,28 +6,26 @@ dataset. A Parquet file's footer tells its schema and rows, so a missing column 
 before any row is read.
 """
 
-import bz2
-import gzip
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.anonymize_key import KeyReference
-from beam_pipeline.storage.files import is_folder, is_local, match, open_file, open_ranges
+from beam_pipeline.storage.files import match_input, open_file
+from beam_pipeline.storage.lines import BZIP2_MAGIC, DAMAGE, GZIP_MAGIC
+from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
 
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
-_GZIP_MAGIC, _BZIP2_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"BZh", b"PAR1"
+_PARQUET_MAGIC = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -96,43 +94,16 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
     """
     found: dict[str, int] = {}
     for pattern in patterns:
-        try:
-            glob = _folder_as_glob(pattern)
-            files = match(glob)
-        except (ValueError, OSError) as error:
-            raise UsageError(str(explained("look for", f"--input={pattern}", error))) from error
+        glob, files = match_input(pattern, "--input", "*")
         if glob != pattern:  # engines leave _SUCCESS and .crc files beside their data
-            files = [file for file in files if FileSystems.split(file[0])[1][0] not in "._"]
+            files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
             raise UsageError(
                 f"--input={pattern} matches no file: check the pattern, and quote it so that the "
                 "shell does not expand it"
             )
-        found.update(files)
+        found.update((file.path, file.num_bytes) for file in files)
     return sorted(found.items())
-
-
-def _folder_as_glob(pattern: str) -> str:
-    if any(char in pattern for char in "*?[") or not is_folder(pattern):
-        return pattern
-    return FileSystems.join(pattern, "*")
-
-
-def open_decompressed(path: str) -> BinaryIO:
-    """Opens a plain, gzip or bzip2 file, told by its first bytes."""
-    stream = open_file(path)
-    magic = stream.read(4)
-    stream.seek(0)
-    if magic.startswith(_GZIP_MAGIC):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
-    return cast(BinaryIO, bz2.BZ2File(stream)) if magic.startswith(_BZIP2_MAGIC) else stream
-
-
-def open_parquet(path: str, dictionary_columns: list[str] | None = None) -> pq.ParquetFile:
-    """Opens a Parquet file of any Beam filesystem, some columns to be read as dictionaries."""
-    source = path if is_local(path) else pa.PythonFile(open_ranges(path), mode="r")
-    # From afar, column chunks that lie close together are fetched with one request.
-    return pq.ParquetFile(source, read_dictionary=dictionary_columns, pre_buffer=not is_local(path))
 
 
 def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
@@ -150,7 +121,7 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
             schema, metadata = file.schema_arrow, file.metadata
     except _UnknownContentError as error:
         return InputFile(path, num_bytes, wanted, (), problem=str(error))
-    except (OSError, EOFError, pa.ArrowException) as error:
+    except DAMAGE as error:
         return InputFile(path, num_bytes, wanted, (), problem=reason_of(error, options))
     if input_format == "parquet" and options.input_format == "auto":
         input_format = "atlas_bigquery" if atlas.is_bigquery_export(schema) else "parquet"
@@ -171,7 +142,7 @@ def _recognise(path: str, options: ReadOptions) -> InputFormat:
         head = stream.read(4096)
     if head.startswith(_PARQUET_MAGIC):
         return "parquet"
-    is_compressed = head.startswith((_GZIP_MAGIC, _BZIP2_MAGIC))
+    is_compressed = head.startswith((GZIP_MAGIC, BZIP2_MAGIC))
     if is_compressed or head.lstrip()[:1] in (b"{", b"["):
         return "atlas_json"
     seen = "" if options.anonymize else f" ({head[:8]!r})"
@@ -216,14 +187,6 @@ def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
             yield Piece(file.path, file.input_format, (), 0, 0, file.num_bytes, file.problem)
             continue
         bytes_per_row = file.num_bytes / max(1, sum(file.row_group_rows))
-        groups: list[int] = []
-        first_row = rows = 0
-        for group, num_rows in enumerate(file.row_group_rows):
-            if groups and rows + num_rows > UNIT_ROWS:
-                size = int(rows * bytes_per_row)
-                yield Piece(file.path, file.input_format, tuple(groups), first_row, rows, size)
-                groups, first_row, rows = [], first_row + rows, 0
-            groups.append(group)
-            rows += num_rows
-        size = int(rows * bytes_per_row)
-        yield Piece(file.path, file.input_format, tuple(groups), first_row, rows, size)
+        for groups in pack_row_groups(file.row_group_rows, UNIT_ROWS):
+            num_bytes = int(groups.num_rows * bytes_per_row)
+            yield Piece(file.path, file.input_format, *groups, num_bytes)

@@ -20,6 +20,9 @@ from beam_pipeline.sources import atlas, inputs
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.sources.inputs import Piece, ReadOptions
 from beam_pipeline.sources.measurements import COLUMNS, Block, as_text, check
+from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.lines import DAMAGE, decompressed
+from beam_pipeline.storage.parquet import open_parquet
 
 BATCH_ROWS = 131_072
 
@@ -71,7 +74,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             row += batch.num_rows
     except ProbelineError as error:
         raise ProbelineError(f"{piece.path}: {error}") from error
-    except (OSError, EOFError, pa.ArrowException) as error:
+    except DAMAGE as error:
         shown = None if options.anonymize else error  # a traceback has its text, too
         raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
 
@@ -80,7 +83,7 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
-    with inputs.open_parquet(piece.path, dictionaries) as file:
+    with open_parquet(piece.path, dictionaries) as file:
         for raw in _batches(file, piece, list(names.values())):
             batch = pa.RecordBatch.from_arrays(
                 [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
@@ -121,8 +124,8 @@ def _values(batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions) -> li
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
-    with inputs.open_decompressed(piece.path) as stream:
-        for part in atlas.read_json(stream, options.atlas_source, BATCH_ROWS):
+    with open_file(piece.path) as stream:
+        for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
             bad = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.bad_lines
@@ -136,7 +139,7 @@ def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
 
 def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     row = piece.first_row
-    with inputs.open_parquet(piece.path) as file:
+    with open_parquet(piece.path) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)

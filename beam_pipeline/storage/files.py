@@ -14,7 +14,12 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.errors import (
+    ProbelineError,
+    UsageError,
+    explained,
+    explained_os_errors,
+)
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.checksum import crc32c
 from beam_pipeline.storage.gcs_client import SCHEME
@@ -82,6 +87,28 @@ def match_versions(pattern: str) -> list[FileVersion]:
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
     below = gcs.versions_below(plain)
     return [FileVersion(path, *version) for path, version in below.items() if matches(path)]
+
+
+def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVersion]]:
+    """Returns the files that an input flag names, and the glob that matched them.
+
+    Args:
+      pattern: a file, a glob, or a folder, which stands for the glob `below` in it.
+      flag: the flag, for messages.
+
+    Raises:
+      UsageError: the storage cannot be asked.
+    """
+    try:
+        if not any(char in pattern for char in "*?[") and is_folder(pattern):
+            pattern = FileSystems.join(pattern.rstrip("/") or "/", below)
+        # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
+        added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
+        globs = {added + pattern, (added + pattern).replace("/**/", "/")}
+        found = {file for glob in sorted(globs) for file in match_versions(glob)}
+    except (ValueError, OSError) as error:
+        raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error
+    return pattern, sorted(file._replace(path=file.path.removeprefix(added)) for file in found)
 
 
 def exists(path: str) -> bool:

@@ -1,0 +1,55 @@
+"""Parquet files of any filesystem: opened for reading, and their row groups packed."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.storage.files import is_local, open_ranges
+
+
+def open_parquet(
+    path: str, dictionary_columns: list[str] | None = None, buffer_bytes: int = 0
+) -> pq.ParquetFile:
+    """Opens a Parquet file for reading.
+
+    Args:
+      dictionary_columns: columns to read as dictionaries.
+      buffer_bytes: reads a column chunk in pieces of this size, so that memory does not depend
+        on the size of a row group. 0 reads a column chunk at once; remote ones that lie close
+        together are then fetched with one request.
+    """
+    is_remote = not is_local(path)
+    source = pa.PythonFile(open_ranges(path), mode="r") if is_remote else path
+    return pq.ParquetFile(
+        source,
+        read_dictionary=dictionary_columns,
+        buffer_size=buffer_bytes,
+        pre_buffer=is_remote and not buffer_bytes,
+    )
+
+
+class RowGroups(NamedTuple):
+    """Consecutive row groups of a Parquet file."""
+
+    numbers: tuple[int, ...]
+    first_row: int  # of the first row group, counted in the file
+    num_rows: int
+
+
+def pack_row_groups(row_group_rows: Sequence[int], max_rows: float) -> Iterator[RowGroups]:
+    """Cuts a file into runs of up to `max_rows` rows; a larger row group is a run of its own.
+
+    Args:
+      row_group_rows: the number of rows of each row group. Without any, one empty run remains.
+    """
+    numbers: list[int] = []
+    first_row = rows = 0
+    for number, num_rows in enumerate(row_group_rows):
+        if numbers and rows + num_rows > max_rows:
+            yield RowGroups(tuple(numbers), first_row, rows)
+            numbers, first_row, rows = [], first_row + rows, 0
+        numbers.append(number)
+        rows += num_rows
+    yield RowGroups(tuple(numbers), first_row, rows)
