@@ -14,12 +14,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from beam_pipeline.errors import (
-    ProbelineError,
-    UsageError,
-    explained,
-    explained_os_errors,
-)
+from beam_pipeline.errors import ProbelineError, UsageError, explained, explained_os_errors
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.checksum import crc32c
 from beam_pipeline.storage.gcs_client import SCHEME
@@ -101,7 +96,7 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVers
     """
     try:
         if not any(char in pattern for char in "*?[") and is_folder(pattern):
-            pattern = FileSystems.join(pattern.rstrip("/") or "/", below)
+            pattern = f"{pattern.rstrip('/')}/{below}"
         # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
         added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
         globs = {added + pattern, (added + pattern).replace("/**/", "/")}
