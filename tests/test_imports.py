@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
+from tests.support.repository import ROOT
+
 TRAINING = sorted(
-    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
-    for path in (REPOSITORY / "training").rglob("*.py")
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "training").rglob("*.py")
     if path.name != "__init__.py"
 )
 

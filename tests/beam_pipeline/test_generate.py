@@ -16,6 +16,7 @@ import pytest
 
 from beam_pipeline import generate
 from beam_pipeline.simulation import measurements as simulated_measurements
+from tests.support.repository import ROOT
 
 NUM_MEASUREMENTS, NUM_PROBES = 200_000, 400
 
@@ -457,7 +458,7 @@ def test_command_line_with_dashes_tells_what_comes_next(tmp_path: Path) -> None:
         [sys.executable, "-m", "beam_pipeline.generate", "--output", str(tmp_path), *flags],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.kernels import kernel
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.repository import ROOT
 
 
 def run_script(folder: Path, script: str, *arguments: str) -> str:
     """Runs a script in a process of its own whose compiled kernels are kept in `folder`/cache."""
-    paths = os.pathsep.join([str(folder), str(REPOSITORY)])
+    paths = os.pathsep.join([str(folder), str(ROOT)])
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths},

@@ -1,6 +1,5 @@
 """The whole job through `main`: what went in comes out, in the same bytes, on both runners."""
 
-import itertools
 import json
 import time
 from collections import defaultdict
@@ -10,58 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import grouping, row_splitting
 from beam_pipeline.sources import inputs
-from beam_pipeline.verify import __main__ as verify
-from tests.support.helpers import measurements_table, records_as_tuples, reference_rows
-
-# Lossless, so that rows can be compared with what went in.
-FLAGS = ["--max_row_size_mb=0.01", "--probes_per_shard=3", "--measurement_encoding=arrow"]
-
-
-def make_dataset(source: Path | str, output: Path, *flags: str) -> Path:
-    """Runs the job on small rows and few probes a shard, and verifies what comes out."""
-    assert main([f"--input={source}", f"--output={output}", *FLAGS, *flags]) == 0
-    assert verify.main([str(output)]) == 0
-    return output
-
-
-def write_input(folder: Path, *tables: pa.Table, row_group_size: int = 1000) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, table in enumerate(tables):
-        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=row_group_size)
-    return folder / "*.parquet"
-
-
-def read_rows(dataset: Path) -> list[ProbeRow]:
-    rows = []
-    for path in sorted(dataset.glob("*/*.arrayrecord")):
-        reader = ArrayRecordReader(str(path))
-        rows += [decode_record(record) for record in reader.read_all()]
-    return rows
-
-
-def history(rows: list[ProbeRow]) -> dict[str, list[tuple[int, int, float]]]:
-    """Returns what every probe measured, in the order of its rows."""
-    probes = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row.row_index):
-        probes[row.src_addr] += records_as_tuples(row.run)
-    return dict(probes)
-
-
-def files_of(dataset: Path) -> dict[str, bytes]:
-    """Returns the bytes of everything that must not depend on how a run went."""
-    names = ("*/*.arrayrecord", "*/rows.parquet")
-    paths = itertools.chain(*(dataset.glob(name) for name in names))
-    return {str(path.relative_to(dataset)): path.read_bytes() for path in paths}
+from tests.support.helpers import measurements_table, reference_rows
+from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,13 @@ import duckdb
 import pytest
 
 from benchmarks.engine_servers import stop
-from tests.beam_pipeline.shards.test_tf_data import tensorflow as tensorflow
 from tests.support import docs_commands, documents
 from tests.support.clean_environment import copy_of_the_project
 from tests.support.docs_commands import EXECUTED, NOT_EXECUTED, Desk, all_blocks, check_call, taken
 from tests.support.docs_commands import data as data
 from tests.support.docs_commands import desk as desk
 from tests.support.engines import Gcs, flink_is_built, missing
+from tests.support.engines import tensorflow as tensorflow
 
 ROOT = documents.ROOT
 

@@ -15,12 +15,12 @@ import pytest
 from tests.support.clean_environment import copy_of_the_project
 from tests.support.dataflow_api import DataflowApi
 from tests.support.dataflow_helpers import dataflow as dataflow
-from tests.support.dataflow_helpers import do_the_work, objects
+from tests.support.dataflow_helpers import do_the_work
 from tests.support.docs_commands import Desk, check_call, taken
 from tests.support.docs_commands import data as data
 from tests.support.docs_commands import desk as desk
-from tests.support.documents import ROOT
-from tests.support.engines import Gcs
+from tests.support.engines import Gcs, stored_objects
+from tests.support.repository import ROOT
 from tests.support.tpu_helpers import Tree
 from tests.support.tpu_helpers import tree as tree
 
@@ -74,7 +74,7 @@ def test_on_dataflow(
         for asked in re.findall(rf"--{flag}=(\S+)", block):
             assert asked == str(value)
     assert "Commit the dataset" in reports[0]["steps"]
-    found = objects(f"{bucket}/rows")
+    found = stored_objects(f"{bucket}/rows")
     assert "_SUCCESS" in found
     assert json.loads(found["manifest.json"])["counts"]["rows_read"] == 200_000
 

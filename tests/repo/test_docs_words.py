@@ -24,8 +24,8 @@ from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.main import main
 from tests.support import documents
 from tests.support.docs_commands import BQ, GCLOUD, check_call
-from tests.support.documents import ROOT
 from tests.support.helpers import measurements_table
+from tests.support.repository import ROOT
 
 PAGES = [page for page in documents.pages() if page != "CHANGELOG.md"]
 TEXT = {page: "\n".join(documents.code(page)) for page in PAGES}

@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from tests.support.engines import ROOT
+from tests.support.repository import ROOT
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
 PNG = "image/png"

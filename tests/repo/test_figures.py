@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import headlines, table
 from benchmarks import results as results_files
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).parents[2]
 MARKED = re.compile(r"<!-- bench:(\w+) -->\n(.*?)\n<!-- /bench:\1 -->", re.DOTALL)
 
 

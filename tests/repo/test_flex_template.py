@@ -12,8 +12,7 @@ import runpy
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -29,21 +28,20 @@ from beam_pipeline.main import main
 from beam_pipeline.overlap.job.config import flag_fields
 from beam_pipeline.probe_rows import options
 from beam_pipeline.probe_rows.options import Options
-from tests.support.clean_environment import clean, done, new_environment
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import (
     IMAGE,
     SHAPING,
     do_the_work,
     local_dataset,
-    objects,
 )
 from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
-from tests.support.engines import ROOT
+from tests.support.engines import stored_objects
+from tests.support.repository import ROOT
+from tests.support.template_image import TEMPLATES, instructions, make_image
 
-TEMPLATES = ROOT / "templates"
 TITLES = {"probe_rows": "Probe rows", "overlap": "Train/test overlap"}
 FLAGS: dict[str, list[Field]] = {"probe_rows": [*fields(Options)], "overlap": flag_fields()}
 # These say of a template's value how it differs from a command line's.
@@ -200,7 +198,7 @@ def launcher_words(bucket: str, *more: str) -> list[str]:
 
 def template_at(bucket: str) -> types.Job:
     """The job that Dataflow would start; a field that it does not know is an error."""
-    text = objects(f"{bucket}/staging/template_launches/1")["job_object"]
+    text = stored_objects(f"{bucket}/staging/template_launches/1")["job_object"]
     return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
 
 
@@ -245,16 +243,6 @@ def test_a_given_image_is_taken(
 # --- the image ------------------------------------------------------------------------------------
 
 
-def instructions(template: str) -> Iterator[tuple[str, str]]:
-    """Yields the instructions of a template's image and their arguments, lines joined."""
-    text = re.sub(r"^#.*\n", "", (TEMPLATES / "Dockerfile").read_text(), flags=re.MULTILINE)
-    text = text.replace("${TEMPLATE}", template).replace("${IMAGE}", IMAGE)
-    for line in re.sub(r"\\\n\s*", "", text).splitlines():
-        if line.strip():
-            name, _, arguments = line.partition(" ")
-            yield name, arguments
-
-
 def constraints() -> dict[str, str]:
     """The versions of all packages, which the images share."""
     lines = (TEMPLATES / "constraints.txt").read_text().splitlines()
@@ -292,68 +280,6 @@ def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
     assert not {"jax", "grain", "maxtext", "matplotlib", "torch", "pytest"} & set(pins)
 
 
-@dataclass(frozen=True)
-class Image:
-    """What the steps of an image left: its Python, its files below a folder, its variables."""
-
-    python: Path
-    root: Path
-    variables: dict[str, str]
-
-    def launch(self, *words: str) -> subprocess.CompletedProcess:
-        """Runs the program that Google's launcher would run, with its words."""
-        program = self.variables["FLEX_TEMPLATE_PYTHON_PY_FILE"].lstrip("/")
-        return subprocess.run(
-            [self.python, self.root / program, *words],
-            cwd=self.root.parent,
-            env=clean(os.environ) | self.variables,
-            capture_output=True,
-            text=True,
-            timeout=120,  # it must not wait for a job
-        )
-
-
-def make_image(folder: Path, template: str) -> Image:
-    """Does the steps of a template's image below a folder, in an empty environment.
-
-    Base images and what is copied from them are left out: the Python is the one that runs this
-    test.
-    """
-    python = new_environment(folder / "python")
-    root, variables = folder / "root", {}
-    where = root
-    for name, arguments in instructions(template):
-        if name == "WORKDIR":
-            where = root / arguments.lstrip("/")
-            where.mkdir(parents=True)
-        elif name == "ENV":
-            key, _, value = arguments.partition("=")
-            variables[key] = value
-        elif name == "COPY" and not arguments.startswith("--from="):
-            *sources, target = arguments.split()
-            for source in sources:
-                copy(ROOT / source, where / target, target.endswith("/"))
-        elif name == "RUN":
-            result = subprocess.run(
-                ["bash", "-euc", arguments],
-                cwd=where,
-                env=clean(os.environ) | {"PATH": f"{python.parent}:/usr/bin:/bin"},
-                capture_output=True,
-                text=True,
-            )
-            done(result)
-    return Image(python, root, variables)
-
-
-def copy(source: Path, target: Path, into: bool) -> None:
-    if source.is_dir():
-        left_out = shutil.ignore_patterns("__pycache__")  # as Dockerfile.dockerignore says
-        shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
-    else:
-        target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target / source.name if into else target)
-
-
 @pytest.mark.slow
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, measurements: Path, tmp_path: Path
@@ -378,7 +304,7 @@ def test_the_image_launches_a_job_and_does_its_work(
 
     report = do_the_work(image.python, tmp_path / "work", job)
     assert report["source"].startswith(str(tmp_path / "image/python"))
-    found = objects(f"{bucket}/out")
+    found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
     assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}

@@ -16,7 +16,7 @@ from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.shards.tfrecord import read_tfrecord
 from beam_pipeline.storage.checksum import crc32c
-from tests.support.engines import ROOT, build
+from tests.support.engines import build
 from tests.support.helpers import MAPPED_IPV4
 from tests.support.probe_rows_on_disk import (
     RowSpec,
@@ -25,6 +25,7 @@ from tests.support.probe_rows_on_disk import (
     make_measurements,
     write_dataset,
 )
+from tests.support.repository import ROOT
 
 SOURCE = ROOT / "examples" / "go_reader"
 BLOCK_BYTES, BLOCK_HEADER_BYTES, CHUNK_HEADER_BYTES = 1 << 16, 24, 40

@@ -17,13 +17,13 @@ from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import config
 from beam_pipeline.overlap.job.launch import parse
-from tests.beam_pipeline.overlap.job.test_launch import corpus as corpus
-from tests.beam_pipeline.overlap.job.test_launch import files_below, flags
-from tests.repo.test_flex_template import make_image
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.dataflow_helpers import IMAGE, do_the_work, objects
+from tests.support.dataflow_helpers import IMAGE, do_the_work
 from tests.support.dataflow_helpers import dataflow as dataflow
-from tests.support.engines import Gcs
+from tests.support.engines import Gcs, stored_objects
+from tests.support.overlap_jobs import corpus as corpus
+from tests.support.overlap_jobs import files_below, flags
+from tests.support.template_image import make_image
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def launcher_words(bucket: str, *more: str) -> list[str]:
 
 def template_at(bucket: str) -> types.Job:
     """The job that Dataflow would start; a field that it does not know is an error."""
-    text = objects(f"{bucket}/staging/template_launches/1")["job_object"]
+    text = stored_objects(f"{bucket}/staging/template_launches/1")["job_object"]
     return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
 
 
@@ -113,7 +113,7 @@ def test_the_image_launches_a_job_and_does_its_work(
     assert report["source"].startswith(str(tmp_path / "image/python"))
 
     assert main(flags(corpus)) == 0
-    expected, found = files_below(corpus / "out"), objects(f"{bucket}/out")
+    expected, found = files_below(corpus / "out"), stored_objects(f"{bucket}/out")
     assert set(found) == set(expected)
     for name in expected:
         if name.endswith((".jsonl", ".jsonl.gz")) and not name.startswith("progress/"):

@@ -24,10 +24,11 @@ import pytest
 
 from beam_pipeline.probe_rows.options import make_parser, parse
 from beam_pipeline.sources import atlas, measurements
-from tests.beam_pipeline.test_main import files_of, history, make_dataset, read_rows
 from tests.support.helpers import as_number
+from tests.support.job_runs import files_of, history, make_dataset, read_rows
+from tests.support.repository import ROOT
 
-PAGE = (Path(__file__).parents[2] / "docs" / "ripe_atlas.md").read_text()
+PAGE = (ROOT / "docs" / "ripe_atlas.md").read_text()
 DAY, START = "2026-11-01", 1_793_491_200  # its first second
 PINGS: list[dict[str, Any]] = [
     {"rtt": 12.25, "ttl": 51},

@@ -13,7 +13,8 @@ import pytest
 import setuptools
 from packaging.requirements import Requirement
 
-from tests.support.tpu_helpers import ROOT, TEMPLATES, Tree, one_line, remote
+from tests.support.repository import ROOT
+from tests.support.tpu_helpers import TEMPLATES, Tree, one_line, remote
 from tests.support.tpu_helpers import tree as tree
 
 SCRIPTS = sorted(path.name for path in TEMPLATES.glob("*.sh"))

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.engines import ROOT, missing
+from tests.support.engines import missing
+from tests.support.repository import ROOT
 
 # What packages are made of; what was built in the checkout stays behind.
 _SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "beam_pipeline", "training")

@@ -16,11 +16,15 @@ from google.cloud.dataflow_v1beta3 import types
 from google.protobuf import json_format
 
 from beam_pipeline.main import main
-from beam_pipeline.storage import gcs
 from tests.support.clean_environment import clean
-from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.engines import ROOT, Gcs
+from tests.support.dataflow_api import (
+    PROJECT,
+    REGION,
+    DataflowApi,
+)
+from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table
+from tests.support.repository import ROOT
 
 WORKER = ROOT / "tests/support/dataflow_worker.py"
 IMAGE = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/probe_rows:1"
@@ -53,14 +57,6 @@ def bucket(gcs: Gcs, measurements: Path) -> str:
     return bucket
 
 
-def objects(folder: str) -> dict[str, bytes]:
-    """Returns all objects below a `gs://` folder by the rest of their names."""
-    return {
-        path.removeprefix(f"{folder}/"): gcs.read(path) or b""
-        for path in gcs.objects_below(f"{folder}/")
-    }
-
-
 def options_of(job: types.Job) -> dict:
     """Returns what the workers are told: {"options": …, "display_data": …}."""
     return json_format.MessageToDict(types.Environment.pb(job.environment).sdk_pipeline_options)
@@ -68,7 +64,7 @@ def options_of(job: types.Job) -> dict:
 
 def staged(job: types.Job) -> dict[str, bytes]:
     """Returns what was staged for a job, by name."""
-    return objects(options_of(job)["options"]["pipelineUrl"].removesuffix("/pipeline.pb"))
+    return stored_objects(options_of(job)["options"]["pipelineUrl"].removesuffix("/pipeline.pb"))
 
 
 def do_the_work(python: Path, folder: Path, job: types.Job) -> dict:
@@ -94,3 +90,13 @@ def local_dataset(measurements: Path, output: Path) -> dict[str, bytes]:
     assert main([f"--input={measurements}", f"--output={output}", *SHAPING]) == 0
     paths = [path for split in ("train", "test") for path in (output / split).iterdir()]
     return {str(path.relative_to(output)): path.read_bytes() for path in paths}
+
+
+def job_command(api: DataflowApi, bucket: str, *flags: str, image: str | None = IMAGE) -> list[str]:
+    return [
+        *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),
+        *("--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}"),
+        *(f"--temp_location={bucket}/temp", f"--dataflow_endpoint={api.endpoint}"),
+        *([f"--sdk_container_image={image}"] if image else []),
+        *flags,
+    ]

@@ -16,7 +16,8 @@ import pytest
 from beam_pipeline import generate
 from tests.support import documents
 from tests.support.clean_environment import done
-from tests.support.documents import ROOT, Block
+from tests.support.documents import Block
+from tests.support.repository import ROOT
 
 LANGUAGES = ("sh", "python", "sql")
 Start = tuple[str, str]  # a page, and how a block of it begins

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 _PATTERNS = (
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "benchmarks/*.md"),
     *("templates/**/*.md", "examples/*.md", "examples/*/*.md"),

@@ -5,16 +5,20 @@ emulator of the object store. What an engine needs to be built is often not on a
 then its tests are skipped and say why; with CI=true that is a failure.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks.engine_servers import ROOT, Flink, running_flink, running_gcs_emulator
+from beam_pipeline.storage import gcs as gcs_storage
+from benchmarks.engine_servers import Flink, running_flink, running_gcs_emulator
+from tests.support.repository import ROOT
 
 PRISM_VERSION = "v2.77.0"
 GCS_EMULATOR_VERSION = "v1.56.1"
@@ -113,3 +117,37 @@ def gcs(gcs_emulator: Gcs, monkeypatch: pytest.MonkeyPatch) -> Gcs:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.endpoint)
     monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", gcs_emulator.endpoint)
     return gcs_emulator
+
+
+def stored_objects(folder: str) -> dict[str, bytes]:
+    """Returns the bytes of all objects below a `gs://` folder, by their paths in it."""
+    return {
+        path.removeprefix(f"{folder}/"): gcs_storage.read(path) or b""
+        for path in gcs_storage.objects_below(f"{folder}/")
+    }
+
+
+TENSORFLOW = (
+    "tensorflow-cpu==2.21.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
+    "tensorflow==2.21.0; sys_platform != 'linux' or platform_machine != 'x86_64'",
+)
+
+
+@pytest.fixture(scope="session")
+def tensorflow() -> Path:
+    """The Python of an environment with TensorFlow."""
+    folder = ROOT / ".engines" / "tensorflow"
+    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.exists() or stamp.read_text() != "\n".join(TENSORFLOW):
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+            install = [str(python), "-m", "pip", "install", "--quiet", *TENSORFLOW]
+            result = subprocess.run(install, capture_output=True, text=True)
+            if result.returncode:
+                reason = " ".join(result.stderr.split())[-300:]
+                missing(f"TensorFlow 2.21 cannot be installed here: {reason}")
+            stamp.write_text("\n".join(TENSORFLOW))
+    return python

@@ -10,8 +10,8 @@ import pytest
 
 from beam_pipeline.dataset.row_codec import ENCODINGS
 from beam_pipeline.errors import ProbelineError
+from tests.support.batches import Batch, host_batches
 from tests.support.probe_rows_on_disk import CROP
-from tests.training.batches.test_packing import Batch, host_batches
 from training.dataset import BatchIterator, DataConfig, build_dataset
 
 State = dict[str, Any]

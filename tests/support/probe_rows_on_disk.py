@@ -7,6 +7,7 @@ written (a test holds that). `restamp` makes a dataset finished again after its 
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,15 +25,25 @@ from beam_pipeline.dataset.manifest import (
     Counts,
     Manifest,
 )
-from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, RowKey
+from beam_pipeline.dataset.row_codec import (
+    ENCODINGS,
+    Encoding,
+    RowKey,
+    content_bytes,
+)
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions, write_success
+from beam_pipeline.probe_rows.external_sort import StoredRun
 from beam_pipeline.probe_rows.pipeline import describe, encode, index_table
-from beam_pipeline.probe_rows.row_splitting import make_row
+from beam_pipeline.probe_rows.row_splitting import Segment, make_row
 from beam_pipeline.shards.staging import Record
 from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.checksum import checksum_text, crc32c
-from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US, records_as_tuples
+from tests.support.helpers import (
+    MAPPED_IPV4,
+    YEAR_2024_US,
+    records_as_tuples,
+)
 
 OPTIONS = "group_size:1,zstd:1"
 
@@ -245,3 +256,28 @@ def untimed_tokens(row: RowSpec) -> int:
 def num_contexts(row: RowSpec) -> int:
     """Returns how many contexts a row gives an epoch."""
     return max(1, min(-(-len(row.run) // 30), 16))
+
+
+def spoil_records(dataset: Path, bad: set[tuple[int, int]]) -> None:
+    """Makes records unreadable, keeping their sizes; the dataset stays finished."""
+    for shard, path in enumerate(shard_paths(dataset)):
+        records = read_records(path)
+        for position, record in enumerate(records):
+            if (shard, position) in bad:
+                records[position] = b"\xff" * len(record)
+        write_records(path, records)
+    restamp(dataset)
+
+
+def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
+    """Cuts a run at these places; what is numbered here is what `SortProbe` sends."""
+    parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
+    return [
+        Segment(
+            seq,
+            seq == len(parts) - 1,
+            content_bytes(part, encoding),
+            StoredRun(part.dtype == WIDE, part.tobytes()),
+        )
+        for seq, part in enumerate(parts)
+    ]

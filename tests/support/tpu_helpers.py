@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 TEMPLATES = ROOT / "templates/tpu"
 SETTINGS = """
 PROJECT=my-project

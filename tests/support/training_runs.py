@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
 GLOBAL_BATCH, CROP, STEPS = 8, 128, 12
 MODEL = (
     *("base_emb_dim=32", "base_mlp_dim=64", "base_num_decoder_layers=1", "head_dim=8"),
@@ -70,7 +71,7 @@ class TrainingRun:
             }
             batch = f"per_device_batch_size={GLOBAL_BATCH // hosts}"
             metrics = f"metrics_file={self.folder / f'metrics-{index}.jsonl'}"
-            script = [sys.executable, str(ROOT / "tests" / "maxtext_host.py"), json.dumps(host)]
+            script = [sys.executable, str(ROOT / "tests/support/maxtext_host.py"), json.dumps(host)]
             processes.append(
                 subprocess.Popen(
                     [*script, *self._arguments, batch, metrics, *more],

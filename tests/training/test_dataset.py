@@ -14,6 +14,7 @@ import pytest
 from beam_pipeline.dataset.row_codec import Encoding
 from beam_pipeline.errors import UsageError
 from tests.conftest import Gcs
+from tests.support.batches import Epochs, global_batches, host_batches, is_same
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
@@ -36,7 +37,7 @@ from tests.support.probe_rows_on_disk import (
     shard_paths,
     write_dataset,
 )
-from tests.training.batches.test_packing import Epochs, global_batches, host_batches, is_same
+from tests.support.repository import ROOT
 from training.dataset import DataConfig, build_dataset
 
 # --- hosts, workers, threads, encodings -----------------------------------------------------------
@@ -252,7 +253,7 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     """
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )

@@ -16,9 +16,9 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows.commit import write_card
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.verify import __main__ as verify
-from tests.beam_pipeline.test_main import files_of
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
+from tests.support.job_runs import files_of
 
 FLAGS = ("--max_row_size_mb=0.01", "--num_shards=2", "--train_ratio=0.7", "--columns=rtt=rtt_ms")
 

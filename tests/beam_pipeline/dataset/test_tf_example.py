@@ -26,8 +26,8 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import as_run
 from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
-from tests.beam_pipeline.probe_rows.test_row_splitting import segments_of
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
+from tests.support.probe_rows_on_disk import segments_of
 
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 

@@ -48,8 +48,7 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
     write_records,
 )
-
-ROOT = Path(__file__).parents[3]
+from tests.support.repository import ROOT
 
 
 @pytest.fixture(scope="module")

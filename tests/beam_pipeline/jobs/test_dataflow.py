@@ -30,16 +30,17 @@ from tests.support.dataflow_helpers import (
     IMAGE,
     SHAPING,
     do_the_work,
+    job_command,
     local_dataset,
-    objects,
     options_of,
     staged,
 )
 from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
-from tests.support.engines import ROOT, Gcs
+from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs
+from tests.support.repository import ROOT
 
 # What a person reads in the job's graph; Beam's own steps below these are left out.
 LABELS = [
@@ -71,16 +72,6 @@ LABELS = [
         )
     ),
 ]
-
-
-def command(api: DataflowApi, bucket: str, *flags: str, image: str | None = IMAGE) -> list[str]:
-    return [
-        *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),
-        *("--runner=DataflowRunner", f"--project={PROJECT}", f"--region={REGION}"),
-        *(f"--temp_location={bucket}/temp", f"--dataflow_endpoint={api.endpoint}"),
-        *([f"--sdk_container_image={image}"] if image else []),
-        *flags,
-    ]
 
 
 def submitted(flags: list[str]) -> subprocess.Popen:
@@ -131,7 +122,7 @@ def test_the_job_is_what_the_flags_say(dataflow: DataflowApi, bucket: str, gcs: 
     ]
     # Nobody waits: what is looked at is there before the job ends.
     dataflow.states = [State.JOB_STATE_CANCELLED]
-    assert main(command(dataflow, bucket, *flags)) == 1
+    assert main(job_command(dataflow, bucket, *flags)) == 1
     (job,) = dataflow.jobs
     assert (job.name, job.project_id, job.location) == ("rows-of-may", PROJECT, REGION)
     assert job.type_ == types.JobType.JOB_TYPE_BATCH
@@ -172,7 +163,7 @@ def test_the_fake_refuses_what_the_service_does_not_know(dataflow: DataflowApi) 
 
 def test_steps_have_unique_and_readable_names(dataflow: DataflowApi, bucket: str, gcs: Gcs) -> None:
     dataflow.states = [State.JOB_STATE_CANCELLED]
-    main(command(dataflow, bucket))
+    main(job_command(dataflow, bucket))
     pipeline = beam_runner_api_pb2.Pipeline.FromString(staged(dataflow.jobs[0])["pipeline.pb"])
     transforms = [
         transform
@@ -204,13 +195,13 @@ def test_the_launcher_waits_and_the_dataset_is_that_of_a_local_run(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
 ) -> None:
     dataflow.worker = lambda job: do_the_work(Path(sys.executable), tmp_path / "work", job)
-    assert main(command(dataflow, bucket, "--job_name=rows")) == 0
+    assert main(job_command(dataflow, bucket, "--job_name=rows")) == 0
     out, err = capsys.readouterr()
     (job,) = dataflow.jobs
     page = f"https://console.cloud.google.com/dataflow/jobs/{REGION}/{job.id}?project={PROJECT}"
     assert job.id in err and page in err
     assert "4,000" in out  # the summary
-    found = objects(f"{bucket}/out")
+    found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
     assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
@@ -225,7 +216,7 @@ def test_a_failed_job_is_the_last_thing_it_said(dataflow: DataflowApi, bucket: s
             "Workflow failed. Causes: The zone has no n2-highmem-4 machines left.",
         ),
     ]
-    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    error = error_of(capsys, *job_command(dataflow, bucket), code=1)
     assert dataflow.jobs[0].id in error
     assert "no n2-highmem-4 machines left" in error
 
@@ -242,14 +233,14 @@ def test_an_error_of_ours_on_a_worker_is_shown_as_ours(
             "9: leave one of them out of the input [while running 'Write train/Write shard']",
         )
     ]
-    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    error = error_of(capsys, *job_command(dataflow, bucket), code=1)
     assert "probes 1.2.3.4 and 5.6.7.8 have the same src_id 9: leave one of them" in error
     assert "while running" not in error
 
 
 def test_ctrl_c_leaves_the_job_running(dataflow: DataflowApi, bucket: str) -> None:
     dataflow.states = [State.JOB_STATE_RUNNING]
-    launcher = submitted(command(dataflow, bucket))
+    launcher = submitted(job_command(dataflow, bucket))
     launcher.send_signal(signal.SIGINT)
     _, errors = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
@@ -265,15 +256,15 @@ def test_an_active_job_keeps_its_output(
 ) -> None:
     """A run that only stopped waiting left its job behind; a second one must not clean up."""
     dataflow.states = [State.JOB_STATE_RUNNING]
-    launcher = submitted(command(dataflow, bucket, "--job_name=first", *more))
+    launcher = submitted(job_command(dataflow, bucket, "--job_name=first", *more))
     launcher.send_signal(signal.SIGINT)
     launcher.communicate(timeout=60)
-    error = error_of(capsys, *command(dataflow, bucket, "--job_name=second", *more), code=2)
+    error = error_of(capsys, *job_command(dataflow, bucket, "--job_name=second", *more), code=2)
     assert "first" in error and "gcloud dataflow jobs cancel" in error
     (job,) = dataflow.jobs
     dataflow.set_states(job.id, State.JOB_STATE_CANCELLED)
     dataflow.states = [State.JOB_STATE_FAILED]
-    error_of(capsys, *command(dataflow, bucket, "--job_name=second", *more), code=1)
+    error_of(capsys, *job_command(dataflow, bucket, "--job_name=second", *more), code=1)
     assert [job.name for job in dataflow.jobs] == ["first", "second"]
 
 
@@ -288,20 +279,20 @@ def test_a_second_job_of_one_name(
     dataflow.returns_active_job = returns_active_job
     body = json.dumps({"name": "rows", "clientRequestId": "another"}).encode()
     dataflow.create_job(body, PROJECT, REGION)
-    error = error_of(capsys, *command(dataflow, bucket, "--job_name=rows"), code=2)
+    error = error_of(capsys, *job_command(dataflow, bucket, "--job_name=rows"), code=2)
     assert "already" in error and "rows" in error and "--job_name" in error
     assert len(dataflow.jobs) == 1
 
 
 def test_no_right_to_make_jobs(dataflow: DataflowApi, bucket: str, capsys, gcs: Gcs) -> None:
     dataflow.refusal = NO_WRITE_ACCESS
-    error = error_of(capsys, *command(dataflow, bucket), code=1)
+    error = error_of(capsys, *job_command(dataflow, bucket), code=1)
     assert "dataflow.jobs.create" in error and "Dataflow Developer" in error
-    assert not objects(f"{bucket}/out")  # a later run is not refused
+    assert not stored_objects(f"{bucket}/out")  # a later run is not refused
 
 
 def test_a_region_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys) -> None:
-    error = error_of(capsys, *command(dataflow, bucket, "--region=europe-west99"), code=1)
+    error = error_of(capsys, *job_command(dataflow, bucket, "--region=europe-west99"), code=1)
     assert "europe-west99" in error and "--region" in error
 
 
@@ -310,7 +301,7 @@ def test_a_region_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys) 
 )
 def test_a_bucket_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
     missing = flag.format("no-such-bucket-4711")
-    flags = [each for each in command(dataflow, bucket) if not each.startswith(flag[:8])]
+    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(flag[:8])]
     capsys.readouterr()
     assert main([*flags, missing]) in (1, 2)
     error = capsys.readouterr().err
@@ -350,7 +341,7 @@ def test_no_right_to_a_bucket(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, capsys, monkeypatch, place: str
 ) -> None:
     closed = gcs.make_bucket()
-    flags = [each for each in command(dataflow, bucket) if not each.startswith(f"--{place}=")]
+    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(f"--{place}=")]
     with Forbidding(gcs.endpoint, closed) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
         capsys.readouterr()
@@ -364,16 +355,16 @@ def test_no_right_to_a_bucket(
 def test_workers_without_the_package_are_refused(
     dataflow: DataflowApi, bucket: str, capsys
 ) -> None:
-    error = error_of(capsys, *command(dataflow, bucket, image=None), code=2)
+    error = error_of(capsys, *job_command(dataflow, bucket, image=None), code=2)
     assert "--setup_file=./setup.py" in error
-    flags = command(dataflow, bucket, "--setup_file=./no/setup.py", image=None)
+    flags = job_command(dataflow, bucket, "--setup_file=./no/setup.py", image=None)
     assert "./no/setup.py" in error_of(capsys, *flags, code=2)
     assert dataflow.jobs == []
 
 
 @pytest.mark.parametrize("flag", ["project", "region", "temp_location"])
 def test_what_every_job_needs(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
-    flags = [each for each in command(dataflow, bucket) if not each.startswith(f"--{flag}=")]
+    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(f"--{flag}=")]
     assert f"needs --{flag}" in error_of(capsys, *flags, code=2)
 
 
@@ -381,7 +372,7 @@ def test_paths_that_workers_cannot_see(
     dataflow: DataflowApi, bucket: str, tmp_path: Path, capsys
 ) -> None:
     for flag in (f"--output={tmp_path}", f"--input={tmp_path}/*"):
-        flags = command(dataflow, bucket, flag)
+        flags = job_command(dataflow, bucket, flag)
         assert "gs://" in error_of(capsys, *flags, code=2)
 
 
@@ -409,7 +400,7 @@ def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
         reports.append(do_the_work(python, tmp_path / "work", job))
 
     dataflow.worker = work
-    flags = command(dataflow, bucket, f"--setup_file={project}/setup.py", image=None)
+    flags = job_command(dataflow, bucket, f"--setup_file={project}/setup.py", image=None)
     result = main(flags)
     assert result == 0, capsys.readouterr().err
     (report,) = reports
@@ -417,7 +408,7 @@ def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
     assert {"Commit the dataset", "Group into rows/Cut rows", "Write train/Write shard"} <= set(
         report["steps"]
     )
-    found = objects(f"{bucket}/out")
+    found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
     assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}

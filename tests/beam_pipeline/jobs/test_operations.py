@@ -13,10 +13,9 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.shards import writing as sharded_write
 from benchmarks import counted
-from tests.beam_pipeline.test_main import FLAGS, write_input
 from tests.support.helpers import measurements_table
-
-ROOT = Path(__file__).parents[3]
+from tests.support.job_runs import FLAGS, write_input
+from tests.support.repository import ROOT
 
 
 def test_the_docs_list_the_counters_as_the_code_does() -> None:

@@ -15,6 +15,7 @@ from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
 from beam_pipeline.probe_rows import commit
 from beam_pipeline.probe_rows.commit import write_success
 from tests.support.helpers import Objects
+from tests.support.repository import ROOT
 
 OURS = (
     "manifest.json",
@@ -190,7 +191,7 @@ with taken(sys.argv[1], overwrite=False) as run:
 
 
 def test_a_live_run_is_waited_for_and_a_killed_one_is_not(tmp_path):
-    root = Path(__file__).parents[3]
+    root = ROOT
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,

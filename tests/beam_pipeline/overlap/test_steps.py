@@ -20,8 +20,8 @@ from beam_pipeline.overlap import (
     run_train_test_overlap,
 )
 from beam_pipeline.overlap.job import launch
-from tests.beam_pipeline.overlap.job.test_launch import SHARED, write_lines
-from tests.support.engines import ROOT
+from tests.support.overlap_jobs import SHARED, write_lines
+from tests.support.repository import ROOT
 
 
 @pytest.fixture

@@ -25,15 +25,18 @@ from beam_pipeline.sources import inputs, reading
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, fingerprint
 from benchmarks.engine_servers import Flink
-from tests.beam_pipeline.jobs.test_dataflow import command
-from tests.beam_pipeline.probe_rows.test_kills import PHASES, SCRIPT
-from tests.beam_pipeline.test_main import FLAGS, files_of, history, make_dataset, read_rows
 from tests.support.dataflow_api import DataflowApi
-from tests.support.dataflow_helpers import SHAPING, do_the_work, objects, options_of, staged
+from tests.support.dataflow_helpers import (
+    SHAPING,
+    do_the_work,
+    job_command,
+    options_of,
+    staged,
+)
 from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
-from tests.support.engines import Gcs
+from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import (
     as_number,
     canonical,
@@ -42,6 +45,8 @@ from tests.support.helpers import (
     reference_rows,
     spellings_of,
 )
+from tests.support.job_runs import FLAGS, files_of, history, make_dataset, read_rows
+from tests.support.kills import KILL_POINTS, kill_script
 
 KEY = bytes(range(50, 82))
 START = 1_700_000_000
@@ -283,8 +288,7 @@ CRASHES = ("closing chunks", "sorting", "staging", "writing shards", "before _SU
 def test_what_a_crash_leaves_has_no_address_and_the_next_run_is_whole(
     source: Input, whole: Path, key_file: Path, tmp_path: Path, phase: str
 ) -> None:
-    module, owner, name, after = PHASES[phase]
-    script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    script = kill_script(*KILL_POINTS[phase])
     output = tmp_path / "out"
     flags = [f"--input={source.path}", f"--output={output}", "--inline_bytes=0", *FLAGS]
     flags += anonymized(key_file)
@@ -322,8 +326,7 @@ def test_the_search_finds_addresses_where_they_are(
         assert run(tmp_path, "-m", "beam_pipeline.main", *flags).returncode == 0
         kinds = {"train_shard", "rows.parquet", "dead_letter"}
     else:
-        module, owner, name, after = PHASES[phase]
-        script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+        script = kill_script(*KILL_POINTS[phase])
         assert run(tmp_path, "-c", script, *flags).returncode == -signal.SIGKILL
         kinds = {"/chunks/", "/dead_letters/"}
     found = search([tmp_path], source.addresses)
@@ -432,13 +435,13 @@ def test_workers_of_dataflow_read_the_key_which_the_job_does_not_show(
         do_the_work(Path(sys.executable), tmp_path / "work", job)
 
     dataflow.worker = work
-    assert main(command(dataflow, bucket, *anonymized(cloud_key))) == 0
+    assert main(job_command(dataflow, bucket, *anonymized(cloud_key))) == 0
     ((told, files),) = jobs
     for secret in (KEY, KEY.hex().encode(), fingerprint(KEY).encode()):
         assert secret not in told.encode() and str(secret) not in told
     for data in files.values():
         assert KEY not in data and KEY.hex().encode() not in data
-    found = objects(f"{bucket}/out")
+    found = stored_objects(f"{bucket}/out")
     addresses = addresses_of(pq.read_table(measurements))
     pattern = re.compile(b"|".join(re.escape(form) for form in forms_of(addresses)))
     assert {name for name, data in found.items() if shown(data, pattern)} == set()

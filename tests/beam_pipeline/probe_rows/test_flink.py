@@ -17,11 +17,11 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import external_sort, grouping, row_splitting
 from beam_pipeline.shards import claim_checks, staging
 from beam_pipeline.shards import writing as sharded_write
-from benchmarks.engine_servers import ROOT, Flink, stop
-from tests.beam_pipeline.probe_rows.test_gcs_output import stored
-from tests.beam_pipeline.test_main import FLAGS, make_dataset, write_input
-from tests.support.engines import Gcs
+from benchmarks.engine_servers import Flink, stop
+from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.job_runs import FLAGS, make_dataset, write_input
+from tests.support.repository import ROOT
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -79,7 +79,7 @@ def test_flink_reads_and_writes_objects(
     gcs.upload(source.parent, f"{bucket}/in")
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS, *flink.flags()]
     assert main(flags) == 0
-    written = stored(f"{bucket}/out")
+    written = stored_objects(f"{bucket}/out")
     # A dead letter names its file, the data card the input: others here.
     letters = {name for name in expected if name.startswith("dead_letter/")}
     told = {"README.md", "manifest.json", "_SUCCESS", *letters}

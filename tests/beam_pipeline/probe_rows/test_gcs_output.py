@@ -24,11 +24,11 @@ from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
 from beam_pipeline.main import main
 from beam_pipeline.storage import gcs, gcs_client
 from beam_pipeline.verify import __main__ as verify
-from tests.beam_pipeline.probe_rows.test_kills import SCRIPT
-from tests.beam_pipeline.test_main import FLAGS, files_of, make_dataset, write_input
-from tests.conftest import Gcs
+from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
+from tests.support.kills import kill_script
 from training.rows.row_source import ProbeRowDataSource
 
 _LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
@@ -67,14 +67,6 @@ def make(bucket: str, *flags: str) -> int:
     return main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS, *flags])
 
 
-def stored(folder: str) -> dict[str, bytes]:
-    """Returns all objects below a folder by the rest of their names."""
-    return {
-        path.removeprefix(f"{folder}/"): gcs.read(path) or b""
-        for path in gcs.objects_below(f"{folder}/")
-    }
-
-
 def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
     """Dead letters and the data card name the input, and it lies elsewhere."""
     elsewhere = {_LETTERS: b"", "README.md": b""}
@@ -86,18 +78,18 @@ def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> b
 
 def test_the_bytes_are_those_of_a_local_run(bucket: str, expected: dict[str, bytes]) -> None:
     assert make(bucket) == 0
-    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
     assert verify.main([f"{bucket}/out"]) == 0
 
 
 def test_small_payloads_on_storage_change_nothing(bucket: str, expected: dict[str, bytes]) -> None:
     assert make(bucket, "--inline_bytes=0") == 0
-    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
 def test_a_folder_is_input_too(bucket: str, expected: dict[str, bytes]) -> None:
     assert main([f"--input={bucket}/in", f"--output={bucket}/out", *FLAGS]) == 0
-    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
 def test_array_record_grain_and_the_loader_read_it_in_place(
@@ -142,7 +134,7 @@ def test_lost_and_refused_requests_change_nothing(
         patch.setattr(gcs_client, "_FIRST_DELAY_S", 0.01)
         assert make(bucket, "--inline_bytes=0") == 0
     assert len(proxy.faults) == 5
-    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
 @pytest.fixture
@@ -197,23 +189,24 @@ def gcs_info(path: str) -> int:
 
 # --- kills --------------------------------------------------------------------------------------
 
-PHASES = {
-    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
+KILL_POINTS = {
+    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "between two uploads": ("gcs", "module", "upload", 2),
     "between copying and removing": ("gcs", "module", "_blob", 30),
-    "renaming a shard": ("sharded_write", "module", "move", 3),
-    "before the manifest": ("commit", "module", "write_success", 1),
-    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
+    "renaming a shard": ("shards.writing", "module", "move", 3),
+    "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
+    "before _SUCCESS": ("probe_rows.commit", "module", "_write_whole", 3),
     "before the marker goes": ("gcs_marker", "module.Marker", "release", 1),
 }
 
 
-@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("renaming a shard", "before _SUCCESS")))
+@pytest.mark.parametrize(
+    "phase", quick_and_slow(KILL_POINTS, ("renaming a shard", "before _SUCCESS"))
+)
 def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
     bucket: str, expected: dict[str, bytes], monkeypatch, phase: str
 ) -> None:
-    module, owner, name, after = PHASES[phase]
-    script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    script = kill_script(*KILL_POINTS[phase])
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     killed = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
@@ -223,18 +216,18 @@ def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
     else:
         with pytest.raises(ProbelineError, match="holds no finished dataset"):
             open_dataset(f"{bucket}/out")
-    left = stored(f"{bucket}/out")
+    left = stored_objects(f"{bucket}/out")
     for name, data in expected.items():  # what has its name is whole
         if name in left and name not in (_LETTERS, "README.md"):  # they name the input
             assert left[name] == data
     assert main(flags) == 2  # it may be alive
     monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
     assert main(flags) == 0
-    assert same_but_for_paths(stored(f"{bucket}/out"), expected)
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
 def test_sigterm_tidies_up(bucket: str) -> None:
-    script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1)
+    script = kill_script("probe_rows.commit", "module", "write_success", 1)
     script = script.replace("SIGKILL", "SIGTERM").replace(
         "from beam_pipeline.main import main",
         "from beam_pipeline import launching\n"
@@ -244,8 +237,8 @@ def test_sigterm_tidies_up(bucket: str) -> None:
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     stopped = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
     assert b"stopped" in stopped.stderr
-    assert not any(name.startswith(TEMP_FOLDER) for name in stored(f"{bucket}/out"))
-    assert "_SUCCESS" not in stored(f"{bucket}/out")
+    assert not any(name.startswith(TEMP_FOLDER) for name in stored_objects(f"{bucket}/out"))
+    assert "_SUCCESS" not in stored_objects(f"{bucket}/out")
 
 
 # --- the marker ---------------------------------------------------------------------------------
@@ -253,24 +246,24 @@ def test_sigterm_tidies_up(bucket: str) -> None:
 
 def test_a_finished_dataset_is_kept_unless_told(bucket: str, capsys) -> None:
     assert make(bucket) == 0
-    before = stored(f"{bucket}/out")
+    before = stored_objects(f"{bucket}/out")
     assert make(bucket) == 2
     assert "holds a finished dataset" in capsys.readouterr().err
-    assert stored(f"{bucket}/out") == before
+    assert stored_objects(f"{bucket}/out") == before
     assert make(bucket, "--overwrite", "--probes_per_shard=1000") == 0
-    assert "train/train_shard_00000-of-00001.arrayrecord" in stored(f"{bucket}/out")
-    assert not any("-of-00004" in name for name in stored(f"{bucket}/out"))
+    assert "train/train_shard_00000-of-00001.arrayrecord" in stored_objects(f"{bucket}/out")
+    assert not any("-of-00004" in name for name in stored_objects(f"{bucket}/out"))
 
 
 def test_a_second_run_is_refused_and_takes_nothing(bucket: str) -> None:
     with taken(f"{bucket}/out", overwrite=False) as run:
         gcs.write_object(f"{run.folder}/chunks/unit", b"x", 0)
-        before = stored(f"{bucket}/out")
+        before = stored_objects(f"{bucket}/out")
         with pytest.raises(UsageError, match=r"is being written by process \d+ on .*: wait for it"):
             with taken(f"{bucket}/out", overwrite=True):
                 pytest.fail("the folder was taken twice")
-        assert stored(f"{bucket}/out") == before
-    assert stored(f"{bucket}/out") == {}
+        assert stored_objects(f"{bucket}/out") == before
+    assert stored_objects(f"{bucket}/out") == {}
 
 
 def test_a_marker_is_renewed_while_its_run_lives(bucket: str, monkeypatch) -> None:
@@ -286,7 +279,7 @@ def test_a_marker_is_renewed_while_its_run_lives(bucket: str, monkeypatch) -> No
         with pytest.raises(UsageError):
             with taken(f"{bucket}/out", overwrite=False):
                 pytest.fail("the folder was taken from a live run")
-    assert stored(f"{bucket}/out") == {}
+    assert stored_objects(f"{bucket}/out") == {}
 
 
 def test_a_marker_that_is_renewed_while_it_is_read_is_read_again(bucket: str, monkeypatch) -> None:
@@ -325,7 +318,9 @@ def test_only_one_of_two_takes_over_a_dead_run(bucket: str, monkeypatch) -> None
     with pytest.raises(UsageError, match="has just been taken by another run"):
         with taken(f"{bucket}/out", overwrite=False):
             pytest.fail("the folder was taken twice")
-    assert json.loads(stored(f"{bucket}/out")[f"{TEMP_FOLDER}/lock.json"]) == {"run": "faster"}
+    assert json.loads(stored_objects(f"{bucket}/out")[f"{TEMP_FOLDER}/lock.json"]) == {
+        "run": "faster"
+    }
 
 
 def test_a_run_that_lost_its_marker_changes_nothing(bucket: str, monkeypatch, capsys) -> None:
@@ -346,7 +341,7 @@ def test_a_run_that_lost_its_marker_changes_nothing(bucket: str, monkeypatch, ca
     monkeypatch.setattr(sharded_write.WriteShard, "_write", overtaken)
     assert make(bucket) == 1
     assert "no longer names this run: another run has taken the output" in capsys.readouterr().err
-    assert set(stored(f"{bucket}/out")) == {f"{TEMP_FOLDER}/lock.json"}
+    assert set(stored_objects(f"{bucket}/out")) == {f"{TEMP_FOLDER}/lock.json"}
 
 
 def test_a_shard_that_somebody_changed_is_not_committed(bucket: str, monkeypatch, capsys) -> None:
@@ -366,7 +361,7 @@ def test_a_shard_that_somebody_changed_is_not_committed(bucket: str, monkeypatch
     assert "train_shard_00000-of-00004.arrayrecord is not what was written" in (
         capsys.readouterr().err
     )
-    assert "_SUCCESS" not in stored(f"{bucket}/out")
+    assert "_SUCCESS" not in stored_objects(f"{bucket}/out")
 
 
 # --- what is missing ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """One probe with most of the data: memory stays bounded, whatever its history is."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,19 +11,7 @@ from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.verify import __main__ as verify
 from benchmarks.engine_servers import running_flink
 from tests.support.engines import flink_is_built
-
-ROOT = Path(__file__).parents[3]
-
-
-def peak_memory(command: list[str]) -> float:
-    """Runs a command; returns the peak of its process tree in MiB.
-
-    In a process of its own, since a child's ru_maxrss starts at what its parent used.
-    """
-    measured = [sys.executable, "-m", "benchmarks.measure", "--", *command]
-    result = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stderr.splitlines()[-1])["peak_mib"]
+from tests.support.peak_memory import peak_memory
 
 
 def generate(folder: Path, num_measurements: int, hot_share: float) -> None:

@@ -14,39 +14,9 @@ import pytest
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
-from tests.beam_pipeline.test_main import FLAGS, files_of, make_dataset
 from tests.support.helpers import measurements_table, quick_and_slow
-
-# Runs `main` in a process that kills itself when a function is called for the n-th time.
-SCRIPT = """
-import os, signal, sys
-import beam_pipeline.{module} as module
-owner, name, after = {owner}, {name!r}, {after}
-original, calls = getattr(owner, name), []
-def killing(*args, **kwargs):
-    calls.append(0)
-    if len(calls) == after:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(owner, name, killing)
-from beam_pipeline.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-PHASES = {
-    "reading": ("grouping", "module", "read_piece", 2),
-    "closing chunks": ("claim_checks", "module.ClaimWriter", "close", 1),
-    "sorting": ("external_sort", "module.ExternalSort", "sort", 3),
-    "cutting rows": ("row_splitting", "module", "fit", 5),
-    "staging": ("record_staging", "module.StageRecords", "process", 4),
-    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
-    "writing the index": ("sharded_write", "module.WriteShard", "_write_index", 2),
-    "renaming the first shard": ("sharded_write", "module", "move", 1),
-    "renaming another shard": ("sharded_write", "module", "move", 3),
-    "before the data card": ("commit", "module", "write_card", 1),
-    "before the manifest": ("commit", "module", "write_success", 1),
-    "before _SUCCESS": ("commit", "module", "_write_whole", 3),
-}
+from tests.support.job_runs import FLAGS, files_of, make_dataset
+from tests.support.kills import KILL_POINTS, kill_script
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +33,11 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
 
 
-@pytest.mark.parametrize("phase", quick_and_slow(PHASES, ("sorting", "before _SUCCESS")))
+@pytest.mark.parametrize("phase", quick_and_slow(KILL_POINTS, ("sorting", "before _SUCCESS")))
 def test_a_kill_changes_nothing(
     source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str
 ) -> None:
-    module, owner, name, after = PHASES[phase]
-    script = SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    script = kill_script(*KILL_POINTS[phase])
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", "--inline_bytes=0", *FLAGS]
     process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
@@ -86,7 +55,7 @@ def test_a_kill_changes_nothing(
 def test_a_kill_after_success_leaves_a_finished_dataset(
     source: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    script = SCRIPT.format(module="commit", owner="module", name="remove_folder", after=1)
+    script = kill_script("probe_rows.commit", "module", "remove_folder", 1)
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
     process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
@@ -117,7 +86,7 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
 def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
     """A run that waits before its commit is not disturbed by another; killed, it gives way."""
     output = tmp_path / "out"
-    script = SCRIPT.format(module="commit", owner="module", name="write_success", after=1)
+    script = kill_script("probe_rows.commit", "module", "write_success", 1)
     pause = "print('waits', flush=True), signal.pause()"
     script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
@@ -139,9 +108,7 @@ def test_a_kill_on_prism_changes_nothing(
 ) -> None:
     """The runner is a process beside the worker: without it there is one line and exit code 1."""
     output, sorting = tmp_path / "out", tmp_path / "sorting"
-    script = SCRIPT.format(
-        module="external_sort", owner="module.ExternalSort", name="sort", after=3
-    )
+    script = kill_script("probe_rows.external_sort", "module.ExternalSort", "sort", 3)
     # It waits in the middle, so that the kill does not come too late.
     pause = f"(open({str(sorting)!r}, 'x').close(), __import__('time').sleep(3))"
     script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)

@@ -1,6 +1,5 @@
 """The stateful cut against the plain one: all of a history at once, row by row with `fit`."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from beam_pipeline.dataset.row_codec import (
     ENCODINGS,
     RowFormat,
     RowKey,
-    content_bytes,
     encode_row,
     fit,
 )
-from beam_pipeline.dataset.sorted_run import WIDE, is_sorted, widen
+from beam_pipeline.dataset.sorted_run import is_sorted, widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import StoredRun, as_run
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
@@ -31,23 +29,10 @@ from tests.support.helpers import (
     records_as_tuples,
     runs_strategy,
 )
+from tests.support.probe_rows_on_disk import segments_of
 
 PROBE = "192.0.2.1"
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
-
-
-def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
-    """Cuts a run at these places; what is numbered here is what `SortProbe` sends."""
-    parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
-    return [
-        Segment(
-            seq,
-            seq == len(parts) - 1,
-            content_bytes(part, encoding),
-            StoredRun(part.dtype == WIDE, part.tobytes()),
-        )
-        for seq, part in enumerate(parts)
-    ]
 
 
 def evenly(run: np.ndarray, step: int, encoding) -> list[Segment]:

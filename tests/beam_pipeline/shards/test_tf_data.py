@@ -4,12 +4,9 @@ The environment is made once, in .engines/tensorflow, and kept. It takes half a 
 """
 
 import base64
-import fcntl
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +17,9 @@ from beam_pipeline.dataset.row_codec import RECORD_ENCODINGS, RecordEncoding
 from beam_pipeline.dataset.tf_example import decode_example
 from beam_pipeline.main import main
 from beam_pipeline.shards.tfrecord import read_tfrecord
-from tests.support.engines import missing
+from tests.support.engines import tensorflow as tensorflow
 from tests.support.helpers import measurements_table
-
-ROOT = Path(__file__).parents[3]
-REQUIREMENTS = (
-    "tensorflow-cpu==2.21.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
-    "tensorflow==2.21.0; sys_platform != 'linux' or platform_machine != 'x86_64'",
-)
-
-
-@pytest.fixture(scope="session")
-def tensorflow() -> Path:
-    """The Python of an environment with TensorFlow."""
-    folder = ROOT / ".engines" / "tensorflow"
-    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    folder.parent.mkdir(exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != "\n".join(REQUIREMENTS):
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            install = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS]
-            result = subprocess.run(install, capture_output=True, text=True)
-            if result.returncode:
-                reason = " ".join(result.stderr.split())[-300:]
-                missing(f"TensorFlow 2.21 cannot be installed here: {reason}")
-            stamp.write_text("\n".join(REQUIREMENTS))
-    return python
+from tests.support.repository import ROOT
 
 
 @pytest.fixture(scope="module", params=RECORD_ENCODINGS)

@@ -177,7 +177,9 @@ def test_any_pipeline_may_write_tfrecord(tmp_path: Path) -> None:
 KINDS = [(form, record) for form in ("arrayrecord", "tfrecord") for record in RECORD_ENCODINGS]
 
 
-def make_dataset(source: Path | str, output: Path, form: str, record: str, *flags: str) -> Path:
+def make_dataset_with_tied_probe(
+    source: Path | str, output: Path, form: str, record: str, *flags: str
+) -> Path:
     flags = (
         f"--max_row_size_mb={MAX_ROW_MB}", "--probes_per_shard=3", "--train_ratio=0.6",
         f"--output_format={form}", f"--record_encoding={record}", *flags,
@@ -199,7 +201,7 @@ def datasets(
     folder = tmp_path_factory.mktemp("datasets")
     pq.write_table(table, folder / "in.parquet")
     return {
-        kind: make_dataset(
+        kind: make_dataset_with_tied_probe(
             folder / "in.parquet", folder / "-".join(kind), *kind, "--measurement_encoding=arrow"
         )
         for kind in KINDS
@@ -287,7 +289,7 @@ def test_the_bytes_follow_from_the_measurements_alone(
         pq.write_table(
             shuffled.slice(at, 1700), tmp_path / f"in/{part}.parquet", row_group_size=400
         )
-    again = make_dataset(
+    again = make_dataset_with_tied_probe(
         tmp_path / "in/*.parquet", tmp_path / "out", "tfrecord", record,
         "--measurement_encoding=arrow",
     )  # fmt: skip
@@ -321,7 +323,9 @@ def uncut(
     pq.write_table(table, folder / "in.parquet")
     flags = (f"--measurement_encoding={request.param}", "--max_row_size_mb=1")
     return {
-        kind: make_dataset(folder / "in.parquet", folder / kind, "arrayrecord", kind, *flags)
+        kind: make_dataset_with_tied_probe(
+            folder / "in.parquet", folder / kind, "arrayrecord", kind, *flags
+        )
         for kind in RECORD_ENCODINGS
     }
 
@@ -355,10 +359,11 @@ def test_a_manifest_without_the_two_options_is_of_the_defaults(
     datasets: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As datasets were written before there were such options."""
-    from tests.beam_pipeline.verify.test_verify import Copy, shutil
+    from tests.beam_pipeline.verify.test_verify import shutil
+    from tests.support.damaged_dataset import DamagedDataset
 
     source = datasets["arrayrecord", "arrow_ipc"]
-    copy = Copy(Path(shutil.copytree(source, tmp_path / "copy")))
+    copy = DamagedDataset(Path(shutil.copytree(source, tmp_path / "copy")))
     for name in ("output_format", "record_encoding"):
         copy.manifest(lambda values: values["options"].pop(name))  # noqa: B023
     assert (

@@ -4,7 +4,6 @@ import io
 import json
 import re
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,10 @@ from ripe.atlas.sagan import PingResult
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, measurements
+from tests.support.repository import ROOT
 
 # The results of the tests of ripe.atlas.sagan 2.0.1, firmware 0 to 4650, a line each.
-REAL_RESULTS = Path(__file__).parents[2] / "golden" / "atlas" / "sagan_pings.jsonl"
+REAL_RESULTS = ROOT / "tests/golden/atlas/sagan_pings.jsonl"
 
 GOOD: dict[str, Any] = {
     "fw": 5080,

@@ -14,7 +14,7 @@ from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, ReadOptions, inspect, match_files, plan_units
-from tests.beam_pipeline.test_main import history, make_dataset, read_rows
+from tests.support.job_runs import history, make_dataset, read_rows
 
 SECOND = 1_000_000
 START = 1_700_000_000

@@ -24,9 +24,9 @@ from beam_pipeline.storage import gcs as google_storage
 from beam_pipeline.storage import gcs_client
 from beam_pipeline.storage.checksum import checksum_text, crc32c
 from beam_pipeline.storage.small_files import FileInfo, file_infos, prepare_native_reader, read_file
-from tests.beam_pipeline.test_main import write_input
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table
+from tests.support.job_runs import write_input
 
 PATH = "gs://bucket/rows/manifest.json"
 

@@ -16,8 +16,8 @@ from beam_pipeline.dataset.tf_example import decode_example, encode_example
 from beam_pipeline.main import main
 from beam_pipeline.shards.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
 from beam_pipeline.verify import __main__ as verify
-from tests.beam_pipeline.verify.test_verify import (
-    Copy,
+from tests.support.damaged_dataset import (
+    DamagedDataset,
     Where,
     first_row_missing,
     found_by,
@@ -34,7 +34,7 @@ from tests.support.helpers import make_run, measurements_table
 HEAD_BYTES = 12  # length and its checksum
 
 
-class ExampleCopy(Copy):
+class ExampleCopy(DamagedDataset):
     """A dataset to be damaged, of TFRecord."""
 
     def __init__(self, folder: Path):
@@ -259,7 +259,7 @@ BETWEEN: dict[Any, str] = {
 
 @pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
 def test_records_that_do_not_fit_together(
-    damage: Callable[[Copy], Where], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[DamagedDataset], Where], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = damage(copy)
     found = found_by(capsys, copy.folder)

@@ -4,33 +4,27 @@ A damage changes a copy of a good dataset and stamps its checksums and counts an
 writer would have; it returns where the fault is, and only the check aimed at may fail.
 """
 
-import json
-import re
 import shutil
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.layout import DatasetOptions, shard_of
-from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     RowKey,
-    count_ipv6,
     decode_record,
     encode_row,
 )
 from beam_pipeline.dataset.sorted_run import widen
-from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.across import (
     ENDS,
@@ -42,224 +36,31 @@ from beam_pipeline.verify.across import (
     row_order,
     underfull,
 )
-from tests.support.helpers import ipc_stream, make_run, measurements_table
-
-NUM_SHARDS = 3
-NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
-TIED = "192.0.2.77"  # all of this probe's measurements have one time
-Where = tuple[str, int | None]
-
-
-def make_dataset(folder: Path, encoding: str) -> Path:
-    tied = pa.table(
-        {
-            "event_time": pa.array([1_700_000_000_000_000] * 1500, pa.timestamp("us")),
-            "src_addr": [TIED] * 1500,
-            "dst_addr": [f"198.51.{i // 250}.{i % 250}" for i in range(1500)],
-            "ip_version": pa.array([4] * 1500, pa.int8()),
-            "rtt": pa.array(np.arange(1500) / 7 + 1, pa.float32()),
-        }
-    )
-    bad = measurements_table(NUM_DEAD_LETTERS, seed=2)
-    bad = bad.set_column(4, "rtt", pa.array([None] * 7 + [np.inf] * 5, pa.float32()))
-    table = pa.concat_tables([measurements_table(6000, seed=1, num_probes=14), tied, bad])
-    pq.write_table(table, folder / "in.parquet")
-    flags = ["--max_row_size_mb=0.02", f"--num_shards={NUM_SHARDS}", "--train_ratio=0.6"]
-    output = folder / encoding
-    flags += [f"--input={folder}/in.parquet", f"--output={output}"]
-    assert main([*flags, f"--measurement_encoding={encoding}"]) == 0
-    return output
-
-
-@pytest.fixture(scope="session")
-def arrow_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("verify"), "arrow")
-
-
-@pytest.fixture(scope="session")
-def compact_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("verify"), "compact")
-
-
-def checksum_of(data: bytes) -> str:
-    return f"{google_crc32c.value(data):08x}"
-
-
-def commit(folder: Path, manifest: bytes) -> None:
-    (folder / "manifest.json").write_bytes(manifest)
-    (folder / "_SUCCESS").write_text(checksum_of(manifest) + "\n")
-
-
-def one_batch(stream: bytes) -> pa.RecordBatch:
-    return next(iter(pa.ipc.open_stream(stream)))
-
-
-def edit(
-    record: bytes, change: Callable[[dict[str, list]], Any] | None = None, **columns: Any
-) -> bytes:
-    """Returns a record with other columns; `change` edits the measurements of an arrow row."""
-    values = one_batch(record).to_pylist()[0] | columns
-    if change:
-        lists = one_batch(values["measurements"]).to_pydict()
-        change(lists)
-        batch = pa.RecordBatch.from_pydict(lists, schema=row_codec.MEASUREMENT_SCHEMA)
-        values["measurements"] = ipc_stream(batch)
-    return ipc_stream(pa.RecordBatch.from_pylist([values], schema=row_codec.RECORD_SCHEMA))
-
-
-class Copy:
-    """A dataset to be damaged."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.shards = [
-            f"{s}/{s}_shard_{n:05d}-of-00003.arrayrecord" for s in SPLITS for n in range(3)
-        ]
-
-    def read(self, shard: str) -> list[bytes]:
-        reader = ArrayRecordReader(str(self.folder / shard))
-        records = reader.read_all()
-        reader.close()
-        return records
-
-    def write(self, shard: str, records: list[bytes]) -> None:
-        writer = ArrayRecordWriter(str(self.folder / shard), "group_size:1,zstd:1")
-        for record in records:
-            writer.write(record)
-        writer.close()
-
-    def find(self, record: bytes) -> Where:
-        """Returns where a record is now."""
-        for shard in self.shards:
-            if record in (records := self.read(shard)):
-                return shard, records.index(record)
-        raise AssertionError("no such record")
-
-    def replace(self, old: bytes, *new: bytes, index: bool = True) -> Where:
-        """Puts others in the place of a record, as if they had been written there."""
-        shard, at = self.find(old)
-        assert at is not None
-        records = self.read(shard)
-        self.write(shard, [*records[:at], *new, *records[at + 1 :]])
-        self.stamp(index)
-        return shard, at
-
-    def place(self, record: bytes, split: str) -> Where:
-        """Adds a record to a split, in the shard and at the place that its key says."""
-        row = decode_record(record)
-        key = row.src_id.to_bytes(8, "big") + row.row_index.to_bytes(4, "big")
-        shard = self.shards[SPLITS.index(split) * 3 + shard_of(key, NUM_SHARDS)]
-        self.write(shard, sorted([*self.read(shard), record], key=order))
-        self.stamp()
-        return self.find(record)
-
-    def rows(self, src_addr: str) -> list[bytes]:
-        found = [
-            r for s in self.shards for r in self.read(s) if decode_record(r).src_addr == src_addr
-        ]
-        return sorted(found, key=order)
-
-    def single(self) -> bytes:
-        """Returns the only row of a probe in train, of 20 measurements and more."""
-        for record in (record for shard in self.shards[:3] for record in self.read(shard)):
-            row = decode_record(record)
-            if row.n_measurements >= 20 and len(self.rows(row.src_addr)) == 1:
-                return record
-        raise AssertionError("no such record")
-
-    def hot(self) -> list[bytes]:
-        """Returns the rows of the probe with most rows, most of which differ in time."""
-        names = {decode_record(r).src_addr for s in self.shards for r in self.read(s)} - {TIED}
-        return max((self.rows(name) for name in names), key=len)
-
-    def manifest(self, change: Callable[[dict], Any]) -> Where:
-        """Changes the manifest and commits it."""
-        values = json.loads((self.folder / "manifest.json").read_bytes())
-        change(values)
-        commit(self.folder, json.dumps(values).encode())
-        return "manifest.json", None
-
-    def stamp(self, index: bool = True) -> None:
-        """Makes manifest and rows.parquet tell of the files as they are.
-
-        Without `index` the counts and rows.parquet stay: for records that cannot be read.
-        """
-
-        def change(values: dict) -> None:
-            for name, split in values["splits"].items():
-                lines = [self._describe(shard, index) for shard in split["shards"]]
-                path = self.folder / name / "rows.parquet"
-                if index:
-                    table = pa.Table.from_pylist([*chain(*lines)], schema=pq.read_schema(path))
-                    pq.write_table(table, path)
-                    split["num_probes"] = table["row_index"].to_pylist().count(0)
-                split["index_crc32c"] = checksum_of(path.read_bytes())
-                for column in ("num_records", "num_measurements", "num_bytes"):
-                    split[column] = sum(shard[column] for shard in split["shards"])
-            counts = values["counts"]
-            counts["measurements"] = sum(s["num_measurements"] for s in values["splits"].values())
-            counts["rows_read"] = counts["measurements"] + sum(counts["dead_letters"].values())
-
-        self.manifest(change)
-
-    def _describe(self, shard: dict, index: bool) -> list[dict]:
-        data = (self.folder / shard["path"]).read_bytes()
-        shard |= {"num_bytes": len(data), "crc32c": checksum_of(data)}
-        if not index:
-            return []
-        number = int(re.findall(r"_(\d+)-of", shard["path"])[0])
-        lines = [line(number, *item) for item in enumerate(self.read(shard["path"]))]
-        shard["num_records"] = len(lines)
-        shard["num_measurements"] = sum(line["n_measurements"] for line in lines)
-        return lines
-
-
-def order(record: bytes) -> tuple[int, int]:
-    row = decode_record(record)
-    return row.src_id, row.row_index
-
-
-def line(shard: int, position: int, record: bytes) -> dict[str, Any]:
-    row = decode_record(record)
-    return {
-        "shard": shard,
-        "position": position,
-        "num_bytes": len(record),
-        "src_id": row.src_id,
-        "src_addr": row.src_addr,
-        "row_index": row.row_index,
-        "n_measurements": len(row.run),
-        "num_ipv6": count_ipv6(row.run),
-        "num_failed": int(np.count_nonzero(row.run["rtt"] < 0)),
-        "first_timestamp": row.first_timestamp_us,
-        "last_timestamp": row.last_timestamp_us,
-    }
-
-
-@pytest.fixture
-def copy(arrow_dataset: Path, tmp_path: Path) -> Copy:
-    return Copy(Path(shutil.copytree(arrow_dataset, tmp_path / "dataset")))
-
-
-@pytest.fixture
-def compact_copy(compact_dataset: Path, tmp_path: Path) -> Copy:
-    return Copy(Path(shutil.copytree(compact_dataset, tmp_path / "dataset")))
-
-
-def found_by(
-    capsys: pytest.CaptureFixture[str], folder: Path, *flags: str
-) -> dict[str, list[Where]]:
-    """Returns where each failed check found faults, as the command printed it."""
-    capsys.readouterr()
-    assert verify.main([str(folder), *flags]) == 1
-    found: dict[str, list[Where]] = {}
-    for text in capsys.readouterr().out.splitlines():
-        fault = re.match(r"(\w+): ([\w./-]+)(?: record (\d+))?: ", text)
-        if fault:
-            place = fault[2], None if fault[3] is None else int(fault[3])
-            found.setdefault(fault[1], []).append(place)
-    return found
-
+from tests.support.damaged_dataset import (
+    NUM_DEAD_LETTERS,
+    NUM_MEASUREMENTS,
+    NUM_SHARDS,
+    TIED,
+    DamagedDataset,
+    Where,
+    checksum_of,
+    commit,
+    edit,
+    first_row_missing,
+    found_by,
+    in_both_splits,
+    in_the_wrong_shard,
+    in_the_wrong_split,
+    one_batch,
+    out_of_order,
+    row_missing,
+    row_twice,
+)
+from tests.support.damaged_dataset import arrow_dataset as arrow_dataset
+from tests.support.damaged_dataset import compact_copy as compact_copy
+from tests.support.damaged_dataset import compact_dataset as compact_dataset
+from tests.support.damaged_dataset import copy as copy
+from tests.support.helpers import ipc_stream, make_run
 
 # --- good datasets ------------------------------------------------------------------------------
 
@@ -282,7 +83,7 @@ def test_a_good_dataset_keeps_every_promise(
     assert num_rows == report.checks["index"].num_checked > 15  # some probes are split
 
 
-def test_stamping_alone_is_no_damage(copy: Copy) -> None:
+def test_stamping_alone_is_no_damage(copy: DamagedDataset) -> None:
     copy.stamp()
     assert verify.main([str(copy.folder)]) == 0
 
@@ -307,7 +108,9 @@ COLUMN_EDITS = {
 
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_a_wrong_column_of_a_row(name: str, copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_column_of_a_row(
+    name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
     check, change = COLUMN_EDITS[name]
     record = copy.single()
     where = copy.replace(record, edit(record, **change(decode_record(record))))
@@ -341,7 +144,9 @@ MEASUREMENT_EDITS = {
 
 
 @pytest.mark.parametrize("name", MEASUREMENT_EDITS)
-def test_a_wrong_measurement(name: str, copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_measurement(
+    name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
     check, change = MEASUREMENT_EDITS[name]
     record = copy.single()
     lists = one_batch(one_batch(record).to_pydict()["measurements"][0]).to_pydict()
@@ -358,13 +163,13 @@ def test_a_wrong_measurement(name: str, copy: Copy, capsys: pytest.CaptureFixtur
     assert found == {check: [where]}
 
 
-def test_ties_out_of_order(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ties_out_of_order(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.rows(TIED)[-1]
     where = copy.replace(record, edit(record, lambda lists: exchange(lists, 3)))
     assert found_by(capsys, copy.folder) == {"order": [where]}
 
 
-def test_no_record_at_all(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_record_at_all(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     two_rows = pa.RecordBatch.from_pylist(
         one_batch(record).to_pylist() * 2, row_codec.RECORD_SCHEMA
@@ -377,14 +182,16 @@ def test_no_record_at_all(copy: Copy, capsys: pytest.CaptureFixture[str]) -> Non
     assert "partly" in capsys.readouterr().out  # other checks did not see all
 
 
-def test_a_row_too_large(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_too_large(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     key = RowKey(decode_record(record).src_addr, 0)
     where = copy.replace(record, encode_row(make_run(900, seed=1), key, "arrow"))
     assert found_by(capsys, copy.folder) == {"size": [where]}
 
 
-def test_a_row_that_ends_too_early(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_ends_too_early(
+    copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
     record = copy.hot()[1]
     row = decode_record(record)
     shorter = encode_row(row.run[:-30].copy(), RowKey(row.src_addr, 1), "arrow")
@@ -425,7 +232,7 @@ COMPACT_EDITS = {
 
 @pytest.mark.parametrize("name", COMPACT_EDITS)
 def test_a_wrong_compact_row(
-    name: str, compact_copy: Copy, capsys: pytest.CaptureFixture[str]
+    name: str, compact_copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check, change = COMPACT_EDITS[name]
     record = compact_copy.single()
@@ -438,54 +245,7 @@ def test_a_wrong_compact_row(
 # --- between records ----------------------------------------------------------------------------
 
 
-def in_the_wrong_split(copy: Copy) -> Where:
-    record = copy.single()
-    copy.replace(record)
-    return copy.place(record, "test")
-
-
-def in_both_splits(copy: Copy) -> Where:
-    record = copy.hot()[2]
-    split = copy.find(record)[0].split("/")[0]
-    copy.replace(record)
-    return copy.place(record, "test" if split == "train" else "train")
-
-
-def in_the_wrong_shard(copy: Copy) -> Where:
-    record = copy.single()
-    other = next(shard for shard in copy.shards[:3] if shard != copy.find(record)[0])
-    copy.replace(record)
-    copy.write(other, sorted([*copy.read(other), record], key=order))
-    copy.stamp()
-    return copy.find(record)
-
-
-def out_of_order(copy: Copy) -> Where:
-    first, second, *rest = copy.read(copy.shards[0])
-    copy.write(copy.shards[0], [second, first, *rest])
-    copy.stamp()
-    return copy.shards[0], 1
-
-
-def row_twice(copy: Copy) -> Where:
-    record = copy.single()
-    shard, at = copy.replace(record, record, record)
-    return shard, at + 1 if at is not None else None
-
-
-def row_missing(copy: Copy) -> Where:
-    _, second, third, *_ = copy.hot()
-    copy.replace(second)
-    return copy.find(third)
-
-
-def first_row_missing(copy: Copy) -> Where:
-    first, second, *_ = copy.hot()
-    copy.replace(first)
-    return copy.find(second)
-
-
-def rows_exchanged(copy: Copy) -> Where:
+def rows_exchanged(copy: DamagedDataset) -> Where:
     _, second, third, *_ = copy.hot()
     split = copy.find(second)[0].split("/")[0]
     copy.replace(second)
@@ -496,7 +256,7 @@ def rows_exchanged(copy: Copy) -> Where:
     return copy.find(later)
 
 
-def ends_of_rows_exchanged(copy: Copy) -> Where:
+def ends_of_rows_exchanged(copy: DamagedDataset) -> Where:
     first, second, *_ = copy.rows(TIED)
     head = one_batch(one_batch(first).to_pydict()["measurements"][0]).to_pylist()[-1]
     tail = one_batch(one_batch(second).to_pydict()["measurements"][0]).to_pylist()[0]
@@ -527,7 +287,9 @@ BETWEEN: dict[Any, str] = {
 
 @pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
 def test_records_that_do_not_fit_together(
-    damage: Callable[[Copy], Where], copy: Copy, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[DamagedDataset], Where],
+    copy: DamagedDataset,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = damage(copy)
     found = found_by(capsys, copy.folder)
@@ -581,7 +343,7 @@ def test_ties_between_rows_are_ordered_by_all_columns() -> None:
 # --- files --------------------------------------------------------------------------------------
 
 
-def change_bytes(copy: Copy, path: str, change: Callable[[bytearray], Any]) -> None:
+def change_bytes(copy: DamagedDataset, path: str, change: Callable[[bytearray], Any]) -> None:
     data = bytearray((copy.folder / path).read_bytes())
     change(data)
     (copy.folder / path).write_bytes(data)
@@ -591,7 +353,7 @@ def flip(data: bytearray) -> None:
     data[20_000] ^= 1
 
 
-def test_a_flipped_byte(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flipped_byte(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     shard = copy.shards[0]
     change_bytes(copy, shard, flip)
     found = found_by(capsys, copy.folder)
@@ -604,42 +366,42 @@ def test_a_flipped_byte(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     assert found_by(capsys, copy.folder) == {"records": [(shard, record)]}
 
 
-def truncated(copy: Copy) -> Where:
+def truncated(copy: DamagedDataset) -> Where:
     change_bytes(copy, copy.shards[1], lambda data: data.__delitem__(slice(50_000, None)))
     return copy.shards[1], None
 
 
-def missing(copy: Copy) -> Where:
+def missing(copy: DamagedDataset) -> Where:
     (copy.folder / copy.shards[4]).unlink()
     return copy.shards[4], None
 
 
-def extra(copy: Copy) -> Where:
+def extra(copy: DamagedDataset) -> Where:
     name = "train/train_shard_00003-of-00004.arrayrecord"
     shutil.copy(copy.folder / copy.shards[0], copy.folder / name)
     return name, None
 
 
-def misnamed(copy: Copy) -> Where:
+def misnamed(copy: DamagedDataset) -> Where:
     name = "train/train_shard_0-of-3.arrayrecord"
     (copy.folder / copy.shards[0]).rename(copy.folder / name)
     copy.manifest(lambda values: values["splits"]["train"]["shards"][0].update(path=name))
     return name, None
 
 
-def index_missing(copy: Copy) -> Where:
+def index_missing(copy: DamagedDataset) -> Where:
     (copy.folder / "test/rows.parquet").unlink()
     return "test/rows.parquet", None
 
 
-def change_index(copy: Copy, change: Callable[[pa.Table], pa.Table]) -> None:
+def change_index(copy: DamagedDataset, change: Callable[[pa.Table], pa.Table]) -> None:
     path = copy.folder / "train/rows.parquet"
     pq.write_table(change(pq.read_table(path)), path)
     checksum = checksum_of(path.read_bytes())
     copy.manifest(lambda values: values["splits"]["train"].update(index_crc32c=checksum))
 
 
-def index_line_wrong(copy: Copy) -> Where:
+def index_line_wrong(copy: DamagedDataset) -> Where:
     def change(table: pa.Table) -> pa.Table:
         lines = table.to_pylist()
         at = next(i for i, line in enumerate(lines) if line["position"] == 2)
@@ -650,51 +412,51 @@ def index_line_wrong(copy: Copy) -> Where:
     return copy.shards[0], 2
 
 
-def index_line_missing(copy: Copy) -> Where:
+def index_line_missing(copy: DamagedDataset) -> Where:
     change_index(copy, lambda table: table.slice(0, table.num_rows - 1))
     return copy.shards[2], len(copy.read(copy.shards[2])) - 1
 
 
-def index_of_other_columns(copy: Copy) -> Where:
+def index_of_other_columns(copy: DamagedDataset) -> Where:
     change_index(copy, lambda table: table.drop_columns(["num_ipv6"]))
     return "train/rows.parquet", None
 
 
-def letters_missing(copy: Copy) -> Where:
+def letters_missing(copy: DamagedDataset) -> Where:
     for path in (copy.folder / "dead_letter").iterdir():
         path.unlink()
     return "dead_letter", None
 
 
-def letters_lost(copy: Copy) -> Where:
+def letters_lost(copy: DamagedDataset) -> Where:
     (path,) = (copy.folder / "dead_letter").iterdir()
     pq.write_table(pq.read_table(path).slice(1), path)
     return "dead_letter", None
 
 
-def one_of_two_files_of_letters(copy: Copy) -> Where:
+def one_of_two_files_of_letters(copy: DamagedDataset) -> Where:
     (path,) = (copy.folder / "dead_letter").iterdir()
     path.rename(path.with_name("dead_letter_00000-of-00002.parquet"))
     return "dead_letter/dead_letter_00001-of-00002.parquet", None
 
 
-def rows_read_wrong(copy: Copy) -> Where:
+def rows_read_wrong(copy: DamagedDataset) -> Where:
     return copy.manifest(lambda values: values["counts"].update(rows_read=1))
 
 
-def sum_of_a_split_wrong(copy: Copy) -> Where:
+def sum_of_a_split_wrong(copy: DamagedDataset) -> Where:
     return copy.manifest(lambda values: values["splits"]["test"].update(num_bytes=1))
 
 
-def num_probes_wrong(copy: Copy) -> Where:
+def num_probes_wrong(copy: DamagedDataset) -> Where:
     return copy.manifest(lambda values: values["splits"]["test"].update(num_probes=1))
 
 
-def shards_not_as_many_as_wanted(copy: Copy) -> Where:
+def shards_not_as_many_as_wanted(copy: DamagedDataset) -> Where:
     return copy.manifest(lambda values: values["options"].update(num_shards=4))
 
 
-def measurements_in_another_shard(copy: Copy) -> Where:
+def measurements_in_another_shard(copy: DamagedDataset) -> Where:
     def change(values: dict) -> None:
         shards = values["splits"]["train"]["shards"]
         shards[1]["num_measurements"] += 1
@@ -704,7 +466,7 @@ def measurements_in_another_shard(copy: Copy) -> Where:
     return copy.shards[2], None
 
 
-def encoding_not_that_of_the_options(copy: Copy) -> Where:
+def encoding_not_that_of_the_options(copy: DamagedDataset) -> Where:
     copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
     return copy.shards[0], 3
 
@@ -732,7 +494,9 @@ OF_FILES: dict[Any, set[str]] = {
 
 @pytest.mark.parametrize("damage", OF_FILES, ids=lambda damage: damage.__name__)
 def test_files_and_manifest(
-    damage: Callable[[Copy], Where], copy: Copy, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[DamagedDataset], Where],
+    copy: DamagedDataset,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     where = damage(copy)
     found = found_by(capsys, copy.folder)
@@ -743,23 +507,23 @@ def test_files_and_manifest(
 # --- the command --------------------------------------------------------------------------------
 
 
-def no_success(copy: Copy) -> None:
+def no_success(copy: DamagedDataset) -> None:
     (copy.folder / "_SUCCESS").unlink()
 
 
-def manifest_edited(copy: Copy) -> None:
+def manifest_edited(copy: DamagedDataset) -> None:
     change_bytes(copy, "manifest.json", lambda data: data.extend(b" "))
 
 
-def manifest_of_nothing(copy: Copy) -> None:
+def manifest_of_nothing(copy: DamagedDataset) -> None:
     commit(copy.folder, b'{"format_version": 1}')
 
 
-def manifest_is_a_list(copy: Copy) -> None:
+def manifest_is_a_list(copy: DamagedDataset) -> None:
     commit(copy.folder, b"[]")
 
 
-def option_missing(copy: Copy) -> None:
+def option_missing(copy: DamagedDataset) -> None:
     copy.manifest(lambda values: values["options"].pop("split_seed"))
 
 
@@ -769,7 +533,9 @@ def option_missing(copy: Copy) -> None:
     ids=lambda damage: damage.__name__,
 )
 def test_no_dataset_is_one_line(
-    damage: Callable[[Copy], None], copy: Copy, capsys: pytest.CaptureFixture[str]
+    damage: Callable[[DamagedDataset], None],
+    copy: DamagedDataset,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     damage(copy)
     capsys.readouterr()
@@ -779,7 +545,9 @@ def test_no_dataset_is_one_line(
     assert str(copy.folder) in err
 
 
-def test_faults_are_capped_and_counted(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_are_capped_and_counted(
+    copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
+) -> None:
     encoding_not_that_of_the_options(copy)
     num_records = sum(len(copy.read(shard)) for shard in copy.shards)
     found = found_by(capsys, copy.folder, "--max-faults=2")

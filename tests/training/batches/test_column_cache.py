@@ -18,6 +18,7 @@ import pytest
 
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
 from tests.support.loader_helpers import open_iterator, refusal_of, round_trip
 from tests.support.probe_rows_on_disk import (
     CROP,
@@ -27,22 +28,14 @@ from tests.support.probe_rows_on_disk import (
     mixed_rows,
     num_contexts,
     shard_paths,
+    spoil_records,
     untimed_tokens,
     write_dataset,
     write_mixed,
 )
-from tests.training.batches.test_packing import (
-    Epochs,
-    global_batches,
-    host_batches,
-    is_same,
-    segments,
-)
-from tests.training.rows.test_bad_rows import spoil
+from tests.support.repository import ROOT
 from training.rows.row_source import ProbeRowDataSource, ShardReader
 from training.tokens.tokenizer import decode
-
-REPOSITORY = Path(__file__).parents[3]
 
 
 def batches_of(dataset: Path, num_batches: int = 20, **config: Any) -> list[dict[str, np.ndarray]]:
@@ -116,7 +109,7 @@ FILL = """
 def start_fill(dataset: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(FILL), str(dataset), str(cache)],
-        cwd=REPOSITORY,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -215,7 +208,7 @@ def test_a_folder_that_cannot_be_one_is_refused(
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> None:
     dataset = write_mixed(tmp_path)["compact"]
-    spoil(dataset, {(0, 2), (1, 0)})
+    spoil_records(dataset, {(0, 2), (1, 0)})
     config: dict[str, Any] = {"cache_dir": str(tmp_path / "cache"), "num_workers": num_workers}
     refusal_of(lambda: batches_of(dataset, **config), "record", "on_bad_row=skip")
     expected = batches_of(dataset, 40, on_bad_row="skip")

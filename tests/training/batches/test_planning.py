@@ -13,6 +13,15 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.batches import (
+    Batch,
+    Epochs,
+    global_batches,
+    host_batches,
+    is_same,
+    segments,
+    split_by_size,
+)
 from tests.support.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -22,15 +31,6 @@ from tests.support.probe_rows_on_disk import (
     mixed_rows,
     num_contexts,
     write_dataset,
-)
-from tests.training.batches.test_packing import (
-    Batch,
-    Epochs,
-    global_batches,
-    host_batches,
-    is_same,
-    segments,
-    split_by_size,
 )
 from training.batches import planning
 from training.batches.planning import plan_host

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from tests.support.batches import Batch, Epochs, global_batches, host_batches, is_same, join_hosts
 from tests.support.loader_helpers import (
     FEEDS,
     LAST,
@@ -34,14 +35,6 @@ from tests.support.probe_rows_on_disk import (
     mixed_rows,
     shard_paths,
     write_dataset,
-)
-from tests.training.batches.test_packing import (
-    Batch,
-    Epochs,
-    global_batches,
-    host_batches,
-    is_same,
-    join_hosts,
 )
 from training.batches.states import reshard_states
 

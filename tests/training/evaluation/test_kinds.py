@@ -5,11 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.rtt import decode_rtt
+from tests.support.contexts import contexts, measured
 from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurements, plain_queries
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.helpers import canonical
 from tests.support.probe_rows_on_disk import CROP
-from tests.training.tokens.test_tokenizer import batch, contexts
 from training.evaluation import kinds
 from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
 from training.rows.row_source import ProbeRowDataSource
@@ -41,7 +41,7 @@ def cut_segments(draw: st.DrawFn) -> list[list[int]]:
         src, measurements, is_timed, orders = draw(contexts())
         if draw(st.booleans()):  # enough of them for a mode
             measurements, is_timed, orders = measurements * 4, is_timed * 4, orders * 4
-        tokens = encode(src, batch(*measurements), np.array(is_timed), np.array(orders)).tolist()
+        tokens = encode(src, measured(*measurements), np.array(is_timed), np.array(orders)).tolist()
         segments.append(tokens[: draw(st.integers(2, len(tokens)))])
     return segments
 

@@ -6,6 +6,7 @@ import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.loader_helpers import refusal_of
+from tests.support.repository import ROOT
 from training.maxtext.curriculum import Stage, stages_of
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
@@ -173,13 +174,13 @@ def test_this_maxtext_is_the_one(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_pin_is_what_was_tested():
-    setup = (Path(__file__).parents[3] / "setup.py").read_text()
+    setup = (ROOT / "setup.py").read_text()
     assert f'"maxtext=={iterators.TESTED_VERSION}"' in setup
     assert f'"maxtext[tpu]=={iterators.TESTED_VERSION}"' in setup
 
 
 def test_the_guide_names_every_key_of_ours():
-    guide = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    guide = (ROOT / "docs" / "training.md").read_text()
     ours = set(iterators.NetworkConfig.model_fields) - set(
         iterators.types.MaxTextConfig.model_fields
     )

@@ -16,7 +16,7 @@ import pytest
 from matplotlib.image import imread
 
 from beam_pipeline import main as pipeline
-from tests.beam_pipeline.verify.test_verify import Copy, edit, make_dataset
+from tests.support.damaged_dataset import DamagedDataset, edit, make_dataset_with_tied_probe
 from training.analyze_padding import main
 from training.dataset import DataConfig, build_dataset
 from training.padding import checklist
@@ -57,12 +57,12 @@ BRIEF = ("--max_rows=40", "--num_batches=4")
 
 @pytest.fixture(scope="session")
 def arrow_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("padding"), "arrow")
+    return make_dataset_with_tied_probe(tmp_path_factory.mktemp("padding"), "arrow")
 
 
 @pytest.fixture(scope="session")
 def compact_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("padding"), "compact")
+    return make_dataset_with_tied_probe(tmp_path_factory.mktemp("padding"), "compact")
 
 
 @pytest.fixture(scope="session")
@@ -87,8 +87,8 @@ def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(arrow_dataset: Path, tmp_path: Path) -> Copy:
-    return Copy(Path(shutil.copytree(arrow_dataset, tmp_path / "dataset")))
+def copy(arrow_dataset: Path, tmp_path: Path) -> DamagedDataset:
+    return DamagedDataset(Path(shutil.copytree(arrow_dataset, tmp_path / "dataset")))
 
 
 def analyse(folder: Path, output: Path, *flags: str) -> tuple[int, dict[str, Any]]:
@@ -273,7 +273,7 @@ def test_span_text(seconds: float, text: str) -> None:
 # --- what is wrong is found ---------------------------------------------------------------------
 
 
-def test_a_damaged_record(copy: Copy, tmp_path: Path) -> None:
+def test_a_damaged_record(copy: DamagedDataset, tmp_path: Path) -> None:
     shard, at = copy.replace(copy.single(), b"no row at all", index=False)
     code, figures = analyse(copy.folder, tmp_path / "out", "--max_rows=1000")
     assert code == 1
@@ -283,7 +283,7 @@ def test_a_damaged_record(copy: Copy, tmp_path: Path) -> None:
     assert f"{shard} record {at}" in check["measured"]
 
 
-def test_no_row_can_be_read(copy: Copy, tmp_path: Path) -> None:
+def test_no_row_can_be_read(copy: DamagedDataset, tmp_path: Path) -> None:
     for shard in copy.shards[:3]:
         copy.write(shard, [b"nothing"] * len(copy.read(shard)))
     copy.stamp(index=False)
@@ -293,7 +293,7 @@ def test_no_row_can_be_read(copy: Copy, tmp_path: Path) -> None:
     assert results(figures)["shapes"] == "not applicable"
 
 
-def test_a_row_out_of_order(copy: Copy, tmp_path: Path) -> None:
+def test_a_row_out_of_order(copy: DamagedDataset, tmp_path: Path) -> None:
     def change(lists: dict[str, list]) -> None:
         lists["event_time"][1:-1] = lists["event_time"][1:-1][::-1]
 
@@ -306,28 +306,28 @@ def test_a_row_out_of_order(copy: Copy, tmp_path: Path) -> None:
     assert failed(figures) <= {"row_order", "context_order"}
 
 
-def test_rows_larger_than_the_limit(copy: Copy, tmp_path: Path) -> None:
+def test_rows_larger_than_the_limit(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.manifest(lambda values: values["options"].update(max_row_size_mb=0.01))
     code, figures = analyse(copy.folder, tmp_path / "out")
     assert code == 1
     assert failed(figures) == {"row_size"}
 
 
-def test_rows_that_need_no_split(copy: Copy, tmp_path: Path) -> None:
+def test_rows_that_need_no_split(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.manifest(lambda values: values["options"].update(max_row_size_mb=8))
     code, figures = analyse(copy.folder, tmp_path / "out")
     assert code == 1
     assert failed(figures) == {"row_count"}
 
 
-def test_a_row_is_missing(copy: Copy, tmp_path: Path) -> None:
+def test_a_row_is_missing(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.replace(copy.hot()[1])
     code, figures = analyse(copy.folder, tmp_path / "out")
     assert code == 1
     assert failed(figures) == {"row_count"}
 
 
-def test_another_encoding_than_the_manifest_says(copy: Copy, tmp_path: Path) -> None:
+def test_another_encoding_than_the_manifest_says(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
     code, figures = analyse(copy.folder, tmp_path / "out")
     assert code == 1

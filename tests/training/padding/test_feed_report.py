@@ -13,10 +13,10 @@ from matplotlib.image import imread
 
 from beam_pipeline.dataset.row_codec import Encoding
 from beam_pipeline.errors import UsageError
+from tests.support.batches import Batch
+from tests.support.contexts import measured as measurements
 from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
 from tests.support.probe_rows_on_disk import CROP
-from tests.training.batches.test_packing import Batch
-from tests.training.tokens.test_tokenizer import batch as measurements
 from training.padding.feed_report import FeedReport, measurement_text
 from training.tokens.tokenizer import Measurement, encode
 

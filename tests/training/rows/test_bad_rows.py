@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.errors import ProbelineError
+from tests.support.batches import Batch, Epochs, global_batches, host_batches, is_same, segments
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
@@ -31,19 +32,10 @@ from tests.support.probe_rows_on_disk import (
     make_measurements,
     mixed_rows,
     read_records,
-    restamp,
     shard_paths,
+    spoil_records,
     write_dataset,
     write_mixed,
-    write_records,
-)
-from tests.training.batches.test_packing import (
-    Batch,
-    Epochs,
-    global_batches,
-    host_batches,
-    is_same,
-    segments,
 )
 from training.tokens.tokenizer import decode
 
@@ -57,17 +49,6 @@ def names_of(dataset: Path) -> list[tuple[int, int, str, int]]:
     ]
 
 
-def spoil(dataset: Path, bad: set[tuple[int, int]]) -> None:
-    """Makes records unreadable, keeping their sizes; the dataset stays finished."""
-    for shard, path in enumerate(shard_paths(dataset)):
-        records = read_records(path)
-        for position, record in enumerate(records):
-            if (shard, position) in bad:
-                records[position] = b"\xff" * len(record)
-        write_records(path, records)
-    restamp(dataset)
-
-
 @pytest.fixture(scope="module")
 def spoilt(
     tmp_path_factory: pytest.TempPathFactory,
@@ -77,7 +58,7 @@ def spoilt(
     rows = [row for row in mixed_rows() if row.src_addr != "192.0.2.77"]
     names = names_of(dataset)
     bad = [name for name in names if name[2] != "192.0.2.77"][::6]
-    spoil(dataset, {(shard, position) for shard, position, *_ in bad})
+    spoil_records(dataset, {(shard, position) for shard, position, *_ in bad})
     bad_sources = {name[2] for name in bad}
     left = [row for row in mixed_rows() if row.src_addr not in bad_sources]
     assert len({row.src_addr for row in rows}) - len(left) + 3 == len(bad)
@@ -177,7 +158,7 @@ def test_many_bad_small_rows_one_after_the_other(tmp_path: Path) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(1, i)) for i in range(300)]
     dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
     names = names_of(dataset)
-    spoil(dataset, {(0, position) for position in range(20, 220)})
+    spoil_records(dataset, {(0, position) for position in range(20, 220)})
     good = {source for _, position, source, _ in names if not 20 <= position < 220}
     for hosts in (1, 2):
         for shuffle in (False, True):
@@ -249,7 +230,7 @@ def test_nothing_but_bad_rows_ends_with_an_error(
 ) -> None:
     rows = [RowSpec(ipv4_probe(i), make_measurements(n, i)) for i in range(9)]
     dataset = write_dataset(tmp_path / "rows", rows, "arrow", 1)
-    spoil(dataset, {(0, position) for position in range(9)})
+    spoil_records(dataset, {(0, position) for position in range(9)})
     config = {"batch_size": 2, "crop_size": CROP, "num_epochs": num_epochs, "sampler": sampler}
     for hosts in (1, 2):
         try:

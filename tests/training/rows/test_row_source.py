@@ -21,9 +21,9 @@ from beam_pipeline.dataset.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows.commit import write_success
-from tests.beam_pipeline.test_main import write_input
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows, run_of_tuples
+from tests.support.job_runs import write_input
 from tests.support.loader_helpers import refusal_of
 from tests.support.probe_rows_on_disk import (
     OPTIONS,

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from tests.support import reference_sampler as reference
-from tests.support.helpers import MAPPED_IPV4, as_number, canonical
+from tests.support.contexts import YEAR_2500, contexts, measured
+from tests.support.helpers import as_number
 from training.tokens import tokenizer
 from training.tokens.tokenizer import (
     FIELD_ORDERS,
@@ -25,7 +25,6 @@ from training.tokens.tokenizer import (
 )
 
 SRC = "192.0.2.1"
-YEAR_2500 = 16_725_225_600
 LARGEST_RTT_MS = (2046 << 31) / 1000  # 50.8 days
 FIELD_NAMES = ("src", "dst", "rtt", "time")
 # By the reference, each a role and its bytes.
@@ -35,21 +34,8 @@ RTT_FIELD = [8, 14, 243]
 TIME_FIELD = [5, *[11] * 7, 12]
 
 
-def batch(*measurements: tuple[int, str, float]) -> pa.RecordBatch:
-    """Returns measurements of (µs since 1970, destination, RTT in ms)."""
-    return pa.RecordBatch.from_pydict(
-        {
-            "event_time": [time for time, _, _ in measurements],
-            "dst_addr": [dst for _, dst, _ in measurements],
-            "ip_version": [6 if ":" in dst else 4 for _, dst, _ in measurements],
-            "rtt": [rtt for _, _, rtt in measurements],
-        },
-        schema=MEASUREMENT_SCHEMA,
-    )
-
-
 def in_seconds(*seconds: int) -> pa.RecordBatch:
-    return batch(*((second * 1_000_000, "8.8.8.8", 1.0) for second in seconds))
+    return measured(*((second * 1_000_000, "8.8.8.8", 1.0) for second in seconds))
 
 
 def roles_of(tokens: np.ndarray) -> list[int]:
@@ -72,7 +58,7 @@ def test_tokens_are_those_of_the_specification():
 
 
 def test_tokens_of_a_measurement_one_by_one():
-    tokens = encode(SRC, batch((1_500_000, "8.8.8.8", 1.0), (257_000_000, "2001:db8::1", -1.0)))
+    tokens = encode(SRC, measured((1_500_000, "8.8.8.8", 1.0), (257_000_000, "2001:db8::1", -1.0)))
     assert tokens.dtype == np.int32
     assert tokens.tolist() == [
         *(0, 1, 203, 11, 13, 12, 3, 19, 19, 19, 19),
@@ -86,52 +72,25 @@ def test_tokens_of_a_measurement_one_by_one():
 
 
 def test_no_measurement_is_longer_than_the_longest():
-    longest = encode("::", batch((0, "::", 1.0)))
+    longest = encode("::", measured((0, "::", 1.0)))
     assert len(longest) == MAX_MEASUREMENT_TOKENS == 47
 
 
 def test_nothing_is_no_tokens():
-    assert encode(SRC, batch()).tolist() == []
+    assert encode(SRC, measured()).tolist() == []
     assert decode([]) == []
 
 
 # --- round trip ---------------------------------------------------------------------------------
-
-addresses = st.one_of(
-    st.sampled_from(
-        ["0.0.0.0", "255.255.255.255", "::", "::1", "::102:304", "::fffe:102:304", "2001:db8::"]
-    ),
-    st.integers(0, 2**32 - 1).map(lambda value: canonical(MAPPED_IPV4 | value)),
-    st.integers(0, 2**128 - 1).map(canonical),
-)
-rtts = st.one_of(
-    st.sampled_from([-1.0, 0.0, 1e-40, 0.0005, 2.047, 2.0475, 2.048, 4.096, 4.3e9]),
-    st.floats(0, 2**32, width=32),
-)
-# Times of a context do not have to be in order: `encode` is for any.
-deltas = st.one_of(
-    st.sampled_from([0, 1, 255, 256, 2**32 - 1, 2**32, -1]), st.integers(-(2**33), 2**33)
-)
-
-
-@st.composite
-def contexts(draw) -> tuple[str, list[tuple[int, str, float]], list[bool], list[int]]:
-    second = draw(st.integers(0, YEAR_2500))
-    measurements, is_timed, orders = [], [], []
-    for _ in range(draw(st.integers(1, 12))):
-        second = min(max(0, second + draw(deltas)), YEAR_2500)
-        time_us = second * 1_000_000 + draw(st.integers(0, 999_999))
-        measurements.append((time_us, draw(addresses), draw(rtts)))
-        is_timed.append(draw(st.booleans()))
-        orders.append(draw(st.integers(6, 29) if is_timed[-1] else st.integers(0, 5)))
-    return draw(addresses), measurements, is_timed, orders
 
 
 @settings(max_examples=150, deadline=None)
 @given(contexts())
 def test_decode_inverts_encode(context):
     src_addr, measurements, is_timed, orders = context
-    decoded = decode(encode(src_addr, batch(*measurements), np.array(is_timed), np.array(orders)))
+    decoded = decode(
+        encode(src_addr, measured(*measurements), np.array(is_timed), np.array(orders))
+    )
     coded = decode_rtt(encode_rtt(np.array([rtt for _, _, rtt in measurements], np.float32)))
     assert [(one.src_addr, one.dst_addr, one.rtt_ms, one.event_time) for one in decoded] == [
         (src_addr, dst, rtt, time // 1_000_000 if timed else None)
@@ -144,7 +103,7 @@ def test_decode_inverts_encode(context):
 @given(contexts())
 def test_encode_is_the_plain_reference(context):
     src_addr, measurements, is_timed, orders = context
-    tokens = encode(src_addr, batch(*measurements), np.array(is_timed), np.array(orders))
+    tokens = encode(src_addr, measured(*measurements), np.array(is_timed), np.array(orders))
     choices = [
         reference.Choice(item, tuple(FIELD_NAMES[field] for field in FIELD_ORDERS[order][:num]))
         for item, order, num in zip(
@@ -163,7 +122,7 @@ def test_fields_have_all_30_orders():
     timed = [tuple(order.tolist()) for order in FIELD_ORDERS[6:]]
     assert sorted(untimed) == sorted(itertools.permutations(range(3)))
     assert sorted(timed) == sorted(itertools.permutations(range(4)))
-    one = batch((7_000_000, "2001:db8::", 1.5))
+    one = measured((7_000_000, "2001:db8::", 1.5))
     found = set()
     for order in range(30):
         tokens = encode(SRC, one, np.array([order >= 6]), np.array([order]))
@@ -188,7 +147,7 @@ def test_fields_have_all_30_orders():
     ],
 )
 def test_addresses_come_back_in_their_canonical_form(text, decoded):
-    (measurement,) = decode(encode(text, batch((0, text, 1.0))))
+    (measurement,) = decode(encode(text, measured((0, text, 1.0))))
     assert (measurement.src_addr, measurement.dst_addr) == (decoded, decoded)
     assert measurement.roles[:2] == ((2, 4) if ":" in decoded else (1, 3))
 
@@ -218,7 +177,7 @@ def test_differences_are_to_the_timestamp_before_not_to_the_measurement_before()
 
 def test_times_reach_from_1970_to_2500_and_lose_fractions_of_a_second():
     assert datetime.datetime(2500, 1, 1, tzinfo=datetime.UTC).timestamp() == YEAR_2500
-    measurements = batch((0, "8.8.8.8", 1.0), (YEAR_2500 * 1_000_000 + 999_999, "8.8.8.8", 1.0))
+    measurements = measured((0, "8.8.8.8", 1.0), (YEAR_2500 * 1_000_000 + 999_999, "8.8.8.8", 1.0))
     assert [one.event_time for one in decode(encode(SRC, measurements))] == [0, YEAR_2500]
 
 
@@ -226,7 +185,7 @@ def test_times_reach_from_1970_to_2500_and_lose_fractions_of_a_second():
 
 
 def decoded_rtts(values: np.ndarray) -> np.ndarray:
-    rows = batch(*((0, "8.8.8.8", value) for value in values.tolist()))
+    rows = measured(*((0, "8.8.8.8", value) for value in values.tolist()))
     return np.array([one.rtt_ms for one in decode(encode(SRC, rows))])
 
 
@@ -272,14 +231,14 @@ def test_the_bounds_on_rtt_are_not_stated_too_wide():
     ],
 )
 def test_rtts_at_the_borders_have_these_two_bytes(rtt, code):
-    tokens = encode(SRC, batch((0, "8.8.8.8", rtt)))
+    tokens = encode(SRC, measured((0, "8.8.8.8", rtt)))
     assert tokens[11:14].tolist() == [8, 11 + (code >> 8), 11 + (code & 255)]
     assert reference.code_of(float(np.float32(rtt))) == code
 
 
 @pytest.mark.parametrize("rtt", [-1.0, -0.001, -1e30])
 def test_a_failed_ping_is_one_token(rtt):
-    tokens = encode(SRC, batch((0, "8.8.8.8", rtt)))
+    tokens = encode(SRC, measured((0, "8.8.8.8", rtt)))
     assert tokens[11:13].tolist() == [10, 5]
     assert decode(tokens)[0].rtt_ms == -1.0
 
@@ -290,9 +249,9 @@ def test_a_failed_ping_is_one_token(rtt):
 @pytest.mark.parametrize("text", ["nowhere", "1.2.3", "fe80::1%eth0", ""])
 def test_an_address_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="not an IP address"):
-        encode(text, batch((0, "8.8.8.8", 1.0)))
+        encode(text, measured((0, "8.8.8.8", 1.0)))
     with pytest.raises(ValueError, match="not an IP address"):
-        encode(SRC, batch((0, "8.8.8.8", 1.0), (0, text, 1.0)))
+        encode(SRC, measured((0, "8.8.8.8", 1.0), (0, text, 1.0)))
 
 
 @pytest.mark.parametrize(("order", "is_timed"), [(5, True), (6, False), (0, True), (29, False)])
@@ -418,7 +377,7 @@ def test_any_tokens_are_measurements_or_refused(tokens):
 @pytest.mark.parametrize("rtt", [12.5, -1.0])
 def test_a_cut_last_measurement_is_not_whole(order, dst, rtt):
     """But for one cut, just before a timestamp that stands last."""
-    rows = batch((5_000_000, SRC, 1.0), (6_000_000, dst, rtt))
+    rows = measured((5_000_000, SRC, 1.0), (6_000_000, dst, rtt))
     is_timed = np.array([True, order >= 6])
     first = encode(SRC, in_seconds(5))
     tokens = encode(SRC, rows, is_timed, np.array([6, order]))

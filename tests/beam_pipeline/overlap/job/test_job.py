@@ -16,11 +16,11 @@ import pytest
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import gathering, units
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from benchmarks.engine_servers import ROOT, Flink
-from tests.beam_pipeline.probe_rows.test_gcs_output import stored
-from tests.support.engines import Gcs
+from benchmarks.engine_servers import Flink
+from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_corpus import Corpus, make_corpus
 from tests.support.overlap_reference import INSTANCES, Options, expected_outputs
+from tests.support.repository import ROOT
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -206,7 +206,7 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
     flags = [flag.replace(local, f"{bucket}/in") for flag in corpus.flags]
     assert main([*flags, f"--output_path={bucket}/out", "--ngram_length=2", "--num_shards=2"]) == 0
     run(corpus, tmp_path / "out", "--ngram_length=2", "--num_shards=2")
-    written = stored(f"{bucket}/out")
+    written = stored_objects(f"{bucket}/out")
     expected = files_of(tmp_path / "out")
     assert set(written) - {name for name in written if "progress-" in name} == set(expected)
     name = "stats/overlap_details.jsonl.gz"

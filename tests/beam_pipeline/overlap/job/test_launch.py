@@ -1,13 +1,11 @@
 """The overlap job as a program: what it prints, its exit codes, what it does to its output."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -22,45 +20,12 @@ from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.results.layout import SUCCESS_NAME
 from beam_pipeline.overlap.summary import print_summary
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.dataflow_helpers import IMAGE, do_the_work, objects
+from tests.support.dataflow_helpers import IMAGE, do_the_work
 from tests.support.dataflow_helpers import dataflow as dataflow
-from tests.support.engines import ROOT, Gcs
-
-SHARED = "every good boy does fine when all of the notes are played in the right order"
-
-
-def write_lines(path: Path, *records: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    """A folder with a training file and two evaluation sets, of which one has an overlap."""
-    texts = [f"document {number} has nothing to say of anything" for number in range(5)]
-    documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(texts)]
-    shared = {"id": "d5", "text": f"We know that {SHARED}, and more."}
-    write_lines(tmp_path / "in/train.jsonl", *documents, shared, {"id": "d6"}, 7)
-    write_lines(
-        tmp_path / "eval/music-1a2b3c/test.jsonl",
-        {"id": "m0", "text": SHARED},
-        {"id": "m1", "text": "a text that is in no document at all, whoever looks for it"},
-        {"id": "m2", "text": "?!"},
-    )
-    write_lines(tmp_path / "eval/other.jsonl", {"id": "o0", "text": "nobody has written this yet"})
-    return tmp_path
-
-
-def flags(corpus: Path | str, *more: str) -> list[str]:
-    return [
-        f"--input_path={corpus}/in",
-        f"--decontaminate_source={corpus}/eval/music-1a2b3c",
-        f"--decontaminate_source=[x]={corpus}/eval/other.jsonl",
-        f"--output_path={corpus}/out",
-        "--ngram_length=5,12",
-        *more,
-    ]
+from tests.support.engines import Gcs, stored_objects
+from tests.support.overlap_jobs import SHARED, files_below, flags, write_lines
+from tests.support.overlap_jobs import corpus as corpus
+from tests.support.repository import ROOT
 
 
 def error_of(capsys: pytest.CaptureFixture, code: int, arguments: list[str]) -> str:
@@ -69,11 +34,6 @@ def error_of(capsys: pytest.CaptureFixture, code: int, arguments: list[str]) -> 
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and err.startswith("error: "), err
     return err
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 # --- what a person sees ---------------------------------------------------------------------------
@@ -380,5 +340,5 @@ def test_a_job_on_dataflow_is_waited_for(
     assert job.environment.worker_pools[0].autoscaling_settings.max_num_workers == 7
     assert f"Dataflow job {job.id}" in err
     assert ["music", "12", "3", "1", "33.33%"] in [cells(line) for line in out.splitlines()]
-    names = {name.partition("/")[0] for name in objects(f"{bucket}/out")}
+    names = {name.partition("/")[0] for name in stored_objects(f"{bucket}/out")}
     assert names == {"stats", "clean", "progress", "tmp", "dead_letter", SUCCESS_NAME}

@@ -15,8 +15,8 @@ from beam_pipeline.jobs.output_folder import Run
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
-from tests.beam_pipeline.probe_rows.test_hot_probe import peak_memory
 from tests.support.overlap_corpus import make_corpus
+from tests.support.peak_memory import peak_memory
 
 _shuffled: Counter[str] = Counter()
 _seen: list[bytes] = []

@@ -29,8 +29,9 @@ from beam_pipeline.overlap.report.statistics import Statistics, read_statistics
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
 from beam_pipeline.report.plot_style import DPI
 from tests.support.browser import Visit, visit
-from tests.support.engines import ROOT, Gcs
+from tests.support.engines import Gcs
 from tests.support.overlap_folder import Texts, eval_path, write_output
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator

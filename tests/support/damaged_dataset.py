@@ -1,0 +1,296 @@
+"""Datasets with one fault each, whose checksums and counts hide it."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.row_codec import (
+    count_ipv6,
+    decode_record,
+)
+from beam_pipeline.main import main
+from beam_pipeline.verify import __main__ as verify
+from tests.support.helpers import ipc_stream, measurements_table
+
+NUM_SHARDS = 3
+
+
+NUM_MEASUREMENTS, NUM_DEAD_LETTERS = 6000 + 1500, 12
+
+
+TIED = "192.0.2.77"  # all of this probe's measurements have one time
+
+
+Where = tuple[str, int | None]
+
+
+def make_dataset_with_tied_probe(folder: Path, encoding: str) -> Path:
+    tied = pa.table(
+        {
+            "event_time": pa.array([1_700_000_000_000_000] * 1500, pa.timestamp("us")),
+            "src_addr": [TIED] * 1500,
+            "dst_addr": [f"198.51.{i // 250}.{i % 250}" for i in range(1500)],
+            "ip_version": pa.array([4] * 1500, pa.int8()),
+            "rtt": pa.array(np.arange(1500) / 7 + 1, pa.float32()),
+        }
+    )
+    bad = measurements_table(NUM_DEAD_LETTERS, seed=2)
+    bad = bad.set_column(4, "rtt", pa.array([None] * 7 + [np.inf] * 5, pa.float32()))
+    table = pa.concat_tables([measurements_table(6000, seed=1, num_probes=14), tied, bad])
+    pq.write_table(table, folder / "in.parquet")
+    flags = ["--max_row_size_mb=0.02", f"--num_shards={NUM_SHARDS}", "--train_ratio=0.6"]
+    output = folder / encoding
+    flags += [f"--input={folder}/in.parquet", f"--output={output}"]
+    assert main([*flags, f"--measurement_encoding={encoding}"]) == 0
+    return output
+
+
+@pytest.fixture(scope="session")
+def arrow_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset_with_tied_probe(tmp_path_factory.mktemp("verify"), "arrow")
+
+
+@pytest.fixture(scope="session")
+def compact_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset_with_tied_probe(tmp_path_factory.mktemp("verify"), "compact")
+
+
+def checksum_of(data: bytes) -> str:
+    return f"{google_crc32c.value(data):08x}"
+
+
+def commit(folder: Path, manifest: bytes) -> None:
+    (folder / "manifest.json").write_bytes(manifest)
+    (folder / "_SUCCESS").write_text(checksum_of(manifest) + "\n")
+
+
+def one_batch(stream: bytes) -> pa.RecordBatch:
+    return next(iter(pa.ipc.open_stream(stream)))
+
+
+def edit(
+    record: bytes, change: Callable[[dict[str, list]], Any] | None = None, **columns: Any
+) -> bytes:
+    """Returns a record with other columns; `change` edits the measurements of an arrow row."""
+    values = one_batch(record).to_pylist()[0] | columns
+    if change:
+        lists = one_batch(values["measurements"]).to_pydict()
+        change(lists)
+        batch = pa.RecordBatch.from_pydict(lists, schema=row_codec.MEASUREMENT_SCHEMA)
+        values["measurements"] = ipc_stream(batch)
+    return ipc_stream(pa.RecordBatch.from_pylist([values], schema=row_codec.RECORD_SCHEMA))
+
+
+class DamagedDataset:
+    """A dataset to be damaged."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.shards = [
+            f"{s}/{s}_shard_{n:05d}-of-00003.arrayrecord" for s in SPLITS for n in range(3)
+        ]
+
+    def read(self, shard: str) -> list[bytes]:
+        reader = ArrayRecordReader(str(self.folder / shard))
+        records = reader.read_all()
+        reader.close()
+        return records
+
+    def write(self, shard: str, records: list[bytes]) -> None:
+        writer = ArrayRecordWriter(str(self.folder / shard), "group_size:1,zstd:1")
+        for record in records:
+            writer.write(record)
+        writer.close()
+
+    def find(self, record: bytes) -> Where:
+        """Returns where a record is now."""
+        for shard in self.shards:
+            if record in (records := self.read(shard)):
+                return shard, records.index(record)
+        raise AssertionError("no such record")
+
+    def replace(self, old: bytes, *new: bytes, index: bool = True) -> Where:
+        """Puts others in the place of a record, as if they had been written there."""
+        shard, at = self.find(old)
+        assert at is not None
+        records = self.read(shard)
+        self.write(shard, [*records[:at], *new, *records[at + 1 :]])
+        self.stamp(index)
+        return shard, at
+
+    def place(self, record: bytes, split: str) -> Where:
+        """Adds a record to a split, in the shard and at the place that its key says."""
+        row = decode_record(record)
+        key = row.src_id.to_bytes(8, "big") + row.row_index.to_bytes(4, "big")
+        shard = self.shards[SPLITS.index(split) * 3 + shard_of(key, NUM_SHARDS)]
+        self.write(shard, sorted([*self.read(shard), record], key=order))
+        self.stamp()
+        return self.find(record)
+
+    def rows(self, src_addr: str) -> list[bytes]:
+        found = [
+            r for s in self.shards for r in self.read(s) if decode_record(r).src_addr == src_addr
+        ]
+        return sorted(found, key=order)
+
+    def single(self) -> bytes:
+        """Returns the only row of a probe in train, of 20 measurements and more."""
+        for record in (record for shard in self.shards[:3] for record in self.read(shard)):
+            row = decode_record(record)
+            if row.n_measurements >= 20 and len(self.rows(row.src_addr)) == 1:
+                return record
+        raise AssertionError("no such record")
+
+    def hot(self) -> list[bytes]:
+        """Returns the rows of the probe with most rows, most of which differ in time."""
+        names = {decode_record(r).src_addr for s in self.shards for r in self.read(s)} - {TIED}
+        return max((self.rows(name) for name in names), key=len)
+
+    def manifest(self, change: Callable[[dict], Any]) -> Where:
+        """Changes the manifest and commits it."""
+        values = json.loads((self.folder / "manifest.json").read_bytes())
+        change(values)
+        commit(self.folder, json.dumps(values).encode())
+        return "manifest.json", None
+
+    def stamp(self, index: bool = True) -> None:
+        """Makes manifest and rows.parquet tell of the files as they are.
+
+        Without `index` the counts and rows.parquet stay: for records that cannot be read.
+        """
+
+        def change(values: dict) -> None:
+            for name, split in values["splits"].items():
+                lines = [self._describe(shard, index) for shard in split["shards"]]
+                path = self.folder / name / "rows.parquet"
+                if index:
+                    table = pa.Table.from_pylist([*chain(*lines)], schema=pq.read_schema(path))
+                    pq.write_table(table, path)
+                    split["num_probes"] = table["row_index"].to_pylist().count(0)
+                split["index_crc32c"] = checksum_of(path.read_bytes())
+                for column in ("num_records", "num_measurements", "num_bytes"):
+                    split[column] = sum(shard[column] for shard in split["shards"])
+            counts = values["counts"]
+            counts["measurements"] = sum(s["num_measurements"] for s in values["splits"].values())
+            counts["rows_read"] = counts["measurements"] + sum(counts["dead_letters"].values())
+
+        self.manifest(change)
+
+    def _describe(self, shard: dict, index: bool) -> list[dict]:
+        data = (self.folder / shard["path"]).read_bytes()
+        shard |= {"num_bytes": len(data), "crc32c": checksum_of(data)}
+        if not index:
+            return []
+        number = int(re.findall(r"_(\d+)-of", shard["path"])[0])
+        lines = [line(number, *item) for item in enumerate(self.read(shard["path"]))]
+        shard["num_records"] = len(lines)
+        shard["num_measurements"] = sum(line["n_measurements"] for line in lines)
+        return lines
+
+
+def order(record: bytes) -> tuple[int, int]:
+    row = decode_record(record)
+    return row.src_id, row.row_index
+
+
+def line(shard: int, position: int, record: bytes) -> dict[str, Any]:
+    row = decode_record(record)
+    return {
+        "shard": shard,
+        "position": position,
+        "num_bytes": len(record),
+        "src_id": row.src_id,
+        "src_addr": row.src_addr,
+        "row_index": row.row_index,
+        "n_measurements": len(row.run),
+        "num_ipv6": count_ipv6(row.run),
+        "num_failed": int(np.count_nonzero(row.run["rtt"] < 0)),
+        "first_timestamp": row.first_timestamp_us,
+        "last_timestamp": row.last_timestamp_us,
+    }
+
+
+@pytest.fixture
+def copy(arrow_dataset: Path, tmp_path: Path) -> DamagedDataset:
+    return DamagedDataset(Path(shutil.copytree(arrow_dataset, tmp_path / "dataset")))
+
+
+@pytest.fixture
+def compact_copy(compact_dataset: Path, tmp_path: Path) -> DamagedDataset:
+    return DamagedDataset(Path(shutil.copytree(compact_dataset, tmp_path / "dataset")))
+
+
+def found_by(
+    capsys: pytest.CaptureFixture[str], folder: Path, *flags: str
+) -> dict[str, list[Where]]:
+    """Returns where each failed check found faults, as the command printed it."""
+    capsys.readouterr()
+    assert verify.main([str(folder), *flags]) == 1
+    found: dict[str, list[Where]] = {}
+    for text in capsys.readouterr().out.splitlines():
+        fault = re.match(r"(\w+): ([\w./-]+)(?: record (\d+))?: ", text)
+        if fault:
+            place = fault[2], None if fault[3] is None else int(fault[3])
+            found.setdefault(fault[1], []).append(place)
+    return found
+
+
+def in_the_wrong_split(copy: DamagedDataset) -> Where:
+    record = copy.single()
+    copy.replace(record)
+    return copy.place(record, "test")
+
+
+def in_both_splits(copy: DamagedDataset) -> Where:
+    record = copy.hot()[2]
+    split = copy.find(record)[0].split("/")[0]
+    copy.replace(record)
+    return copy.place(record, "test" if split == "train" else "train")
+
+
+def in_the_wrong_shard(copy: DamagedDataset) -> Where:
+    record = copy.single()
+    other = next(shard for shard in copy.shards[:3] if shard != copy.find(record)[0])
+    copy.replace(record)
+    copy.write(other, sorted([*copy.read(other), record], key=order))
+    copy.stamp()
+    return copy.find(record)
+
+
+def out_of_order(copy: DamagedDataset) -> Where:
+    first, second, *rest = copy.read(copy.shards[0])
+    copy.write(copy.shards[0], [second, first, *rest])
+    copy.stamp()
+    return copy.shards[0], 1
+
+
+def row_twice(copy: DamagedDataset) -> Where:
+    record = copy.single()
+    shard, at = copy.replace(record, record, record)
+    return shard, at + 1 if at is not None else None
+
+
+def row_missing(copy: DamagedDataset) -> Where:
+    _, second, third, *_ = copy.hot()
+    copy.replace(second)
+    return copy.find(third)
+
+
+def first_row_missing(copy: DamagedDataset) -> Where:
+    first, second, *_ = copy.hot()
+    copy.replace(first)
+    return copy.find(second)

@@ -1,0 +1,37 @@
+"""A job that kills itself at a chosen call, and the calls that tests choose."""
+
+_SCRIPT = """
+import os, signal, sys
+import beam_pipeline.{module} as module
+owner, name, after = {owner}, {name!r}, {after}
+original, calls = getattr(owner, name), []
+def killing(*args, **kwargs):
+    calls.append(0)
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, name, killing)
+from beam_pipeline.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+# Of each phase of the job: the module, what holds the function, its name, and which call of it.
+KILL_POINTS = {
+    "reading": ("probe_rows.grouping", "module", "read_piece", 2),
+    "closing chunks": ("shards.claim_checks", "module.ClaimWriter", "close", 1),
+    "sorting": ("probe_rows.external_sort", "module.ExternalSort", "sort", 3),
+    "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
+    "staging": ("shards.staging", "module.StageRecords", "process", 4),
+    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
+    "writing the index": ("shards.writing", "module.WriteShard", "_write_index", 2),
+    "renaming the first shard": ("shards.writing", "module", "move", 1),
+    "renaming another shard": ("shards.writing", "module", "move", 3),
+    "before the data card": ("probe_rows.commit", "module", "write_card", 1),
+    "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
+    "before _SUCCESS": ("probe_rows.commit", "module", "_write_whole", 3),
+}
+
+
+def kill_script(module: str, owner: str, name: str, after: int) -> str:
+    """Returns a script that runs `main` and kills its process at the n-th call of a function."""
+    return _SCRIPT.format(module=module, owner=owner, name=name, after=after)

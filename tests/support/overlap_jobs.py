@@ -1,0 +1,48 @@
+"""Inputs, flags and output files for tests that run the overlap job."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHARED = "every good boy does fine when all of the notes are played in the right order"
+
+
+def write_lines(path: Path, *records: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with a training file and two evaluation sets, of which one has an overlap."""
+    texts = [f"document {number} has nothing to say of anything" for number in range(5)]
+    documents = [{"id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    shared = {"id": "d5", "text": f"We know that {SHARED}, and more."}
+    write_lines(tmp_path / "in/train.jsonl", *documents, shared, {"id": "d6"}, 7)
+    write_lines(
+        tmp_path / "eval/music-1a2b3c/test.jsonl",
+        {"id": "m0", "text": SHARED},
+        {"id": "m1", "text": "a text that is in no document at all, whoever looks for it"},
+        {"id": "m2", "text": "?!"},
+    )
+    write_lines(tmp_path / "eval/other.jsonl", {"id": "o0", "text": "nobody has written this yet"})
+    return tmp_path
+
+
+def flags(corpus: Path | str, *more: str) -> list[str]:
+    return [
+        f"--input_path={corpus}/in",
+        f"--decontaminate_source={corpus}/eval/music-1a2b3c",
+        f"--decontaminate_source=[x]={corpus}/eval/other.jsonl",
+        f"--output_path={corpus}/out",
+        "--ngram_length=5,12",
+        *more,
+    ]
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
