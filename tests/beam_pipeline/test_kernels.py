@@ -29,15 +29,15 @@ def run_script(folder: Path, script: str, *arguments: str) -> str:
 SORT = """
     import sys
     import numpy as np
-    from beam_pipeline import runs
+    from beam_pipeline.dataset import sorted_run
 
     for name in sys.argv[1:]:
         rng = np.random.default_rng(1)
-        run = np.zeros(1000, getattr(runs, name))
+        run = np.zeros(1000, getattr(sorted_run, name))
         run["event_time"] = rng.integers(0, 500, 1000)
         run["dst_lo"] = rng.integers(0, 500, 1000)
         expected = np.sort(run, order=list(run.dtype.names))
-        runs.sort_groups(run, np.array([0, 1000]))
+        sorted_run.sort_groups(run, np.array([0, 1000]))
         assert (run == expected).all(), name
 """
 

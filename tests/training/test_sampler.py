@@ -432,7 +432,7 @@ def test_a_row_of_one_measurement_is_one_short_example():
 # In a process of its own: what goes wrong here never ends, or writes beyond arrays.
 ENDS = """
 import sys
-from tests import test_sampler as here
+from tests.training import test_sampler as here
 row, crop_size = eval(sys.argv[1], vars(here))
 try:
     examples = list(here.ProbeRowSampler(crop_size, mode_weights=(1, 0, 0)).examples(row))

@@ -182,7 +182,7 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path):
 
 HOLD = """
 import sys
-from beam_pipeline.output_folder import taken
+from beam_pipeline.jobs.output_folder import taken
 with taken(sys.argv[1], overwrite=False) as run:
     open(sys.argv[1] + "/train_marker", "w").close()
     print(run.folder, flush=True)

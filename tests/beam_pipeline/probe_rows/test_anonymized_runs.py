@@ -305,7 +305,7 @@ def test_an_error_names_no_address_of_the_input(
     """A probe in an error of a later step, with its traceback and the log, is another one."""
     script = (
         "import beam_pipeline.probe_rows.pipeline as m\n"
-        "from beam_pipeline import addresses\n"
+        "from beam_pipeline.dataset import addresses\n"
         "addresses.src_id = lambda address: 5\n"
         "import sys; from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
     )

@@ -160,7 +160,7 @@ def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, pass
 
 UPLOAD = """
 import resource, sys
-from beam_pipeline.files import local_file
+from beam_pipeline.storage.files import local_file
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with local_file(sys.argv[1]) as path, open(path, "wb") as file:
     for number in range(300):
@@ -230,9 +230,9 @@ def test_sigterm_tidies_up(bucket: str) -> None:
     script = kill_script("probe_rows.commit", "module", "write_success", 1)
     script = script.replace("SIGKILL", "SIGTERM").replace(
         "from beam_pipeline.main import main",
-        "from beam_pipeline import launching\n"
+        "from beam_pipeline.jobs import program\n"
         "from beam_pipeline.main import main\n"
-        "launching.tidy_up_on_sigterm()",
+        "program.tidy_up_on_sigterm()",
     )
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     stopped = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)

@@ -14,9 +14,9 @@ from beam_pipeline.storage.local_copy import on_this_machine
 # Beam's own filesystem in memory is one of a process; a script stands for a worker.
 _WORKER = """
 import sys
-from beam_pipeline.overlap import machine_copies
-machine_copies.open_file = lambda path: open(path.removeprefix("far://"), "rb")
-path = machine_copies.on_this_machine(sys.argv[1])
+from beam_pipeline.storage import local_copy
+local_copy.open_file = lambda path: open(path.removeprefix("far://"), "rb")
+path = local_copy.on_this_machine(sys.argv[1])
 print(path, open(path).read(), flush=True)
 sys.stdin.read()
 """

@@ -263,7 +263,7 @@ def test_an_order_must_suit_the_timestamp(order, is_timed):
 # In a process of its own: choices that are let through read and write beyond arrays.
 REFUSES_WRONG_CHOICES = """
 import numpy as np, pyarrow as pa, sys
-from beam_pipeline.row_codec import MEASUREMENT_SCHEMA
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from training.tokenizer import encode
 values = {"event_time": 0, "dst_addr": "8.8.8.8", "ip_version": 4, "rtt": 1.0}
 rows = pa.RecordBatch.from_pylist([values] * 2, schema=MEASUREMENT_SCHEMA)

@@ -220,7 +220,8 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
 # which units it reads.
 SCRIPT = """
 import os, signal, sys
-from beam_pipeline.overlap import gathering, job, output_files, scanning, units
+from beam_pipeline.overlap.job import gathering, preparing, scanning, units
+from beam_pipeline.overlap.results import output_files
 units.UNIT_BYTES = 150
 name, after = sys.argv[1], int(sys.argv[2])
 module, _, function = name.partition(".")
@@ -249,8 +250,8 @@ KILLS = [
     *(
         pytest.param(kill, marks=pytest.mark.slow)
         for kill in (
-            ("job.write_rows", 1),
-            ("job.build_index", 2),
+            ("preparing.write_rows", 1),
+            ("preparing.build_index", 2),
             ("scanning.write_part", 1),
             ("output_files.move", 3),
             ("gathering.unit_counts", 2),

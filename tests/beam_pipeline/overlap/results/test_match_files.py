@@ -215,12 +215,12 @@ def test_what_is_no_part_is_refused_in_one_line(tmp_path: Path) -> None:
 _MANY_MATCHES = """
 import json, sys
 from pathlib import Path
-from beam_pipeline.overlap.counts import unit_counts
-from beam_pipeline.overlap.details import Unit, expand_unit
-from beam_pipeline.overlap.matching import Match
-from beam_pipeline.overlap.parts import merged, write_part
-from tests.overlap_gathering import batch_of, rows_of
-from tests.overlap_reference import EvalRow, TrainRow
+from beam_pipeline.overlap.results.counts import unit_counts
+from beam_pipeline.overlap.results.details import Unit, expand_unit
+from beam_pipeline.overlap.ngrams.matching import Match
+from beam_pipeline.overlap.results.match_files import merged, write_part
+from tests.support.overlap_gathering import batch_of, rows_of
+from tests.support.overlap_reference import EvalRow, TrainRow
 
 folder, num_documents = sys.argv[1], int(sys.argv[2])
 rows = rows_of([EvalRow("e", "/e", at, str(at), "x" * 500) for at in range(100)])
