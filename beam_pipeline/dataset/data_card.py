@@ -93,7 +93,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
     parts = [
         f"{FIRST_LINE}\n\n# {measurements:,} ping measurements of {probes:,} probes\n",
         "Everything that each probe (source address) measured, in time order, as *probe rows* in "
-        f"sharded {_FORMATS[_output_format(manifest)]}: one record is one row of one probe, at "
+        f"sharded {_FORMATS[manifest.output_format]}: one record is one row of one probe, at "
         f"most {manifest.options.get('max_row_size_mb', '–')} MiB. Made by Probeline "
         f"{manifest.versions.get('probeline', '–')} for training transformers; a probe is in one "
         "split only.\n",
@@ -116,10 +116,6 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
 def _fence(text: str) -> str:
     """Returns backticks that end no sooner than the text."""
     return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-
-
-def _output_format(manifest: Manifest) -> str:
-    return manifest.options.get("output_format", "arrayrecord")
 
 
 _FORMATS = {"arrayrecord": "ArrayRecord", "tfrecord": "TFRecord"}
@@ -220,7 +216,7 @@ def _limits(manifest: Manifest) -> Iterator[str]:
     if manifest.counts.num_dead_letters:
         what = "with their values" if method == "none" else "without their values"
         yield f"Dead letters are not in it; `dead_letter/` has them, {what}."
-    if _output_format(manifest) != "arrayrecord":
+    if manifest.output_format != "arrayrecord":
         yield "Shards are TFRecord, which has no access by number: `training` does not read them."
 
 

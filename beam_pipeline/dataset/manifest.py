@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.checksum import checksum_text, crc32c
@@ -76,6 +74,11 @@ class Manifest:
     versions: dict[str, str]
     counts: Counts
     splits: dict[str, Split]
+
+    @property
+    def output_format(self) -> str:
+        """The file format of the shards; manifests older than the option have ArrayRecord."""
+        return self.options.get("output_format", "arrayrecord")
 
     def to_json(self) -> bytes:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
@@ -159,20 +162,3 @@ def open_dataset(path: str) -> Dataset:
         f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
         "version that wrote it"
     )
-
-
-def read_index(dataset: Dataset, split: str) -> pa.Table:
-    """Reads a split's rows.parquet, a line a row, in the order of shard and position.
-
-    Raises:
-      ProbelineError: the file is missing or is not the one that the manifest speaks of.
-    """
-    path = dataset.file(f"{split}/{INDEX_NAME}")
-    data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
-    found = "missing" if data is None else checksum_text(crc32c(data))
-    if data is None or found != said:
-        raise ProbelineError(
-            f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
-            "another dataset; copy the dataset again as a whole"
-        )
-    return pq.read_table(pa.BufferReader(data))

@@ -29,7 +29,7 @@ from beam_pipeline.inspect.context import (
     print_context,
 )
 from beam_pipeline.inspect.facts import gather
-from beam_pipeline.inspect.index import RowName, load_index
+from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
 from beam_pipeline.inspect.terminal import new_console, print_facts, say
 from beam_pipeline.storage.small_files import write_file
@@ -81,9 +81,9 @@ def _show(argv: Sequence[str]) -> None:
 def _read(dataset: Dataset, arguments: _Arguments) -> tuple[OneRow | None, OneContext | None]:
     row = context = None
     if (name := arguments.row) is not None:
-        row = read_row(dataset, load_index(dataset, name.split), name)
+        row = read_row(dataset, Index.read(dataset, name.split), name)
     if (asked := arguments.context) is not None:
-        context = draw_context(dataset, load_index(dataset, asked.row.split), asked)
+        context = draw_context(dataset, Index.read(dataset, asked.row.split), asked)
     return row, context
 
 

@@ -19,7 +19,7 @@ from beam_pipeline.inspect.figures import (
     timeline,
     top_destinations,
 )
-from beam_pipeline.inspect.index import Index, Period, RowName, load_index, uncovered
+from beam_pipeline.inspect.index import Index, Period, RowName, uncovered
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.words import bytes_text, number_of, percent, period_text, span_text
 
@@ -86,7 +86,7 @@ def gather(dataset: Dataset) -> Facts:
     Raises:
       ProbelineError: a file is missing or damaged.
     """
-    indexes = {split: load_index(dataset, split) for split in SPLITS}
+    indexes = {split: Index.read(dataset, split) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
     destinations, num_destinations = top_destinations(samples, _MOST_DESTINATIONS)
     busiest = {split: _busiest(index) for split, index in indexes.items()}

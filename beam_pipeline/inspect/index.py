@@ -10,15 +10,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.dataset.manifest import Dataset, read_index
+from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.row_reader import RowReader
 
-_NUMBERS = (
-    *("shard", "position", "num_bytes", "src_id", "row_index"),
-    *("n_measurements", "num_ipv6", "num_failed"),
-)
 HOUR_US = 3_600_000_000
 
 
@@ -70,23 +67,8 @@ class Probes:
 
 
 @dataclass(frozen=True)
-class Index:
-    """A line a row, in the order of shard and position: arrays [rows], as rows.parquet has them."""
-
-    shard: np.ndarray
-    position: np.ndarray
-    num_bytes: np.ndarray
-    src_id: np.ndarray
-    row_index: np.ndarray
-    n_measurements: np.ndarray
-    num_ipv6: np.ndarray
-    num_failed: np.ndarray
-    first_us: np.ndarray
-    last_us: np.ndarray
-    src_addr: pa.ChunkedArray
-
-    def __len__(self) -> int:
-        return len(self.shard)
+class Index(RowIndex):
+    """The row index of a split, and what it adds up to."""
 
     @property
     def num_measurements(self) -> int:
@@ -116,7 +98,7 @@ class Index:
         last = np.full(count, np.iinfo(np.int64).min)
         np.minimum.at(first, probe, self.first_us)
         np.maximum.at(last, probe, self.last_us)
-        is_ipv6 = pc.match_substring(self.src_addr, ":").to_numpy()
+        is_ipv6 = pc.match_substring(self.src_addr, ":").to_numpy(zero_copy_only=False)
         return Probes(
             line=line,
             num_rows=np.bincount(probe, minlength=count),
@@ -127,19 +109,10 @@ class Index:
         )
 
 
-def load_index(dataset: Dataset, split: str) -> Index:
-    """Reads a split's rows.parquet.
-
-    Raises:
-      ProbelineError: the file is missing or is not the one that the manifest speaks of.
-    """
-    table = read_index(dataset, split)
-    times = {
-        f"{end}_us": table.column(f"{end}_timestamp").cast(pa.int64()).to_numpy()
-        for end in ("first", "last")
-    }
-    numbers = {name: table.column(name).to_numpy().astype(np.int64) for name in _NUMBERS}
-    return Index(**numbers, **times, src_addr=table.column("src_addr"))
+def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
+    """Returns a reader of the rows of a split."""
+    cure = f"python -m beam_pipeline.verify {dataset.path} lists what else is damaged"
+    return RowReader(dataset, split, index, cure)
 
 
 def uncovered(indexes: Iterable[Index], least_us: int = HOUR_US) -> list[Period]:

@@ -10,8 +10,7 @@ from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, RowName
-from beam_pipeline.inspect.records import Records
+from beam_pipeline.inspect.index import Index, RowName, open_rows
 from beam_pipeline.inspect.tables import Sheet
 from beam_pipeline.inspect.terminal import print_sheet, say
 from beam_pipeline.inspect.words import bytes_text, ms_text, percent, span_text, time_text
@@ -63,7 +62,7 @@ def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
         name,
         shards[int(index.shard[name.number])].path,
         int(index.position[name.number]),
-        Records(dataset, name.split, index).row(name.number),
+        open_rows(dataset, name.split, index).decode(name.number),
     )
 
 

@@ -9,19 +9,18 @@ dataset gives the same sample, wherever it lies.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.row_reader import RowReader
 from beam_pipeline.dataset.sorted_run import WIDE, widen
-from beam_pipeline.inspect.index import HOUR_US, Index
-from beam_pipeline.inspect.records import Records
+from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
 
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20
@@ -108,7 +107,7 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
       ProbelineError: a row cannot be read, or is another one than rows.parquet says.
     """
     planned = plan(index)
-    taken = _read_all(Records(dataset, split, index), planned, index)
+    taken = _read_all(open_rows(dataset, split, index), planned)
     runs = [one.run for one in taken] or [np.zeros(0, WIDE)]
     run = np.concatenate(runs)
     counts = np.array([len(one.run) for one in taken], np.int64)
@@ -128,24 +127,19 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
     )
 
 
-def _read_all(records: Records, planned: Plan, index: Index) -> list[_Taken]:
-    """Reads the rows shard by shard, some shards at a time; the result is in the plan's order."""
-    by_shard: dict[int, list[int]] = defaultdict(list)
-    for place, line in enumerate(planned.lines.tolist()):
-        by_shard[int(index.shard[line])].append(place)
+def _read_all(reader: RowReader[Index], planned: Plan) -> list[_Taken]:
+    """Reads the rows in the order of the plan, some shards at a time."""
+    shards = reader.rows.shard[planned.lines]
+    by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
 
-    def read(places: list[int]) -> Iterator[tuple[int, _Taken]]:
-        lines = planned.lines[places].tolist()
-        for place, row in zip(places, records.of_one_shard(lines), strict=True):
-            yield place, _take(row, float(planned.shares[place]), planned.is_whole)
+    def read(places: np.ndarray) -> list[_Taken]:
+        return [
+            _take(reader.decode(line), share, planned.is_whole)
+            for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
+        ]
 
     with ThreadPoolExecutor(_THREADS) as threads:
-        found = threads.map(lambda places: list(read(places)), by_shard.values())
-        return [one for _, one in sorted((pair for part in found for pair in part), key=_place)]
-
-
-def _place(pair: tuple[int, _Taken]) -> int:
-    return pair[0]
+        return list(chain.from_iterable(threads.map(read, by_shard)))
 
 
 def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:

@@ -18,6 +18,7 @@ from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset import addresses, manifest
 from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, split_of
 from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
+from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.errors import same_src_id
 from beam_pipeline.jobs.output_folder import Run
 from beam_pipeline.probe_rows.commit import Commit
@@ -33,18 +34,7 @@ from beam_pipeline.sources.inputs import InputFile, ReadOptions, Unit, plan_unit
 # split, is_wide, row_index, n, number of IPv6 destinations, of failed pings, first and last
 # timestamp; src_addr follows.
 _ATTRIBUTES = struct.Struct("<B?iiiiQQ")
-_INDEX_SCHEMA = pa.schema(
-    [
-        ("src_id", pa.int64()),
-        ("src_addr", pa.string()),
-        ("row_index", pa.int32()),
-        ("n_measurements", pa.int32()),
-        ("num_ipv6", pa.int32()),
-        ("num_failed", pa.int32()),
-        ("first_timestamp", pa.timestamp("us")),
-        ("last_timestamp", pa.timestamp("us")),
-    ]
-)
+_INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])  # WriteShards adds shard, position, num_bytes
 
 
 # --- pure functions --------------------------------------------------------------------------

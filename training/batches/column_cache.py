@@ -30,7 +30,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.storage.checksum import checksum_text, crc32c
 from training.batches.lanes import Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
-from training.rows.row_layout import COMPACT, LAYOUT, locate, ranks_bytes, to_compact
+from training.rows.row_layout import COMPACT, LAYOUT, ranks_bytes, to_compact
 from training.rows.row_source import BadRowError, ShardReader
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.contexts import Scratch, new_scratch
@@ -158,7 +158,7 @@ class ColumnCache:
         """Returns a row's compact measurements and their ranks."""
         record = self._reader.read(row)
         try:
-            raw, layout = self._reader.check(row, locate(record))[-2:]
+            raw, layout = self._reader.locate_in(row, record)[-2:]
             if layout[0] != COMPACT:
                 raw, layout = to_compact(row_codec.decode_record(record).run)
         except ValueError as error:

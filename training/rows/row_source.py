@@ -4,33 +4,24 @@ A row is one read of one record. What a record says of itself is held against ro
 that a shard that was swapped or damaged since the manifest was written is named, never used.
 """
 
-import collections
 import struct
-import threading
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import addresses, row_codec
+from beam_pipeline.dataset.row_reader import BadRowError, RowReader
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.storage.small_files import file_infos, prepare_native_reader
+from beam_pipeline.storage.small_files import file_infos
 from training.rows.row_layout import ARROW, LAYOUT, Located, dst_at, locate
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
-_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-# What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
-_MAX_OPEN_SHARDS = 64
-_READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError)
-
-
-class BadRowError(ProbelineError):
-    """A record that cannot be used; the message names its shard and its place there."""
+__all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_shards"]
 
 
 class BadRow(NamedTuple):
@@ -41,96 +32,34 @@ class BadRow(NamedTuple):
     reason: str
 
 
-class ShardReader:
-    """Reads records of a set of shards; threads may share it, processes may send it on."""
+class ShardReader(RowReader[RowTable]):
+    """Reads the rows of a set of shards, and locates their measurements."""
 
     def __init__(self, shards: ShardSet, rows: RowTable):
+        cure = "copy the dataset again, or leave such rows out with on_bad_row=skip"
+        super().__init__(shards.dataset, shards.split, rows, cure)
         self.shards = shards
-        self.rows = rows
-        self._local = threading.local()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"shards": self.shards, "rows": self.rows}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
-
-    def read(self, row: int) -> bytes:
-        """Returns the record of a row.
-
-        Raises:
-          BadRowError: it cannot be read.
-        """
-        shard, position = int(self.rows.shard[row]), int(self.rows.position[row])
-        try:
-            reader = self._open(shard)
-            # read([position]) copies once more and looks at every record's place.
-            reader.seek(position)
-            return reader.read()
-        except _READ_ERRORS as error:
-            self._opened().pop(shard, None)
-            raise self.bad_row(row, " ".join(str(error).split())) from error
 
     def locate(self, row: int) -> Located:
         """Returns the measurements of a row.
 
         Raises:
-          BadRowError: it cannot be read, or is another row than rows.parquet says.
+          BadRowError: it cannot be read, or is not the row of its line in the index.
         """
+        return self.locate_in(row, self.read(row))
+
+    def locate_in(self, row: int, record: bytes) -> Located:
+        """Returns the measurements of a row in its record; raises as `locate`."""
         try:
-            return self.check(row, locate(self.read(row)))
+            located = locate(record)
         except ValueError as error:
             raise self.bad_row(row, str(error)) from error
-
-    def check(self, row: int, located: Located) -> Located:
-        """Returns what was located if it is the row that rows.parquet says; else BadRowError."""
-        found = (located.src_id, located.row_index, located.num_measurements)
-        rows = self.rows
-        expected = (int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row]))
-        if found == expected:
-            return located
-        raise self.bad_row(
-            row,
-            f"it holds (src_id, row_index, n_measurements) {found}, rows.parquet says {expected}",
-        )
-
-    def bad_row(self, row: int, reason: str) -> BadRowError:
-        """Returns the error that says why a row cannot be used."""
-        path = self.shards.path(int(self.rows.shard[row]))
-        return BadRowError(
-            f"{path} record {self.rows.position[row]}: {reason}; copy the dataset again, or leave "
-            "such rows out with on_bad_row=skip"
-        )
+        self.check(row, located.src_id, located.row_index, located.num_measurements)
+        return located
 
     def describe(self, row: int, reason: str) -> BadRow:
-        """Returns where a row is, with the reason why it is left out."""
+        """Returns where a row is, with the reason why it is skipped."""
         return BadRow(int(self.rows.shard[row]), int(self.rows.position[row]), reason)
-
-    def _opened(self) -> "collections.OrderedDict[int, ArrayRecordReader]":
-        if not hasattr(self._local, "readers"):
-            self._local.readers = collections.OrderedDict()
-        return self._local.readers
-
-    def _open(self, shard: int) -> ArrayRecordReader:
-        readers = self._opened()
-        if shard in readers:
-            readers.move_to_end(shard)
-            return readers[shard]
-        path = self.shards.path(shard)
-        prepare_native_reader(path)
-        reader = ArrayRecordReader(path, options=_READER_OPTIONS)
-        expected = self.shards.shards[shard].num_records
-        if not reader.ok():
-            reader.close()  # raises what is wrong
-            raise ValueError("the shard cannot be opened")
-        if reader.num_records() != expected:
-            raise ValueError(
-                f"the shard has {reader.num_records()} records, the manifest says {expected}"
-            )
-        readers[shard] = reader
-        if len(readers) > _MAX_OPEN_SHARDS:
-            readers.popitem(last=False)[1].close()
-        return reader
 
 
 def check_shards(shards: ShardSet) -> None:
@@ -263,9 +192,9 @@ class ProbeRowDataSource:
         record = self._reader.read(row)
         try:
             decoded = row_codec.decode_record(record)
-            located = self._reader.check(row, locate(record))
         except ValueError as error:
             raise self._reader.bad_row(row, str(error)) from error
+        located = self._reader.locate_in(row, record)
         return {
             "src_id": decoded.src_id,
             "src_addr": decoded.src_addr,

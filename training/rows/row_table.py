@@ -12,53 +12,32 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import orjson
-import pyarrow as pa
 from numba import njit
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset, read_index
+from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
+from beam_pipeline.dataset.row_index import IndexedRows, RowIndex
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import combine
 
 _US_PER_SECOND = 1_000_000
-_COLUMNS = {
-    "shard": np.int32,
-    "position": np.int64,
-    "num_bytes": np.int64,
-    "src_id": np.int64,
-    "row_index": np.int32,
-    "n_measurements": np.int32,
-    "num_ipv6": np.int32,
-    "num_failed": np.int32,
-}
 
 
 @dataclass(frozen=True)
-class RowTable:
+class RowTable(IndexedRows):
     """A line a row, in the order of shard and position: arrays [rows].
 
     `identity` is the key of (src_id, row_index); the source is in halves as in
     `beam_pipeline.dataset.addresses`; seconds are since 1970.
     """
 
-    shard: np.ndarray
-    position: np.ndarray
-    num_bytes: np.ndarray
-    src_id: np.ndarray
-    row_index: np.ndarray
-    n_measurements: np.ndarray
-    num_ipv6: np.ndarray
-    num_failed: np.ndarray
     first_second: np.ndarray
     last_second: np.ndarray
     src_hi: np.ndarray
     src_lo: np.ndarray
     src_is_ipv6: np.ndarray
     identity: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.shard)
 
     def take(self, rows: np.ndarray) -> "RowTable":
         """Returns some of the rows, by number or as a mask."""
@@ -114,7 +93,7 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
     if not patterns:
         raise ProbelineError("files is empty: name a dataset, a split of it or its shards")
     dataset = open_dataset(patterns[0])
-    output_format = dataset.manifest.options.get("output_format", "arrayrecord")
+    output_format = dataset.manifest.output_format
     if output_format != "arrayrecord":
         raise ProbelineError(
             f"{dataset.path} is of --output_format={output_format}, training reads arrayrecord "
@@ -160,27 +139,23 @@ def load_rows(shards: ShardSet) -> RowTable:
     Raises:
       ProbelineError: the file is missing or is not the one that the manifest speaks of.
     """
-    rows = _to_columns(read_index(shards.dataset, shards.split).combine_chunks())
+    rows = _to_table(RowIndex.read(shards.dataset, shards.split))
     if len(shards.chosen) < len(shards.shards):
         rows = rows.take(np.isin(rows.shard, shards.chosen))
     return rows
 
 
-def _to_columns(table: pa.Table) -> RowTable:
-    columns = {
-        name: table.column(name).to_numpy().astype(dtype, copy=False)
-        for name, dtype in _COLUMNS.items()
-    }
-    seconds = {
-        f"{end}_second": table.column(f"{end}_timestamp").cast(pa.int64()).to_numpy()
-        // _US_PER_SECOND
-        for end in ("first", "last")
-    }
-    texts = table.column("src_addr")
-    hi, lo, family = addresses.parse(texts.chunk(0) if texts.num_chunks else pa.array([], "string"))
-    identity = _identities(columns["src_id"], columns["row_index"])
-    source = {"src_hi": hi, "src_lo": lo, "src_is_ipv6": family == addresses.FAMILY_IPV6}
-    return RowTable(**columns, **seconds, **source, identity=identity)
+def _to_table(index: RowIndex) -> RowTable:
+    hi, lo, family = addresses.parse(index.src_addr)
+    return RowTable(
+        **{field.name: getattr(index, field.name) for field in fields(IndexedRows)},
+        first_second=index.first_us // _US_PER_SECOND,
+        last_second=index.last_us // _US_PER_SECOND,
+        src_hi=hi,
+        src_lo=lo,
+        src_is_ipv6=family == addresses.FAMILY_IPV6,
+        identity=_identities(index.src_id, index.row_index),
+    )
 
 
 @kernel

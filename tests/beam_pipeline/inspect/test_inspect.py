@@ -30,7 +30,7 @@ from beam_pipeline.inspect.compare import (
 )
 from beam_pipeline.inspect.facts import Facts, gather
 from beam_pipeline.inspect.figures import weighted_quantiles
-from beam_pipeline.inspect.index import load_index, uncovered
+from beam_pipeline.inspect.index import Index, uncovered
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.main import main
@@ -177,7 +177,7 @@ def test_gaps_in_time_are_found(tmp_path: Path, capsys, wide) -> None:
     ]
     write_dataset(tmp_path / "between", between, "compact")
     dataset = open_dataset(str(tmp_path / "between"))
-    (gap,) = uncovered([load_index(dataset, "train")])
+    (gap,) = uncovered([Index.read(dataset, "train")])
     ends = between[0].run["event_time"][-1], between[1].run["event_time"][0]
     assert tuple(gap) == tuple(map(int, ends))
     text = said(capsys, dataset.path)
@@ -190,9 +190,9 @@ def test_a_long_row_covers_the_gaps_of_short_ones(tmp_path: Path) -> None:
         RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
     ]
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", days, "compact")))
-    assert uncovered([load_index(dataset, "train"), load_index(dataset, "test")]) == []
+    assert uncovered([Index.read(dataset, "train"), Index.read(dataset, "test")]) == []
     short = open_dataset(str(write_dataset(tmp_path / "short", days[1:], "compact")))
-    assert len(uncovered([load_index(short, "train")])) == 2
+    assert len(uncovered([Index.read(short, "train")])) == 2
 
 
 # --- the sample ---------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, mo
     found = []
     for name in ("one", "five"):
         dataset = open_dataset(str(tmp_path / name))
-        index = load_index(dataset, "train")
+        index = Index.read(dataset, "train")
         sample = draw(dataset, "train", index)
         assert not sample.is_whole
         assert 1 < len(sample.lines) <= 32
@@ -221,7 +221,7 @@ def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, mo
 
 def test_bytes_are_bounded(tmp_path: Path, monkeypatch) -> None:
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", many_probes(60, 0), "compact")))
-    index = load_index(dataset, "train")
+    index = Index.read(dataset, "train")
     largest = int(index.num_bytes.max())
     monkeypatch.setattr(inspect_sample, "MAX_BYTES", 5 * largest)
     chosen = plan(index)
@@ -238,7 +238,7 @@ def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, m
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", [*small, large], "compact")))
     monkeypatch.setattr(inspect_sample, "MAX_ROWS", 100)
     monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 5000)
-    sample = draw(dataset, "train", load_index(dataset, "train"))
+    sample = draw(dataset, "train", Index.read(dataset, "train"))
     assert len(sample.lines) == 51  # the large one, and a point for each 240 of the others
     share = sample.weight[sample.rtt > 70].sum() / sample.weight.sum()
     assert share == pytest.approx(0.5, abs=0.01)
@@ -308,7 +308,7 @@ def test_one_side_is_compared_with_nothing(tmp_path: Path, capsys, wide) -> None
     text = said(capsys, str(tmp_path / "rows"))
     assert "! There is no test set" in text and "Train against test" not in text
     dataset = open_dataset(str(tmp_path / "rows"))
-    assert compare({s: load_index(dataset, s) for s in ("train", "test")}, {}) == []
+    assert compare({s: Index.read(dataset, s) for s in ("train", "test")}, {}) == []
 
 
 def test_conclusions() -> None:
@@ -525,13 +525,13 @@ def test_damage_is_named(tmp_path: Path, capsys) -> None:
     dataset = write_dataset(tmp_path / "rows", many_probes(6, 0), "compact", 1)
     damage_record(dataset, 0, 3, 0, b"\0" * 64)
     line = refusal(capsys, 1, str(dataset))
-    assert "train_shard_00000-of-00001.arrayrecord record 3 cannot be used" in line
+    assert "train_shard_00000-of-00001.arrayrecord record 3: " in line
     assert f"python -m beam_pipeline.verify {dataset}" in line
     path = shard_paths(dataset)[0]
     records = read_records(path)
     write_records(path, [*records[:3], records[2], *records[4:]])
     restamp(dataset)
-    assert "record 3 cannot be used: it holds (src_id" in refusal(capsys, 1, str(dataset))
+    assert "record 3: it holds (src_id" in refusal(capsys, 1, str(dataset))
     index = dataset / "train" / "rows.parquet"
     index.write_bytes(index.read_bytes() + b"!")
     assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))

@@ -1,0 +1,161 @@
+"""Single rows of a split by their line in the row index, from ArrayRecord or TFRecord shards.
+
+ArrayRecord has an index of its own. A record of a TFRecord shard is found by the sizes of the
+records before it, which the row index has. What a record says of itself is compared with its line,
+so that a shard that was swapped or damaged after the manifest was written is never used.
+"""
+
+import collections
+import struct
+import threading
+from typing import Any, Protocol
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader
+
+from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
+from beam_pipeline.dataset.row_index import IndexedRows
+from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.storage.files import open_ranges
+from beam_pipeline.storage.small_files import prepare_native_reader
+
+READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
+# What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
+_MAX_OPEN_SHARDS = 64
+_TFRECORD_LENGTH = struct.Struct("<Q")
+_TFRECORD_HEAD_BYTES, _TFRECORD_FRAMING_BYTES = 12, 16
+
+
+class BadRowError(ProbelineError):
+    """A record that cannot be used; the message names its shard and its position there."""
+
+
+class _OpenShard(Protocol):
+    def read(self, position: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class RowReader[Rows: IndexedRows]:
+    """Reads the rows of a split by number.
+
+    Threads may share a reader, and it can be pickled.
+
+    Args:
+      rows: the lines of the rows that are read, or all lines of their shards if these are TFRecord.
+      cure: what the message of a BadRowError tells a user to do.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
+        self.rows = rows
+        self._dataset = dataset
+        self._shards = dataset.manifest.splits[split].shards
+        self._cure = cure
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def read(self, row: int) -> bytes:
+        """Returns the record of a row.
+
+        Raises:
+          BadRowError: it cannot be read.
+        """
+        shard = int(self.rows.shard[row])
+        try:
+            return self._open(shard).read(int(self.rows.position[row]))
+        except READ_ERRORS as error:
+            self._opened().pop(shard, None)
+            raise self.bad_row(row, one_line(error)) from error
+
+    def decode(self, row: int) -> ProbeRow:
+        """Returns a row with its measurements decoded.
+
+        Raises:
+          BadRowError: it cannot be read or decoded, or is not the row of its line in the index.
+        """
+        record = self.read(row)
+        try:
+            decoded = decode_record(record)
+            _ = decoded.run
+        except READ_ERRORS as error:
+            raise self.bad_row(row, one_line(error)) from error
+        self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
+        return decoded
+
+    def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
+        """Compares what a record says of itself with the line of `row`.
+
+        Raises:
+          BadRowError: they differ.
+        """
+        found, rows = (src_id, row_index, n_measurements), self.rows
+        said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
+        if found != said:
+            names = "(src_id, row_index, n_measurements)"
+            raise self.bad_row(row, f"it holds {names} {found}, rows.parquet says {said}")
+
+    def bad_row(self, row: int, reason: str) -> BadRowError:
+        """Returns the error that says why a row cannot be used."""
+        path = self._dataset.file(self._shards[int(self.rows.shard[row])].path)
+        return BadRowError(f"{path} record {self.rows.position[row]}: {reason}; {self._cure}")
+
+    def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
+        """Returns the shards that this thread has open, the most recently used one last."""
+        if not hasattr(self._local, "shards"):
+            self._local.shards = collections.OrderedDict()
+        return self._local.shards
+
+    def _open(self, number: int) -> _OpenShard:
+        shards = self._opened()
+        if number in shards:
+            shards.move_to_end(number)
+            return shards[number]
+        shard = self._shards[number]
+        path = self._dataset.file(shard.path)
+        if self._dataset.manifest.output_format == "tfrecord":
+            shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.shard == number])
+        else:
+            shards[number] = _ArrayRecordShard(path, shard.num_records)
+        if len(shards) > _MAX_OPEN_SHARDS:
+            shards.popitem(last=False)[1].close()
+        return shards[number]
+
+
+class _ArrayRecordShard:
+    def __init__(self, path: str, num_records: int):
+        prepare_native_reader(path)
+        self._reader = ArrayRecordReader(path, options=READER_OPTIONS)
+        self.close = self._reader.close
+        if not self._reader.ok():
+            self.close()  # raises what is wrong
+            raise ValueError("the shard cannot be opened")
+        if (found := self._reader.num_records()) != num_records:
+            raise ValueError(f"the shard has {found} records, the manifest says {num_records}")
+
+    def read(self, position: int) -> bytes:
+        # read([position]) copies once more and looks at every record's place.
+        self._reader.seek(position)
+        return self._reader.read()
+
+
+class _TFRecordShard:
+    def __init__(self, path: str, record_bytes: np.ndarray):
+        self._record_bytes = record_bytes
+        framed = record_bytes + _TFRECORD_FRAMING_BYTES
+        self._begins = np.cumsum(framed) - framed
+        self._file = open_ranges(path)
+        self.close = self._file.close
+
+    def read(self, position: int) -> bytes:
+        self._file.seek(int(self._begins[position]))
+        head, said = self._file.read(_TFRECORD_HEAD_BYTES), int(self._record_bytes[position])
+        (length,) = _TFRECORD_LENGTH.unpack(head[: _TFRECORD_LENGTH.size])
+        if length != said:
+            raise ValueError(f"it has {length} bytes, rows.parquet says {said}")
+        return self._file.read(length)
