@@ -12,8 +12,9 @@ import heapq
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import chain, groupby
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -27,7 +28,6 @@ from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 from beam_pipeline.storage.files import open_ranges
 
 DOCUMENTS_PER_INSTANCE = 3
-_MAX_LOOSE_SPANS = 8_192
 _BATCH_ROWS = 16_384
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 # The evaluation row of a line, if its first fields name it.
@@ -36,7 +36,6 @@ _HEAD = re.compile(
 )
 
 RowKey = tuple[str, str, int]  # an evaluation row: set, path, number
-Offsets = Iterable[Span | dict[str, int]]  # {start, end} in Parquet
 
 
 class RowRecord(msgspec.Struct):
@@ -76,19 +75,11 @@ class Detail(RowRecord):
     train_text: str | None = None
 
 
-@dataclass
-class Shared:
+class Shared(NamedTuple):
     """What of a text is shared, in code points; no passages if the output lacks the text."""
 
-    spans: list[Span] = field(default_factory=list)
+    spans: list[Span]
     passages: Passages | None = None
-
-    def add(self, offsets: Offsets) -> None:
-        """Adds the places of an n-gram."""
-        places = (at.values() if isinstance(at, dict) else at for at in offsets)
-        self.spans += [(start, end) for start, end in places if start < end]
-        if len(self.spans) > _MAX_LOOSE_SPANS:
-            self.spans = merge_spans(self.spans)
 
 
 @dataclass
@@ -98,9 +89,9 @@ class Document:
     train_path: str
     train_row: int
     doc_id: str | None
-    num_ngrams: Counter[int] = field(default_factory=Counter)  # by n
-    in_eval: Shared = field(default_factory=Shared)
-    in_train: Shared = field(default_factory=Shared)
+    num_ngrams: Counter[int]  # by n
+    in_eval: Shared
+    in_train: Shared
     num_left_out: int = 0  # n-grams that a cap keeps out of the details
 
     @property
@@ -110,13 +101,12 @@ class Document:
         return -num_chars, -self.num_ngrams.total()
 
 
-@dataclass
-class Instance:
-    """An evaluation row with a hit; its coverage by n, the documents that share most first."""
+class Instance(NamedTuple):
+    """An evaluation row with a hit."""
 
     key: RowKey
-    coverage: list[Coverage] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
+    coverage: list[Coverage]  # by n
+    documents: list[Document]  # those that share most first
 
 
 def worst_instances(output: Output, num_instances: int, advance: Advance) -> list[Instance]:
@@ -125,32 +115,21 @@ def worst_instances(output: Output, num_instances: int, advance: Advance) -> lis
     Args:
       advance: called with the number of bytes of the details read, as stored.
     """
-    chosen = _choose(output, num_instances)
-    if chosen:
+
+    def rank(instance: Instance) -> tuple:
+        lines = ((-line.coverage, -line.num_train_documents) for line in instance.coverage)
+        return min(lines), instance.key
+
+    lines = output.records(COVERAGE, Coverage)  # those of a row are consecutive
+    rows = (Instance(key, list(group), []) for key, group in groupby(lines, lambda line: line.key))
+    worst = heapq.nsmallest(num_instances, rows, key=rank)
+    if worst:
+        chosen = {instance.key: instance for instance in worst}
         _add_documents(_details(output, chosen, advance), chosen)
-        textless = {_key_in_parquet(key): one for key, one in chosen.items() if not one.documents}
+        textless = {_key_in_parquet(one.key): one for one in worst if not one.documents}
         if textless:
             _add_documents(_matches(output, textless), textless)
-    return list(chosen.values())
-
-
-def _choose(output: Output, num_instances: int) -> dict[RowKey, Instance]:
-    ranks: dict[RowKey, tuple[float, int]] = {}  # of some more rows than are wanted
-
-    def first() -> list[RowKey]:
-        return heapq.nsmallest(num_instances, ranks, key=lambda key: (ranks[key], key))
-
-    for line in output.records(COVERAGE, Coverage):
-        rank = -line.coverage, -line.num_train_documents
-        ranks[line.key] = min(rank, ranks.get(line.key, rank))
-        if len(ranks) > 4 * num_instances + 1_000:
-            ranks = {key: ranks[key] for key in first()}
-    chosen = {key: Instance(key) for key in first()}
-    for line in output.records(COVERAGE, Coverage):
-        if instance := chosen.get(line.key):
-            instance.coverage.append(line)
-            instance.coverage.sort(key=lambda line: line.n)
-    return chosen
+    return worst
 
 
 def _details(
@@ -186,22 +165,30 @@ def _key_in_parquet(key: RowKey) -> RowKey:
 
 def _add_documents(records: Iterator[Detail], instances: Mapping[RowKey, Instance]) -> None:
     """Adds to each row the documents that share most; the records of a pair are consecutive."""
-    for _, pair in groupby(
-        records, lambda record: (record.key, record.train_path, record.train_row)
-    ):
-        detail = next(pair)
-        document = Document(detail.train_path, detail.train_row, detail.train_doc_id)
-        for one in chain([detail], pair):
-            document.num_ngrams[one.n] += 1
-            document.in_eval.add(one.eval_offsets)
-            document.in_train.add(one.train_offsets)
-        texts = ((document.in_eval, detail.eval_text), (document.in_train, detail.train_text))
-        for shared, _ in texts:
-            shared.spans = merge_spans(shared.spans)
-        documents = instances[detail.key].documents
-        documents.append(document)
-        documents.sort(key=lambda one: one.rank)
+    pairs = groupby(records, lambda detail: (detail.key, detail.train_path, detail.train_row))
+    for (key, train_path, train_row), details in pairs:
+        num_ngrams: Counter[int] = Counter()
+        eval_spans: list[Span] = []
+        train_spans: list[Span] = []
+        for detail in details:
+            num_ngrams[detail.n] += 1
+            eval_spans += _spans(detail.eval_offsets)
+            train_spans += _spans(detail.train_offsets)
+        in_eval = _shared(eval_spans, detail.eval_text)
+        in_train = _shared(train_spans, detail.train_text)
+        documents = instances[key].documents
+        documents.append(
+            Document(train_path, train_row, detail.train_doc_id, num_ngrams, in_eval, in_train)
+        )
+        documents.sort(key=lambda document: document.rank)
         del documents[DOCUMENTS_PER_INSTANCE:]
-        if document in documents:
-            for shared, text in texts:
-                shared.passages = None if text is None else passages(text, shared.spans)
+
+
+def _spans(offsets: Iterable[Span | dict[str, int]]) -> list[Span]:
+    pairs = (at.values() if isinstance(at, dict) else at for at in offsets)
+    return [(start, end) for start, end in pairs if start < end]
+
+
+def _shared(spans: list[Span], text: str | None) -> Shared:
+    merged = merge_spans(spans)
+    return Shared(merged, None if text is None else passages(text, merged))
