@@ -19,16 +19,15 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.report.output import Advance, Output, decoded, reading
 from beam_pipeline.overlap.report.passages import Passages, passages
 from beam_pipeline.overlap.results.layout import COVERAGE, DETAILS, MATCHES
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
-from beam_pipeline.storage.files import open_ranges
+from beam_pipeline.storage.parquet import open_parquet
 
 DOCUMENTS_PER_INSTANCE = 3
-_BATCH_ROWS = 16_384
+_BUFFER_BYTES, _BATCH_ROWS = 8 << 20, 16_384
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 # The evaluation row of a line, if its first fields name it.
 _HEAD = re.compile(
@@ -149,8 +148,8 @@ def _matches(output: Output, chosen: Mapping[RowKey, Instance]) -> Iterator[Deta
     rows = pa.array(sorted({row for _, _, row in chosen}), pa.int64())
     columns = [name for name in Detail.__struct_fields__ if not name.endswith("_text")]
     path = output.file(MATCHES)
-    with reading(path), open_ranges(path) as stream:
-        for batch in pq.ParquetFile(stream).iter_batches(_BATCH_ROWS, columns=columns):
+    with reading(path), open_parquet(path, buffer_bytes=_BUFFER_BYTES) as file:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
             found = batch.filter(pc.is_in(batch["eval_row"].cast(pa.int64()), value_set=rows))
             records = msgspec.convert(found.to_pylist(), list[Detail])
             yield from (record for record in records if record.key in chosen)

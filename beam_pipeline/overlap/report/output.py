@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import io
 import json
-import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
 
 import msgspec
-import pyarrow as pa
-from isal import igzip, igzip_lib
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DETAILS_LEFT_OUT, SUCCESS_NAME
 from beam_pipeline.storage import files
+from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks, split_lines
 
 _OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT)  # which only some runs write
-_BUFFER_BYTES = 1 << 20
-_LINES_PER_ADVANCE = 256
-_ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)  # its stub declares an instance
 
 Advance = Callable[[float], None]
 
@@ -37,8 +32,6 @@ class Output:
     """
 
     def __init__(self, path: str):
-        # A double slash is part of a name on gs://, and hides files from Beam's globs elsewhere.
-        path = re.sub("/+", "/", path) if files.is_local(path) else path
         self.path = path.rstrip("/") or "/"
         marker = self.file(SUCCESS_NAME)
         try:
@@ -72,28 +65,24 @@ class Output:
         advance: Advance = lambda num_bytes: None,
         is_wanted: Callable[[bytes], bool] = lambda line: True,
     ) -> Iterator[T]:
-        """Yields the records of a file of JSON lines, decompressed if its name ends in .gz.
+        """Yields the records of a file of JSON lines, compressed or not.
 
         Args:
           record_type: the msgspec.Struct of a record; other fields of a line are skipped.
           advance: called now and then with the number of bytes read since, as stored.
           is_wanted: tells from a line whether its record is yielded.
         """
-        path, num_read = self.file(name), 0
+        path = self.file(name)
         decoder = msgspec.json.Decoder(record_type)
         with reading(path):
             if name in _OPTIONAL and not files.exists(path):
                 return
             with files.open_file(path) as stored:
-                stream: Any = stored
-                if name.endswith(".gz"):
-                    stream = io.BufferedReader(igzip.IGzipFile(fileobj=stored), _BUFFER_BYTES)
-                for number, line in enumerate(iter(stream.readline, b"")):
-                    if number % _LINES_PER_ADVANCE == 0:
-                        advance(stored.tell() - num_read)
-                        num_read = stored.tell()
-                    if is_wanted(line):
-                        yield decoded(line, decoder)
+                num_read = 0
+                for lines in split_lines(read_blocks(decompressed(stored)), sys.maxsize):
+                    advance(stored.tell() - num_read)
+                    num_read = stored.tell()
+                    yield from (decoded(line, decoder) for line in lines if is_wanted(line))
 
 
 def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -109,9 +98,7 @@ def reading(path: str) -> Iterator[None]:
     """Turns the exceptions of a missing or damaged file into one line that names it."""
     try:
         yield
-    except ProbelineError:
-        raise
-    except (OSError, ValueError, EOFError, pa.ArrowException, _ISAL_ERROR) as error:
+    except (*DAMAGE, ValueError) as error:
         is_storage = getattr(error, "errno", None) or type(error).__module__.startswith("google.")
         if isinstance(error, OSError) and is_storage:
             raise explained("read", path, error) from error
