@@ -24,6 +24,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, program
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows import progress
+from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import Options, parse
 from beam_pipeline.probe_rows.summary import print_summary
 from beam_pipeline.sources import anonymize_key, inputs
@@ -49,30 +50,30 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     Raises:
       ProbelineError: the run failed; nothing that looks finished is left.
     """
-    job = dataflow.job_of(beam_options)
-    if job is not None:
+    dataflow_job = dataflow.job_of(beam_options)
+    if dataflow_job is not None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
         program.check_paths_are_shared(paths)
         _check_key_is_shared(options)
     matched = inputs.match_files(options.input)
-    read_options, dataset_options = options.read_options(), options.dataset_options()
+    read_options = options.read_options()
     files: list = matched
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files = [inputs.inspect(*file, read_options) for file in matched]
-    with output_folder.taken(options.output, options.overwrite, job) as taken:
+    with output_folder.taken(options.output, options.overwrite, dataflow_job) as job_run:
         pipeline = program.new_pipeline(beam_options)
-        probe_rows.build(
-            pipeline,
-            files,
-            options.output,
-            taken,
-            read_options,
-            dataset_options,
-            options.inline_bytes_for(beam_options),
-            command_of(options),
-            skip_bad_files=options.on_bad_file == "dead_letter",
+        workspace = Workspace(job_run.folder, options.inline_bytes_for(beam_options))
+        job = Job(
+            output=options.output,
+            command=command_of(options),
+            read_options=read_options,
+            dataset_options=options.dataset_options(),
+            workspace=workspace,
+            marker=job_run.marker,
         )
-        if not program.run_to_end(pipeline, job, taken, _progress(files, taken.folder)):
+        probe_rows.build(pipeline, files, job)
+        watching = _progress(files, job_run.folder)
+        if not program.run_to_end(pipeline, dataflow_job, job_run, watching):
             return None
     try:
         return open_dataset(options.output)

@@ -24,11 +24,14 @@ from beam_pipeline import generate
 from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset.layout import DatasetOptions, shard_of
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
+from beam_pipeline.probe_rows.external_sort import SortedRun
+from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe
+from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment
+from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows
+from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
-from beam_pipeline.shards.writing import WriteShard, WriteShards
+from beam_pipeline.shards.writing import ShardEntry, WriteShard, WriteShards
 from beam_pipeline.sources.inputs import ReadOptions, inspect, match_files, plan_units
 from benchmarks import results as results_files
 from benchmarks.results import Results
@@ -59,9 +62,9 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     rows = list(_rows(source, workspace, options, watch))
     stage = StageRecords(workspace.below("records"), 256)
     stage.start_bundle()
-    staged: list[bytes] = []
+    staged: list[StagedRecord] = []
     for row in rows:
-        record = watch.time("describe rows", probe_rows.describe, row, options)
+        record = watch.time("describe rows", probe_rows.stage_row, row, options)
         staged += watch.time("stage rows", stage.process, record, 0, GlobalWindow())
     staged += [value.value for value in watch.time("stage rows", stage.finish_bundle)]
     _write(staged, folder, options, watch)
@@ -71,8 +74,8 @@ def _rows(
     source: Path, workspace: Workspace, options: DatasetOptions, watch: Stopwatch
 ) -> Iterable[CutRow]:
     files = [inspect(*file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
-    pregroup = PreGroup(ReadOptions(), workspace, skip_bad_files=False)
-    groups: dict[str, list[bytes]] = collections.defaultdict(list)
+    pregroup = PreGroup(ReadOptions(), workspace)
+    groups: dict[str, list[SortedRun]] = collections.defaultdict(list)
     for unit in plan_units(files):
         for element in watch.time("read, check and pre-group", pregroup.process, unit):
             if isinstance(element, tuple):
@@ -85,13 +88,15 @@ def _rows(
             if isinstance(out, CutRow):
                 yield out
             else:
-                segments.append(Segment.decode(out.value[1]))
-        rows = OpenRows(src_addr, [], 0, options.row_format, sort._reader)
+                segments.append(out.value[1])
+        rows = OpenRows(src_addr, [], 0, options.row_format, ClaimReader())
         for segment in segments:
             yield from watch.time("cut rows", rows.append, segment)
 
 
-def _write(staged: list[bytes], folder: Path, options: DatasetOptions, watch: Stopwatch) -> None:
+def _write(
+    staged: list[StagedRecord], folder: Path, options: DatasetOptions, watch: Stopwatch
+) -> None:
     def encode(data: bytes, attributes: bytes) -> bytes:
         return watch.time("encode rows", probe_rows.encode, data, attributes, options.row_format)
 
@@ -101,10 +106,9 @@ def _write(staged: list[bytes], folder: Path, options: DatasetOptions, watch: St
     )
     writer = WriteShard(target)
     writer.setup()
-    shards: dict[int, list[bytes]] = collections.defaultdict(list)
-    for value in staged:
-        key = StagedRecord.decode(value).key
-        shards[shard_of(key, NUM_SHARDS)].append(value)
+    shards: dict[int, list[ShardEntry]] = collections.defaultdict(list)
+    for record in staged:
+        shards[shard_of(record.key, NUM_SHARDS)].append(ShardEntry(record))
     for shard in shards.items():
         watch.time("write shards", writer.process, shard, NUM_SHARDS)
     watch.ns["write shards"] -= watch.ns["encode rows"]

@@ -26,13 +26,15 @@ from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES, DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.external_sort import StoredRun
-from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe, Workspace
+from beam_pipeline.probe_rows.external_sort import SortedRun
+from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe
+from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
+from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
-from beam_pipeline.shards.writing import WriteShard, WriteShards
-from beam_pipeline.sources.inputs import ReadOptions, Unit, inspect, match_files, plan_units
+from beam_pipeline.shards.writing import ShardEntry, WriteShard, WriteShards
+from beam_pipeline.sources.inputs import ReadOptions, WorkUnit, inspect, match_files, plan_units
 
 INLINE_BYTES = 64 << 10
 CHUNK_RECORDS = 200
@@ -75,7 +77,7 @@ def _memory_mib(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def chunks(num_measurements: int) -> Iterator[bytes]:
+def chunks(num_measurements: int) -> Iterator[SortedRun]:
     """Yields sorted inline chunks of CHUNK_RECORDS, each later than the one before."""
     rng = np.random.default_rng(1)
     records = np.zeros(CHUNK_RECORDS, NARROW)
@@ -84,16 +86,16 @@ def chunks(num_measurements: int) -> Iterator[bytes]:
     records["rtt"] = rng.gamma(3.0, 20.0, CHUNK_RECORDS)
     records["event_time"] += 1_700_000_000_000_000
     for _ in range(num_measurements // CHUNK_RECORDS):
-        yield StoredRun(False, records.tobytes()).encode()
+        yield SortedRun(False, records.tobytes())
         records["event_time"] += CHUNK_RECORDS * 1_000_000
 
 
-def run(unit: Unit, num_measurements: int, folder: Path) -> dict[str, float]:
+def run(unit: WorkUnit, num_measurements: int, folder: Path) -> dict[str, float]:
     """Takes all steps and returns their figures."""
     steps = Steps()
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     workspace = Workspace(str(folder), INLINE_BYTES)
-    pregroup = PreGroup(ReadOptions(), workspace, skip_bad_files=False)
+    pregroup = PreGroup(ReadOptions(), workspace)
     with steps.measured("unit"):
         for _ in pregroup.process(unit):
             pass
@@ -101,44 +103,44 @@ def run(unit: Unit, num_measurements: int, folder: Path) -> dict[str, float]:
     sort.setup()
     with steps.measured("sort"):
         tagged = list(sort.process((_SRC_ADDR, chunks(num_measurements))))
-    segments = [Segment.decode(out.value[1]) for out in tagged]  # type: ignore[union-attr]
+    segments = [out.value[1] for out in tagged]  # type: ignore[union-attr]
     with steps.measured("cut"):
         staged = _cut(segments, sort, workspace, options)
     shard = _one_shard(staged)
     with steps.measured("shard"):
         _write(shard, folder, options)
-    steps.figures["shard_run_bytes"] = sum(StagedRecord.decode(row).num_bytes for row in shard)
+    steps.figures["shard_run_bytes"] = sum(row.num_bytes for row in shard)
     steps.figures["spilled_bytes"] = sort._sorter.spilled_bytes
     return steps.figures
 
 
 def _cut(
     segments: list[Segment], sort: SortProbe, workspace: Workspace, options: DatasetOptions
-) -> list[bytes]:
+) -> list[StagedRecord]:
     """Cuts a probe's segments into rows and stages them."""
     stage = StageRecords(workspace.below("records"), INLINE_BYTES)
     stage.start_bundle()
-    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, sort._reader)
-    staged: list[bytes] = []
+    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, ClaimReader())
+    staged: list[StagedRecord] = []
     for segment in segments:
         for row in rows.append(segment):
-            record = probe_rows.describe(row, options)
+            record = probe_rows.stage_row(row, options)
             staged += stage.process(record, 0, GlobalWindow())
     return staged + [last.value for last in stage.finish_bundle()]
 
 
-def _one_shard(staged: list[bytes]) -> list[bytes]:
+def _one_shard(staged: list[StagedRecord]) -> list[StagedRecord]:
     """Returns the first rows, as many as a shard has at most on average."""
     taken, num_bytes = [], 0
     for value in staged:
         taken.append(value)
-        num_bytes += StagedRecord.decode(value).num_bytes
+        num_bytes += value.num_bytes
         if num_bytes >= MAX_SHARD_RUN_BYTES:
             break
     return taken
 
 
-def _write(shard: list[bytes], folder: Path, options: DatasetOptions) -> None:
+def _write(shard: list[StagedRecord], folder: Path, options: DatasetOptions) -> None:
     def encode(data: bytes, attributes: bytes) -> bytes:
         return probe_rows.encode(data, attributes, options.row_format)
 
@@ -148,7 +150,7 @@ def _write(shard: list[bytes], folder: Path, options: DatasetOptions) -> None:
     )
     writer = WriteShard(target)
     writer.setup()
-    list(writer.process((0, shard), 1))
+    list(writer.process((0, [ShardEntry(row) for row in shard]), 1))
     writer.teardown()
 
 

@@ -7,7 +7,7 @@ argparse wants to know of each stand in one place. No Beam here.
 import argparse
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, Field, field
+from dataclasses import MISSING, Field, field, fields
 from typing import Any, NoReturn
 
 from beam_pipeline.errors import UsageError
@@ -44,9 +44,19 @@ def normalise_flags(argv: Sequence[str]) -> list[str]:
     return normalised
 
 
-def flag(help_text: str, default: Any = MISSING, **argument: Any) -> Any:
-    """Returns a field that is a flag; what follows the default goes to argparse."""
-    return field(default=default, metadata={"help": help_text, **argument})
+def flag(
+    help_text: str,
+    default: Any = MISSING,
+    limits: tuple[float, float | None] | None = None,
+    **argument: Any,
+) -> Any:
+    """Returns a field that is a flag.
+
+    Args:
+      limits: the smallest and the largest value, None for no largest; see `check_limits`.
+      argument: passed on to argparse; the type of an int or float is that of the field.
+    """
+    return field(default=default, metadata={"help": help_text, "limits": limits, **argument})
 
 
 def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLineParser:
@@ -62,18 +72,29 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Field]) -> None:
     for item in flags:
         argument = dict(item.metadata)
         help_text = argument.pop("help").replace("%", "%%")
+        del argument["limits"]
+        if item.type in (int, float):
+            argument["type"] = item.type
         if item.default is MISSING:
             argument["required"] = True
         elif argument.get("action") == "append":
             help_text += f" Default: {item.default}."
         else:
             argument["default"] = item.default
-            if "action" not in argument and item.default != "":
+            if "action" not in argument and item.default not in ("", None):
                 help_text += f" Default: {item.default}."
         parser.add_argument(f"--{item.name}", help=help_text, **argument)
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
+def check_limits(options: Any) -> None:
+    """Raises UsageError for the first flag whose value is outside its limits."""
+    for item in fields(options):
+        if limits := item.metadata["limits"]:
+            check_range(item.name, getattr(options, item.name), *limits)
+
+
+def check_range(name: str, value: float, low: float, high: float | None) -> None:
     """Raises UsageError unless the value of a flag is within its limits, both included."""
-    if not low <= value <= high or math.isnan(value):
-        raise UsageError(f"--{name}={value} is outside of {low} to {high}")
+    if math.isnan(value) or value < low or (high is not None and value > high):
+        limit = f"is outside of {low} to {high}" if high is not None else f"is under {low}"
+        raise UsageError(f"--{name}={value} {limit}")

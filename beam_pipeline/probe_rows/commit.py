@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import apache_beam as beam
 import numpy as np
@@ -35,8 +34,8 @@ from beam_pipeline.dataset.manifest import (
 from beam_pipeline.errors import ProbelineError, explained_os_errors, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_folder import begins_with
-from beam_pipeline.jobs.output_lease import Marker
 from beam_pipeline.probe_rows.grouping import UnitSummary
+from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage.checksum import checksum_text
 from beam_pipeline.storage.files import (
@@ -55,77 +54,54 @@ from beam_pipeline.storage.small_files import file_infos
 class Commit(beam.DoFn):
     """Moves the dead letters, proves the counts, writes card, manifest and `_SUCCESS`, tidies up.
 
-    Every step may have been done by an attempt before this one.
+    An earlier attempt may have done any of these steps.
     """
 
-    def __init__(
-        self,
-        output: str,
-        run_folder: str,
-        options: dict[str, Any],
-        num_files: int,
-        command: str,
-        marker: Marker | None = None,
-    ):
-        self._output = output
-        self._marker = marker
-        self._run_folder = run_folder
-        self._options = options
+    def __init__(self, job: Job, num_files: int):
+        self._job = job
         self._num_files = num_files
-        self._command = command
         self._probes = {split: counter(f"{split}_probes") for split in SPLITS}
 
     def process(
-        self,
-        _: bytes,
-        summaries: Iterable[UnitSummary],
-        *splits: Iterable[ShardInfo],
-    ) -> Iterator[Any]:
-        with logged("Commit the dataset", output=self._output):
-            self._commit(summaries, splits)
-        return iter(())
+        self, _: bytes, summaries: Iterable[UnitSummary], *splits: Iterable[ShardInfo]
+    ) -> None:
+        with logged("Commit the dataset", output=self._job.output):
+            self._commit(sorted(summaries), splits)
 
     def _commit(
-        self, summaries: Iterable[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
+        self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
     ) -> None:
-        if self._marker is not None and not self._is_committed():
-            self._marker.check()
-        summaries = sorted(UnitSummary(*summary) for summary in summaries)
+        output, marker = self._job.output, self._job.marker
+        # An earlier attempt that came to its end, and whose result was lost, released the lease.
+        if marker is not None and not exists(FileSystems.join(output, SUCCESS_NAME)):
+            marker.check()
         described = {
-            name: describe_split(self._output, name, [ShardInfo(*shard) for shard in shards])
+            name: describe_split(output, name, list(shards))
             for name, shards in zip(SPLITS, splits, strict=True)
         }
-        check_shards(self._output, described.values())
-        check_src_ids(self._output)
+        check_shards(output, described.values())
+        check_src_ids(output)
         counts = _count(summaries, self._num_files)
         check_counts(counts, described.values())
-        self._move_dead_letters(summaries)
+        _move_dead_letters(output, summaries)
         for name, split in described.items():
             self._probes[name].inc(split.num_probes)
-        whole = Manifest(
-            FORMAT_VERSION,
-            self._options,
-            library_versions(),
-            counts,
-            described,
+        manifest = Manifest(
+            FORMAT_VERSION, self._job.manifest_options(), library_versions(), counts, described
         )
-        write_card(self._output, whole, self._command)
-        write_success(self._output, whole.to_json())
-        remove_folder(self._run_folder)
-        if self._marker is not None:
-            self._marker.release()
+        write_card(output, manifest, self._job.command)
+        write_success(output, manifest.to_json())
+        remove_folder(self._job.workspace.folder)
+        if marker is not None:
+            marker.release()
 
-    def _is_committed(self) -> bool:
-        """Whether an earlier attempt came to its end, and its result was lost."""
-        return exists(FileSystems.join(self._output, SUCCESS_NAME))
 
-    def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> None:
-        parts = [path for summary in summaries for path in summary.dead_letter_parts]
-        for number, path in enumerate(parts):
-            name = f"dead_letter_{number:05d}-of-{len(parts):05d}.parquet"
-            target = FileSystems.join(self._output, DEAD_LETTER_FOLDER, name)
-            found = path if exists(path) else target
-            move(path, target, *size_and_checksum(found))
+def _move_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> None:
+    files = [path for summary in summaries for path in summary.dead_letter_files]
+    for number, path in enumerate(files):
+        name = f"dead_letter_{number:05d}-of-{len(files):05d}.parquet"
+        target = FileSystems.join(output, DEAD_LETTER_FOLDER, name)
+        move(path, target, *size_and_checksum(path if exists(path) else target))
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:

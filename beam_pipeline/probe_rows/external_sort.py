@@ -1,37 +1,29 @@
 """One probe's chunks in order, in bounded memory, however long its history is.
 
-What fits in `memory_bytes` is sorted in memory. Otherwise small chunks are first joined into
-stored runs, then all runs are merged block by block: of the heads of all runs, everything up to
-the smallest last record is final.
+Chunks that fit in `memory_bytes` are sorted in memory. Otherwise small chunks are first merged
+into stored runs, and then all runs are merged block by block: of the blocks in memory, everything
+up to the smallest last record is final.
 
   run 1  |==a==|=======        a, b, c: the block in memory of each run; the bound is the
-  run 2  |==b==|====           smallest of their last records; what is up to it leaves sorted,
-  run 3  |==c==|==========     and the run that the bound came from is read on.
+  run 2  |==b==|====           smallest of their last records. Records up to the bound leave in
+  run 3  |==c==|==========     order, and the run that the bound came from reads its next block.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, merge, widen
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-    ClaimWriter,
-    Payload,
-    changed,
-    decode_claim,
-    encode_claim,
-    payload_bytes,
-)
+from beam_pipeline.jobs.messages import Message
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, payload_bytes
 from beam_pipeline.storage.checksum import crc32c
 
 MAX_FAN_IN = 128
 _LARGE_RUN_SHARE = 16  # a chunk of 1/16 of the memory is a run of its own
 
 
-class StoredRun(NamedTuple):
-    """A sorted run, inline or stored."""
+class SortedRun(Message, frozen=True):
+    """A sorted run as packed bytes, inline or stored; `is_wide` tells WIDE records from NARROW."""
 
     is_wide: bool
     payload: Payload
@@ -41,43 +33,37 @@ class StoredRun(NamedTuple):
         return payload_bytes(self.payload)
 
     @property
+    def itemsize(self) -> int:
+        return (WIDE if self.is_wide else NARROW).itemsize
+
+    @property
     def count(self) -> int:
-        return self.num_bytes // (WIDE if self.is_wide else NARROW).itemsize
+        return self.num_bytes // self.itemsize
 
-    def encode(self, folder: str = "") -> bytes:
-        """Returns the run as an element's value, its path less `folder`."""
-        return (b"w" if self.is_wide else b"n") + encode_claim(self.payload, folder)
-
-    @staticmethod
-    def decode(value: bytes, folder: str = "") -> "StoredRun":
-        """Inverts `encode`, given the same folder."""
-        return StoredRun(value[:1] == b"w", decode_claim(value[1:], folder))
-
-    def part(self, start: int, count: int) -> "StoredRun":
+    def part(self, start: int, count: int) -> "SortedRun":
         """Returns the run of `count` records from record `start` on."""
-        itemsize = (WIDE if self.is_wide else NARROW).itemsize
-        first, size = start * itemsize, count * itemsize
+        first, size = start * self.itemsize, count * self.itemsize
         if isinstance(self.payload, bytes):
-            return StoredRun(self.is_wide, self.payload[first : first + size])
-        return StoredRun(self.is_wide, self.payload.part(first, size))
+            return SortedRun(self.is_wide, self.payload[first : first + size])
+        return SortedRun(self.is_wide, self.payload.part(first, size))
 
     def load(self, reader: ClaimReader) -> np.ndarray:
-        """Reads the records; they may not be written to."""
-        return as_run(self.is_wide, reader.read(self.payload))
+        """Reads the records, as a read-only array."""
+        return as_array(self.is_wide, reader.read(self.payload))
 
 
-def as_run(is_wide: bool, data: bytes) -> np.ndarray:
-    """Views the bytes of a run as its records."""
+def as_array(is_wide: bool, data: bytes) -> np.ndarray:
+    """Views the bytes of a run as its records, read-only."""
     return np.frombuffer(data, WIDE if is_wide else NARROW)
 
 
 class ExternalSort:
-    """Sorts the chunks of one probe after the other.
+    """Sorts the chunks of a probe, one probe after another.
 
     Args:
-      folder: where intermediate runs go.
+      folder: for intermediate runs.
       reader: reads chunks and intermediate runs.
-      memory_bytes: how many bytes of records are held at a time; a small multiple is used.
+      memory_bytes: of records held at a time; the process uses a small multiple.
     """
 
     def __init__(self, folder: str, reader: ClaimReader, memory_bytes: int):
@@ -86,10 +72,10 @@ class ExternalSort:
         self._memory_bytes = memory_bytes
         self.spilled_bytes = 0
 
-    def sort(self, chunks: Iterable[StoredRun]) -> Iterator[np.ndarray]:
-        """Yields the records of sorted chunks, at least one record, as consecutive runs."""
-        runs: list[StoredRun] = []
-        small: list[StoredRun] = []
+    def sort(self, chunks: Iterable[SortedRun]) -> Iterator[np.ndarray]:
+        """Yields the records of sorted chunks, which hold at least one, as consecutive runs."""
+        runs: list[SortedRun] = []
+        small: list[SortedRun] = []
         small_bytes = 0
         for chunk in chunks:
             if chunk.num_bytes * _LARGE_RUN_SHARE >= self._memory_bytes:
@@ -110,12 +96,12 @@ class ExternalSort:
             runs = [self._store(self._merge_stored(group)) for group in merged]
         yield from self._merge_stored(runs)
 
-    def _merge_in_memory(self, runs: Sequence[StoredRun]) -> np.ndarray:
+    def _merge_in_memory(self, runs: Sequence[SortedRun]) -> np.ndarray:
         return merge([run.load(self._reader) for run in runs])
 
-    def _store(self, blocks: Iterable[np.ndarray]) -> StoredRun:
-        """Writes consecutive blocks as one run; all are widened if the first one is."""
-        writer = ClaimWriter(self._folder, "run")
+    def _store(self, blocks: Iterable[np.ndarray]) -> SortedRun:
+        """Writes consecutive blocks, all of one record type, as one run."""
+        writer = ClaimWriter(self._folder, "run", root=self._reader.root)
         is_wide, checksum = False, 0
         for block in blocks:
             is_wide = block.dtype == WIDE
@@ -124,9 +110,9 @@ class ExternalSort:
             checksum = crc32c(data, checksum)
         writer.close()
         self.spilled_bytes += writer.num_bytes
-        return StoredRun(is_wide, writer.everything(checksum))
+        return SortedRun(is_wide, writer.everything(checksum))
 
-    def _merge_stored(self, runs: Sequence[StoredRun]) -> Iterator[np.ndarray]:
+    def _merge_stored(self, runs: Sequence[SortedRun]) -> Iterator[np.ndarray]:
         any_wide = any(run.is_wide for run in runs)
         # What is merged is copied twice; half of the memory keeps that within bounds.
         block_bytes = max(self._memory_bytes // 2 // max(1, len(runs)), WIDE.itemsize)
@@ -136,25 +122,19 @@ class ExternalSort:
             if not unread:
                 yield merge([head.take_all() for head in heads])
                 return
-            bound = min(unread, key=_order)
+            bound = min(unread, key=np.void.item)  # the fields of a record are its order
             taken = [head.take_up_to(bound) for head in heads]
             yield merge([block for block in taken if len(block)])
-
-
-def _order(record: np.void) -> tuple:
-    halves = (record["dst_hi"],) if "dst_hi" in (record.dtype.names or ()) else ()
-    return (record["event_time"], *halves, record["dst_lo"], record["rtt"])
 
 
 class _Head:
     """The block of a run that is in memory."""
 
-    def __init__(self, run: StoredRun, reader: ClaimReader, block_bytes: int, make_wide: bool):
+    def __init__(self, run: SortedRun, reader: ClaimReader, block_bytes: int, make_wide: bool):
         self._run = run
         self._reader = reader
         self._make_wide = make_wide
-        itemsize = (WIDE if run.is_wide else NARROW).itemsize
-        self._block_records = max(1, block_bytes // itemsize)
+        self._block_records = max(1, block_bytes // run.itemsize)
         self._read = self._checksum = 0
         self._block = np.zeros(0, NARROW)
 
@@ -175,11 +155,11 @@ class _Head:
             return
         self._checksum = crc32c(memoryview(block.view(np.uint8)), self._checksum)
         if self.is_at_end and self._checksum != payload.crc32c:
-            raise changed(payload)
+            raise self._reader.changed(payload)
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing of the run lies behind the block in memory."""
+        """Whether the block in memory is the run's last."""
         return self._read == self._run.count
 
     @property

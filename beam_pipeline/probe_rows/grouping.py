@@ -1,12 +1,12 @@
-"""From units of work to rows: pre-group, GroupByKey on src_addr, bounded sort, stateful cut.
+"""From work units to rows: pre-group, GroupByKey on src_addr, bounded sort, row split.
 
-| Unit
-v  PreGroup      reads, checks, sorts one chunk a probe; large chunks stay on storage
-| (src_addr, chunk)                                    dead letters, counts -> UnitSummary
+| WorkUnit
+v  PreGroup      reads, checks, sorts one chunk per probe; large chunks stay on storage
+| (src_addr, chunk)                               | dead letters in files, counts: UnitSummary
 v  GroupByKey
 | (src_addr, [chunk])
 v  SortProbe     merges a probe's chunks in bounded memory
-| CutRow, the probe's only one    | (src_addr, segment)
+| CutRow, the probe's only one    | (src_addr, Segment)
 |                                 v  SplitRows, stateful, see `row_splitting`
 |                                 | CutRow
 """
@@ -17,26 +17,23 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import apache_beam as beam
+import msgspec
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.dataset.row_codec import (
-    RowFormat,
-    RowKey,
-    content_bytes,
-    fit,
-    surely_fits,
-)
+from beam_pipeline.dataset.row_codec import RowFormat, RowKey, content_bytes, fit, surely_fits
 from beam_pipeline.dataset.sorted_run import WIDE
 from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
-from beam_pipeline.probe_rows.external_sort import ExternalSort, StoredRun
+from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
+from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRow, Segment, SplitRows, make_row
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, ReadOptions, Unit
+from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, ReadOptions, WorkUnit
 from beam_pipeline.sources.measurements import Block
 from beam_pipeline.sources.reading import UnreadableInputError, read_piece
 from beam_pipeline.storage.files import create_file, unique_path
@@ -47,41 +44,28 @@ _SEGMENT_FILE_BYTES = 64 << 20
 _MAX_LETTERS_IN_MEMORY = 20_000
 
 
-class Workspace(NamedTuple):
-    """Where a run keeps what it needs only while it runs, and what travels inline.
+class UnitSummary(Message, frozen=True):
+    """What became of the rows of a work unit: the counts that prove that none was lost.
 
     Attributes:
-      folder: a folder of this run alone that every worker sees.
-      inline_bytes: payloads up to this size travel in their element.
+      dead_letter_files: Parquet files of dead letters, in order.
     """
-
-    folder: str
-    inline_bytes: int
-
-    def below(self, name: str) -> str:
-        """Returns a folder for one kind of file."""
-        return f"{self.folder}/{name}"
-
-
-class UnitSummary(NamedTuple):
-    """What became of the rows of a unit: the counts that prove that none was lost."""
 
     unit: int
     num_rows: int
     num_measurements: int
     dead_letters: dict[str, int]
-    dead_letter_parts: list[str]  # Parquet files of dead letters, in order
+    dead_letter_files: list[str]
 
 
 class PreGroup(beam.DoFn):
-    """Unit → (src_addr, chunk); tagged SUMMARY: UnitSummary."""
+    """WorkUnit → (src_addr, chunk); tagged SUMMARY: UnitSummary."""
 
     SUMMARY = "summary"
 
-    def __init__(self, options: ReadOptions, workspace: Workspace, skip_bad_files: bool):
+    def __init__(self, options: ReadOptions, workspace: Workspace):
         self._options = options
         self._workspace = workspace
-        self._skip_bad_files = skip_bad_files
         self._unit_rows = UNIT_ROWS
         self._read = counter("rows_read")
         self._unreadable = counter("files_unreadable")
@@ -89,8 +73,8 @@ class PreGroup(beam.DoFn):
         self._grouped_bytes = counter("grouped_by_probe_bytes")
 
     def process(
-        self, unit: Unit
-    ) -> Iterator[tuple[str, bytes] | TaggedOutput[Literal["summary"], UnitSummary]]:
+        self, unit: WorkUnit
+    ) -> Iterator[tuple[str, SortedRun] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_rows = 0
         letters = _LetterBox(unit.index, self._workspace)
@@ -111,7 +95,7 @@ class PreGroup(beam.DoFn):
         for reason, count in letters.counts.items():
             count_dead_letters(reason, count)
         summary = UnitSummary(
-            unit.index, num_rows, num_measurements, dict(letters.counts), letters.parts
+            unit.index, num_rows, num_measurements, dict(letters.counts), letters.files
         )
         yield TaggedOutput(self.SUMMARY, summary)
 
@@ -124,17 +108,16 @@ class PreGroup(beam.DoFn):
                     letters.add(batch.letters)
                     yield batch.num_rows, batch.block
             except UnreadableInputError as error:
-                if not self._skip_bad_files:
+                if not self._options.skip_bad_files:
                     raise error.as_error() from error
                 self._unreadable.inc()
                 letters.add([error.as_letter()])
                 yield 1, None
 
-    def _store_chunks(self, unit: int, blocks: list[Block]) -> list[tuple[str, bytes]]:
+    def _store_chunks(self, unit: int, blocks: list[Block]) -> list[tuple[str, SortedRun]]:
         """Returns the chunks of some blocks as elements, once their file is closed."""
-        writer = ClaimWriter(
-            self._workspace.below("chunks"), f"unit-{unit:06d}", self._workspace.inline_bytes
-        )
+        folder, inline_bytes = self._workspace
+        writer = ClaimWriter(f"{folder}/chunks", f"unit-{unit:06d}", inline_bytes, root=folder)
         grouped = pregroup(blocks)
         chunks = []
         for records, bounds in (
@@ -143,22 +126,23 @@ class PreGroup(beam.DoFn):
         ):
             in_bytes = (bounds * records.itemsize).tolist()
             payloads = writer.put_parts(memoryview(records.view(np.uint8)), in_bytes)
-            for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True):
-                if payload:  # not every probe has records of both kinds
-                    run = StoredRun(records.dtype == WIDE, payload)
-                    chunks.append((src_addr, run.encode(self._workspace.folder)))
+            chunks += [
+                (src_addr, SortedRun(records.dtype == WIDE, payload))
+                for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True)
+                if payload  # not every probe has records of both kinds
+            ]
         writer.close()
         self._chunks.inc(len(chunks))
-        self._grouped_bytes.inc(sum(len(src_addr) + len(value) for src_addr, value in chunks))
+        self._grouped_bytes.inc(sum(len(probe) + len(run.encode()) for probe, run in chunks))
         return chunks
 
 
 class _LetterBox:
-    """Collects a unit's dead letters and writes them to files of bounded size."""
+    """Collects the dead letters of a work unit and writes them to files of bounded size."""
 
     def __init__(self, unit: int, workspace: Workspace):
         self.counts: Counter[str] = Counter()
-        self.parts: list[str] = []
+        self.files: list[str] = []
         self._unit = unit
         self._folder = workspace.below("dead_letters")
         self._letters: list[DeadLetter] = []
@@ -175,20 +159,16 @@ class _LetterBox:
         path = unique_path(self._folder, f"unit-{self._unit:06d}")
         with explained_os_errors("write", path), create_file(path) as file:
             file.write(dead_letters.to_parquet(self._letters))
-        self.parts.append(path)
+        self.files.append(path)
         self._letters = []
 
 
 class SortProbe(beam.DoFn):
-    """(src_addr, [chunk]) → CutRow for a probe of one row; tagged SEGMENTS: (src_addr, segment)."""
+    """(src_addr, [chunk]) → CutRow for a probe of one row; tagged SEGMENTS: (src_addr, Segment)."""
 
     SEGMENTS = "segments"
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        row_format: RowFormat,
-    ):
+    def __init__(self, workspace: Workspace, row_format: RowFormat):
         self._workspace = workspace
         self._row_format = row_format
         self._memory_bytes = SORT_MEMORY_BYTES
@@ -199,24 +179,23 @@ class SortProbe(beam.DoFn):
         self._cut_bytes = counter("cut_bytes")
 
     def setup(self) -> None:
-        self._reader = ClaimReader()
+        self._reader = ClaimReader(self._workspace.folder)
         self._sorter = ExternalSort(self._workspace.below("runs"), self._reader, self._memory_bytes)
 
     def teardown(self) -> None:
         self._reader.close()
 
     def process(
-        self, element: tuple[str, Iterable[bytes]]
-    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
+        self, element: tuple[str, Iterable[SortedRun]]
+    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]]:
         with logged("Sort each probe", src_addr=element[0]):
             yield from self._sort(*element)
 
     def _sort(
-        self, src_addr: str, chunks: Iterable[bytes]
-    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, bytes]]]:
+        self, src_addr: str, chunks: Iterable[SortedRun]
+    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]]:
         spilled_before = self._sorter.spilled_bytes
-        folder = self._workspace.folder
-        blocks = self._sorter.sort(StoredRun.decode(chunk, folder) for chunk in chunks)
+        blocks = self._sorter.sort(chunks)
         first = next(blocks)
         second = next(blocks, None)
         self._probes.inc()
@@ -227,9 +206,8 @@ class SortProbe(beam.DoFn):
         blocks = itertools.chain([first] if second is None else [first, second], blocks)
         del first, second  # or these two blocks would stay in memory
         for segment in self._store_segments(blocks):
-            value = segment.encode()
-            self._cut_bytes.inc(len(src_addr) + len(value))
-            yield TaggedOutput(self.SEGMENTS, (src_addr, value))
+            self._cut_bytes.inc(len(src_addr) + len(segment.encode()))
+            yield TaggedOutput(self.SEGMENTS, (src_addr, segment))
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _makes_one_row(self, src_addr: str, run: np.ndarray) -> bool:
@@ -249,14 +227,14 @@ class SortProbe(beam.DoFn):
                 writer = ClaimWriter(self._workspace.below("segments"), "segments")
                 yield from closed[:-1]
                 closed = closed[-1:]
-            stored = StoredRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
+            stored = SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B")))
             size = content_bytes(run, self._row_format.encoding)
             closed.append(Segment(seq, False, size, stored))
             num_measurements += len(run)
         writer.close()
         self._measurements.update(num_measurements)
         yield from closed[:-1]
-        yield closed[-1]._replace(is_last=True)
+        yield msgspec.structs.replace(closed[-1], is_last=True)
 
 
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
@@ -275,20 +253,14 @@ class GroupedRows(NamedTuple):
 
 
 class GroupIntoRows(beam.PTransform):
-    """Unit → GroupedRows, three PCollections.
+    """WorkUnit → GroupedRows, three PCollections.
 
-    Rows of the two kinds stay apart, since joining them would make some runners hold them all.
+    The two kinds of rows stay apart, since some runners would hold a joined collection in memory.
     """
 
-    def __init__(
-        self,
-        read_options: ReadOptions,
-        workspace: Workspace,
-        row_format: RowFormat,
-        skip_bad_files: bool = False,
-    ):
+    def __init__(self, read_options: ReadOptions, workspace: Workspace, row_format: RowFormat):
         super().__init__()
-        self._pregroup = PreGroup(read_options, workspace, skip_bad_files)
+        self._pregroup = PreGroup(read_options, workspace)
         self._sort = SortProbe(workspace, row_format)
         self._split = SplitRows(row_format)
 

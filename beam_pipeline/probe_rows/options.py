@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from beam_pipeline.cli.flags import check_range, flag, job_parser
+from beam_pipeline.cli.flags import check_limits, flag, job_parser
 from beam_pipeline.dataset.layout import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.errors import UsageError
@@ -77,11 +77,11 @@ class Options:
         "compact",
         choices=ENCODINGS,
     )
-    max_row_size_mb: float = flag("Largest record in MiB.", 8.0, type=float)
-    train_ratio: float = flag("Share of the probes that go to train.", 0.9, type=float)
-    split_seed: int = flag("Another seed, another split of the probes.", 0, type=int)
-    probes_per_shard: int = flag("Probes a shard, on average.", 1000, type=int)
-    num_shards: int = flag("Shards a split; 0 lets probes and bytes decide.", 0, type=int)
+    max_row_size_mb: float = flag("Largest record in MiB.", 8.0, (0.001, 1024))
+    train_ratio: float = flag("Share of the probes that go to train.", 0.9, (0, 1))
+    split_seed: int = flag("Another seed, another split of the probes.", 0, (-(2**63), 2**63 - 1))
+    probes_per_shard: int = flag("Probes a shard, on average.", 1000, (1, 10**9))
+    num_shards: int = flag("Shards a split; 0 lets probes and bytes decide.", 0, (0, 99_999))
     output_format: str = flag(
         "File format of the shards: arrayrecord, which training reads, or tfrecord.",
         "arrayrecord",
@@ -99,18 +99,13 @@ class Options:
         f"is {_LOCAL_INLINE_BYTES}, and {_REMOTE_INLINE_BYTES} on Dataflow or where the output is "
         "on an object store, but not on runners that bound a group's size, such as Flink.",
         -1,
-        type=int,
+        (-1, 1 << 20),
     )
     overwrite: bool = flag("Replace a finished dataset.", False, action="store_true")
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
 
     def __post_init__(self) -> None:
-        check_range("max_row_size_mb", self.max_row_size_mb, 0.001, 1024)
-        check_range("train_ratio", self.train_ratio, 0, 1)
-        check_range("split_seed", self.split_seed, -(2**63), 2**63 - 1)
-        check_range("probes_per_shard", self.probes_per_shard, 1, 10**9)
-        check_range("num_shards", self.num_shards, 0, 99_999)
-        check_range("inline_bytes", self.inline_bytes, -1, 1 << 20)
+        check_limits(self)
         default = {item.name: item.default for item in fields(self)}
         if self.num_shards and self.probes_per_shard != default["probes_per_shard"]:
             raise UsageError(
@@ -147,7 +142,13 @@ class Options:
         key = None
         if self.anonymize != "none":
             key = find_key(self.anonymize_key_file)
-        return ReadOptions(self.input_format, _renamed(self.columns), self.atlas_source, key)  # type: ignore[arg-type]
+        return ReadOptions(
+            self.input_format,  # type: ignore[arg-type]
+            _renamed(self.columns),
+            self.atlas_source,  # type: ignore[arg-type]
+            key,
+            skip_bad_files=self.on_bad_file == "dead_letter",
+        )
 
     def dataset_options(self) -> DatasetOptions:
         """Returns the part that shapes the dataset's bytes."""

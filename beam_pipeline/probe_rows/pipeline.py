@@ -1,10 +1,15 @@
 """The chain from measurements to a committed dataset, readable from top to bottom.
 
-`build` adds it to a pipeline. Everything that a worker writes goes to the run's own folder
-first; the last step alone gives files their names, writes the manifest and then `_SUCCESS`.
+  files -> WorkUnit -> GroupIntoRows -> CutRow      see `grouping`
+                                           |  stage_row, StageRecords
+                     one per split:  StagedRecord -> WriteShards -> ShardInfo
+                                                                       |
+                     UnitSummary ----------------------------------> Commit -> _SUCCESS
+
+`build` adds it to a pipeline. Whatever a worker writes goes to the job run's own folder first. At
+the end, shards are renamed, and `Commit` writes the manifest and then `_SUCCESS`.
 """
 
-import struct
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -15,82 +20,97 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.array_record_io import ArrayRecordFraming
-from beam_pipeline.dataset import addresses, manifest
+from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, split_of
+from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.errors import same_src_id
-from beam_pipeline.jobs.output_folder import Run
+from beam_pipeline.jobs.messages import Message
 from beam_pipeline.probe_rows.commit import Commit
-from beam_pipeline.probe_rows.external_sort import as_run
-from beam_pipeline.probe_rows.grouping import GroupIntoRows, Workspace
+from beam_pipeline.probe_rows.external_sort import as_array
+from beam_pipeline.probe_rows.grouping import GroupIntoRows
+from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.row_splitting import CutRow
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.tfrecord import TFRecordFraming
 from beam_pipeline.shards.writing import Framing, RecordIndex, WriteShards
-from beam_pipeline.sources import anonymize_key, inputs
-from beam_pipeline.sources.inputs import InputFile, ReadOptions, Unit, plan_units
+from beam_pipeline.sources import inputs
+from beam_pipeline.sources.inputs import InputFile, ReadOptions, WorkUnit, plan_units
 
-# split, is_wide, row_index, n, number of IPv6 destinations, of failed pings, first and last
-# timestamp; src_addr follows.
-_ATTRIBUTES = struct.Struct("<B?iiiiQQ")
-_INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])  # WriteShards adds shard, position, num_bytes
+# WriteShards adds shard, position and num_bytes before these.
+_INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])
+
+
+class RowAttributes(Message, frozen=True):
+    """What is known of a staged row without its measurements.
+
+    Attributes:
+      split: an index into SPLITS.
+      is_wide: whether the payload is a WIDE run.
+      num_ipv6, num_failed: how many measurements have an IPv6 destination, and no reply.
+      first_timestamp, last_timestamp: µs since 1970.
+    """
+
+    split: int
+    is_wide: bool
+    src_addr: str
+    row_index: int
+    n_measurements: int
+    num_ipv6: int
+    num_failed: int
+    first_timestamp: int
+    last_timestamp: int
 
 
 # --- pure functions --------------------------------------------------------------------------
 
 
-def describe(row: CutRow, options: DatasetOptions) -> Record:
+def stage_row(row: CutRow, options: DatasetOptions) -> Record:
     """Returns a row as it is staged: its run, and the key and attributes that place it."""
-    run = as_run(row.is_wide, row.data)
+    run = as_array(row.is_wide, row.data)
     src_addr, row_index = row.key
-    attributes = _ATTRIBUTES.pack(
-        split_of(src_addr, options.train_ratio, options.split_seed),
-        row.is_wide,
-        row_index,
-        len(run),
-        count_ipv6(run),
-        int(np.count_nonzero(run["rtt"] < 0)),
-        int(run["event_time"][0]),
-        int(run["event_time"][-1]),
+    attributes = RowAttributes(
+        split=split_of(src_addr, options.train_ratio, options.split_seed),
+        is_wide=row.is_wide,
+        src_addr=src_addr,
+        row_index=row_index,
+        n_measurements=len(run),
+        num_ipv6=count_ipv6(run),
+        num_failed=int(np.count_nonzero(run["rtt"] < 0)),
+        first_timestamp=int(run["event_time"][0]),
+        last_timestamp=int(run["event_time"][-1]),
     )
     key = row_key(addresses.src_id(src_addr), row_index)
-    return Record(key, row.data, attributes + src_addr.encode())
+    return Record(key, row.data, attributes.encode())
 
 
 def encode(data: bytes, attributes: bytes, row_format: RowFormat) -> bytes:
     """Returns the record of a staged row."""
-    _, is_wide, row_index, *_ = _ATTRIBUTES.unpack_from(attributes)
-    src_addr = attributes[_ATTRIBUTES.size :].decode()
-    # A copy, since the kernels are compiled for arrays that may be written to.
-    run, key = as_run(is_wide, data).copy(), RowKey(src_addr, row_index)
+    row = RowAttributes.decode(attributes)
+    # A copy, since the kernels are compiled for writable arrays.
+    run, key = as_array(row.is_wide, data).copy(), RowKey(row.src_addr, row.row_index)
     return encode_row(run, key, row_format.encoding, row_format.record_encoding)
 
 
 def index_table(attributes: Sequence[bytes]) -> pa.Table:
     """Returns the lines of rows.parquet for the records of a shard, in its order.
 
+    Args:
+      attributes: a RowAttributes for each record.
+
     Raises:
       ProbelineError: two probes have the same src_id.
     """
-    lines = [_ATTRIBUTES.unpack_from(line) for line in attributes]
-    names = [line[_ATTRIBUTES.size :].decode() for line in attributes]
-    ids = [addresses.src_id(name) for name in names]
-    rows = [(src_id, line[2]) for src_id, line in zip(ids, lines, strict=True)]
+    rows = [RowAttributes.decode(line) for line in attributes]
+    ids = [addresses.src_id(row.src_addr) for row in rows]
     for at in range(1, len(rows)):
-        if rows[at] == rows[at - 1]:
-            raise same_src_id(ids[at], names[at - 1], names[at])
-    _, _, row_index, counts, num_ipv6, num_failed, first, last = (
-        zip(*lines, strict=True) if lines else [()] * 8
-    )
-    columns = [ids, names, row_index, counts, num_ipv6, num_failed, first, last]
-    return pa.Table.from_arrays(
-        [
-            pa.array(values, field.type)
-            for values, field in zip(columns, _INDEX_SCHEMA, strict=True)
-        ],
-        schema=_INDEX_SCHEMA,
-    )
+        if (ids[at], rows[at].row_index) == (ids[at - 1], rows[at - 1].row_index):
+            raise same_src_id(ids[at], rows[at - 1].src_addr, rows[at].src_addr)
+    columns = [ids]
+    columns += [[getattr(row, name) for row in rows] for name in _INDEX_SCHEMA.names[1:]]
+    arrays = map(pa.array, columns, _INDEX_SCHEMA.types)
+    return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
 
 
 def framing_of(options: DatasetOptions) -> Framing:
@@ -104,53 +124,37 @@ def framing_of(options: DatasetOptions) -> Framing:
 
 
 def build(
-    pipeline: beam.Pipeline,
-    files: Sequence[InputFile] | Sequence[tuple[str, int]],
-    output: str,
-    run: Run,
-    read_options: ReadOptions,
-    options: DatasetOptions,
-    inline_bytes: int,
-    command: str,
-    skip_bad_files: bool = False,
+    pipeline: beam.Pipeline, files: Sequence[InputFile] | Sequence[tuple[str, int]], job: Job
 ) -> None:
     """Adds the whole job to a pipeline.
 
     Args:
-      files: the input, each looked at already, or (path, bytes), which workers then look at.
-      output: the dataset's folder.
-      run: which holds the output and has a folder of its own beside it.
-      command: that makes the same dataset again, for the data card.
+      files: the input, inspected, or as (path, bytes), which workers then inspect.
     """
-    workspace = Workspace(run.folder, inline_bytes)
-    rows = _units(pipeline, files, read_options) | "Group into rows" >> GroupIntoRows(
-        read_options, workspace, options.row_format, skip_bad_files
+    options, workspace = job.dataset_options, job.workspace
+    rows = _units(pipeline, files, job.read_options) | "Group into rows" >> GroupIntoRows(
+        job.read_options, workspace, options.row_format
     )
-    stage = StageRecords(workspace.below("records"), inline_bytes)
+    stage = StageRecords(workspace.below("records"), workspace.inline_bytes)
     staged = [
         kind
-        | f"Describe {name}" >> beam.Map(describe, options).with_output_types(Record)
-        | f"Stage {name}" >> beam.ParDo(stage).with_output_types(bytes)
+        | f"Describe {name}" >> beam.Map(stage_row, options).with_output_types(Record)
+        | f"Stage {name}" >> beam.ParDo(stage).with_output_types(StagedRecord)
         for name, kind in (("single rows", rows.single), ("split rows", rows.split))
     ]
     all_rows: Any = staged | "All rows" >> beam.Flatten()
     totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
-    by_split = all_rows | "Split by probe" >> beam.Partition(_side, len(manifest.SPLITS))  # type: ignore[arg-type]
+    by_split = all_rows | "Split by probe" >> beam.Partition(_split, len(SPLITS))  # type: ignore[arg-type]
     shards = [
-        part | f"Write {split}" >> _write_split(split, totals, output, run, options)
-        for split, part in zip(manifest.SPLITS, by_split, strict=True)
+        part | f"Write {split}" >> _write_split(split, totals, job)
+        for split, part in zip(SPLITS, by_split, strict=True)
     ]
-    shaping = {
-        **vars(options),
-        "atlas_source": read_options.atlas_source,
-        **anonymize_key.as_options(read_options.anonymize),
-    }
     _ = (
         pipeline
         | "Finish" >> beam.Impulse()
         | "Commit the dataset"
         >> beam.ParDo(
-            Commit(output, run.folder, shaping, len(files), command, run.marker),
+            Commit(job, len(files)),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )
@@ -162,71 +166,63 @@ def _units(
     files: Sequence[InputFile] | Sequence[tuple[str, int]],
     options: ReadOptions,
 ) -> beam.PCollection:
-    """Returns the units of work, spread over the workers."""
+    """Returns the work units, spread over the workers."""
     if files and isinstance(files[0], InputFile):
         units = pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
     else:
-        # Grouping is a barrier: no row is read before every file has been looked at.
+        # Grouping is a barrier: no row is read before every file has been inspected.
         units = (
             pipeline
             | "Files" >> beam.Create(list(files), reshuffle=False)
             | "Spread files" >> beam.Reshuffle()
-            | "Look at files" >> beam.Map(_look_at, options)
+            | "Look at files" >> beam.Map(_inspect, options)
             | "Gather files" >> beam.GroupByKey()
             | "Plan units of work"
-            >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(Unit)
+            >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(WorkUnit)
         )
     return units | "Spread units" >> beam.Reshuffle()
 
 
-def _look_at(file: tuple[str, int], options: ReadOptions) -> tuple[int, InputFile]:
-    return 0, inputs.inspect(file[0], file[1], options)
+def _inspect(file: tuple[str, int], options: ReadOptions) -> tuple[int, InputFile]:
+    return 0, inputs.inspect(*file, options)
 
 
-def _side(value: bytes, _: int) -> int:
-    return _attributes(value)[0]
+def _split(record: StagedRecord, _: int) -> int:
+    return RowAttributes.decode(record.attributes).split
 
 
-def _attributes(value: bytes) -> tuple[int, ...]:
-    return _ATTRIBUTES.unpack_from(StagedRecord.decode(value).attributes)
-
-
-def _size(value: bytes) -> tuple[int, int, int]:
+def _size(record: StagedRecord) -> tuple[int, int, int]:
     """Returns the split, whether the row is its probe's first, and its size as a run."""
-    # Counted per measurement: how wide a run happens to be may depend on how it was cut.
-    side, _, row_index, num_measurements, num_ipv6, *_ = _attributes(value)
-    return side, int(row_index == 0), 16 * num_measurements + 12 * num_ipv6
+    row = RowAttributes.decode(record.attributes)
+    # Counted per measurement: whether a run is wide may depend on how it was cut.
+    return row.split, int(row.row_index == 0), 16 * row.n_measurements + 12 * row.num_ipv6
 
 
 def _add_up(sizes: Iterable[Any]) -> list[tuple[int, int, int]]:
     """Adds up probes and bytes by split; takes its own results, too."""
-    totals = [[0, 0] for _ in manifest.SPLITS]
+    totals = [[0, 0] for _ in SPLITS]
     for size in sizes:
-        for side, probes, num_bytes in [size] if isinstance(size, tuple) else size:
-            totals[side][0] += probes
-            totals[side][1] += num_bytes
-    return [(side, probes, num_bytes) for side, (probes, num_bytes) in enumerate(totals)]
+        for split, probes, num_bytes in [size] if isinstance(size, tuple) else size:
+            totals[split][0] += probes
+            totals[split][1] += num_bytes
+    return [(split, probes, num_bytes) for split, (probes, num_bytes) in enumerate(totals)]
 
 
-def _write_split(
-    split: str, totals: Any, output: str, run: Run, options: DatasetOptions
-) -> WriteShards:
-    """StagedRecord, encoded, of one split → ShardInfo; writes rows.parquet beside the shards."""
-    side = manifest.SPLITS.index(split)
+def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
+    """StagedRecord of one split → ShardInfo; writes rows.parquet beside the shards."""
+    at, options = SPLITS.index(split), job.dataset_options
     num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
-        lambda sizes: count_shards(sizes[side][1], sizes[side][2], options)
+        lambda sizes: count_shards(sizes[at][1], sizes[at][2], options)
     )
-    folder = FileSystems.join(output, split)
+    folder = FileSystems.join(job.output, split)
     return WriteShards(
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
         framing=framing_of(options),
-        temp_folder=f"{run.folder}/{split}",
+        temp_folder=job.workspace.below(split),
         num_shards=num_shards,
-        index=RecordIndex(
-            FileSystems.join(folder, manifest.INDEX_NAME), _INDEX_SCHEMA, index_table
-        ),
+        index=RecordIndex(FileSystems.join(folder, INDEX_NAME), _INDEX_SCHEMA, index_table),
         encode=partial(encode, row_format=options.row_format),
-        guard=run.marker.check if run.marker else None,
+        guard=job.marker.check if job.marker else None,
     )

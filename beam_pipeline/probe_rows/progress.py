@@ -17,7 +17,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.status import Status
 
-from beam_pipeline.sources.inputs import Unit
+from beam_pipeline.sources.inputs import WorkUnit
 
 _LINE_SECONDS, _REDRAW_SECONDS = 5.0, 0.5
 _UNIT = re.compile(r"unit-(\d+)-")
@@ -34,7 +34,7 @@ class Snapshot:
     text: str
 
 
-def look(run_folder: str, units: Sequence[Unit]) -> Snapshot:
+def look(run_folder: str, units: Sequence[WorkUnit]) -> Snapshot:
     """Tells from the files of a run how far it is."""
     shards = {_SHARD.match(name).groups() for name in _names(run_folder, "train", "test")}  # type: ignore[union-attr]
     if shards:
@@ -61,11 +61,11 @@ def look(run_folder: str, units: Sequence[Unit]) -> Snapshot:
     return Snapshot("reading", _bytes(done), max(1, _bytes(units)), text)
 
 
-def _rows(units: Sequence[Unit]) -> int:
+def _rows(units: Sequence[WorkUnit]) -> int:
     return sum(unit.num_rows for unit in units)
 
 
-def _bytes(units: Sequence[Unit]) -> int:
+def _bytes(units: Sequence[WorkUnit]) -> int:
     return sum(piece.num_bytes for unit in units for piece in unit.pieces)
 
 
@@ -109,7 +109,7 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def watched(run_folder: str, units: Sequence[Unit], stream: TextIO) -> Iterator[None]:
+def watched(run_folder: str, units: Sequence[WorkUnit], stream: TextIO) -> Iterator[None]:
     """Shows the progress of a run on `stream` while the block runs."""
     console = Console(file=stream)
     stop = threading.Event()

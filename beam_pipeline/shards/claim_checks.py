@@ -1,30 +1,33 @@
 """Claim checks: large payloads stay on storage, elements carry (path, offset, length, checksum).
 
-Nothing large may travel inside a group: runners hold or sort a group's values in memory. A
-`ClaimWriter` collects payloads in one attempt-unique file, and its claims count only once
-`close` has returned: a bundle that is retried writes another file and the first is never read.
-Payloads up to `inline_bytes` travel in the claim itself. A claim is bytes, so that it crosses a
-shuffle with the cheapest coder that there is.
+Runners hold or sort a group's values in memory, so no large payload may travel in a group. A
+`ClaimWriter` collects payloads in one file whose name no other attempt uses, and its claims are
+valid only after `close`: a retried bundle writes another file, and the first one is never read.
+Payloads of up to `inline_bytes` travel in the claim itself.
 """
 
 import itertools
 import os
-import struct
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.jobs.messages import Message
 from beam_pipeline.storage.checksum import crc32c
 from beam_pipeline.storage.files import create_file, is_local, open_ranges, unique_path
 
-_STORED = struct.Struct("<cQQI")  # kind, offset, length, crc32c; the path follows
-_INLINE_KIND, _STORED_KIND, _PART_KIND = b"i", b"s", b"p"
 _MAX_OPEN_FILES = 128
 
 
-class StoredPayload(NamedTuple):
-    """A range of bytes of a closed file; `crc32c` is None for a part of a sealed payload."""
+class StoredPayload(Message, frozen=True):
+    """A range of bytes of a closed file.
+
+    Attributes:
+      path: of the file, without the root of its writer.
+      offset, length: the range, in bytes.
+      crc32c: of the range; None for a part of a payload, which is not checked.
+    """
 
     path: str
     offset: int
@@ -41,47 +44,35 @@ class StoredPayload(NamedTuple):
 Payload = bytes | StoredPayload
 
 
-def encode_claim(payload: Payload, folder: str = "") -> bytes:
-    """Packs a payload, given inline or as a stored one, as an element's value.
-
-    A path below `folder` goes without it: groups are made of claims, so their bytes count.
-    """
-    if isinstance(payload, bytes):
-        return _INLINE_KIND + payload
-    kind = _STORED_KIND if payload.crc32c is not None else _PART_KIND
-    head = _STORED.pack(kind, payload.offset, payload.length, payload.crc32c or 0)
-    return head + payload.path.removeprefix(folder).encode()
-
-
-def decode_claim(claim: bytes, folder: str = "") -> Payload:
-    """Inverts `encode_claim`, given the same folder."""
-    if claim[:1] == _INLINE_KIND:
-        return claim[1:]
-    kind, offset, length, crc = _STORED.unpack_from(claim)
-    path = folder + claim[_STORED.size :].decode()
-    return StoredPayload(path, offset, length, crc if kind == _STORED_KIND else None)
-
-
 def payload_bytes(payload: Payload) -> int:
-    """Returns the number of bytes that the payload stands for."""
+    """Returns the size of a payload, stored or inline."""
     return len(payload) if isinstance(payload, bytes) else payload.length
 
 
 class ClaimWriter:
-    """Writes payloads to one file that appears with the first payload that is not inline."""
+    """Writes payloads to one file, created with the first payload that is not inline.
 
-    def __init__(self, folder: str, name: str, inline_bytes: int = 0):
+    Args:
+      folder: of the file.
+      name: how the file's name starts; a random suffix makes it unique.
+      inline_bytes: payloads of up to this size travel in the claim.
+      root: how every path of the folder starts; claims carry the rest, since groups consist of
+        claims. Read them with `ClaimReader(root)`.
+    """
+
+    def __init__(self, folder: str, name: str, inline_bytes: int = 0, root: str = ""):
         self.path = unique_path(folder, name)
         self.num_bytes = 0
+        self._claimed_path = self.path.removeprefix(root)
         self._inline_bytes = inline_bytes
         self._file: BinaryIO | None = None
 
     def put(self, payload: bytes | memoryview) -> Payload:
-        """Stores a payload; what is returned may be emitted after `close` only."""
+        """Stores a payload and returns its claim, which may be emitted only after `close`."""
         if len(payload) <= self._inline_bytes:
             return bytes(payload)
         start = self._write(payload)
-        return StoredPayload(self.path, start, len(payload), crc32c(payload))
+        return StoredPayload(self._claimed_path, start, len(payload), crc32c(payload))
 
     def put_parts(self, data: memoryview, bounds: Sequence[int]) -> list[Payload]:
         """Stores data[bounds[i]:bounds[i + 1]] for every i, as `put` does, with one write."""
@@ -92,7 +83,9 @@ class ClaimWriter:
         return [
             bytes(data[start:end])
             if end - start <= self._inline_bytes
-            else StoredPayload(self.path, first + start, end - start, crc32c(data[start:end]))
+            else StoredPayload(
+                self._claimed_path, first + start, end - start, crc32c(data[start:end])
+            )
             for start, end in ranges
         ]
 
@@ -106,8 +99,8 @@ class ClaimWriter:
         return start
 
     def everything(self, checksum: int) -> StoredPayload:
-        """Returns all that was stored as one payload, given its CRC-32C."""
-        return StoredPayload(self.path, 0, self.num_bytes, checksum)
+        """Returns the whole file as one payload, given its CRC-32C."""
+        return StoredPayload(self._claimed_path, 0, self.num_bytes, checksum)
 
     def close(self) -> None:
         """Makes the payloads readable for every worker."""
@@ -117,18 +110,15 @@ class ClaimWriter:
             self._file = None
 
 
-def changed(payload: StoredPayload) -> ProbelineError:
-    """Returns the error of a payload that is not what was stored."""
-    return ProbelineError(
-        f"{payload.path} changed after it was written (bytes {payload.offset} to "
-        f"{payload.offset + payload.length}): check the storage, then run again"
-    )
-
-
 class ClaimReader:
-    """Reads payloads, keeping the files open that it came across last."""
+    """Reads payloads, keeping open the files used last.
 
-    def __init__(self) -> None:
+    Args:
+      root: how every path starts, if the claims were written without it.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self.root = root
         self._descriptors: OrderedDict[str, int] = OrderedDict()
         self._streams: OrderedDict[str, BinaryIO] = OrderedDict()
 
@@ -140,33 +130,36 @@ class ClaimReader:
         """
         if isinstance(payload, bytes):
             return payload
-        with explained_os_errors("read back", payload.path):
-            read = self._read_local if is_local(payload.path) else self._read_remote
-            data = read(payload)
-        self._check(payload, data)
-        return data
-
-    def _check(self, payload: StoredPayload, data: bytes) -> None:
+        path = self.root + payload.path
+        with explained_os_errors("read back", path):
+            read = self._read_local if is_local(path) else self._read_remote
+            data = read(path, payload)
         if len(data) != payload.length or (
             payload.crc32c is not None and crc32c(data) != payload.crc32c
         ):
-            raise changed(payload)
+            raise self.changed(payload)
+        return data
 
-    def _read_local(self, payload: StoredPayload) -> bytes:
-        descriptor = self._descriptors.get(payload.path)
+    def changed(self, payload: StoredPayload) -> ProbelineError:
+        """Returns the error of a payload that is not what was stored."""
+        return ProbelineError(
+            f"{self.root}{payload.path} changed after it was written (bytes {payload.offset} to "
+            f"{payload.offset + payload.length}): check the storage, then run again"
+        )
+
+    def _read_local(self, path: str, payload: StoredPayload) -> bytes:
+        descriptor = self._descriptors.get(path)
         if descriptor is None:
-            descriptor = os.open(payload.path, os.O_RDONLY)
-            self._descriptors[payload.path] = descriptor
+            descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY)
             if len(self._descriptors) > _MAX_OPEN_FILES:
                 os.close(self._descriptors.popitem(last=False)[1])
         # pread stops at about 2 GiB a call; a payload is far smaller.
         return os.pread(descriptor, payload.length, payload.offset)
 
-    def _read_remote(self, payload: StoredPayload) -> bytes:
-        stream = self._streams.get(payload.path)
+    def _read_remote(self, path: str, payload: StoredPayload) -> bytes:
+        stream = self._streams.get(path)
         if stream is None:
-            stream = open_ranges(payload.path)
-            self._streams[payload.path] = stream
+            stream = self._streams[path] = open_ranges(path)
             if len(self._streams) > _MAX_OPEN_FILES:
                 self._streams.popitem(last=False)[1].close()
         stream.seek(payload.offset)

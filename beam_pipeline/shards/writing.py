@@ -1,21 +1,23 @@
-"""Sharded files whose bytes do not depend on the runner: stage, group by shard, write, commit.
+"""Sharded files whose bytes do not depend on the runner: group by shard, write, rename.
 
-  | StagedRecord   see `record_staging`
-  v  WriteShards    shard = hash(key); GroupByKey on the shard; one writer sorts by key and writes
-  | part of a shard, under a temporary name
-  v                 one finaliser renames all parts; done twice, it finds its work done
+  | StagedRecord                  shard = hash(key)
+  v  "Group by shard"
+  | (shard, [entry])
+  v  WriteShard                   sorts by key, reads the payloads, writes one file
+  | WrittenShard                 under a temporary name
+  v  Finalise                     renames all files; a second attempt changes nothing
   | ShardInfo
 
-Knows nothing of what a record means, nor of a file format but its `Framing`. Bundles may be
-retried or run twice at once: every attempt has files of its own, and only those that the
-pipeline's own data name are ever read or renamed.
+Nothing here depends on what a record means or on the file format, which is a `Framing`. Bundles
+may be retried or run twice at once: every attempt has files of its own, and only files named by
+the pipeline's elements are read or renamed.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import apache_beam as beam
 import pyarrow as pa
@@ -24,10 +26,9 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
-from beam_pipeline.shards.claim_checks import (
-    ClaimReader,
-)
+from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord
 from beam_pipeline.storage.files import (
     create_file,
@@ -42,8 +43,8 @@ DEFAULT_SHARD_BYTES = 256 << 20
 _RENAMES_AT_A_TIME = 16  # each waits for its storage three times
 
 
-class ShardInfo(NamedTuple):
-    """One file of the result."""
+class ShardInfo(Message, frozen=True):
+    """A shard with its final name; `crc32c` is that of the whole file."""
 
     path: str
     shard: int
@@ -53,8 +54,14 @@ class ShardInfo(NamedTuple):
     crc32c: int
 
 
-class _Part(NamedTuple):
-    """A shard under its temporary name, and the part of the index that speaks of it."""
+class ShardEntry(Message, frozen=True):
+    """What is grouped by shard; every shard has one entry without a record, so that it exists."""
+
+    record: StagedRecord | None = None
+
+
+class WrittenShard(Message, frozen=True):
+    """A shard with its temporary name, and the file with its lines of the index."""
 
     temporary_path: str
     index_path: str | None
@@ -67,21 +74,21 @@ class RecordWriter(Protocol):
 
 
 class Framing(Protocol):
-    """A file format that holds records in order."""
+    """A file format of records."""
 
     def open_writer(self, path: str) -> RecordWriter:
-        """Opens a new local file."""
+        """Creates a local file."""
         ...
 
 
 @dataclass(frozen=True)
 class RecordIndex:
-    """A Parquet file beside the shards, with a line for each record.
+    """A Parquet file beside the shards with one line per record.
 
     Attributes:
-      path: where it goes.
-      schema: the columns that `table` gives; shard, position and num_bytes come first.
-      table: makes them of the attributes of a shard's records, in the shard's order. It may
+      path: of the file.
+      schema: the columns of `table`; shard, position and num_bytes are written before them.
+      table: returns the lines of a shard, given the attributes of its records in order. It may
         raise ProbelineError to refuse them.
     """
 
@@ -103,7 +110,7 @@ def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: 
 
 
 class WriteShard(beam.DoFn):
-    """(shard, [StagedRecord]) → _Part: one file, written in the order of the keys."""
+    """(shard, [entry]) → WrittenShard: one file of records in the order of their keys."""
 
     def __init__(self, target: "WriteShards"):
         self._target = target
@@ -116,29 +123,33 @@ class WriteShard(beam.DoFn):
     def teardown(self) -> None:
         self._reader.close()
 
-    def process(self, element: tuple[int, Iterable[bytes]], num_shards: int) -> Iterator[_Part]:
-        with logged("Write shard", prefix=self._target.prefix, shard=element[0]):
-            yield self._write_part(*element, num_shards)
+    def process(
+        self, element: tuple[int, Iterable[ShardEntry]], num_shards: int
+    ) -> Iterator[WrittenShard]:
+        shard, entries = element
+        with logged("Write shard", prefix=self._target.prefix, shard=shard):
+            records = [entry.record for entry in entries if entry.record is not None]
+            yield self._write_shard(shard, sorted(records, key=StagedRecord.order), num_shards)
 
-    def _write_part(self, shard: int, values: Iterable[bytes], num_shards: int) -> _Part:
-        staged = sorted(
-            (StagedRecord.decode(value) for value in values if value), key=StagedRecord.order
-        )
+    def _write_shard(
+        self, shard: int, staged: Sequence[StagedRecord], num_shards: int
+    ) -> WrittenShard:
         target = self._target
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
         temporary_path = unique_path(target.temp_folder, FileSystems.split(final_path)[1])
-        lines = (
-            target.index.table([record.attributes for record in staged]) if target.index else None
-        )
+        index_path, lines = None, None
+        if target.index:  # before any payload is read, since it may refuse the records
+            lines = target.index.table([record.attributes for record in staged])
         record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
-        index_path = self._write_index(shard, lines, record_bytes) if lines is not None else None
+        if lines is not None:
+            index_path = self._write_index(shard, lines, record_bytes)
         self._records.inc(len(staged))
         self._shards.inc()
         self._bytes.inc(num_bytes)
         info = ShardInfo(final_path, shard, num_shards, len(staged), num_bytes, checksum)
-        return _Part(temporary_path, index_path, info)
+        return WrittenShard(temporary_path, index_path, info)
 
     def _write(
         self, path: str, staged: Sequence[StagedRecord]
@@ -185,64 +196,65 @@ class WriteShard(beam.DoFn):
 
 
 class Finalise(beam.DoFn):
-    """Renames all parts and joins the index: an impulse → ShardInfo, shard by shard.
+    """Renames all shards and joins the index: impulse → ShardInfo, in the order of the shards.
 
-    A part that is gone while its target has the right size and checksum has been renamed before,
-    by an attempt whose result was lost. `guard` is called before anything is renamed.
+    A file that is gone while its target has the right size and checksum was renamed by an earlier
+    attempt whose result was lost. `guard` is called before anything is renamed.
     """
 
     def __init__(self, index: RecordIndex | None, guard: Callable[[], None] | None = None):
         self._index = index
         self._guard = guard
 
-    def process(self, _: Any, parts: Iterable[_Part]) -> Iterator[ShardInfo]:
+    def process(self, _: Any, written: Iterable[WrittenShard]) -> Iterator[ShardInfo]:
         with logged("Rename shards"):
-            yield from self._finalise(parts)
+            yield from self._finalise(written)
 
-    def _finalise(self, parts: Iterable[_Part]) -> list[ShardInfo]:
+    def _finalise(self, written: Iterable[WrittenShard]) -> list[ShardInfo]:
         if self._guard is not None:
             self._guard()
-        ordered = sorted((_Part(*part) for part in parts), key=lambda part: part.info.shard)
+        ordered = sorted(written, key=lambda shard: shard.info.shard)
         with ThreadPoolExecutor(_RENAMES_AT_A_TIME) as pool:
-            for _renamed in pool.map(self._rename, ordered):
-                pass
+            list(pool.map(_rename, ordered))
         if self._index is not None:
             self._join_index(ordered, self._index)
-        return [part.info for part in ordered]
+        return [shard.info for shard in ordered]
 
     @staticmethod
-    def _rename(part: _Part) -> None:
-        move(part.temporary_path, part.info.path, part.info.num_bytes, part.info.crc32c)
-
-    @staticmethod
-    def _join_index(parts: Sequence[_Part], index: RecordIndex) -> None:
-        folder, name = FileSystems.split(parts[0].temporary_path)[0], "index"
-        temporary_path = unique_path(folder, name)
+    def _join_index(written: Sequence[WrittenShard], index: RecordIndex) -> None:
+        folder = FileSystems.split(written[0].temporary_path)[0]
+        temporary_path = unique_path(folder, "index")
         with explained_os_errors("write", index.path):
             with create_file(temporary_path) as file:
                 with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
-                    for part in parts:
-                        assert part.index_path is not None
-                        with open_file(part.index_path) as piece:
-                            table = pq.read_table(pa.PythonFile(piece, mode="r"))
+                    for shard in written:
+                        assert shard.index_path is not None
+                        with open_file(shard.index_path) as lines:
+                            table = pq.read_table(pa.PythonFile(lines, mode="r"))
                         if table.num_rows:
                             writer.write_table(table)
         size, checksum = size_and_checksum(temporary_path)
         move(temporary_path, index.path, size, checksum)
 
 
+def _rename(shard: WrittenShard) -> None:
+    info = shard.info
+    move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
+
+
 class WriteShards(beam.PTransform):
-    """StagedRecord, encoded → ShardInfo, each a file that is whole and has its final name.
+    """StagedRecord → ShardInfo, one per complete file with its final name.
 
     Args:
       prefix, suffix, shard_name_template: the parts of a shard's name.
       framing: the file format.
       temp_folder: a folder for this write alone, on the filesystem of `prefix`.
-      num_shards: a number; a PCollection of one number; or 0: as many as make shards of about
+      num_shards: a number, a PCollection of one number, or 0 for shards of about
         DEFAULT_SHARD_BYTES.
       index: a Parquet file that lists the records, if wanted.
-      encode: makes the record of a staged payload and its attributes, if they are not the same:
-        what is staged may be smaller, and the shards' writers share the work.
+      encode: returns the record, given a staged payload and its attributes; by default the
+        payload is the record. A payload may be smaller than its record, and the shards' writers
+        share the work of encoding.
       guard: called before files get their final names; raises if they must not.
     """
 
@@ -269,27 +281,26 @@ class WriteShards(beam.PTransform):
         self._num_shards = num_shards
 
     def __getstate__(self) -> dict[str, Any]:
-        # Workers need the names, not the PCollection.
+        # Workers need the names, and a PCollection cannot be pickled.
         return {**self.__dict__, "_num_shards": None}
 
     def expand(self, staged: beam.PCollection) -> Any:
         impulse = staged.pipeline | "Start" >> beam.Impulse()
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
-        all_shards = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, count: [(shard, b"") for shard in range(count)], num_shards
-        ).with_output_types(tuple[int, bytes])
+        every_shard = impulse | "Every shard" >> beam.FlatMap(
+            lambda _, count: [(shard, ShardEntry()) for shard in range(count)], num_shards
+        ).with_output_types(tuple[int, ShardEntry])
         assigned = staged | "Assign to shards" >> beam.Map(
-            lambda value, count: (shard_of(StagedRecord.decode(value).key, count), value),
-            num_shards,
-        ).with_output_types(tuple[int, bytes])
-        parts = (
-            (all_shards, assigned)
+            lambda record, count: (shard_of(record.key, count), ShardEntry(record)), num_shards
+        ).with_output_types(tuple[int, ShardEntry])
+        written = (
+            (every_shard, assigned)
             | "With empty shards" >> beam.Flatten()
             | "Group by shard" >> beam.GroupByKey()
             | "Write shard" >> beam.ParDo(WriteShard(self), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
-            Finalise(self.index, self.guard), beam.pvalue.AsList(parts)
+            Finalise(self.index, self.guard), beam.pvalue.AsList(written)
         )
 
     def _counted_shards(self, staged: beam.PCollection) -> Any:
@@ -299,7 +310,7 @@ class WriteShards(beam.PTransform):
             return staged.pipeline | "Number of shards" >> beam.Create([self._num_shards])
         return (
             staged
-            | "Size of each" >> beam.Map(lambda value: StagedRecord.decode(value).num_bytes)
+            | "Size of each" >> beam.Map(lambda record: record.num_bytes)
             | "Size of all" >> beam.CombineGlobally(sum)
             | "Number of shards" >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
         )

@@ -36,13 +36,15 @@ class ReadOptions:
       input_format: what the files hold, or "auto" to see from their content.
       columns: the input's name of each of measurements.COLUMNS.
       atlas_source: which address of a RIPE Atlas result is the probe's.
-      anonymize: the key with which addresses are replaced, None where they stay.
+      anonymize: the key with which addresses are replaced; None leaves them as they are.
+      skip_bad_files: whether an unreadable file becomes a dead letter instead of ending the job.
     """
 
     input_format: InputFormat | Literal["auto"] = "auto"
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in measurements.COLUMNS)
     atlas_source: Literal["from", "src_addr"] = "from"
     anonymize: KeyReference | None = None
+    skip_bad_files: bool = False
 
     @property
     def names(self) -> dict[str, str]:
@@ -75,7 +77,7 @@ class Piece(NamedTuple):
     problem: str | None = None
 
 
-class Unit(NamedTuple):
+class WorkUnit(NamedTuple):
     """What is read and pre-grouped together; `index` counts units from 0."""
 
     index: int
@@ -161,9 +163,9 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
     return f"{type(error).__name__}, what it says is {WITHHELD}"
 
 
-def plan_units(files: Iterable[InputFile]) -> list[Unit]:
+def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
     """Cuts files into units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
-    units: list[Unit] = []
+    units: list[WorkUnit] = []
     pieces: list[Piece] = []
     share = 0.0
     for piece in _pieces(files):
@@ -171,12 +173,12 @@ def plan_units(files: Iterable[InputFile]) -> list[Unit]:
         if piece.input_format == "atlas_json":
             weight = piece.num_bytes / UNIT_JSON_BYTES
         if pieces and share + weight > 1:
-            units.append(Unit(len(units), tuple(pieces)))
+            units.append(WorkUnit(len(units), tuple(pieces)))
             pieces, share = [], 0.0
         pieces.append(piece)
         share += weight
     if pieces:
-        units.append(Unit(len(units), tuple(pieces)))
+        units.append(WorkUnit(len(units), tuple(pieces)))
     return units
 
 

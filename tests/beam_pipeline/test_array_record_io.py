@@ -31,6 +31,7 @@ from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.writing import (
     Finalise,
     RecordIndex,
+    ShardEntry,
     ShardInfo,
     WriteShard,
     WriteShards,
@@ -74,7 +75,7 @@ def write_file(path: Path, records: list[bytes], options: str = "group_size:1,zs
 
 def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
     infos = eager(elements, WriteToArrayRecord(str(prefix), **options))
-    return sorted((ShardInfo(*info) for info in infos), key=lambda info: info.shard)
+    return sorted(infos, key=lambda info: info.shard)
 
 
 # --- round trip ---------------------------------------------------------------------------------
@@ -116,8 +117,8 @@ def test_elements_of_many_windows_are_one_set_of_files(tmp_path):
             return windowed | WriteToArrayRecord(str(tmp_path / "all"), num_shards=2)
 
     infos = eager(range(30), InWindows())
-    assert sorted(ShardInfo(*info).shard for info in infos) == [0, 1]
-    assert sorted(r for info in infos for r in records_of(ShardInfo(*info).path)) == sorted(
+    assert sorted(info.shard for info in infos) == [0, 1]
+    assert sorted(r for info in infos for r in records_of(info.path)) == sorted(
         b"%d" % number for number in range(30)
     )
 
@@ -285,7 +286,7 @@ def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
 NOW = {"timestamp": Timestamp(0), "window": GlobalWindow()}
 
 
-def stage(folder: Path, words: list[bytes], inline_bytes: int = 100) -> list[bytes]:
+def stage(folder: Path, words: list[bytes], inline_bytes: int = 100) -> list[StagedRecord]:
     records = [Record(content_key(word), word, word[:4]) for word in words]
     return run_do_fn(StageRecords(str(folder / "staged"), inline_bytes), records, **NOW)
 
@@ -302,21 +303,22 @@ def target_in(folder: Path, index: RecordIndex | None = None) -> WriteShards:
     )
 
 
-def write_parts(target: WriteShards, staged: list[bytes]) -> list:
+def write_shards(target: WriteShards, staged: list[StagedRecord]) -> list:
     """Runs the writer of each of two shards once, as one attempt of the runner would."""
-    parts = []
+    written = []
     for shard in range(2):
-        values = [b"", *(v for v in staged if shard_of(StagedRecord.decode(v).key, 2) == shard)]
-        parts += run_do_fn(WriteShard(target), [(shard, values)], 2)
-    return parts
+        records = [record for record in staged if shard_of(record.key, 2) == shard]
+        entries = [ShardEntry(), *map(ShardEntry, records)]
+        written += run_do_fn(WriteShard(target), [(shard, entries)], 2)
+    return written
 
 
-def finalise(parts: list, index: RecordIndex | None = None) -> list[ShardInfo]:
-    return run_do_fn(Finalise(index), [None], parts)
+def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]:
+    return run_do_fn(Finalise(index), [None], written)
 
 
 def test_staged_records_are_references_to_closed_files(tmp_path):
-    staged = [StagedRecord.decode(value) for value in stage(tmp_path, WORDS)]
+    staged = stage(tmp_path, WORDS)
     stored = [record for record in staged if isinstance(record.payload, StoredPayload)]
     assert 0 < len(stored) < len(staged)
     assert all(record.num_bytes > 100 for record in stored)
@@ -335,8 +337,8 @@ def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch):
     emitted = [list(do_fn.process(Record(b"k", b"12345"), **NOW)) for _ in range(4)]
     assert [len(values) for values in emitted] == [0, 0, 3, 0]
     reader = ClaimReader()
-    for value in emitted[2]:
-        assert reader.read(StagedRecord.decode(value).payload) == b"12345"
+    for record in emitted[2]:
+        assert reader.read(record.payload) == b"12345"
     reader.close()
     assert len(list(do_fn.finish_bundle())) == 1
     assert len(files_below(tmp_path)) == 2
@@ -348,14 +350,14 @@ def test_a_bundle_of_nothing_stages_nothing(tmp_path):
 
 
 def test_shards_have_no_final_name_before_the_finaliser(tmp_path):
-    parts = write_parts(target_in(tmp_path), stage(tmp_path, WORDS))
+    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
     assert not (tmp_path / "out").exists()
-    assert all(Path(part.temporary_path).exists() for part in parts)
+    assert all(Path(shard.temporary_path).exists() for shard in written)
 
 
 def test_two_attempts_at_a_shard_write_different_files_of_the_same_bytes(tmp_path):
     target, staged = target_in(tmp_path), stage(tmp_path, WORDS)
-    one, other = write_parts(target, staged), write_parts(target, shuffled(staged, 6))
+    one, other = write_shards(target, staged), write_shards(target, shuffled(staged, 6))
     for first, second in zip(one, other, strict=True):
         assert first.temporary_path != second.temporary_path
         assert first.info == second.info
@@ -363,30 +365,30 @@ def test_two_attempts_at_a_shard_write_different_files_of_the_same_bytes(tmp_pat
 
 
 def test_finalising_twice_is_finalising_once(tmp_path):
-    parts = write_parts(target_in(tmp_path), stage(tmp_path, WORDS))
-    infos = finalise(parts)
+    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
+    infos = finalise(written)
     before = bytes_below(tmp_path / "out")
     assert list(before) == ["w-00-02.ar", "w-01-02.ar"]
-    assert finalise(parts) == infos == [part.info for part in parts]
+    assert finalise(written) == infos == [shard.info for shard in written]
     assert bytes_below(tmp_path / "out") == before
 
 
-def test_the_parts_may_come_in_any_order_and_as_plain_tuples(tmp_path):
-    parts = write_parts(target_in(tmp_path), stage(tmp_path, WORDS))
-    infos = finalise([part._replace(info=ShardInfo(*part.info)) for part in parts[::-1]])
+def test_the_shards_may_come_in_any_order(tmp_path):
+    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
+    infos = finalise(written[::-1])
     assert [info.shard for info in infos] == [0, 1]
 
 
 def test_a_finaliser_that_died_half_way_is_repeated(tmp_path):
-    parts = write_parts(target_in(tmp_path), stage(tmp_path, WORDS))
-    finalise(parts[:1])
-    assert finalise(parts) == [part.info for part in parts]
+    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
+    finalise(written[:1])
+    assert finalise(written) == [shard.info for shard in written]
     assert files_below(tmp_path / "out") == ["w-00-02.ar", "w-01-02.ar"]
 
 
 def test_the_parts_of_another_attempt_replace_what_is_there(tmp_path):
     target, staged = target_in(tmp_path), stage(tmp_path, WORDS)
-    one, other = write_parts(target, staged), write_parts(target, staged)
+    one, other = write_shards(target, staged), write_shards(target, staged)
     finalise(one)
     before = bytes_below(tmp_path / "out")
     finalise(other)
@@ -397,16 +399,16 @@ def test_the_parts_of_another_attempt_replace_what_is_there(tmp_path):
 
 @pytest.mark.parametrize("damage", ["gone", "longer", "other bytes"])
 def test_a_part_that_is_gone_without_having_become_its_target_ends_the_run(tmp_path, damage):
-    parts = write_parts(target_in(tmp_path), stage(tmp_path, WORDS))
-    finalise(parts)
-    path = Path(parts[1].info.path)
+    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
+    finalise(written)
+    path = Path(written[1].info.path)
     data = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes(data + b"\0" if damage == "longer" else data[:-1] + b"\1")
     with pytest.raises(ProbelineError, match=r"is gone and .*w-01-02\.ar is not what it held"):
-        finalise(parts)
+        finalise(written)
 
 
 def test_a_staged_file_that_changed_ends_the_run(tmp_path):
@@ -414,7 +416,7 @@ def test_a_staged_file_that_changed_ends_the_run(tmp_path):
     (path,) = (tmp_path / "staged").iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(ProbelineError, match="changed after it was written"):
-        write_parts(target_in(tmp_path), staged)
+        write_shards(target_in(tmp_path), staged)
 
 
 def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):
@@ -425,10 +427,10 @@ def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):
         lambda attributes: pa.table({"start": pa.array(attributes, pa.binary())}),
     )
     target = target_in(tmp_path, index)
-    parts = write_parts(target, stage(tmp_path, WORDS))
-    finalise(parts, index)
+    written = write_shards(target, stage(tmp_path, WORDS))
+    finalise(written, index)
     before = bytes_below(tmp_path / "out")
-    finalise(parts, index)
+    finalise(written, index)
     assert bytes_below(tmp_path / "out") == before
     table = pq.read_table(index.path)
     assert table.schema.names == ["shard", "position", "num_bytes", "start"]

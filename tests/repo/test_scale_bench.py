@@ -10,11 +10,11 @@ import apache_beam as beam
 import pytest
 
 from beam_pipeline import generate
-from beam_pipeline.jobs.output_folder import Run
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.external_sort import ExternalSort, StoredRun
+from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES
+from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import IN_MEMORY_RUNNER, parse
 from beam_pipeline.shards.claim_checks import ClaimReader, Payload
 from beam_pipeline.sources.inputs import InputFile
@@ -160,7 +160,7 @@ def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, mo
     num_bytes = 16 * (num_measurements - num_measurements % worker.CHUNK_RECORDS)
     reader = CountingReader()
     sort = ExternalSort(str(tmp_path), reader, memory_bytes)
-    runs = sort.sort(StoredRun.decode(chunk) for chunk in worker.chunks(num_measurements))
+    runs = sort.sort(worker.chunks(num_measurements))
     assert sum(len(run) for run in runs) == num_bytes // 16
     expected = estimate.hot_probe(num_bytes, chunk_bytes, memory_bytes)
     assert expected.passes == passes
@@ -231,9 +231,12 @@ def test_a_pipeline_of_a_thousand_large_files_is_small():
         for i in range(1000)
     ]
     pipeline = beam.Pipeline(IN_MEMORY_RUNNER)
-    run = Run("gs://bucket/out/.probeline-temp/run", None)
-    probe_rows.build(
-        pipeline, files, "gs://bucket/out", run, options.read_options(),
-        options.dataset_options(), worker.INLINE_BYTES, "a command",
-    )  # fmt: skip
+    job = Job(
+        output="gs://bucket/out",
+        command="a command",
+        read_options=options.read_options(),
+        dataset_options=options.dataset_options(),
+        workspace=Workspace("gs://bucket/out/.probeline-temp/run", worker.INLINE_BYTES),
+    )
+    probe_rows.build(pipeline, files, job)
     assert len(pipeline.to_runner_api().SerializeToString()) < 400_000

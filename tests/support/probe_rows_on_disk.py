@@ -33,8 +33,8 @@ from beam_pipeline.dataset.row_codec import (
 )
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions, write_success
-from beam_pipeline.probe_rows.external_sort import StoredRun
-from beam_pipeline.probe_rows.pipeline import describe, encode, index_table
+from beam_pipeline.probe_rows.external_sort import SortedRun
+from beam_pipeline.probe_rows.pipeline import encode, index_table, stage_row
 from beam_pipeline.probe_rows.row_splitting import Segment, make_row
 from beam_pipeline.shards.staging import Record
 from beam_pipeline.shards.writing import ShardInfo, shard_path
@@ -117,12 +117,12 @@ def write_dataset(
 def _write_split(
     folder: Path, split: str, rows: Iterable[RowSpec], options: DatasetOptions
 ) -> list[ShardInfo]:
-    described = [
-        describe(make_row(RowKey(row.src_addr, row.row_index), row.run), options) for row in rows
+    staged = [
+        stage_row(make_row(RowKey(row.src_addr, row.row_index), row.run), options) for row in rows
     ]
     tables, shards = [], []
     for shard in range(options.num_shards):
-        own = [row for row in described if shard_of(row.key, options.num_shards) == shard]
+        own = [row for row in staged if shard_of(row.key, options.num_shards) == shard]
         own.sort(key=lambda row: row.key)
         name = shard_path(
             f"{split}_shard", "_SSSSS-of-NNNNN", ".arrayrecord", shard, options.num_shards
@@ -277,7 +277,7 @@ def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
             seq,
             seq == len(parts) - 1,
             content_bytes(part, encoding),
-            StoredRun(part.dtype == WIDE, part.tobytes()),
+            SortedRun(part.dtype == WIDE, part.tobytes()),
         )
         for seq, part in enumerate(parts)
     ]

@@ -23,7 +23,7 @@ from beam_pipeline.dataset.row_codec import (
 )
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.external_sort import as_run
+from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
@@ -283,9 +283,9 @@ def test_all_rows_of_a_probe_are_as_full_as_their_index_allows(encoding: Any) ->
         for segment in segments_of(run, list(range(500, 9000, 500)), encoding)
         for row in open_rows.append(segment)
     ]
-    records = [make_example(as_run(row.is_wide, row.data), row.key, encoding) for row in rows]
+    records = [make_example(as_array(row.is_wide, row.data), row.key, encoding) for row in rows]
     assert len(rows) > 50 and max(map(len, records)) <= limit
-    joined_run = np.concatenate([as_run(row.is_wide, row.data) for row in rows])
+    joined_run = np.concatenate([as_array(row.is_wide, row.data) for row in rows])
     assert joined_run.tobytes() == run.tobytes()
     start = 0
     for row, record in zip(rows[:-1], records, strict=False):
@@ -304,5 +304,5 @@ def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
             "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
         )
         (segment,) = segments_of(run, [], encoding)
-        first[index] = len(as_run(*next(open_rows.append(segment))[1:]))
+        first[index] = len(as_array(*next(open_rows.append(segment))[1:]))
     assert first == {0: 40, 2**31 - 2: 39}

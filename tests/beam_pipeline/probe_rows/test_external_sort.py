@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, is_sorted
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import external_sort
-from beam_pipeline.probe_rows.external_sort import ExternalSort, StoredRun
+from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from tests.support.helpers import make_run, records_as_tuples, records_strategy, run_of_tuples
 
 
-def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[StoredRun]:
+def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:
     """Returns sorted runs as chunks in one file; small ones travel inline."""
     writer = ClaimWriter(str(folder / "chunks"), "unit", inline_bytes)
-    chunks = [StoredRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B"))) for run in runs]
+    chunks = [SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B"))) for run in runs]
     writer.close()
     return chunks
 
@@ -31,7 +31,7 @@ def cut(run: np.ndarray, num_chunks: int, seed: int) -> list[np.ndarray]:
     return [run[owner == number] for number in range(num_chunks) if (owner == number).any()]
 
 
-def sort_all(folder: Path, chunks: list[StoredRun], memory_bytes: int) -> list[np.ndarray]:
+def sort_all(folder: Path, chunks: list[SortedRun], memory_bytes: int) -> list[np.ndarray]:
     reader = ClaimReader()
     try:
         return list(ExternalSort(str(folder / "runs"), reader, memory_bytes).sort(chunks))
@@ -222,7 +222,7 @@ def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
         sort_all(tmp_path, chunks, 1 << 20)
 
 
-# --- StoredRun ----------------------------------------------------------------------------------
+# --- SortedRun ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
@@ -230,12 +230,12 @@ def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
 def test_a_stored_run_survives_the_trip_as_bytes_and_can_be_cut(tmp_path, wide, inline_bytes):
     run = make_run(50, seed=22, wide=wide)
     (stored,) = store(tmp_path, [run], inline_bytes)
-    again = StoredRun.decode(stored.encode())
+    again = SortedRun.decode(stored.encode())
     assert again == stored
     assert again.count == 50
     reader = ClaimReader()
     assert again.load(reader).tobytes() == run.tobytes()
-    part = StoredRun.decode(again.part(7, 20).encode())
+    part = SortedRun.decode(again.part(7, 20).encode())
     assert part.load(reader).tobytes() == run[7:27].tobytes()
     assert part.part(3, 5).load(reader).tobytes() == run[10:15].tobytes()
     reader.close()

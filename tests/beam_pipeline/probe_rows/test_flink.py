@@ -143,11 +143,11 @@ if "SdkHarness" in " ".join(sys.orig_argv):
     setattr(owner, name, killing)
 """
 KILLS = {
-    "reading": ("grouping", "module", "read_piece", 2),
-    "sorting": ("external_sort", "module.ExternalSort", "sort", 3),
-    "cutting rows": ("row_splitting", "module", "fit", 5),
-    "writing shards": ("sharded_write", "module.WriteShard", "_write", 2),
-    "renaming a shard": ("sharded_write", "module", "move", 3),
+    "reading": ("probe_rows.grouping", "module", "read_piece", 2),
+    "sorting": ("probe_rows.external_sort", "module.ExternalSort", "sort", 3),
+    "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
+    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
+    "renaming a shard": ("shards.writing", "module", "move", 3),
 }
 
 

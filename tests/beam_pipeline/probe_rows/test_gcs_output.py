@@ -196,7 +196,7 @@ KILL_POINTS = {
     "renaming a shard": ("shards.writing", "module", "move", 3),
     "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
     "before _SUCCESS": ("probe_rows.commit", "module", "_write_whole", 3),
-    "before the marker goes": ("gcs_marker", "module.Marker", "release", 1),
+    "before the marker goes": ("jobs.output_lease", "module.Marker", "release", 1),
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from beam_pipeline.dataset.row_codec import (
 )
 from beam_pipeline.dataset.sorted_run import is_sorted, widen
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.external_sort import StoredRun, as_run
+from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from tests.support.helpers import (
@@ -69,8 +70,7 @@ class Probe:
         return [self.next_seq, self.row_index, self.first_early, self.early, self.open]
 
     def receive(self, segment: Segment) -> list[CutRow]:
-        element = (self._src_addr, segment.encode())
-        return list(self._do_fn.process(element, *self.states))
+        return list(self._do_fn.process((self._src_addr, segment), *self.states))
 
     def receive_all(self, segments: list[Segment]) -> list[CutRow]:
         return [row for segment in segments for row in self.receive(segment)]
@@ -78,7 +78,7 @@ class Probe:
 
 def values_of(rows: list[CutRow]) -> list[tuple]:
     """Rows that hold the same measurements, however wide their records are."""
-    return [(row.key, records_as_tuples(as_run(row.is_wide, row.data))) for row in rows]
+    return [(row.key, records_as_tuples(as_array(row.is_wide, row.data))) for row in rows]
 
 
 # --- the order of arrival -----------------------------------------------------------------------
@@ -117,8 +117,8 @@ def test_many_rows_from_segments_much_smaller_and_larger_than_a_row(encoding, wi
 def test_a_narrow_and_a_wide_segment_may_share_a_row(encoding):
     run = make_run(100, seed=3)
     narrow = evenly(run, 25, encoding)
-    widened = StoredRun(True, widen(run[25:50]).tobytes())
-    mixed = [narrow[0], narrow[1]._replace(run=widened), *narrow[2:]]
+    widened = SortedRun(True, widen(run[25:50]).tobytes())
+    mixed = [narrow[0], msgspec.structs.replace(narrow[1], run=widened), *narrow[2:]]
     limit = limit_for(run, 40, encoding)
     rows = Probe(encoding, limit).receive_all(mixed)
     assert values_of(rows) == values_of(plain_cut(run, encoding, limit))
@@ -145,7 +145,7 @@ def test_a_history_that_ends_with_a_full_row_has_no_empty_row_behind_it(encoding
     run = make_run(60, seed=5)
     limit = limit_for(run, 20, encoding)
     rows = plain_cut(run, encoding, limit)[:num_rows]
-    run = run[: sum(len(as_run(row.is_wide, row.data)) for row in rows)]
+    run = run[: sum(len(as_array(row.is_wide, row.data)) for row in rows)]
     assert Probe(encoding, limit).receive_all(evenly(run, 6, encoding)) == rows
 
 
@@ -154,12 +154,12 @@ def test_every_row_but_the_last_is_as_full_as_can_be(encoding):
     run = make_run(3_000, seed=6, wide=True)
     limit = 15_000
     rows = Probe(encoding, limit).receive_all(evenly(run, 130, encoding))
-    sizes = [len(encode_row(as_run(row.is_wide, row.data), row.key, encoding)) for row in rows]
+    sizes = [len(encode_row(as_array(row.is_wide, row.data), row.key, encoding)) for row in rows]
     assert len(sizes) > 2
     assert max(sizes) <= limit
     assert min(sizes[:-1]) >= 0.98 * limit
     assert [row.key for row in rows] == [RowKey(PROBE, at) for at in range(len(rows))]
-    joined = np.concatenate([as_run(row.is_wide, row.data) for row in rows])
+    joined = np.concatenate([as_array(row.is_wide, row.data) for row in rows])
     assert joined.tobytes() == run.tobytes()
     assert is_sorted(joined)
 
@@ -168,7 +168,7 @@ def test_a_compact_row_is_cut_where_136_years_end():
     run = make_run(12, seed=7)
     run["event_time"][6:] += 2**33 * 1_000_000
     rows = Probe("compact", 1 << 20).receive_all(evenly(run, 4, "compact"))
-    assert [len(as_run(row.is_wide, row.data)) for row in rows] == [6, 6]
+    assert [len(as_array(row.is_wide, row.data)) for row in rows] == [6, 6]
 
 
 def test_a_measurement_that_fits_no_row_ends_the_run():
@@ -190,9 +190,9 @@ def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
     for segment in evenly(run, 25, encoding):
         rows = probe.receive(segment)
         received += 25
-        emitted += sum(len(as_run(row.is_wide, row.data)) for row in rows)
+        emitted += sum(len(as_array(row.is_wide, row.data)) for row in rows)
         assert received - emitted <= 100 + 4 * 25
-        waiting = sum(Segment.decode(value).run.count for value in probe.open.values)
+        waiting = sum(segment.run.count for segment in probe.open.values)
         assert waiting == (0 if segment.is_last else received - emitted)
     assert emitted == 1_000
 
@@ -213,7 +213,7 @@ def test_a_gap_keeps_what_lies_behind_it_waiting():
     segments = evenly(run, 10, "compact")
     probe = Probe("compact", limit)
     rows = probe.receive_all([segments[i] for i in (1, 5, 3, 0)])
-    assert sorted(Segment.decode(value).seq for value in probe.early.values) == [3, 5]
+    assert sorted(segment.seq for segment in probe.early.values) == [3, 5]
     assert probe.first_early.values == [3]
     assert probe.next_seq.values == [2]
     rows += probe.receive_all([segments[i] for i in (2, 4)])
@@ -241,7 +241,7 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
         src_addr = f"2001:db8::{number}"
         run = make_run(150 + 100 * number, seed=number, wide=number == 2, ties=True)
         wanted += plain_cut(run, encoding, limit, src_addr)
-        elements += [(src_addr, segment.encode()) for segment in evenly(run, 23, encoding)]
+        elements += [(src_addr, segment) for segment in evenly(run, 23, encoding)]
     order = np.random.default_rng(seed).permutation(len(elements))
     rows = eager([elements[i] for i in order], beam.ParDo(SplitRows(RowFormat(encoding, limit))))
     assert sorted(rows) == sorted(wanted)
@@ -253,7 +253,10 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
 def stored_segments(folder: Path, run: np.ndarray, step: int) -> list[Segment]:
     writer = ClaimWriter(str(folder), "segments")
     segments = [
-        segment._replace(run=StoredRun(False, writer.put(segment.run.payload)))  # type: ignore[arg-type]
+        msgspec.structs.replace(
+            segment,
+            run=SortedRun(False, writer.put(segment.run.payload)),  # type: ignore[arg-type]
+        )
         for segment in evenly(run, step, "compact")
     ]
     writer.close()
@@ -286,7 +289,7 @@ def test_a_stored_segment_that_changed_ends_the_run(tmp_path, record):
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_segment_survives_the_trip_as_bytes(tmp_path, is_last, wide):
     for payload in (b"some bytes", StoredPayload(f"{tmp_path}/é", 2**40, 7, 123)):
-        segment = Segment(2**33, is_last, 2**34, StoredRun(wide, payload))
+        segment = Segment(2**33, is_last, 2**34, SortedRun(wide, payload))
         assert Segment.decode(segment.encode()) == segment
 
 

@@ -27,7 +27,8 @@ from yacryptopan import CryptoPAn
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.grouping import PreGroup, Workspace
+from beam_pipeline.probe_rows.grouping import PreGroup
+from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.sources import anonymize_key
 from beam_pipeline.sources.anonymize import WITHHELD, Anonymizer, _slot, anonymizer_of
 from beam_pipeline.sources.anonymize_key import (
@@ -420,7 +421,7 @@ def test_a_key_in_secret_manager() -> None:
 
 def test_the_key_does_not_travel(folder: Path) -> None:
     options = ReadOptions(anonymize=find_key("key"))
-    sent = pickle.dumps(PreGroup(options, Workspace("w", 0), False))
+    sent = pickle.dumps(PreGroup(options, Workspace("w", 0)))
     assert fingerprint(KEY).encode() in sent
     assert KEY not in sent and KEY.hex().encode() not in sent and KEY[:16] not in sent
     assert KEY.hex() not in repr(options) and str(KEY) not in repr(options)

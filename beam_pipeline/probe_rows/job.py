@@ -1,0 +1,51 @@
+"""What the steps of one job run share: its options, its folders, and the lease on the output."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.jobs.output_lease import Marker
+from beam_pipeline.sources import anonymize_key
+from beam_pipeline.sources.inputs import ReadOptions
+
+
+class Workspace(NamedTuple):
+    """Where a job run keeps temporary files.
+
+    Attributes:
+      folder: of this job run alone, visible to every worker.
+      inline_bytes: payloads of up to this size travel in their element, not in a file.
+    """
+
+    folder: str
+    inline_bytes: int
+
+    def below(self, name: str) -> str:
+        """Returns the folder for one kind of file."""
+        return f"{self.folder}/{name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One job run.
+
+    Attributes:
+      output: the dataset's folder.
+      command: makes the same dataset again, for the data card.
+      marker: of the lease on the output, on `gs://`.
+    """
+
+    output: str
+    command: str
+    read_options: ReadOptions
+    dataset_options: DatasetOptions
+    workspace: Workspace
+    marker: Marker | None = None
+
+    def manifest_options(self) -> dict[str, Any]:
+        """Returns the options that the manifest lists."""
+        return {
+            **asdict(self.dataset_options),
+            "atlas_source": self.read_options.atlas_source,
+            **anonymize_key.as_options(self.read_options.anonymize),
+        }
