@@ -28,7 +28,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards.staging import Record, StageRecords
 from beam_pipeline.shards.writing import Framing, RecordWriter, WriteShards
 from beam_pipeline.storage.files import local_copy, match, remove_folder
-from beam_pipeline.storage.small_files import prepare_native_reader
+from beam_pipeline.storage.gcs import prepare_native_reader
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
 SUFFIX = ".arrayrecord"

@@ -51,6 +51,13 @@ def user_message(error: BaseException) -> str | None:
     return matches[-1]["message"] if matches else None
 
 
+def user_error(error: BaseException) -> ProbelineError | None:
+    """Returns `user_message` as an error of its kind, or None if `error` is not one of ours."""
+    message = user_message(error)
+    kind = type(error) if isinstance(error, ProbelineError) else ProbelineError
+    return None if message is None else kind(message)
+
+
 _CURES = {
     errno.ENOSPC: "free some space or choose another folder, then run the same command again",
     errno.EDQUOT: "free some of the quota or choose another folder, then run the command again",

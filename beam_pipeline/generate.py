@@ -11,13 +11,12 @@ only with the network, by about 2 KiB a probe.
 
 import itertools
 import math
-import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +35,7 @@ from beam_pipeline.simulation.network import (
     Nodes,
     build_network,
 )
+from beam_pipeline.storage.files import atomic_write
 
 # Addresses go to the writer as dictionaries, which is many times faster than as text.
 _ADDRESS = pa.dictionary(pa.int32(), pa.string())
@@ -115,19 +115,8 @@ def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
             f"--output={folder} already holds {len(finished)} measurements-*.parquet and must "
             "hold none; choose another folder or add --overwrite to replace them"
         )
-    for path in [*finished, *folder.glob("measurements-*.parquet.tmp")]:
+    for path in [*finished, *folder.glob("measurements-*.parquet.*tmp")]:
         path.unlink()
-
-
-@contextmanager
-def _appears_whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary name, renamed to `path` if the body ends well and removed if not."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _write_truth(network: Network, folder: Path) -> None:
@@ -150,8 +139,8 @@ def _write_truth(network: Network, folder: Path) -> None:
         },
     }
     for name, columns in tables.items():
-        with _appears_whole(folder / name) as temporary:
-            pq.write_table(pa.table(columns), temporary, compression="zstd")
+        with atomic_write(str(folder / name)) as file:
+            pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _places(nodes: Nodes, copies: int = 1) -> dict[str, NDArray[np.generic]]:
@@ -179,18 +168,18 @@ def _write_measurements(network: Network, options: Options, folder: Path) -> tup
     num_bytes, last_time_us = 0, options.start_us
     for index, sizes in enumerate(group_sizes):
         path = folder / f"measurements-{index:05d}-of-{num_files:05d}.parquet"
-        with _appears_whole(path) as temporary:
-            with _parquet_writer(temporary) as writer:
+        with atomic_write(str(path)) as file:
+            with _parquet_writer(file) as writer:
                 for rows in itertools.islice(groups, len(sizes)):
                     writer.write_table(_to_table(rows, *addresses), row_group_size=_ROW_GROUP_ROWS)
                     last_time_us = int(rows["time_us"][-1])
-            num_bytes += temporary.stat().st_size
+            num_bytes += file.tell()
     return num_bytes, last_time_us
 
 
-def _parquet_writer(path: Path) -> pq.ParquetWriter:
+def _parquet_writer(file: BinaryIO) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        path,
+        file,
         _WRITTEN_SCHEMA,
         compression="zstd",
         use_dictionary=["src_addr", "dst_addr", "ip_version"],  # pyright: ignore[reportArgumentType]

@@ -24,6 +24,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, program
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows import progress
+from beam_pipeline.probe_rows.commit import DATASET_FILES
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import Options, parse
 from beam_pipeline.probe_rows.summary import print_summary
@@ -60,7 +61,9 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     files: list = matched
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files = [inputs.inspect(*file, read_options) for file in matched]
-    with output_folder.taken(options.output, options.overwrite, dataflow_job) as job_run:
+    with output_folder.taken(
+        options.output, options.overwrite, dataflow_job, files=DATASET_FILES
+    ) as job_run:
         pipeline = program.new_pipeline(beam_options)
         workspace = Workspace(job_run.folder, options.inline_bytes_for(beam_options))
         job = Job(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
 from beam_pipeline.probe_rows import options
@@ -42,7 +43,7 @@ class Template:
 
     title: str
     description: str
-    parser: argparse.ArgumentParser
+    parser: OneLineParser
     special: Mapping[str, dict] = field(default_factory=dict)
 
 
@@ -132,7 +133,7 @@ def _text(value: object) -> str:
 def metadata(name: str) -> dict:
     """Returns the metadata of a template."""
     template = TEMPLATES[name]
-    actions = [each for each in template.parser._actions if each.dest != "help"]
+    actions = [each for each in template.parser.flags if each.dest != "help"]
     return {
         "name": template.title,
         "description": template.description,

@@ -38,7 +38,7 @@ def test_the_packages_are_light(package: str) -> None:
     "module",
     [
         *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
-        *("dataset.rtt", "dataset.data_card", "storage.checksum", "storage.small_files"),
+        *("dataset.rtt", "dataset.data_card", "storage.files", "storage.gcs"),
         *("generate", "cli.flags", "report.page"),
         *("inspect.__main__", "inspect.page", "inspect.context"),
     ],

@@ -16,6 +16,7 @@ def run_command(
     run: Callable[[Sequence[str]], int | None],
     stopped: str,
     failure_code: int | None = None,
+    debug: bool = False,
 ) -> int:
     """Runs a program and returns its exit code.
 
@@ -24,6 +25,7 @@ def run_command(
       run: runs the program on its arguments; what it returns is the exit code, None is 0.
       stopped: what to say after Ctrl-C, such as "stopped; no report was written".
       failure_code: the exit code of every error, where 1 means something else.
+      debug: raise errors, so that Python prints their tracebacks.
     """
     try:
         return run(sys.argv[1:] if argv is None else argv) or 0
@@ -31,6 +33,8 @@ def run_command(
         print(stopped, file=sys.stderr)
         return 130
     except (ProbelineError, OSError) as error:
+        if debug:
+            raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
 

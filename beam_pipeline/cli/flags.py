@@ -1,7 +1,14 @@
-"""Command lines: flags from a dataclass, with dashes or underscores, errors of one line.
+"""Command lines: flags from dataclass fields, with dashes or underscores, one-line errors.
 
-A job's options are a dataclass whose fields are made by `flag`: name, default, help and whatever
-argparse wants to know of each stand in one place. No Beam here.
+A job's options are a dataclass whose fields are made by `flag`, so that the name, default, help
+and argparse settings of each flag are in one place.
+
+    @dataclass(frozen=True)
+    class Options:
+        output: str = flag("Folder of the dataset.")
+        num_shards: int = flag("Shards per split.", 0, limits=(0, 99_999))
+
+    options = Options(**vars(job_parser(module, description, fields(Options)).parse_args(argv)))
 """
 
 import argparse
@@ -13,16 +20,33 @@ from typing import Any, NoReturn
 from beam_pipeline.errors import UsageError
 
 
-class OneLineParser(argparse.ArgumentParser):
+class FlagParser(argparse.ArgumentParser):
+    """A parser that lists its flags.
+
+    Attributes:
+      flags: every flag, as argparse describes it.
+      repeatable: the names of flags that may be given several times.
+    """
+
+    def __init__(self, **settings: Any):
+        self.flags: list[argparse.Action] = []
+        self.repeatable: set[str] = set()
+        super().__init__(allow_abbrev=False, **settings)
+
+    def add_argument(self, *names: str, **argument: Any) -> argparse.Action:
+        """Adds a flag, as argparse does."""
+        action = super().add_argument(*names, **argument)
+        self.flags.append(action)
+        if argument.get("action") == "append":
+            self.repeatable.update(names)
+        return action
+
+
+class OneLineParser(FlagParser):
     """The parser of `python -m module`: dashes or underscores in flags, errors are UsageErrors."""
 
     def __init__(self, module: str, description: str, epilog: str | None = None):
-        super().__init__(
-            prog=f"python -m {module}",
-            description=description,
-            epilog=epilog,
-            allow_abbrev=False,
-        )
+        super().__init__(prog=f"python -m {module}", description=description, epilog=epilog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses a command line whose flags may be written with dashes."""
@@ -34,7 +58,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def normalise_flags(argv: Sequence[str]) -> list[str]:
-    """Writes the names of flags with underscores: --num-shards=4 becomes --num_shards=4."""
+    """Spells the names of flags with underscores: --num-shards=4 becomes --num_shards=4."""
     normalised = []
     for argument in argv:
         name, equals, value = argument.partition("=")
@@ -50,17 +74,20 @@ def flag(
     limits: tuple[float, float | None] | None = None,
     **argument: Any,
 ) -> Any:
-    """Returns a field that is a flag.
+    """Returns a dataclass field that is a flag; without a default the flag is required.
 
     Args:
+      help_text: the help, without the default, which is appended.
+      default: the default.
       limits: the smallest and the largest value, None for no largest; see `check_limits`.
-      argument: passed on to argparse; the type of an int or float is that of the field.
+      argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`; the
+        type of a number is that of the field.
     """
     return field(default=default, metadata={"help": help_text, "limits": limits, **argument})
 
 
 def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLineParser:
-    """Returns the parser of a job's own flags; what it does not know is Beam's."""
+    """Returns the parser of a job's own flags; unknown flags are Beam's."""
     epilog = "All other flags go to Apache Beam, such as --runner=DataflowRunner."
     parser = OneLineParser(module, description, epilog)
     add_flags(parser, flags)
@@ -68,7 +95,7 @@ def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLine
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Field]) -> None:
-    """Adds fields that `flag` made; one that may be given again and is not given is None."""
+    """Adds fields that `flag` made; a repeatable flag that is not given is None."""
     for item in flags:
         argument = dict(item.metadata)
         help_text = argument.pop("help").replace("%", "%%")

@@ -14,8 +14,7 @@ from typing import Any
 import orjson
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.checksum import checksum_text, crc32c
-from beam_pipeline.storage.small_files import read_file
+from beam_pipeline.storage.files import checksum_text, crc32c, read_file
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.checksum import checksum_text, crc32c
-from beam_pipeline.storage.small_files import read_file
+from beam_pipeline.storage.files import checksum_text, crc32c, read_file
 
 INDEX_SCHEMA = pa.schema(
     [

@@ -18,7 +18,7 @@ from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.dataset.row_index import IndexedRows
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import open_ranges
-from beam_pipeline.storage.small_files import prepare_native_reader
+from beam_pipeline.storage.gcs import prepare_native_reader
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)

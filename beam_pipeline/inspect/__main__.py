@@ -32,7 +32,7 @@ from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import Index, RowName
 from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
 from beam_pipeline.inspect.terminal import new_console, print_facts, say
-from beam_pipeline.storage.small_files import write_file
+from beam_pipeline.storage.files import write_file
 
 # What the page is made with, and the extra of setup.py that brings it.
 _EXTRA_OF = {"matplotlib": "plots", "jinja2": "report"}

@@ -1,6 +1,6 @@
-"""Beam's own options: parsed from what a job's parser has left over, refused in one line.
+"""Beam's own options: parsed from the flags that a job's parser leaves over, errors in one line.
 
-A flag that neither the job nor Beam knows is an error that names the nearest one, not a silent
+A flag that neither the job nor Beam knows is an error that suggests the nearest one, not a silent
 no-op. Without a runner, and with the DirectRunner, a job runs in memory.
 """
 
@@ -13,23 +13,24 @@ from collections.abc import Iterable
 
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
 
+from beam_pipeline.cli.flags import FlagParser
 from beam_pipeline.errors import UsageError
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
-# These check flags of their own, which Beam's Python side does not know.
+# Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 
 
 def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOptions:
-    """Returns Beam's options from flags that are not the job's.
+    """Returns Beam's options from the flags that are not the job's.
 
     Args:
       argv: the flags.
-      job_flags: names of the job's own flags, of which one may have been meant.
+      job_flags: names of the job's own flags, for suggestions.
 
     Raises:
-      UsageError: one line on what is wrong with them.
+      UsageError: Beam does not take one of them, or nobody knows it.
     """
     complaint = io.StringIO()
     try:
@@ -48,10 +49,10 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
 
 
 def suited(given: PipelineOptions) -> PipelineOptions:
-    """Returns a copy of Beam's options with what our jobs need of the runner.
+    """Returns a copy of Beam's options with the runner settings that our jobs need.
 
     Raises:
-      UsageError: they ask for a pipeline without an end.
+      UsageError: they ask for a streaming pipeline.
     """
     beam_options = copy.deepcopy(given)
     standard = beam_options.view_as(StandardOptions)
@@ -59,17 +60,17 @@ def suited(given: PipelineOptions) -> PipelineOptions:
         # The DirectRunner of this Beam first tries to download Prism.
         standard.runner = IN_MEMORY_RUNNER
     if standard.runner == PRISM_RUNNER:
-        # Prism 2.77 splits a bundle that takes long, also between two elements of one key, and
-        # then runs both parts at once: the key's state would be lost.
+        # Prism 2.77 splits a slow bundle even between two elements of one key and runs both parts
+        # at once: the key's state would be lost.
         beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
     if standard.streaming:
         raise UsageError("--streaming: the input is files that end; leave it out")
     return beam_options
 
 
-def beam_parser() -> argparse.ArgumentParser:
+def beam_parser() -> FlagParser:
     """Returns a parser of all flags that Beam knows."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = FlagParser(add_help=False)
     for kind in PipelineOptions.__subclasses__():
         if "_add_argparse_args" in kind.__dict__:
             try:
@@ -87,7 +88,7 @@ def _refuse_unknown(argv: list[str], job_flags: Iterable[str]) -> None:
         return
     flag = unknown[0].partition("=")[0]
     ours = [f"--{name}" for name in job_flags]
-    beams = [name for action in parser._actions for name in action.option_strings]
+    beams = [name for action in parser.flags for name in action.option_strings]
     near = difflib.get_close_matches(flag, ours + beams, n=1)
     cure = f"did you mean {near[0]}?" if near else "--help lists the flags"
     raise UsageError(f"{flag} is neither a flag of Probeline nor of Beam: {cure}")

@@ -1,8 +1,8 @@
-"""Jobs on Dataflow, seen from the launcher: submitted, waited for, asked about, in few words.
+"""Jobs on Dataflow as the launcher sees them: submitted, waited for, looked up.
 
-Beam stages and submits; what is here tells a person where the job is, turns what Google's
-service refuses into one line, and leaves the job alone when only the waiting ends. A Flex
-Template's launcher sets --template_location: then the job is written there and nobody waits.
+Beam stages and submits. This module prints where the job is, turns errors of Google's service into
+one line, and leaves the job running when only the waiting ends. A Flex Template's launcher sets
+--template_location: then the job is written there and nobody waits.
 """
 
 import contextlib
@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import (
@@ -24,12 +24,12 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from beam_pipeline.errors import DetachedError, ProbelineError, UsageError, one_line, user_message
+from beam_pipeline.errors import DetachedError, ProbelineError, UsageError, one_line, user_error
 from beam_pipeline.storage import gcs
 
 RUNNER = "DataflowRunner"
 _RUNNERS_LOG = "apache_beam.runners.dataflow.dataflow_runner"
-_OVER = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
+_FINISHED_STATES = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 _CURES = {
     401: "log in with `gcloud auth application-default login`",
     403: "give the account the roles Dataflow Developer and, on the workers' account, Service "
@@ -41,7 +41,7 @@ _CURES = {
 
 @dataclass(frozen=True)
 class DataflowJob:
-    """A job by its name, which is unique among the active ones, and by its id once it has one."""
+    """A job; its name is unique among the active jobs, its id is None until it is submitted."""
 
     project: str
     region: str
@@ -52,7 +52,7 @@ class DataflowJob:
 
     @property
     def page(self) -> str:
-        """The job's page for a person to look at."""
+        """The job's page in Google's console."""
         return (
             f"https://console.cloud.google.com/dataflow/jobs/{self.region}/{self.id}"
             f"?project={self.project}"
@@ -111,22 +111,27 @@ def _check_packages(options: PipelineOptions) -> None:
         )
 
 
-class _Run(Protocol):
-    """What holds the output of a job, see `output_folder.Run`."""
-
-    is_handed_over: bool
-
-    def hand_over(self, job: DataflowJob) -> None: ...
+class JobFailedError(ProbelineError):
+    """A submitted job failed or was cancelled."""
 
 
-def submit_and_wait(pipeline: beam.Pipeline, job: DataflowJob, run: _Run) -> bool:
-    """Submits a job, hands the output over to it, and waits for its end.
+def submit_and_wait(
+    pipeline: beam.Pipeline, job: DataflowJob, on_submitted: Callable[[DataflowJob], None]
+) -> bool:
+    """Submits a job and waits for its end.
 
-    Returns False if only its template was written, for somebody else to start it.
+    Args:
+      pipeline: the pipeline.
+      job: the job that the pipeline's options ask for.
+      on_submitted: called with the job, and its id, as soon as Dataflow or a template holds it.
+
+    Returns:
+      False if only a template was written, for somebody else to start.
 
     Raises:
-      UsageError, ProbelineError: it was refused, it failed or it was cancelled.
-      DetachedError: the waiting was ended; the job goes on.
+      UsageError, ProbelineError: Dataflow refused the job.
+      JobFailedError: it failed or was cancelled.
+      DetachedError: Ctrl-C ended the waiting; the job goes on.
     """
     from apache_beam.runners.dataflow.dataflow_runner import DataflowRuntimeException
     from apache_beam.runners.dataflow.internal.apiclient import DataflowJobAlreadyExistsError
@@ -138,15 +143,14 @@ def submit_and_wait(pipeline: beam.Pipeline, job: DataflowJob, run: _Run) -> boo
     except DataflowJobAlreadyExistsError as error:
         raise UsageError(f"cannot submit job {job.name}: {one_line(error)}") from error
     if not result.has_job:
-        run.hand_over(job)
+        on_submitted(job)
         return False
     job = replace(job, id=result.job_id())
-    run.hand_over(job)
+    on_submitted(job)
     try:
         print(f"Dataflow job {job.id}: {job.page}", file=sys.stderr, flush=True)
         result.wait_until_finish()
     except DataflowRuntimeException as error:
-        run.is_handed_over = False  # it is over
         raise _failure(job, error) from error
     except KeyboardInterrupt:
         raise DetachedError(
@@ -157,7 +161,7 @@ def submit_and_wait(pipeline: beam.Pipeline, job: DataflowJob, run: _Run) -> boo
 
 
 def _check_staging(options: PipelineOptions) -> None:
-    """Raises ProbelineError for a bucket that is missing or closed: Beam tries for minutes."""
+    """Raises ProbelineError for a missing or closed bucket, which Beam would retry for minutes."""
     cloud = options.view_as(GoogleCloudOptions)
     for folder in (cloud.temp_location, cloud.staging_location):
         if folder and folder.startswith("gs://"):
@@ -169,7 +173,7 @@ def _check_staging(options: PipelineOptions) -> None:
 
 @contextlib.contextmanager
 def log_shown() -> Iterator[None]:
-    """Shows what Dataflow says of a job on stderr, and nothing else that Beam logs."""
+    """Shows Dataflow's messages about a job on stderr, and no other log of Beam."""
     root, runner = logging.getLogger(), logging.getLogger(_RUNNERS_LOG)
     handler = logging.StreamHandler()
     levels = root.level, runner.level
@@ -184,23 +188,24 @@ def log_shown() -> Iterator[None]:
         runner.setLevel(levels[1])
 
 
-def _failure(job: DataflowJob, error: Any) -> ProbelineError:
+def _failure(job: DataflowJob, error: Any) -> JobFailedError:
     state = str(error.result.state).removeprefix("JOB_STATE_").lower()
-    reason = user_message(error)
+    reason = user_error(error)
     if reason is None:
         last_lines = str(error).strip().splitlines()[-1:]
-        reason = f"the last it said: {last_lines[0]}" if state == "failed" else "by somebody"
-    return ProbelineError(f"Dataflow job {job.id} was {state}: {reason}; see {job.page}")
+        reason = f"its last message: {last_lines[0]}" if state == "failed" else "by somebody"
+    return JobFailedError(f"Dataflow job {job.id} was {state}: {reason}; see {job.page}")
 
 
 def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
-    """Returns the id of the job if it is not over yet.
+    """Returns the id of a job that is not over yet, else None.
 
-    A job whose id is not known is looked for by its name, among those created until then: a
-    later one has only taken the name.
+    Args:
+      job: the job. Without an id it is looked up by its name.
+      created_until: a job of that name that was created later is another one.
 
     Raises:
-      ProbelineError: Dataflow does not tell.
+      ProbelineError: Dataflow does not answer.
     """
     try:
         from google.api_core.exceptions import NotFound
@@ -217,13 +222,13 @@ def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
                 return None if _is_over(client.get_job(wanted)) else job.id
             except NotFound:
                 return None
-        of_that_name = dataflow.ListJobsRequest(
+        same_name = dataflow.ListJobsRequest(
             filter=dataflow.ListJobsRequest.Filter.ACTIVE,
             name=job.name,
             project_id=job.project,
             location=job.region,
         )
-        for found in client.list_jobs(of_that_name):
+        for found in client.list_jobs(same_name):
             is_it = found.name == job.name and found.create_time <= created_until
             if is_it and not _is_over(found):
                 return found.id
@@ -231,28 +236,25 @@ def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
 
 
 def _is_over(job: Any) -> bool:
-    return job.current_state.name.removeprefix("JOB_STATE_") in _OVER
+    return job.current_state.name.removeprefix("JOB_STATE_") in _FINISHED_STATES
 
 
 def _jobs_client(job: DataflowJob) -> Any:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud import dataflow_v1beta3 as dataflow
 
-    is_local = "localhost" in job.endpoint  # as Beam tells a test's stand-in
+    is_local = "localhost" in job.endpoint  # Beam's own test for a stand-in
+    endpoint = job.endpoint if is_local else job.endpoint.removeprefix("https://")
     return dataflow.JobsV1Beta3Client(
         credentials=AnonymousCredentials() if job.no_auth else None,
-        client_options={
-            "api_endpoint": job.endpoint.rstrip("/")
-            if is_local
-            else job.endpoint.removeprefix("https://").rstrip("/")
-        },
+        client_options={"api_endpoint": endpoint.rstrip("/")},
         transport="rest" if is_local else None,
     )
 
 
 @contextlib.contextmanager
 def _explained(action: str) -> Iterator[None]:
-    """Raises what Google's client raises as one line: what failed, why, and the cure."""
+    """Turns the exceptions of Google's client into one line: what failed, why, and the cure."""
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError
 

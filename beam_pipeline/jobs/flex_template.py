@@ -1,82 +1,81 @@
-"""Flex Templates: what Dataflow's launcher gives as parameters becomes flags of a job's program.
+"""Flex Templates: the parameters that Dataflow's launcher passes become flags of a job's program.
 
-The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, further
-flags of Beam among them, and starts the job that the program has written to --template_location.
-So several paths come in one value, and switches come as true or false. Unless told otherwise the
-job is for Dataflow, and its workers run the image that this runs in.
+The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, flags of
+Beam among them, and starts the job that the program has written to --template_location. So several
+paths come in one value, and switches come as true or false. Unless a parameter says otherwise, the
+job is for Dataflow and its workers run this image.
 """
 
-import argparse
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+from beam_pipeline.cli.flags import FlagParser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import beam_parser
 
-# The image's own name, which it cannot know by itself: the Dockerfile sets it.
+# The image's own name, which only the Dockerfile knows: it sets the variable.
 IMAGE_VARIABLE = "PROBELINE_IMAGE"
 # A comma is part of a name unless another path follows it, or NAME=PATH.
 _NEXT_PATH = re.compile(r",\s*(?=(?:[^,/=]+=)?[a-z][a-z0-9]*://)")
 
 
 def launch(
-    main: Callable[[Sequence[str]], int],
-    parser: argparse.ArgumentParser,
-    parameters: Sequence[str],
+    main: Callable[[Sequence[str]], int], parser: FlagParser, parameters: Sequence[str]
 ) -> int:
-    """Runs a program with the launcher's parameters; returns its exit code.
+    """Runs a program with the launcher's parameters and returns its exit code.
 
     Args:
-      main: the program; it takes its flags.
-      parser: parses the flags of the program that are not Beam's.
+      main: the program, called with its flags.
+      parser: the parser of the program's flags other than Beam's.
+      parameters: the launcher's command line.
     """
     image = os.environ.get(IMAGE_VARIABLE)
     defaults = ["--runner=DataflowRunner", *([f"--sdk_container_image={image}"] if image else [])]
-    known = [*parser._actions, *beam_parser()._actions]
     try:
-        flags = flags_of(parameters, known)
+        flags = flags_of(parameters, parser)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return main([*defaults, *flags])
 
 
-def flags_of(parameters: Iterable[str], known: Sequence[argparse.Action]) -> list[str]:
-    """Returns parameters as the flags that they mean.
+def flags_of(parameters: Iterable[str], parser: FlagParser) -> list[str]:
+    """Returns the flags that a template's parameters stand for.
 
     Raises:
       UsageError: a switch is neither true nor false.
+
+    Example: `["--input=gs://a/x,gs://b/y", "--overwrite=true"]` becomes
+    `["--input=gs://a/x", "--input=gs://b/y", "--overwrite"]`.
     """
-    by_name = {name: action for action in known for name in action.option_strings}
+    parsers = parser, beam_parser()
+    known = {
+        name: action for each in parsers for action in each.flags for name in action.option_strings
+    }
+    repeatable = {name for each in parsers for name in each.repeatable}
     flags = []
     for parameter in parameters:
         name, has_value, value = parameter.partition("=")
-        action = by_name.get(name)
+        action = known.get(name)
         if action is None:
-            # The launcher may add what this version of Beam does not know; what a person gives
-            # has been compared with metadata.json.
+            # The launcher may add flags that this version of Beam does not know. It has already
+            # checked a user's parameters against metadata.json.
             print(f"warning: {name} is no flag of this job, nor of Beam: ignored", file=sys.stderr)
         elif action.nargs == 0 and has_value:
-            flags += _switch(name, value, action, known)
-        elif isinstance(action, argparse._AppendAction) and has_value:
+            if value.lower() not in ("true", "false"):
+                raise UsageError(f"{name}={value}: give true or false")
+            if value.lower() == "true":
+                flags.append(name)
+            else:  # only Beam has switches that another one turns off
+                flags += [
+                    other
+                    for other, switch in known.items()
+                    if switch.dest == action.dest and switch.const != action.const
+                ]
+        elif name in repeatable and has_value:
             flags += [f"{name}={path}" for path in _NEXT_PATH.split(value)]
         else:
             flags.append(parameter)
     return flags
-
-
-def _switch(
-    name: str, value: str, action: argparse.Action, known: Sequence[argparse.Action]
-) -> list[str]:
-    """Returns the flag that sets what a switch with this value sets."""
-    if value.lower() not in ("true", "false"):
-        raise UsageError(f"{name}={value}: give true or false")
-    if value.lower() == "true":
-        return [name]
-    return [
-        other.option_strings[0]
-        for other in known
-        if other.dest == action.dest and other.nargs == 0 and other.const != action.const
-    ]

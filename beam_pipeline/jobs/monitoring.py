@@ -1,8 +1,8 @@
-"""What a person who watches a run sees: counters, distributions, and a line of JSON an error.
+"""Monitoring of a run: counters, distributions, and one line of JSON per error.
 
-They are for eyes only. A retried bundle may count twice and log twice; what proves that nothing
-was lost are the counts in the manifest. On Dataflow they stand on the job's page under
-"Custom counters" and in Cloud Logging; docs/operations.md lists them, and a test compares.
+They are informative only: a retried bundle may count and log twice. The counts in the manifest
+prove that nothing was lost. On Dataflow the counters are on the job's page under "Custom counters"
+and the errors in Cloud Logging. docs/operations.md lists the counters; a test compares.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ DISTRIBUTIONS = {
     "measurements_per_probe": "measurements of a probe",
     "record_bytes": "bytes of a row as it is written",
 }
-DEAD_LETTERS = "dead_letters_"  # and the reason
+DEAD_LETTERS = "dead_letters_"  # followed by the reason
 _LOGGER = logging.getLogger("beam_pipeline")
 
 
 def counter(name: str) -> _Kinds.DelegatingCounter:
-    """Returns one of COUNTERS; KeyError for a name that nobody has explained."""
+    """Returns one of COUNTERS; raises KeyError for any other name."""
     COUNTERS[name]
     return Metrics.counter(NAMESPACE, name)
 
 
 def distribution(name: str) -> _Kinds.DelegatingDistribution:
-    """Returns one of DISTRIBUTIONS; KeyError for a name that nobody has explained."""
+    """Returns one of DISTRIBUTIONS; raises KeyError for any other name."""
     DISTRIBUTIONS[name]
     return Metrics.distribution(NAMESPACE, name)
 
@@ -63,7 +63,7 @@ def count_dead_letters(reason: str, count: int) -> None:
 
 @contextlib.contextmanager
 def logged(step: str, **where: object) -> Iterator[None]:
-    """Logs what is raised inside as a line of JSON that says where it was, and raises it on."""
+    """Logs an exception raised inside as a line of JSON with its place, and re-raises it."""
     try:
         yield
     except Exception as error:

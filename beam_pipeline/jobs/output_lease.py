@@ -1,24 +1,25 @@
-"""Who writes an output folder on `gs://`: a marker object that one run at a time can hold.
+"""Who writes an output folder: one run at a time, by a lock file or by a marker object on `gs://`.
 
-A bucket has no lock that ends with its process. What it has are generations: a write can be made
-to succeed only if nobody wrote since. The marker names the run, its process and its Dataflow job.
-The launcher renews it; a marker that nobody renewed for LEASE_S, or whose job Dataflow knows to
-be over, may be taken by the next run. Workers look at it before they give files their names, so
-that a run which lost its marker cannot change what its successor writes.
+The operating system releases a lock file when its process dies. A bucket has no such lock, but
+generations: a write can be made to succeed only if nobody wrote since. The marker names the run,
+its process and its Dataflow job. The launcher renews it. A marker that was not renewed for LEASE_S,
+or whose Dataflow job is over, may be taken by the next run. Workers check it before they give files
+their final names, so that a run which lost its marker cannot change what its successor writes.
 """
 
 import contextlib
+import fcntl
 import os
 import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
 
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.jobs import dataflow
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.storage import gcs
@@ -27,63 +28,144 @@ LEASE_S = 600.0
 RENEW_S = 60.0
 
 
+# --- local folders --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
+    """Holds a lock file; removes it, and its folder if that is empty, when the block ends.
+
+    Args:
+      folder: folder of the lock file.
+      name: of the lock file.
+      given: the output as the user gave it, flag and folder, for messages.
+
+    Raises:
+      UsageError: a live process holds it.
+      ProbelineError: the folder cannot be written.
+    """
+    with explained_os_errors("write", folder):
+        lock = _open_lock(folder, name, given)
+    with lock:
+        try:
+            yield
+        finally:
+            # While the lock is held: nobody may take a file that is about to be removed.
+            with contextlib.suppress(OSError):  # another run may have begun by now
+                os.remove(lock.name)
+                os.rmdir(folder)
+
+
+def _open_lock(folder: str, name: str, given: str) -> TextIO:
+    path = os.path.join(folder, name)
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        lock = open(path, "a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            lock.close()
+            raise UsageError(
+                f"{given} is being written by process {owner}: wait for it or choose another folder"
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(lock.fileno()).st_ino:
+                lock.truncate(0)
+                lock.write(str(os.getpid()))
+                lock.flush()
+                return lock
+        lock.close()  # its last holder removed it between our two calls: try again
+
+
+# --- gs:// ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Marker:
-    """What a worker needs to know of the marker: where it is and what it has to say."""
+    """The marker object as workers need it: its path and the name of the run that holds it."""
 
     path: str
     run: str
 
     def check(self) -> None:
-        """Raises ProbelineError unless the output is still this run's."""
-        found = gcs.read_object(self.path)
-        if found is None or _owner(found.data).get("run") != self.run:
+        """Raises ProbelineError unless this run still holds the output."""
+        if self._generation() is None:
             raise ProbelineError(
                 f"{self.path} no longer names this run: another run has taken the output, and "
                 "this one stops before it changes anything there; choose another folder"
             )
 
     def release(self) -> None:
-        """Removes the marker if it is still this run's."""
+        """Removes the marker if this run still holds it."""
+        generation = self._generation()
+        if generation is not None:
+            gcs.delete_object(self.path, generation)
+
+    def _generation(self) -> int | None:
         found = gcs.read_object(self.path)
-        if found is not None and _owner(found.data).get("run") == self.run:
-            gcs.delete_object(self.path, found.generation)
+        is_ours = found is not None and _owner(found.data).get("run") == self.run
+        return found.generation if found and is_ours else None
 
 
-class Holder:
-    """The launcher's side of a marker: takes it, renews it, gives it back or hands it over."""
+class Lease:
+    """The launcher's side of a marker: takes and renews it, and names the job that inherits it.
+
+    `close` ends the renewals; `Marker.release` removes the marker.
+    """
 
     def __init__(self, given: str, marker: Marker, job: DataflowJob | None):
+        """Takes the marker of an output.
+
+        Args:
+          given: the output as the user gave it, flag and folder, for messages.
+          marker: the marker to take.
+          job: the Dataflow job that is about to be submitted, if any.
+
+        Raises:
+          UsageError: another run holds it.
+          ProbelineError: the bucket cannot be written.
+        """
         self._given = given
-        self.marker = marker
+        self._marker = marker
         self._job = job
-        self._lock = threading.Lock()  # of the generation
+        self._lock = threading.Lock()  # guards the job and the generation
         self._stop = threading.Event()
         self._generation = self._take()
         self._thread = threading.Thread(target=self._renew, name="marker", daemon=True)
         self._thread.start()
 
-    def _data(self) -> bytes:
-        return orjson.dumps(
-            {
-                "run": self.marker.run,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "job": asdict(self._job) if self._job else None,
-            }
-        )
+    def name_job(self, job: DataflowJob) -> None:
+        """Records the submitted job as the one that holds the marker from now on."""
+        with self._lock:
+            self._job = job
+            self._rewrite()
+
+    def close(self) -> None:
+        """Ends the renewals; may be repeated."""
+        self._stop.set()
+        self._thread.join()
+
+    def _write(self, generation: int) -> int | None:
+        owner = {
+            "run": self._marker.run,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "job": asdict(self._job) if self._job else None,
+        }
+        return gcs.write_object(self._marker.path, orjson.dumps(owner), generation)
 
     def _take(self) -> int:
-        path = self.marker.path
-        for _ in range(3):  # as often may another run end just now
-            generation = gcs.write_object(path, self._data(), 0)
+        for _ in range(3):  # another run may end, or take it, at this moment
+            generation = self._write(0)
             if generation is not None:
                 return generation
-            found = gcs.read_object(path)
+            found = gcs.read_object(self._marker.path)
             if found is None:
                 continue
-            _refuse_a_live_owner(self._given, path, found)
-            generation = gcs.write_object(path, self._data(), found.generation)
+            _refuse_a_live_owner(self._given, self._marker.path, found)
+            generation = self._write(found.generation)
             if generation is not None:
                 return generation
         raise UsageError(
@@ -93,49 +175,17 @@ class Holder:
 
     def _renew(self) -> None:
         while not self._stop.wait(RENEW_S):
-            # A failure shows later, where it counts: when the workers look at the marker.
+            # A lost marker matters, and is noticed, when the workers check it.
             with contextlib.suppress(ProbelineError), self._lock:
-                self._write()
+                self._rewrite()
 
-    def _write(self) -> None:
-        generation = gcs.write_object(self.marker.path, self._data(), self._generation)
-        self._generation = generation if generation is not None else self._generation
-
-    def name_job(self, job: DataflowJob) -> None:
-        """Writes down the job that holds the marker from now on."""
-        with self._lock:
-            self._job = job
-            self._write()
-
-    def stop(self) -> None:
-        """Ends the renewals."""
-        self._stop.set()
-        self._thread.join()
-
-
-@contextlib.contextmanager
-def held(given: str, path: str, run: str, job: DataflowJob | None) -> Iterator[Holder]:
-    """Holds the marker of an output while the block runs; whoever made it last gives it back.
-
-    Args:
-      given: the output as the user gave it, flag and folder, for messages.
-      path: of the marker.
-      run: the name of the run.
-      job: the job on Dataflow that the run is, if so.
-
-    Raises:
-      UsageError: another run holds it.
-      ProbelineError: the bucket cannot be written.
-    """
-    holder = Holder(given, Marker(path, run), job)
-    try:
-        yield holder
-    finally:
-        holder.stop()
+    def _rewrite(self) -> None:
+        generation = self._write(self._generation)
+        self._generation = self._generation if generation is None else generation
 
 
 def _owner(data: bytes) -> dict[str, Any]:
-    """Returns what a marker says; nothing if it is not ours."""
+    """Returns what a marker says; nothing if it is not one of ours."""
     with contextlib.suppress(orjson.JSONDecodeError):
         value = orjson.loads(data)
         if isinstance(value, dict):
@@ -144,7 +194,7 @@ def _owner(data: bytes) -> dict[str, Any]:
 
 
 def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
-    """Raises UsageError unless the run of a marker is over."""
+    """Raises UsageError unless the run that wrote the marker is over."""
     owner = _owner(found.data)
     written = found.updated or datetime.now(UTC)
     if owner.get("job"):
@@ -164,7 +214,7 @@ def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
                 f"--region={job.region}`, or choose another folder"
             )
         if job.id:
-            return  # Dataflow knows the job, and that it is over
+            return  # Dataflow knows the job: it is over
     left = LEASE_S - (datetime.now(UTC) - written).total_seconds()
     if left > 0:
         who = f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}"

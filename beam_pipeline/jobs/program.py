@@ -1,8 +1,8 @@
-"""What is around a job when its program is run: exit codes, one-line errors, silence, signals.
+"""Running a job's program: exit codes, one-line errors, silence, signals, here or on Dataflow.
 
-`run_program` takes a command line and what a job does with it, and returns the exit code: 0, the
-output is there; 1, the run failed; 2, the command cannot be run as given; 130, somebody ended it,
-or ended the waiting for a job on Dataflow. `run_to_end` runs a pipeline here or on Dataflow.
+`run_program` runs a command line and returns the exit code of `run_command`: 0, the output is
+there; 1, the run failed; 2, the command cannot be run as given; 130, somebody ended the run, or
+ended the waiting for a job on Dataflow. `run_to_end` runs a pipeline.
 """
 
 import contextlib
@@ -19,10 +19,11 @@ import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.worker import sdk_worker
 
-from beam_pipeline.errors import ProbelineError, UsageError, one_line, user_message
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.errors import ProbelineError, UsageError, one_line, user_error
 from beam_pipeline.jobs import dataflow
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.output_folder import Run
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.storage.files import is_local
 
 
@@ -33,47 +34,47 @@ def run_program[Options, Result](
     report: Callable[[Options, Result, float], None],
     output_name: str,
 ) -> int:
-    """Runs a command line (default: sys.argv) and returns the exit code.
+    """Runs the command line of a job and returns the exit code.
 
     Args:
-      parse: reads a command line; --debug in it lets Beam's log and tracebacks through.
-      run: runs the job to its end; returns None if only a template of it was written.
-      report: shows a person what came out, after so many seconds.
-      output_name: what the output holds when all went well, in one word.
+      argv: the command line; None is that of this process. --debug lets Beam's log and tracebacks
+        through.
+      parse: returns the job's options and Beam's from a command line.
+      run: runs the job to its end; returns None if it only wrote a template.
+      report: prints the result and the seconds that the run took.
+      output_name: what a finished output holds, in one word.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
-    try:
-        options, beam_options = parse(arguments)
-        with contextlib.nullcontext() if debug else _quiet(beam_options):
-            started = time.monotonic()
-            result = run(options, beam_options)
-        if result is None:
-            print("the job's template is written; nothing has run yet")
-        else:
-            report(options, result, time.monotonic() - started)
-    except (KeyboardInterrupt, Exception) as error:
-        if "KeyboardInterrupt" in repr(error):  # Beam wraps what stops a worker
-            print(f"stopped; the output holds no finished {output_name}", file=sys.stderr)
-            return 130
-        if debug:
-            raise
-        print(f"error: {user_message(error) or _unexpected(error)}", file=sys.stderr)
-        return error.exit_code if isinstance(error, ProbelineError) else 1
-    return 0
+
+    def run_job(arguments: Sequence[str]) -> None:
+        try:
+            options, beam_options = parse(arguments)
+            with contextlib.nullcontext() if debug else _quiet(beam_options):
+                started = time.monotonic()
+                result = run(options, beam_options)
+            if result is None:
+                print("the job's template is written; nothing has run yet")
+            else:
+                report(options, result, time.monotonic() - started)
+        except Exception as error:
+            if "KeyboardInterrupt" in repr(error):  # Beam wraps what stops a worker
+                raise KeyboardInterrupt from error
+            if debug:
+                raise
+            raise user_error(error) or ProbelineError(_unexpected(error)) from error
+
+    stopped = f"stopped; the output holds no finished {output_name}"
+    return run_command(arguments, run_job, stopped, debug=debug)
 
 
 def tidy_up_on_sigterm() -> None:
-    """Makes SIGTERM end this process as Ctrl-C does, so that what a run left is removed."""
-    signal.signal(signal.SIGTERM, _interrupt)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+    """Makes SIGTERM end this process as Ctrl-C does, so that temporary files are removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
-    """Raises UsageError for the first (flag, path) that workers elsewhere do not see."""
+    """Raises UsageError for the first (flag, path) that is local, where workers cannot see it."""
     for flag, path in paths:
         if is_local(path):
             raise UsageError(
@@ -86,22 +87,33 @@ def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
     """Returns an empty pipeline; UsageError for options that Beam does not take."""
     try:
         return beam.Pipeline(options=beam_options)
-    except ValueError as error:  # all that its validators found
+    except ValueError as error:
         raise UsageError(f"Beam refuses the options: {one_line(error)}") from error
 
 
 def run_to_end(
     pipeline: beam.Pipeline,
     job: DataflowJob | None,
-    run: Run,
+    run: JobRun,
     watching: contextlib.AbstractContextManager[None] | None = None,
 ) -> bool:
-    """Runs a pipeline and waits for its end, `watching` it if it runs here.
+    """Runs a pipeline and waits for its end.
 
-    Returns False if only its template was written, as a Flex Template's launcher asks for.
+    Args:
+      pipeline: the pipeline.
+      job: the job on Dataflow that it is to be; None for other runners.
+      run: holds the output, which a submitted job takes over.
+      watching: a context for a run on this machine, such as a progress display.
+
+    Returns:
+      False if only a template was written, which a Flex Template's launcher asks for.
     """
     if job is not None:
-        return dataflow.submit_and_wait(pipeline, job, run)
+        try:
+            return dataflow.submit_and_wait(pipeline, job, run.hand_over)
+        except dataflow.JobFailedError:
+            run.is_handed_over = False  # the job is over and will not tidy up
+            raise
     with watching or contextlib.nullcontext():
         pipeline.run().wait_until_finish()
     return True
@@ -111,7 +123,7 @@ def _unexpected(error: BaseException) -> str:
     if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
         details = error.details() if isinstance(error, grpc.Call) else None
         return (
-            f"the runner does not answer ({details or type(error).__name__}): see whether it is "
+            f"the runner does not answer ({details or type(error).__name__}): check that it is "
             "running and what its log says, then run the same command again"
         )
     last_line = (str(error).strip().splitlines() or ["no message"])[-1]
@@ -120,11 +132,11 @@ def _unexpected(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet(beam_options: PipelineOptions) -> Iterator[None]:
-    """Keeps Beam's log and warnings off the terminal: its errors come back as exceptions."""
-    # This one speaks up when the interpreter exits.
+    """Keeps Beam's log and warnings off the terminal; its errors come back as exceptions."""
+    # It logs when the interpreter exits.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
-    # A worker in this process prints the traceback that it also sends to the runner, from which
-    # it comes back to us; it may do so until the interpreter exits.
+    # A worker in this process prints each traceback that it also sends to the runner, which raises
+    # it here. It may do so until the interpreter exits.
     sdk_worker.print = lambda *_, **__: None
     threading.excepthook = _print_unless_hung_up
     is_elsewhere = beam_options.view_as(StandardOptions).runner == dataflow.RUNNER
@@ -134,7 +146,7 @@ def _quiet(beam_options: PipelineOptions) -> Iterator[None]:
 
 
 def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
-    """Shows what ended a thread, unless it is that the runner, which is done, closed a stream."""
+    """Prints what ended a thread, unless a runner that is done closed its stream."""
     if not issubclass(failed.exc_type, grpc.RpcError):
         threading.__excepthook__(failed)
 

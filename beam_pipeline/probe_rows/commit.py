@@ -1,6 +1,5 @@
 """The last step: dead letters, the proof of the counts, data card, manifest and `_SUCCESS`."""
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
@@ -31,24 +30,40 @@ from beam_pipeline.dataset.manifest import (
     Split,
     success_stamp,
 )
-from beam_pipeline.errors import ProbelineError, explained_os_errors, same_src_id
+from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
-from beam_pipeline.jobs.output_folder import begins_with
+from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.shards.writing import ShardInfo
-from beam_pipeline.storage.checksum import checksum_text
 from beam_pipeline.storage.files import (
-    create_file,
+    begins_with,
+    checksum_text,
     exists,
+    file_infos,
     is_gcs,
     is_local,
     move,
     remove_folder,
     size_and_checksum,
+    write_file,
 )
 from beam_pipeline.storage.parquet import open_parquet
-from beam_pipeline.storage.small_files import file_infos
+
+DATASET_FILES = OutputFiles(
+    flag="output",
+    name="dataset",
+    success=SUCCESS_NAME,
+    patterns={
+        "": rf"{MANIFEST_NAME}|({SUCCESS_NAME}|{MANIFEST_NAME}|{CARD_NAME})\.\d+\.tmp",
+        **{
+            split: rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
+            for split in SPLITS
+        },
+        DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
+    },
+    marked={CARD_NAME: FIRST_LINE},
+)
 
 
 class Commit(beam.DoFn):
@@ -235,25 +250,10 @@ def write_card(output: str, whole: Manifest, command: str) -> None:
     if exists(path) and not begins_with(path, FIRST_LINE):
         return
     totals = {split: totals_of(_batches_of(output, split, CARD_COLUMNS)) for split in SPLITS}
-    _write_whole(path, data_card(whole, totals, command).encode())
+    write_file(path, data_card(whole, totals, command).encode(), durable=True)
 
 
 def write_success(output: str, manifest: bytes) -> None:
     """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
-    _write_whole(FileSystems.join(output, MANIFEST_NAME), manifest)
-    _write_whole(FileSystems.join(output, SUCCESS_NAME), success_stamp(manifest))
-
-
-def _write_whole(path: str, data: bytes) -> None:
-    """Writes a small file so that no reader sees half of it; doing it again changes nothing."""
-    with explained_os_errors("write", path):
-        if not is_local(path):
-            with create_file(path) as file:  # an object appears when its upload ends
-                file.write(data)
-            return
-        temporary_path = f"{path}.{os.getpid()}.tmp"
-        with open(temporary_path, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary_path, path)
+    write_file(FileSystems.join(output, MANIFEST_NAME), manifest, durable=True)
+    write_file(FileSystems.join(output, SUCCESS_NAME), success_stamp(manifest), durable=True)

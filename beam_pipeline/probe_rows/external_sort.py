@@ -16,7 +16,7 @@ import numpy as np
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, merge, widen
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, payload_bytes
-from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import crc32c
 
 MAX_FAN_IN = 128
 _LARGE_RUN_SHARE = 16  # a chunk of 1/16 of the memory is a run of its own

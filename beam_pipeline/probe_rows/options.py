@@ -5,13 +5,12 @@ an underscore in a flag are the same. Contradictions and values outside their li
 each; a flag that neither we nor Beam know is an error, not a silent no-op.
 """
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from beam_pipeline.cli.flags import check_limits, flag, job_parser
+from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
 from beam_pipeline.dataset.layout import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.errors import UsageError
@@ -198,7 +197,7 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
     return tuple(names.items())
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """Returns the parser of our flags."""
     description = "Turns ping measurements into probe rows in sharded ArrayRecord."
     return job_parser("beam_pipeline.main", description, fields(Options))

@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.storage.checksum import crc32c
-from beam_pipeline.storage.files import create_file, is_local, open_ranges, unique_path
+from beam_pipeline.storage.files import crc32c, create_file, is_local, open_ranges, unique_path
 
 _MAX_OPEN_FILES = 128
 

@@ -17,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
-from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import crc32c
 
 STAGING_FILE_BYTES = 128 << 20
 _MAX_STAGED_IN_MEMORY = 10_000

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.storage.checksum import crc32c
-from beam_pipeline.storage.files import create_file, open_file
+from beam_pipeline.storage.files import crc32c, create_file, open_file
 
 SUFFIX = ".tfrecord"
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")

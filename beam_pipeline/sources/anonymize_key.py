@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.storage.files import is_local
-from beam_pipeline.storage.small_files import read_file
+from beam_pipeline.storage.files import is_local, read_file
 
 Anonymization = Literal["none", "prefix_preserving"]
 METHODS: tuple[Anonymization, ...] = ("none", "prefix_preserving")

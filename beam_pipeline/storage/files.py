@@ -1,35 +1,48 @@
-"""Files of any filesystem that Beam knows, byte for byte.
+"""Files on any filesystem, byte for byte: reading, atomic writing, renaming, sizes and checksums.
 
-Local ones and objects on `gs://` go without the detour through Beam's filesystems. A path without
-a scheme is local. Whatever is written has a name of its own first (`unique_path`) and is renamed
-when it is whole (`move`, which may be done twice). Beam is loaded when another filesystem is used.
+A path without a scheme is local. Local files and objects on `gs://` are accessed directly; Beam's
+filesystems, imported on first use, serve all other schemes and glob patterns. Large outputs are
+written under a unique name (`unique_path`) and renamed when they are complete (`move`, which may
+be repeated); everything else is written with `atomic_write`.
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
-from typing import Any, BinaryIO, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained, explained_os_errors
+import google_crc32c
+
+from beam_pipeline.errors import (
+    ProbelineError,
+    UsageError,
+    explained,
+    explained_os_errors,
+    one_line,
+)
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.checksum import crc32c
-from beam_pipeline.storage.gcs_client import SCHEME
+from beam_pipeline.storage.gcs import FileInfo
 
-_WRITE_BUFFER_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
 _RANGE_BYTES = 64 << 10
-_UNCOMPRESSED = "uncompressed"  # Beam's CompressionTypes.UNCOMPRESSED
 
 
-def _beam() -> Any:
-    """Returns Beam's filesystems, which take two seconds to import."""
-    from apache_beam.io.filesystems import FileSystems
+class FileVersion(NamedTuple):
+    """A file that a pattern matches; its version changes when it is written again."""
 
-    return FileSystems
+    path: str
+    num_bytes: int
+    version: int  # the generation on `gs://`, else the time of modification in nanoseconds
+
+
+# --- names ----------------------------------------------------------------------------------------
 
 
 def is_local(path: str) -> bool:
@@ -37,51 +50,42 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def is_gcs(path: str) -> bool:
+    """Tells a path on `gs://` from others."""
+    return path.startswith(gcs.SCHEME)
+
+
 def unique_path(folder: str, name: str) -> str:
     """Returns a path below `folder` that no other attempt uses: name-<32 hex digits>."""
-    return _beam().join(folder, f"{name}-{uuid.uuid4().hex}")
-
-
-def _make_folder_of(path: str) -> None:
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-
-
-def is_gcs(path: str) -> bool:
-    """Tells paths on `gs://` from others."""
-    return path.startswith(SCHEME)
-
-
-class FileVersion(NamedTuple):
-    """A file as it was found; written again, it has another version."""
-
-    path: str
-    num_bytes: int
-    version: int  # the generation on `gs://`, else when it was written, in nanoseconds
+    return os.path.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
 def match(pattern: str) -> list[tuple[str, int]]:
-    """Returns path and bytes of each file that a path or glob matches.
+    """Returns the path and the size of each file that a path or glob matches.
 
     Raises:
-      ProbelineError, BeamIOError: the storage cannot be asked.
+      ProbelineError, BeamIOError: the storage cannot be listed.
     """
-    return [(path, num_bytes) for path, num_bytes, _ in match_versions(pattern)]
+    return [(file.path, file.num_bytes) for file in match_versions(pattern)]
 
 
 def match_versions(pattern: str) -> list[FileVersion]:
     """Returns each file that a path or glob matches; raises as `match`."""
+    from apache_beam.io.filesystem import FileSystem
+
     if not is_gcs(pattern):
         found = _beam().match([pattern])[0].metadata_list
         return [
             FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
             for file in found
         ]
-    from apache_beam.io.filesystem import FileSystem
-
-    plain = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    below = gcs.versions_below(plain)
-    return [FileVersion(path, *version) for path, version in below.items() if matches(path)]
+    return [
+        FileVersion(path, info.num_bytes, info.generation)
+        for path, info in gcs.list_objects(prefix).items()
+        if matches(path)
+    ]
 
 
 def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVersion]]:
@@ -89,10 +93,11 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVers
 
     Args:
       pattern: a file, a glob, or a folder, which stands for the glob `below` in it.
+      below: such as `**/*.parquet`.
       flag: the flag, for messages.
 
     Raises:
-      UsageError: the storage cannot be asked.
+      UsageError: the storage cannot be listed.
     """
     try:
         if not any(char in pattern for char in "*?[") and is_folder(pattern):
@@ -107,47 +112,206 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVers
 
 
 def exists(path: str) -> bool:
-    """Tells whether there is such a file, or a local folder."""
+    """Tells whether a file, or a local folder, exists."""
     if is_local(path):
         return os.path.exists(path)
     return gcs.exists(path) if is_gcs(path) else _beam().exists(path)
 
 
 def is_folder(path: str) -> bool:
-    """Tells whether there is a folder of that name; on `gs://`, whether anything lies below it."""
-    below = path.rstrip("/") + "/"
-    return bool(gcs.objects_below(below)) if is_gcs(path) else _beam().exists(below)
-
-
-def create_file(path: str) -> BinaryIO:
-    """Opens a new file for writing; its folder is made if need be."""
+    """Tells whether a folder exists; on `gs://`, whether any object lies below it."""
     if is_local(path):
-        _make_folder_of(path)
-        return open(path, "wb", buffering=_WRITE_BUFFER_BYTES)
-    if is_gcs(path):
-        return gcs.create(path)
-    return _beam().create(path, compression_type=_UNCOMPRESSED)
+        return os.path.isdir(path)
+    below = path.rstrip("/") + "/"
+    return bool(gcs.list_objects(below)) if is_gcs(path) else _beam().exists(below)
+
+
+def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
+    """Returns the size of each file, on `gs://` its checksum too; None for a missing file.
+
+    A local file costs one `stat`, a folder on `gs://` one listing.
+
+    Raises:
+      ProbelineError: as `read_file`.
+    """
+    infos: dict[str, FileInfo | None] = {}
+    folders: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        infos[path] = _local_info(path) if is_local(path) else None
+        if not is_local(path):
+            gcs.bucket_and_name(path)  # raises for anything else
+            folders[path.rpartition("/")[0]].append(path)
+    for folder, in_folder in folders.items():
+        found = gcs.list_objects(f"{folder}/", recursive=False, asked_for=in_folder[0])
+        infos.update((path, found.get(path)) for path in in_folder)
+    return infos
+
+
+def _local_info(path: str) -> FileInfo | None:
+    with _local_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return FileInfo(os.stat(path).st_size, None)
+    return None
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
-    """Opens a file for reading from its beginning on; on `gs://` at least so much at a time."""
+    """Opens a file for sequential reading; a request to `gs://` fetches at least `fetch_bytes`."""
     if is_local(path):
         return open(path, "rb")
     if is_gcs(path):
         return gcs.open_object(path, fetch_bytes)
-    return _beam().open(path, compression_type=_UNCOMPRESSED)
+    return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
 
 
 def open_ranges(path: str) -> BinaryIO:
-    """Opens a file for reads here and there, each of which asks for little more than its bytes."""
+    """Opens a file for random reads, each of which fetches little more than its bytes."""
     return open_file(path, _RANGE_BYTES)
+
+
+def read_file(path: str) -> bytes | None:
+    """Returns the content of a small file, local or on `gs://`, or None if it does not exist.
+
+    Raises:
+      ProbelineError: it cannot be read, its bucket does not exist, or its scheme is another one.
+    """
+    if not is_local(path):
+        return gcs.read(path)
+    with _local_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with open(path, "rb") as file:
+            return file.read()
+    return None
+
+
+@contextlib.contextmanager
+def _local_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ProbelineError(
+            f"cannot read {path}: {error.strerror or error}; check the path and who may read it"
+        ) from error
+
+
+def begins_with(path: str, text: str) -> bool:
+    """Tells whether a file begins with a text."""
+    head = text.encode()
+    with explained_os_errors("read", path), open_file(path, len(head)) as file:
+        return file.read(len(head)) == head
+
+
+@contextlib.contextmanager
+def local_copy(path: str) -> Iterator[str]:
+    """Yields a local path with the bytes of `path`; a copy is removed when the block ends."""
+    if is_local(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
+        copy = os.path.join(folder, "file")
+        with open_file(path) as source, open(copy, "wb") as target:
+            shutil.copyfileobj(source, target, _COPY_BYTES)
+        yield copy
+
+
+def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
+    """Extends a CRC-32C, the checksum that GCS keeps for every object, by some bytes."""
+    if isinstance(data, bytes):
+        return google_crc32c.extend(crc, data)
+    for start in range(0, len(data), _BLOCK_BYTES):  # the library takes bytes only
+        crc = google_crc32c.extend(crc, data[start : start + _BLOCK_BYTES].tobytes())
+    return crc
+
+
+def checksum_text(checksum: int) -> str:
+    """Returns a CRC-32C as 8 hex digits."""
+    return f"{checksum:08x}"
+
+
+def size_and_checksum(path: str) -> tuple[int, int]:
+    """Returns the size of a file in bytes and its CRC-32C, which GCS keeps itself."""
+    if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
+        return known.num_bytes, int(known.crc32c, 16)
+    size = checksum = 0
+    with open_file(path) as file:
+        while block := file.read(_COPY_BYTES):
+            size += len(block)
+            checksum = crc32c(block, checksum)
+    return size, checksum
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def create_file(path: str) -> BinaryIO:
+    """Opens a new file for writing and creates its folder if needed.
+
+    Raises:
+      UsageError: no filesystem knows the scheme.
+    """
+    if is_local(path):
+        _make_folder(path)
+        return open(path, "wb", buffering=_BLOCK_BYTES)
+    if is_gcs(path):
+        return gcs.create(path)
+    try:
+        return _beam().create(path, compression_type="uncompressed")
+    except ValueError as error:
+        raise UsageError(
+            f"cannot write {path}: {one_line(error)}; give a local path or one on {gcs.SCHEME}"
+        ) from error
+
+
+@contextlib.contextmanager
+def atomic_write(
+    path: str, temp_folder: str | None = None, durable: bool = False
+) -> Iterator[BinaryIO]:
+    """Opens a file that appears at `path`, complete, when the block ends without an error.
+
+    It replaces an existing file. On `gs://` an object appears when its upload ends. Elsewhere the
+    bytes go to a temporary file, which an error removes and a killed process leaves behind.
+
+    Args:
+      path: of the file.
+      temp_folder: folder of the temporary file, on the same filesystem; by default the file is
+        `path` with `.<digits>.tmp` appended.
+      durable: flush a local file to its disk before it is renamed.
+
+    Raises:
+      ProbelineError: the storage refuses it.
+    """
+    temporary = f"{path}.{uuid.uuid4().int}.tmp"
+    if temp_folder is not None:
+        temporary = unique_path(temp_folder, os.path.basename(path))
+    with explained_os_errors("write", path):
+        if is_gcs(path):
+            with gcs.create(path) as stream:
+                yield stream
+            return
+        try:
+            with create_file(temporary) as stream:
+                yield stream
+                if durable and is_local(path):
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            _rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                delete_files([temporary])
+            raise
+
+
+def write_file(path: str, data: bytes, durable: bool = False) -> None:
+    """Writes a small file with `atomic_write`."""
+    with atomic_write(path, durable=durable) as file:
+        file.write(data)
 
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields the path of a new local file, which is at `path` once the block has ended well."""
+    """Yields a local path to write to; the file is at `path` when the block ends well."""
     if is_local(path):
-        _make_folder_of(path)
+        _make_folder(path)
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
@@ -160,65 +324,72 @@ def local_file(path: str) -> Iterator[str]:
             shutil.copyfileobj(source, target, _COPY_BYTES)
 
 
-@contextlib.contextmanager
-def local_copy(path: str) -> Iterator[str]:
-    """Yields a local path with the bytes of `path`; a copy goes when the block ends."""
-    if is_local(path):
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
-        copy = os.path.join(folder, "file")
-        with open_file(path) as source, open(copy, "wb") as target:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
-        yield copy
-
-
-def remove_folder(path: str) -> None:
-    """Removes a folder, if there is one, and all below it."""
-    if is_local(path):
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
-        return
-    if is_gcs(path):
-        gcs.delete_objects(gcs.objects_below(f"{path}/"))
-        return
-    found = match(f"{path}/**")
-    if found:  # what has no files has no folder
-        _beam().delete([file for file, _ in found])
-
-
-def size_and_checksum(path: str) -> tuple[int, int]:
-    """Returns the number of bytes of a file and their CRC-32C, which GCS itself keeps."""
-    if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
-        return known.num_bytes, int(known.crc32c, 16)
-    size = checksum = 0
-    with open_file(path) as file:
-        while block := file.read(_COPY_BYTES):
-            size += len(block)
-            checksum = crc32c(block, checksum)
-    return size, checksum
-
-
 def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
-    """Renames a file over whatever is there; does nothing if that has happened already.
+    """Renames a file and replaces its target; does nothing if that has already been done.
 
     Raises:
       ProbelineError: the file is gone, and its target does not hold these bytes.
     """
     with explained_os_errors("write", target):
-        if not exists(source):
-            done = exists(target) and size_and_checksum(target)
-            if done != (num_bytes, checksum):
-                raise ProbelineError(
-                    f"{source} is gone and {target} is not what it held: something else removes "
-                    "files from the output; run the command again"
-                )
+        if exists(source):
+            if is_local(target):
+                _make_folder(target)
+            _rename(source, target)
             return
-        if is_local(target):
-            _make_folder_of(target)
-            os.replace(source, target)
-            return
-        if is_gcs(target):
-            gcs.rename(source, target)
-            return
+        if not exists(target) or size_and_checksum(target) != (num_bytes, checksum):
+            raise ProbelineError(
+                f"{source} is gone and {target} is not what it held: something else removes "
+                "files from the output; run the command again"
+            )
+
+
+def _rename(source: str, target: str) -> None:
+    if is_local(target):
+        os.replace(source, target)
+    elif is_gcs(target):
+        gcs.rename(source, target)
+    else:
         _beam().rename([source], [target])
+
+
+def _make_folder(path: str) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+
+
+def delete_files(paths: list[str]) -> None:
+    """Deletes files that lie on one filesystem.
+
+    Raises:
+      ProbelineError: one of them cannot be deleted.
+    """
+    if paths and is_gcs(paths[0]):
+        gcs.delete_objects(paths)
+        return
+    for path in paths:
+        with explained_os_errors("remove", path):
+            os.remove(path) if is_local(path) else _beam().delete([path])
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder, if it exists, and everything below it."""
+    if is_local(path):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    elif is_gcs(path):
+        gcs.delete_objects(gcs.list_objects(f"{path}/"))
+    elif found := match(f"{path}/**"):  # a folder without files does not exist
+        _beam().delete([file for file, _ in found])
+
+
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[None]:
+    """Holds an exclusive lock on a local file, which is created; it ends with the process."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _beam() -> Any:
+    from apache_beam.io.filesystems import FileSystems
+
+    return FileSystems

@@ -1,9 +1,10 @@
-"""Objects on `gs://`: whole and in ranges, listed, renamed, guarded by their generation.
+"""Objects on `gs://`: read whole or in ranges, listed, renamed, guarded by their generation.
 
-Enter paths; leave bytes, sizes, the checksums that GCS keeps, and writes that succeed only if
-nobody else was faster. Beam's own filesystem makes a client for every call, fetches 16 MiB where
-a few kilobytes are asked for, and knows neither checksums nor generations. No Beam here:
-training reads with it.
+One google-cloud-storage client per process; the library is imported for the first path. With
+STORAGE_EMULATOR_HOST set, it talks to that host without credentials. Without credentials it reads
+anonymously, which is enough for public buckets. Every error is one line: the path, the reason and
+the cure. Beam's own filesystem makes a client per call, fetches 16 MiB where a few kilobytes are
+asked for, and knows neither checksums nor generations.
 """
 
 from __future__ import annotations
@@ -11,278 +12,387 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.gcs_client import (
-    SCHEME,
-    Access,
-    access_to,
-    bucket_and_name,
-    explained,
-    patient_retry,
-    retry,
-)
+from beam_pipeline.errors import ProbelineError, one_line
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob, Client
 
+SCHEME = "gs://"
+_CLIENT_HOST, _NATIVE_HOST = "STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"
+_RETRY_S = 30  # while somebody waits for the answer; the library's own limit is 120
+_FIRST_DELAY_S = 1.0  # before the first retry; each later one doubles it
+_PROBE_S = 1  # timeout of each of three probes for a metadata server; google.auth's own is 3
 _UPLOAD_CHUNK_BYTES = 16 << 20
-_DELETES_AT_A_TIME = 16
+_CONCURRENT_DELETES = 16
 _BYTES = "application/octet-stream"
+_LOG_IN = (
+    "run `gcloud auth application-default login` or let GOOGLE_APPLICATION_CREDENTIALS name a key "
+    "file"
+)
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """What is known of a file without reading it; `crc32c` is None for a local one."""
+    """Size and checksum of a file that was not read.
+
+    Attributes:
+      num_bytes: its size.
+      crc32c: its CRC-32C as 8 hex digits; None for a local file.
+      generation: on `gs://`, changes with every write of the object.
+    """
 
     num_bytes: int
     crc32c: str | None
+    generation: int = field(default=0, compare=False)
 
 
 class Object(NamedTuple):
-    """A small object as it was read; every write of a name makes another generation."""
+    """A small object as it was read; `updated` has a time zone."""
 
     data: bytes
     generation: int
-    updated: datetime | None  # with a zone
+    updated: datetime | None
+
+
+# --- objects --------------------------------------------------------------------------------------
 
 
 def read(path: str) -> bytes | None:
-    """Returns the whole of a small object, or None if there is none.
+    """Returns the content of a small object, or None if there is no such object.
 
     Raises:
       ProbelineError: it cannot be read, or its bucket does not exist.
     """
     found = read_object(path, with_generation=False)
-    return None if found is None else found.data
+    return found and found.data
 
 
 def read_object(path: str, with_generation: bool = True) -> Object | None:
-    """Returns as `read` a small object, and of which generation that is."""
+    """Returns a small object with the generation that was read; otherwise like `read`."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
-    access = access_to(path)
-    with explained(path, access):
-        while True:
-            blob = _blob(access, path)
+    while True:
+        with _blob(path) as blob:
             try:
                 if with_generation:
-                    blob.reload(retry=retry())
-                data = blob.download_as_bytes(if_generation_match=blob.generation, retry=retry())
+                    blob.reload(retry=_retry())
+                data = blob.download_as_bytes(if_generation_match=blob.generation, retry=_retry())
             except PreconditionFailed:
-                continue  # somebody wrote it anew between the two requests
+                continue  # somebody replaced it between the two requests
             except NotFound:
-                # Of the object or of the bucket? Only a listing tells; it fails without a bucket.
-                listing(access.client, *bucket_and_name(path))
+                # The object or its bucket? A listing fails without a bucket.
+                info(path)
                 return None
             return Object(data, blob.generation or 0, blob.updated)
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:
-    """Writes a small object over this generation of it, 0 for none; returns the new one.
+    """Writes a small object if its generation is still the given one.
 
-    Returns None if another generation is there: somebody else was faster.
+    Args:
+      path: of the object.
+      data: its new content.
+      generation: what to replace; 0 for an object that must not exist yet.
+
+    Returns:
+      The new generation; None if somebody else wrote the object first.
 
     Raises:
       ProbelineError: it cannot be written.
     """
     from google.api_core.exceptions import PreconditionFailed
 
-    access = access_to(path)
-    with explained(path, access, "write"):
-        blob = _blob(access, path)
+    with _blob(path, "write") as blob:
         try:
-            blob.upload_from_string(data, if_generation_match=generation, retry=retry())
+            blob.upload_from_string(data, if_generation_match=generation, retry=_retry())
         except PreconditionFailed:
-            # A retry of our own write is refused as well, if only its answer was lost.
+            # A retry is refused, too, if our first request succeeded and its answer was lost.
             found = read_object(path)
             return found.generation if found and found.data == data else None
         return blob.generation
 
 
-def delete_object(path: str, generation: int) -> None:
-    """Deletes this generation of an object; does nothing if it has gone or is another one.
+def delete_object(path: str, generation: int | None = None) -> None:
+    """Deletes an object, or only this generation of it; a missing object is no error.
 
     Raises:
       ProbelineError: it cannot be deleted.
     """
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
-    access = access_to(path)
-    with explained(path, access, "remove"), contextlib.suppress(NotFound, PreconditionFailed):
-        _blob(access, path).delete(if_generation_match=generation, retry=retry())
+    with _blob(path, "remove") as blob, contextlib.suppress(NotFound, PreconditionFailed):
+        blob.delete(if_generation_match=generation, retry=_retry(patient=generation is None))
 
 
 def delete_objects(paths: Iterable[str]) -> None:
-    """Deletes objects, several at a time; one that is not there is no error.
-
-    Raises:
-      ProbelineError: one of them cannot be deleted.
-    """
-    with ThreadPoolExecutor(_DELETES_AT_A_TIME) as pool:
-        for _ in pool.map(_delete, paths):
-            pass
+    """Deletes several objects at a time; raises as `delete_object`."""
+    with ThreadPoolExecutor(_CONCURRENT_DELETES) as pool:
+        list(pool.map(delete_object, paths))  # raises the first error
 
 
-def _delete(path: str) -> None:
-    from google.api_core.exceptions import NotFound
+def list_objects(
+    prefix: str, recursive: bool = True, asked_for: str | None = None
+) -> dict[str, FileInfo]:
+    """Returns the objects whose paths start with `prefix`, by path.
 
-    access = access_to(path)
-    with explained(path, access, "remove"), contextlib.suppress(NotFound):
-        _blob(access, path).delete(retry=patient_retry())
-
-
-def objects_below(prefix: str) -> dict[str, int]:
-    """Returns the sizes of all objects whose path starts so, by path; below a bucket at least.
+    Args:
+      prefix: gs://BUCKET/ and the beginning of a name, which may be empty.
+      recursive: False stops at the next slash after the prefix.
+      asked_for: the path that error messages name instead of the prefix.
 
     Raises:
       ProbelineError: they cannot be listed.
     """
-    return {path: num_bytes for path, (num_bytes, _) in versions_below(prefix).items()}
-
-
-def versions_below(prefix: str) -> dict[str, tuple[int, int]]:
-    """Returns size and generation of what `objects_below` finds."""
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
-    fields = "items(name,size,generation),nextPageToken"
-    with explained(prefix, access):
-        blobs = access.client.list_blobs(bucket, prefix=name, fields=fields, retry=patient_retry())
-        return {
-            f"{SCHEME}{bucket}/{blob.name}": (blob.size, blob.generation or 0) for blob in blobs
-        }
+    with _explained(asked_for or prefix, access):
+        blobs = access.client.list_blobs(
+            bucket,
+            prefix=name,
+            delimiter=None if recursive else "/",
+            fields="items(name,size,crc32c,generation),nextPageToken",
+            retry=_retry(patient=recursive),
+        )
+        return {f"{SCHEME}{bucket}/{blob.name}": _info(blob) for blob in blobs}
+
+
+def _info(blob: Blob) -> FileInfo:
+    # GCS encodes the four bytes of the checksum, big-endian, as base64.
+    crc32c = base64.b64decode(blob.crc32c).hex() if blob.crc32c else None
+    return FileInfo(blob.size or 0, crc32c, blob.generation or 0)
+
+
+def info(path: str) -> FileInfo | None:
+    """Returns an object's size and checksum, or None if there is no such object.
+
+    Raises:
+      ProbelineError: the bucket cannot be listed.
+    """
+    return list_objects(path, recursive=False).get(path)
 
 
 def exists(path: str) -> bool:
-    """Tells whether there is such an object.
-
-    Raises:
-      ProbelineError: it cannot be asked for.
-    """
-    access = access_to(path)
-    with explained(path, access):
-        return _blob(access, path).exists(retry=patient_retry())
+    """Tells whether an object exists; raises ProbelineError if GCS does not say."""
+    with _blob(path) as blob:
+        return blob.exists(retry=_retry(patient=True))
 
 
 def rename(source: str, target: str) -> None:
-    """Renames an object over whatever is there; no byte of it travels.
+    """Renames an object on the server; replaces the target.
 
     Raises:
       ProbelineError: it cannot be renamed.
     """
-    from google.api_core.exceptions import NotFound
-
-    access = access_to(source)
-    with explained(target, access, "write"):
-        old, new = _blob(access, source), _blob(access, target)
-        token, _, _ = new.rewrite(old, retry=patient_retry())
-        while token:  # to another place or storage class, and large
-            token, _, _ = new.rewrite(old, token=token, retry=patient_retry())
-        with contextlib.suppress(NotFound):  # it has been renamed twice at once
-            old.delete(retry=patient_retry())
+    with _blob(target, "write") as new, _blob(source, "write") as old:
+        token, _, _ = new.rewrite(old, retry=_retry(patient=True))
+        while token:  # a large object that changes its location or storage class
+            token, _, _ = new.rewrite(old, token=token, retry=_retry(patient=True))
+    delete_object(source)  # already gone if two attempts ran at once
 
 
 def upload(local_path: str, path: str) -> None:
-    """Copies a local file to an object, in chunks that are sent again if they get lost.
+    """Copies a local file to an object in chunks, each of which is retried on its own.
 
-    GCS compares the whole with its checksum before the object appears.
+    GCS verifies the checksum of the whole before the object appears.
 
     Raises:
       ProbelineError: it cannot be written.
     """
-    access = access_to(path)
-    with explained(path, access, "write"):
-        blob = _blob(access, path)
+    with _blob(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
-        blob.upload_from_filename(local_path, content_type=_BYTES, retry=patient_retry())
+        blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
 
 def create(path: str) -> BinaryIO:
     """Opens an object for writing; it appears when the stream is closed.
 
-    The stream raises what google-cloud-storage raises.
+    An exception inside `with create(path)` cancels the upload. The stream raises the exceptions of
+    google-cloud-storage.
     """
-    blob = _blob(access_to(path), path)
-    stream = blob.open(
-        "wb",
-        chunk_size=_UPLOAD_CHUNK_BYTES,
-        ignore_flush=True,
-        content_type=_BYTES,
-        retry=patient_retry(),
-    )
+    with _blob(path, "write") as blob:
+        blob.chunk_size = _UPLOAD_CHUNK_BYTES
+        stream = blob.open("wb", ignore_flush=True, content_type=_BYTES, retry=_retry(patient=True))
     return cast(BinaryIO, stream)
 
 
-def info(path: str) -> FileInfo | None:
-    """Returns an object's size and checksum, None if there is none.
-
-    Raises:
-      ProbelineError: it cannot be asked for.
-    """
-    bucket, name = bucket_and_name(path)
-    access = access_to(path)
-    with explained(path, access):
-        return listing(access.client, bucket, name).get(name)
-
-
 def open_object(path: str, fetch_bytes: int) -> BinaryIO:
-    """Opens an object for reading; a read asks for its own bytes, and for `fetch_bytes` at least.
+    """Opens an object for reading; each request fetches at least `fetch_bytes`.
 
     The stream's methods raise ProbelineError.
     """
-    return cast(BinaryIO, _reader_class()(_blob(access_to(path), path), chunk_size=fetch_bytes))
+    with _blob(path) as blob:
+        return cast(BinaryIO, _reader_class()(blob, chunk_size=fetch_bytes))
 
 
 @functools.cache
 def _reader_class() -> Any:
-    from google.api_core.exceptions import NotFound
     from google.cloud.storage.fileio import BlobReader
 
-    class Reader(BlobReader):
-        @contextlib.contextmanager
-        def _explained(self) -> Iterator[None]:
-            path = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
-            with explained(path, access_to(path)):
-                try:
-                    yield
-                except NotFound as error:
-                    raise ProbelineError(
-                        f"cannot read {path}: there is no such object; check its name, or whether "
-                        "something removes objects from the bucket"
-                    ) from error
+    def explained(reader: Any) -> contextlib.AbstractContextManager[None]:
+        path = f"{SCHEME}{reader._blob.bucket.name}/{reader._blob.name}"
+        missing = (
+            "there is no such object; check its name, or whether something removes objects from "
+            "the bucket"
+        )
+        return _explained(path, access_to(path), missing=missing)
 
+    class Reader(BlobReader):
         def read(self, size: int = -1) -> bytes:
-            with self._explained():
+            with explained(self):
                 return super().read(size)
 
         def seek(self, pos: int, whence: int = 0) -> Any:
-            with self._explained():
+            with explained(self):
                 return super().seek(pos, whence)
 
     return Reader
 
 
-def _blob(access: Access, path: str) -> Blob:
+def prepare_native_reader(path: str) -> None:
+    """Prepares the environment for ArrayRecord's own reader; does nothing for a local path.
+
+    Call it before the reader opens `path`. The reader ignores STORAGE_EMULATOR_HOST, so its
+    CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the same host. Without credentials it would retry in
+    silence for more than three minutes, and it cannot read a public bucket anonymously; hence the
+    error.
+
+    Raises:
+      ProbelineError: there are no credentials, or the scheme is not `gs://`.
+    """
+    if "://" not in path:
+        return
+    bucket_and_name(path)
+    if host := os.environ.get(_CLIENT_HOST):
+        os.environ.setdefault(_NATIVE_HOST, host)
+    if os.environ.get(_NATIVE_HOST):
+        return
+    if reason := access_to(path).no_credentials:
+        raise ProbelineError(
+            f"cannot read {path}: ArrayRecord needs credentials for {SCHEME}, of a public "
+            f"bucket too: {reason}; {_LOG_IN}, or copy the dataset to a local folder"
+        )
+
+
+# --- the client -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Access:
+    """A client, and why it has no credentials if it needs some and found none."""
+
+    client: Client
+    no_credentials: str | None
+
+
+def access_to(path: str) -> Access:
+    """Returns this process's client; ProbelineError, with the path, without the library."""
+    try:
+        import google.cloud.storage  # noqa: F401
+    except ImportError as error:
+        raise ProbelineError(
+            f"cannot read {path}: {SCHEME} needs google-cloud-storage; install it with "
+            'pip install "probeline[gcp]" or "probeline[training]"'
+        ) from error
+    # A forked process gets a client of its own: connections cannot be shared.
+    return _access(os.getpid(), os.environ.get(_CLIENT_HOST))
+
+
+@functools.cache
+def _access(pid: int, emulator: str | None) -> Access:
+    import google.auth
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import DefaultCredentialsError
+    from google.cloud.storage import Client
+
+    credentials, no_credentials = AnonymousCredentials(), None
+    if not emulator:
+        try:
+            credentials, _ = google.auth.default(Client.SCOPE, request=_hurried_request())
+        except DefaultCredentialsError as error:
+            no_credentials = one_line(error).partition(" To set up")[0].rstrip(".")
+    return Access(Client(project=None, credentials=credentials), no_credentials)
+
+
+def _hurried_request() -> Any:
+    """Returns a transport for google.auth that probes for a metadata server with short timeouts.
+
+    Outside Google's machines nothing answers: three probes take 6 s instead of 12.
+    """
+    from google.auth.transport.requests import Request
+
+    request = Request()
+
+    def hurried(*args: Any, **kwargs: Any) -> Any:
+        if "timeout" in kwargs:  # only probes have one
+            kwargs["timeout"] = _PROBE_S
+        return request(*args, **kwargs)
+
+    return hurried
+
+
+def _retry(patient: bool = False) -> Any:
+    """Returns how to retry on 408, 429, 5xx and lost connections; patiently if nobody waits."""
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    policy = DEFAULT_RETRY.with_delay(initial=_FIRST_DELAY_S)
+    return policy if patient else policy.with_timeout(_RETRY_S)
+
+
+def bucket_and_name(path: str) -> tuple[str, str]:
+    """Splits a path; raises ProbelineError if it is not `gs://bucket/name`."""
+    bucket, _, name = path.removeprefix(SCHEME).partition("/")
+    if not path.startswith(SCHEME):
+        raise ProbelineError(
+            f"cannot read {path}: only local paths and {SCHEME} are supported; copy the dataset "
+            "to one of them"
+        )
+    if not bucket or not name:
+        raise ProbelineError(f"cannot read {path}: it is not {SCHEME}bucket/name; give both")
+    return bucket, name
+
+
+@contextlib.contextmanager
+def _blob(path: str, action: str = "read") -> Iterator[Blob]:
+    """Yields a handle of an object, without a request; errors as `_explained`."""
     bucket, name = bucket_and_name(path)
-    return access.client.bucket(bucket).blob(name)
+    access = access_to(path)
+    with _explained(path, access, action):
+        yield access.client.bucket(bucket).blob(name)
 
 
-def listing(client: Client, bucket: str, prefix: str) -> dict[str, FileInfo]:
-    """Returns by name what one folder holds, of the names that start with `prefix`."""
-    blobs = client.list_blobs(
-        bucket,
-        prefix=prefix,
-        delimiter="/",
-        fields="items(name,size,crc32c),nextPageToken",
-        retry=retry(),
-    )
-    # GCS keeps the checksum as base64 of its bytes, the highest first.
-    return {
-        blob.name: FileInfo(blob.size, base64.b64decode(blob.crc32c).hex() if blob.crc32c else None)
-        for blob in blobs
-    }
+@contextlib.contextmanager
+def _explained(
+    path: str, access: Access, action: str = "read", missing: str | None = None
+) -> Iterator[None]:
+    """Turns the client's exceptions into one line; `action` is "read", "write" or "remove"."""
+    import requests
+    from google.api_core.exceptions import Forbidden, GoogleAPIError, NotFound, Unauthorized
+    from google.auth.exceptions import GoogleAuthError, InvalidOperation, RefreshError
+
+    try:
+        yield
+    except (GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
+        reason = one_line(error)
+        # InvalidOperation: an anonymous client was answered with 401.
+        if isinstance(error, Forbidden | Unauthorized | InvalidOperation):
+            if access.no_credentials:
+                reason = f"it is not public: {access.no_credentials}; {_LOG_IN}"
+            else:
+                role = "Storage Object Viewer" if action == "read" else "Storage Object User"
+                reason += f"; give the account the role {role}"
+        elif isinstance(error, NotFound):
+            bucket = path.removeprefix(SCHEME).partition("/")[0]
+            reason = missing or f"there is no bucket {bucket}; check its name"
+        elif isinstance(error, RefreshError):
+            reason += f"; {_LOG_IN}"
+        else:
+            hint = f" ({access.no_credentials}: {_LOG_IN})" if access.no_credentials else ""
+            reason += f"; check the network and try again{hint}"
+        raise ProbelineError(f"cannot {action} {path}: {reason}") from error

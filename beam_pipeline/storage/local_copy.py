@@ -1,8 +1,8 @@
 """One local copy of a remote file for all processes of a machine, to be mapped into memory.
 
-The first process to ask fetches the file, under a lock; the others wait for it and map the same
-pages. A copy is locked, too, as long as a process that uses it lives, and whoever fetches another
-file removes the copies that nobody uses.
+The first process that asks fetches the file under a lock; the others wait and map the same pages.
+A process holds a shared lock on each copy that it uses. Whoever fetches another file removes the
+copies that nobody holds.
 """
 
 import contextlib
@@ -11,10 +11,9 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 
 from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.storage.files import is_local, open_file
+from beam_pipeline.storage.files import atomic_write, is_local, locked, open_file
 
 _COPY_BYTES = 8 << 20
 _LOCK = "lock"
@@ -22,7 +21,7 @@ _held: dict[str, int] = {}  # the open, locked files of this process by path
 
 
 def on_this_machine(path: str) -> str:
-    """Returns the path of a local copy of a file that never changes, or of itself if it is local.
+    """Returns the path of a local copy of a file that never changes; a local file is its own copy.
 
     Raises:
       ProbelineError: there is no room for it, or the file cannot be read.
@@ -34,27 +33,18 @@ def on_this_machine(path: str) -> str:
     if copy in _held:
         return copy
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    with _locked(os.path.join(folder, _LOCK)):
+    with locked(os.path.join(folder, _LOCK)):
         if not os.path.exists(copy):
             _remove_unused(folder)
-            _fetch(path, copy)
+            with (
+                explained_os_errors("copy to this machine", path),
+                open_file(path) as source,
+                atomic_write(copy) as target,
+            ):
+                shutil.copyfileobj(source, target, _COPY_BYTES)
         _held[copy] = os.open(copy, os.O_RDONLY)
         fcntl.flock(_held[copy], fcntl.LOCK_SH)
     return copy
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    with open(path, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _fetch(path: str, copy: str) -> None:
-    with explained_os_errors("copy to this machine", path):
-        with open_file(path) as source, open(f"{copy}.tmp", "wb") as target:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
-        os.rename(f"{copy}.tmp", copy)
 
 
 def _remove_unused(folder: str) -> None:

@@ -30,9 +30,14 @@ from beam_pipeline.dataset.manifest import (
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.shards.tfrecord import DamagedRecordError, read_tfrecord
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.checksum import checksum_text
-from beam_pipeline.storage.files import exists, is_local, open_ranges, size_and_checksum
-from beam_pipeline.storage.small_files import prepare_native_reader
+from beam_pipeline.storage.files import (
+    checksum_text,
+    exists,
+    is_local,
+    open_ranges,
+    size_and_checksum,
+)
+from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.verify.across import INDEX_SCHEMA
 from beam_pipeline.verify.record import Fault
 
@@ -122,7 +127,7 @@ def names_in(folder: str) -> list[str]:
     """Returns the names of the files right below a folder, sorted; none if it is not there."""
     if is_local(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    below = (path.removeprefix(f"{folder}/") for path in gcs.objects_below(f"{folder}/"))
+    below = (path.removeprefix(f"{folder}/") for path in gcs.list_objects(f"{folder}/"))
     return sorted(name for name in below if "/" not in name)
 
 

@@ -37,7 +37,7 @@ from beam_pipeline.shards.writing import (
     WriteShards,
     shard_path,
 )
-from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import crc32c
 from tests.support.helpers import Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]

@@ -440,7 +440,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(
     replace = os.replace
 
     def full_at_the_second(source: Path, target: Path) -> None:
-        if "measurements-00001" in target.name:
+        if "measurements-00001" in str(target):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         replace(source, target)
 

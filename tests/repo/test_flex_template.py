@@ -23,7 +23,6 @@ from google.protobuf import json_format
 from packaging.requirements import Requirement
 
 from beam_pipeline.jobs import flex_template
-from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.main import main
 from beam_pipeline.overlap.job.config import flag_fields
 from beam_pipeline.probe_rows import options
@@ -146,9 +145,7 @@ def test_what_the_checks_let_pass(name: str) -> None:
 
 
 def flags_of(*parameters: str) -> list[str]:
-    parser = options.make_parser()
-    known = [*parser._actions, *beam_parser()._actions]
-    return flex_template.flags_of(parameters, known)
+    return flex_template.flags_of(parameters, options.make_parser())
 
 
 def test_several_inputs_are_one_parameter() -> None:

@@ -15,7 +15,7 @@ from beam_pipeline import generate, main
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.shards.tfrecord import read_tfrecord
-from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import crc32c
 from tests.support.engines import build
 from tests.support.helpers import MAPPED_IPV4
 from tests.support.probe_rows_on_disk import (

@@ -12,7 +12,6 @@ from google.cloud.dataflow_v1beta3 import types
 from google.protobuf import json_format
 
 from beam_pipeline.jobs import flex_template
-from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import config
@@ -62,13 +61,12 @@ def check_job(job: types.Job) -> None:
 
 
 def test_several_sets_and_several_n_are_one_parameter_each() -> None:
-    known = [*config.make_parser()._actions, *beam_parser()._actions]
     words = [
         "--input_path=gs://a/x,y/*.jsonl,gs://b/{1,2}.parquet",
         "--decontaminate_source=gs://a/mmlu, gsm8k=gs://b/e,1.jsonl,gs://c/lang=en/x.jsonl",
         *("--output_path=gs://o/a,b", "--ngram_length=5,10", "--overwrite=true", "--debug=false"),
     ]
-    parsed, _ = parse(flex_template.flags_of(words, known))
+    parsed, _ = parse(flex_template.flags_of(words, config.make_parser()))
     assert parsed.input_paths == ("gs://a/x,y/*.jsonl", "gs://b/{1,2}.parquet")
     assert parsed.sources == (*("gs://a/mmlu", "gsm8k=gs://b/e,1.jsonl", "gs://c/lang=en/x.jsonl"),)
     assert parsed.datasets == ["mmlu", "gsm8k", "lang=en"]

@@ -123,7 +123,7 @@ def stored_objects(folder: str) -> dict[str, bytes]:
     """Returns the bytes of all objects below a `gs://` folder, by their paths in it."""
     return {
         path.removeprefix(f"{folder}/"): gcs_storage.read(path) or b""
-        for path in gcs_storage.objects_below(f"{folder}/")
+        for path in gcs_storage.list_objects(f"{folder}/")
     }
 
 

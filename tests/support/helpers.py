@@ -22,7 +22,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
-from beam_pipeline.storage.checksum import crc32c
+from beam_pipeline.storage.files import crc32c
 
 MAPPED_IPV4 = 0xFFFF << 32
 YEAR_2024_US = 1_704_067_200_000_000

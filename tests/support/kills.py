@@ -28,7 +28,7 @@ KILL_POINTS = {
     "renaming another shard": ("shards.writing", "module", "move", 3),
     "before the data card": ("probe_rows.commit", "module", "write_card", 1),
     "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
-    "before _SUCCESS": ("probe_rows.commit", "module", "_write_whole", 3),
+    "before _SUCCESS": ("probe_rows.commit", "module", "write_file", 3),
 }
 
 

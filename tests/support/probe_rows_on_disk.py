@@ -38,7 +38,7 @@ from beam_pipeline.probe_rows.pipeline import encode, index_table, stage_row
 from beam_pipeline.probe_rows.row_splitting import Segment, make_row
 from beam_pipeline.shards.staging import Record
 from beam_pipeline.shards.writing import ShardInfo, shard_path
-from beam_pipeline.storage.checksum import checksum_text, crc32c
+from beam_pipeline.storage.files import checksum_text, crc32c
 from tests.support.helpers import (
     MAPPED_IPV4,
     YEAR_2024_US,

@@ -13,11 +13,8 @@ when its JSON file does, so a fill that is killed goes on where it was.
 """
 
 import contextlib
-import fcntl
 import itertools
 import os
-import threading
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +24,7 @@ import orjson
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.storage.checksum import checksum_text, crc32c
+from beam_pipeline.storage.files import checksum_text, crc32c, locked, write_file
 from training.batches.lanes import Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
 from training.rows.row_layout import COMPACT, LAYOUT, ranks_bytes, to_compact
@@ -69,7 +66,7 @@ class ColumnCache:
             self._make_file(int(self._offsets[-1]))
 
     def _make_file(self, num_bytes: int) -> None:
-        with _locked(self._folder / f"{_COLUMNS_NAME}.lock"), open(self._path, "ab") as file:
+        with locked(f"{self._path}.lock"), open(self._path, "ab") as file:
             if os.fstat(file.fileno()).st_size != num_bytes:
                 for note in self._folder.glob("shard_*.json"):
                     note.unlink()  # what it tells of was removed with the file
@@ -132,7 +129,7 @@ class ColumnCache:
     def _fill_shard(self, shard: int, skip_bad_rows: bool) -> None:
         with (
             explained_os_errors("write", str(self._folder)),
-            _locked(self._folder / f"shard_{shard:05d}.lock"),
+            locked(f"{self._folder}/shard_{shard:05d}.lock"),
         ):
             if self._note(shard) is not None:
                 return  # another process has done it meanwhile
@@ -149,10 +146,7 @@ class ColumnCache:
                         bad_rows.append([row, str(error)])
                 file.flush()
                 os.fsync(file.fileno())
-            path = self._note_path(shard)
-            temporary = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-            temporary.write_bytes(orjson.dumps({"bad_rows": bad_rows}))
-            temporary.rename(path)
+            write_file(str(self._note_path(shard)), orjson.dumps({"bad_rows": bad_rows}))
 
     def _compact(self, row: int) -> bytes:
         """Returns a row's compact measurements and their ranks."""
@@ -181,14 +175,6 @@ class ColumnCache:
         raise self._reader.bad_row(
             row, f"it has (num_ipv6, first second) {found}, rows.parquet says {expected}"
         )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock on a file that ends with the process."""
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _check_shard(shards: ShardSet, number: int) -> None:

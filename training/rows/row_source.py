@@ -17,7 +17,7 @@ from beam_pipeline.dataset.row_reader import BadRowError, RowReader
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.storage.small_files import file_infos
+from beam_pipeline.storage.files import file_infos
 from training.rows.row_layout import ARROW, LAYOUT, Located, dst_at, locate
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from beam_pipeline.cli.flags import check_range, flag, job_parser
+from beam_pipeline.cli.flags import OneLineParser, check_range, flag, job_parser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
@@ -205,7 +205,7 @@ def flag_fields() -> list[Field]:
     ]
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """Returns the parser of our flags."""
     description = "Finds every n-gram that evaluation sets share with training documents."
     return job_parser("beam_pipeline.overlap", description, flag_fields())

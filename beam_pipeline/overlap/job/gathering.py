@@ -41,14 +41,13 @@ from beam_pipeline.overlap.results.details import (
 )
 from beam_pipeline.overlap.results.layout import SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import Keep
-from beam_pipeline.overlap.results.output_files import whole_file
 from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import (
     BucketFiles,
     write_boilerplate_lines,
     write_bucket,
 )
-from beam_pipeline.storage.files import exists, remove_folder
+from beam_pipeline.storage.files import atomic_write, exists, remove_folder
 
 _KINDS = (NGRAM_COUNTS, ROW_COUNTS)
 _UNITS_OF_A_FILE = 1000  # of overlap_instances
@@ -326,7 +325,7 @@ class Finish(beam.DoFn):
         names = [*written, *([letters] if letters else [])]
         summary = summary_of(job, prepared, "done", counts, names)
         progress.write_summary(job.output_path, job.temp_folder, summary)
-        with whole_file(job.path(SUCCESS_NAME), job.temp_folder) as stream:
+        with atomic_write(job.path(SUCCESS_NAME), job.temp_folder) as stream:
             stream.write(b"")
 
     def _tidy_up(self) -> None:

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.cli.flags import normalise_flags
-from beam_pipeline.errors import ProbelineError, UsageError, user_message
+from beam_pipeline.errors import ProbelineError, UsageError, user_error
 from beam_pipeline.jobs import dataflow, output_folder, program
 from beam_pipeline.jobs.beam_options import (
     IN_MEMORY_RUNNER,
@@ -62,12 +62,11 @@ def run_from_python(
     try:
         run(config, options)
     except Exception as error:
-        message = user_message(error)
-        if message in (None, str(error)):
+        # From a worker: Beam adds where it happened and may raise another exception.
+        found = user_error(error)
+        if found is None or str(found) == str(error):
             raise
-        # From a worker: Beam has added where, and may have made another error of it.
-        kind = type(error) if isinstance(error, ProbelineError) else ProbelineError
-        raise kind(message) from error
+        raise found from error
     return config.output_path
 
 
@@ -85,10 +84,10 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
         _check_paths_are_shared(config)
     inputs = overlap_pipeline.find_inputs(config)
     files = output_files(config.skip_existing)
-    with output_folder.taken(config.output_path, config.overwrite, job, files) as taken:
+    with output_folder.taken(config.output_path, config.overwrite, job, files=files) as job_run:
         pipeline = program.new_pipeline(beam_options)
-        overlap_pipeline.build(pipeline, config, inputs, taken)
-        if not program.run_to_end(pipeline, job, taken):
+        overlap_pipeline.build(pipeline, config, inputs, job_run)
+        if not program.run_to_end(pipeline, job, job_run):
             return None
     if not exists(FileSystems.join(config.output_path, SUCCESS_NAME)):
         raise ProbelineError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsList, AsSingleton
 
-from beam_pipeline.jobs.output_folder import Run
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
 from beam_pipeline.overlap.job.config import DeconConfig
@@ -53,7 +53,7 @@ def find_inputs(config: DeconConfig) -> Inputs:
     return Inputs(match_documents(config.input_paths), match_evaluation(config.sources))
 
 
-def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Run) -> None:
+def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> None:
     """Adds the whole job to a pipeline.
 
     Args:

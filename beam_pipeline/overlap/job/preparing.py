@@ -37,8 +37,7 @@ from beam_pipeline.overlap.ngrams.index import (
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
-from beam_pipeline.overlap.results.output_files import whole_file
-from beam_pipeline.storage.files import exists
+from beam_pipeline.storage.files import atomic_write, exists
 from beam_pipeline.storage.local_copy import on_this_machine
 
 _ROWS_NAME = "evaluation.arrow"
@@ -157,10 +156,10 @@ class ReadEvaluationSets(beam.DoFn):
         folder = job.path(WORK_FOLDER, fingerprint)
         rows_path = FileSystems.join(folder, _ROWS_NAME)
         if not exists(rows_path):
-            with whole_file(rows_path, job.temp_folder) as stream, open(local_path, "rb") as rows:
+            with atomic_write(rows_path, job.temp_folder) as stream, open(local_path, "rb") as rows:
                 shutil.copyfileobj(rows, stream, _COPY_BYTES)
         if counts.letters:
-            with whole_file(letters_path(rows_path), job.temp_folder) as stream:
+            with atomic_write(letters_path(rows_path), job.temp_folder) as stream:
                 stream.write(dead_letters.to_parquet(counts.letters))
         prepared = Prepared(
             folder,
@@ -197,7 +196,7 @@ class BuildIndex(beam.DoFn):
                     HashRange(part, prepared.num_parts),
                     job.skip_degenerate,
                 )
-                with whole_file(path, job.temp_folder) as stream:
+                with atomic_write(path, job.temp_folder) as stream:
                     write_index(index, stream, prepared.fingerprint)
         yield path
 

@@ -16,8 +16,8 @@ from apache_beam.io.filesystems import FileSystems
 from beam_pipeline.overlap.job.units import Work
 from beam_pipeline.overlap.ngrams.matching import Match
 from beam_pipeline.overlap.results import layout
-from beam_pipeline.overlap.results.output_files import json_line, whole_file
-from beam_pipeline.storage.files import open_file
+from beam_pipeline.overlap.results.output_files import json_line
+from beam_pipeline.storage.files import atomic_write, open_file
 
 _FOLDER = "progress"
 HEARTBEAT_SECONDS = 30.0
@@ -65,7 +65,7 @@ class Heartbeat:
         self._last = time.monotonic()
         line = {**self._line, "time": int(time.time())}
         _LOGGER.info(orjson.dumps(line).decode(errors="replace"))
-        with whole_file(self._path, self._temp_folder) as stream:
+        with atomic_write(self._path, self._temp_folder) as stream:
             stream.write(json_line(line))
 
 
@@ -82,7 +82,7 @@ def _name(work: Work) -> str:
 def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
     """Writes progress_summary.json, over the one of the stage before."""
     path = FileSystems.join(output, layout.SUMMARY)
-    with whole_file(path, temp_folder) as stream:
+    with atomic_write(path, temp_folder) as stream:
         stream.write(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2) + b"\n")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
-from beam_pipeline.storage.small_files import write_file
+from beam_pipeline.storage.files import write_file
 
 DEFAULT_HTML = "report.html"
 DEFAULT_INSTANCES = 50

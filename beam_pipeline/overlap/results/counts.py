@@ -17,8 +17,7 @@ import numpy as np
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.results.match_files import Keep, PartColumns, unit_columns
-from beam_pipeline.overlap.results.output_files import whole_file
-from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.files import atomic_write, open_file
 
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, what is counted is int64. `start` and `crc` stand for the n-gram: PartColumns.
@@ -166,7 +165,7 @@ def boilerplate_of(counts: np.ndarray, max_document_frequency: int) -> np.ndarra
 
 def write_boilerplate(path: str, temp_folder: str, counts: Iterable[np.ndarray]) -> None:
     """Writes which n-grams are boilerplate, given bucket by bucket, for `Boilerplate.open`."""
-    with whole_file(path, temp_folder) as stream:
+    with atomic_write(path, temp_folder) as stream:
         for part in counts:
             keys = np.empty((len(part), 2), "<u8")
             keys[:, 0] = _joined(part["number"], part["n"])

@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.ngrams.matching import Places
 from beam_pipeline.overlap.results.match_files import Keep, PartMatch, merged
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line, json_value, whole_file
+from beam_pipeline.overlap.results.output_files import GzipMember, json_line, json_value
 from beam_pipeline.overlap.results.row_overlaps import Rows, head_of
+from beam_pipeline.storage.files import atomic_write
 
 _OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 MATCHES_SCHEMA = pa.schema(
@@ -306,7 +307,7 @@ class _LazyFile:
 
     def stream(self) -> BinaryIO:
         if self._stream is None:
-            self._stream = self._stack.enter_context(whole_file(self._path, self._temp_folder))
+            self._stream = self._stack.enter_context(atomic_write(self._path, self._temp_folder))
         return self._stream
 
     def member(self) -> GzipMember:

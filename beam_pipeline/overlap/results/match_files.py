@@ -24,7 +24,7 @@ from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.overlap.documents.batch import DocumentBatch
 from beam_pipeline.overlap.documents.parquet import open_parquet
 from beam_pipeline.overlap.ngrams.matching import Match, Places
-from beam_pipeline.overlap.results.output_files import whole_file
+from beam_pipeline.storage.files import atomic_write
 
 _PLACES = pa.list_(pa.uint32())  # start, end, start, end, …
 SCHEMA = pa.schema(
@@ -120,12 +120,12 @@ def write_part(
       scanned: batches of one unit, and their matches, document by document.
     """
     summary = PartSummary(0, 0, 0, 0, {}, 0, 0)
-    with whole_file(path, temp_folder) as stream, ExitStack() as stack:
+    with atomic_write(path, temp_folder) as stream, ExitStack() as stack:
         with _MatchWriter(stream) as writer:
             letters = None
             for batch, matches in scanned:
                 if batch.letters and letters is None:
-                    file = stack.enter_context(whole_file(letters_path(path), temp_folder))
+                    file = stack.enter_context(atomic_write(letters_path(path), temp_folder))
                     letters = stack.enter_context(
                         pq.ParquetWriter(file, dead_letters.SCHEMA, compression="zstd")
                     )

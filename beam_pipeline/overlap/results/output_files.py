@@ -7,31 +7,17 @@ same bytes on any processor; ISA-L, ten times as fast, chooses its code by the p
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, BinaryIO
 
 import orjson
-from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.storage.files import create_file, move, open_file, size_and_checksum, unique_path
+from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
 _GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
 _LEVEL = 3
-
-
-@contextmanager
-def whole_file(path: str, temp_folder: str) -> Iterator[BinaryIO]:
-    """Opens a new file, which is at `path` when the block has ended well, over what was there."""
-    temporary_path = unique_path(temp_folder, FileSystems.split(path)[1])
-    with explained_os_errors("write", path):
-        with create_file(temporary_path) as stream:
-            yield stream
-        size, checksum = size_and_checksum(temporary_path)
-    move(temporary_path, path, size, checksum)
 
 
 def json_line(record: Any) -> bytes:
@@ -82,14 +68,14 @@ class GzipMember:
 
 def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
     """Writes records as a file of JSON lines."""
-    with whole_file(path, temp_folder) as stream:
+    with atomic_write(path, temp_folder) as stream:
         for record in records:
             stream.write(json_line(record))
 
 
 def join_files(path: str, temp_folder: str, parts: Iterable[str], empty: bytes = b"") -> None:
     """Writes the bytes of some files one after another as one file, `empty` if there are none."""
-    with whole_file(path, temp_folder) as target:
+    with atomic_write(path, temp_folder) as target:
         for part in parts:
             empty = b""
             with open_file(part) as source:

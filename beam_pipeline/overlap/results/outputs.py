@@ -37,11 +37,10 @@ from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     empty_member,
     join_files,
-    whole_file,
     write_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles, Rows
-from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.files import atomic_write, open_file
 
 _ROWS_OF_A_GROUP = 1 << 16
 
@@ -242,7 +241,7 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
 
 def _write_matches(path: str, temp_folder: str, units: Sequence[ExpandedUnit]) -> None:
     """Joins the tables of matches; row groups do not depend on how the input was cut."""
-    with whole_file(path, temp_folder) as stream:
+    with atomic_write(path, temp_folder) as stream:
         with pq.ParquetWriter(stream, MATCHES_SCHEMA, compression="zstd") as writer:
             pending = MATCHES_SCHEMA.empty_table()
             for table in _match_tables(units):
@@ -273,7 +272,7 @@ def write_dead_letters(
     """
     if not parts:
         return None
-    with whole_file(f"{output_path}/{DEAD_LETTERS}", temp_folder) as stream:
+    with atomic_write(f"{output_path}/{DEAD_LETTERS}", temp_folder) as stream:
         with pq.ParquetWriter(stream, dead_letters.SCHEMA, compression="zstd") as writer:
             for path, first_row in parts:
                 with open_parquet(letters_path(path)) as file:

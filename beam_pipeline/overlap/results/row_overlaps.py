@@ -17,12 +17,8 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.matching import TokenizedText
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.match_files import crc_of
-from beam_pipeline.overlap.results.output_files import (
-    GzipMember,
-    json_line,
-    whole_file,
-    write_lines,
-)
+from beam_pipeline.overlap.results.output_files import GzipMember, json_line, write_lines
+from beam_pipeline.storage.files import atomic_write
 
 # An evaluation row that has an n-gram of that length in common with the training data.
 HITS = np.dtype([("number", "<u4"), ("n", "<u4"), ("num_tokens", "<i8")])
@@ -185,8 +181,8 @@ def write_bucket(
     ngrams_path, coverage_path = f"{prefix}.ngrams.gz", f"{prefix}.coverage.jsonl"
     hits = []
     with (
-        whole_file(ngrams_path, temp_folder) as ngrams_stream,
-        whole_file(coverage_path, temp_folder) as coverage_stream,
+        atomic_write(ngrams_path, temp_folder) as ngrams_stream,
+        atomic_write(coverage_path, temp_folder) as coverage_stream,
         GzipMember(ngrams_stream) as ngrams_member,
     ):
         for overlap in row_overlaps(ngrams, documents, rows, tokenizer):

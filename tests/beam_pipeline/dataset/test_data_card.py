@@ -13,7 +13,7 @@ from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, command_of
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.commit import write_card
+from beam_pipeline.probe_rows.commit import DATASET_FILES, write_card
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.verify import __main__ as verify
 from tests.conftest import Gcs
@@ -185,7 +185,7 @@ def test_overwriting_replaces_it(source: Path, tmp_path: Path) -> None:
 def test_a_dead_run_leaves_none(tmp_path: Path) -> None:
     (tmp_path / CARD_NAME).write_text(f"{FIRST_LINE}\n\n# Some\n")
     (tmp_path / f"{CARD_NAME}.123.tmp").write_text("half")
-    with taken(str(tmp_path), overwrite=False):
+    with taken(str(tmp_path), overwrite=False, files=DATASET_FILES):
         assert [path.name for path in tmp_path.iterdir()] == [".probeline-temp"]
 
 

@@ -18,9 +18,8 @@ from beam_pipeline.dataset.manifest import (
     open_dataset,
 )
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import commit
 from beam_pipeline.probe_rows.commit import write_success
-from beam_pipeline.storage.checksum import checksum_text, crc32c
+from beam_pipeline.storage.files import checksum_text, crc32c
 
 
 def a_manifest(format_version: int = FORMAT_VERSION) -> Manifest:
@@ -234,7 +233,7 @@ def test_a_commit_that_dies_half_way_leaves_nothing_that_opens(tmp_path, monkeyp
         done.append(target)
         replace(source, target)
 
-    monkeypatch.setattr(commit.os, "replace", dies)
+    monkeypatch.setattr(os, "replace", dies)
     with pytest.raises(KeyboardInterrupt):
         write_success(str(tmp_path), a_manifest().to_json())
     assert done == [str(tmp_path / MANIFEST_NAME)][:steps]

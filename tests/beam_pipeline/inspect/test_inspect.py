@@ -34,7 +34,7 @@ from beam_pipeline.inspect.index import Index, uncovered
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.main import main
-from beam_pipeline.storage import small_files
+from beam_pipeline.storage import files as storage_files
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.inspected import HOUR_US, day_of_pings, many_probes, write_alike, write_unlike
@@ -603,4 +603,4 @@ def test_a_dataset_on_gs_is_read_in_place(flags, gcs: Gcs, tmp_path: Path, capsy
     told = said(capsys, f"{tmp_path}/rows", f"--html={bucket}/pages/page.html")
     assert f"{bucket}/pages/page.html: " in told
     page = (tmp_path / "page.html").read_bytes()
-    assert small_files.read_file(f"{bucket}/pages/page.html") == page
+    assert storage_files.read_file(f"{bucket}/pages/page.html") == page

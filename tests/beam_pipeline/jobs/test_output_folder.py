@@ -4,18 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from beam_pipeline.dataset.manifest import SUCCESS_NAME
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs import output_folder
-from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
-from beam_pipeline.probe_rows import commit
-from beam_pipeline.probe_rows.commit import write_success
+from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER
+from beam_pipeline.probe_rows.commit import DATASET_FILES, write_success
 from tests.support.helpers import Objects
 from tests.support.repository import ROOT
+
+taken = partial(output_folder.taken, files=DATASET_FILES)
 
 OURS = (
     "manifest.json",
@@ -113,13 +115,13 @@ def test_overwrite_removes_all_that_is_ours_and_nothing_else(finished):
 def test_overwrite_removes_success_before_anything_else(finished, monkeypatch):
     """A run that dies while it removes must not leave a dataset that looks whole."""
     removed = []
-    delete = output_folder._delete
+    delete = output_folder.delete_files
 
     def spy(paths):
         removed.append([str(Path(path).relative_to(finished)) for path in paths])
         delete(paths)
 
-    monkeypatch.setattr(output_folder, "_delete", spy)
+    monkeypatch.setattr(output_folder, "delete_files", spy)
     with taken(str(finished), overwrite=True):
         pass
     assert removed[0] == [SUCCESS_NAME]
@@ -152,14 +154,15 @@ def test_half_a_commit_is_removed_too(tmp_path, monkeypatch, steps):
     replace = os.replace
     done = []
 
-    def dies(source, target):
+    def dies(source, *target):
         if len(done) == steps:
             raise KeyboardInterrupt
         done.append(target)
-        replace(source, target)
+        replace(source, *target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit.os, "replace", dies)
+        patch.setattr(os, "replace", dies)
+        patch.setattr(os, "remove", dies)  # a killed process does not tidy up
         with pytest.raises(KeyboardInterrupt):
             write_success(str(tmp_path), b"{}")
     assert len(files_below(tmp_path)) == steps + 1
@@ -183,7 +186,8 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path):
 HOLD = """
 import sys
 from beam_pipeline.jobs.output_folder import taken
-with taken(sys.argv[1], overwrite=False) as run:
+from beam_pipeline.probe_rows.commit import DATASET_FILES
+with taken(sys.argv[1], overwrite=False, files=DATASET_FILES) as run:
     open(sys.argv[1] + "/train_marker", "w").close()
     print(run.folder, flush=True)
     sys.stdin.read()
@@ -224,7 +228,7 @@ def test_a_lock_that_its_holder_removes_at_the_last_moment_does_not_let_two_in(
     tmp_path, monkeypatch
 ):
     """The first run ends between the second's opening of the lock file and its locking it."""
-    flock = output_folder.fcntl.flock
+    flock = output_lease.fcntl.flock
     removed = []
 
     def removed_before(lock, flags):
@@ -233,7 +237,7 @@ def test_a_lock_that_its_holder_removes_at_the_last_moment_does_not_let_two_in(
             os.remove(lock.name)
         flock(lock, flags)
 
-    monkeypatch.setattr(output_folder.fcntl, "flock", removed_before)
+    monkeypatch.setattr(output_lease.fcntl, "flock", removed_before)
     with taken(str(tmp_path), overwrite=False):
         assert removed == [str(tmp_path / TEMP_FOLDER / "lock")]
         with pytest.raises(UsageError, match="is being written"):
@@ -251,7 +255,7 @@ def test_a_run_may_end_while_the_next_one_begins(tmp_path, monkeypatch):
             Path(path).write_text("1")
 
     with taken(str(tmp_path), overwrite=False):
-        monkeypatch.setattr(output_folder.os, "remove", next_one_begins)
+        monkeypatch.setattr(output_lease.os, "remove", next_one_begins)
     assert files_below(tmp_path) == {f"{TEMP_FOLDER}/lock"}
 
 
@@ -310,7 +314,7 @@ def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, m
             raise PermissionError(13, "Permission denied", path)
         remove(path)
 
-    monkeypatch.setattr(output_folder.os, "remove", refuse)
+    monkeypatch.setattr(output_lease.os, "remove", refuse)
     with pytest.raises(
         ProbelineError,
         match=r"cannot remove .*manifest\.json: Permission denied; give this user the right",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grain
@@ -19,10 +20,11 @@ from google.cloud.storage import Blob
 
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs import output_lease
-from beam_pipeline.jobs.output_folder import TEMP_FOLDER, taken
+from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.main import main
-from beam_pipeline.storage import gcs, gcs_client
+from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.storage import gcs
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
@@ -30,6 +32,8 @@ from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.kills import kill_script
 from training.rows.row_source import ProbeRowDataSource
+
+taken = partial(output_folder.taken, files=DATASET_FILES)
 
 _LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
 
@@ -131,7 +135,7 @@ def test_lost_and_refused_requests_change_nothing(
 ) -> None:
     with faulty(gcs.endpoint, every) as proxy, monkeypatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        patch.setattr(gcs_client, "_FIRST_DELAY_S", 0.01)
+        patch.setattr("beam_pipeline.storage.gcs._FIRST_DELAY_S", 0.01)
         assert make(bucket, "--inline_bytes=0") == 0
     assert len(proxy.faults) == 5
     assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
@@ -191,11 +195,11 @@ def gcs_info(path: str) -> int:
 
 KILL_POINTS = {
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
-    "between two uploads": ("gcs", "module", "upload", 2),
-    "between copying and removing": ("gcs", "module", "_blob", 30),
+    "between two uploads": ("storage.gcs", "module", "upload", 2),
+    "between copying and removing": ("storage.gcs", "module", "delete_object", 2),
     "renaming a shard": ("shards.writing", "module", "move", 3),
     "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
-    "before _SUCCESS": ("probe_rows.commit", "module", "_write_whole", 3),
+    "before _SUCCESS": ("probe_rows.commit", "module", "write_file", 3),
     "before the marker goes": ("jobs.output_lease", "module.Marker", "release", 1),
 }
 

@@ -257,8 +257,8 @@ def test_a_run_removes_what_is_ours_and_keeps_what_it_goes_on_from(
 
 def test_success_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, (*OURS, SUCCESS_NAME))
-    delete, removed = output_folder._delete, []
-    monkeypatch.setattr(output_folder, "_delete", lambda paths: removed.append(paths))
+    delete, removed = output_folder.delete_files, []
+    monkeypatch.setattr(output_folder, "delete_files", lambda paths: removed.append(paths))
     with taken(str(tmp_path), True, files=output_files(False)):
         pass
     assert removed[0] == [str(tmp_path / SUCCESS_NAME)]

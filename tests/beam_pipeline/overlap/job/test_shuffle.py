@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from apache_beam.portability import common_urns
 
-from beam_pipeline.jobs.output_folder import Run
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
@@ -100,7 +100,7 @@ def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
     )
     pipeline = beam.Pipeline()
     inputs = overlap_pipeline.find_inputs(config)
-    overlap_pipeline.build(pipeline, config, inputs, Run(str(tmp_path / "run"), None))
+    overlap_pipeline.build(pipeline, config, inputs, JobRun(str(tmp_path / "run"), None))
     transforms = pipeline.to_runner_api().components.transforms.values()
     urn = common_urns.primitives.GROUP_BY_KEY.urn
     groups = {each.unique_name.split("/")[0] for each in transforms if each.spec.urn == urn}

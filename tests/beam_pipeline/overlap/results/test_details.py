@@ -22,7 +22,8 @@ from beam_pipeline.overlap.results.details import (
     quotas,
 )
 from beam_pipeline.overlap.results.match_files import PartColumns, write_part
-from beam_pipeline.overlap.results.output_files import GzipMember, join_files, json_line, whole_file
+from beam_pipeline.overlap.results.output_files import GzipMember, join_files, json_line
+from beam_pipeline.storage.files import atomic_write
 from tests.support.overlap_gathering import batch_of, read_records, rows_of
 from tests.support.overlap_reference import EvalRow, TrainRow
 
@@ -281,11 +282,11 @@ def test_joined_files_are_their_bytes_and_nothing_else(tmp_path: Path) -> None:
 def test_a_file_that_fails_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("before")
     with pytest.raises(KeyError):
-        with whole_file(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
+        with atomic_write(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
             stream.write(b"half")
             raise KeyError
     assert (tmp_path / "x").read_text() == "before"
-    with whole_file(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
+    with atomic_write(str(tmp_path / "x"), str(tmp_path / "t")) as stream:
         stream.write(b"after")
         assert (tmp_path / "x").read_text() == "before"
     assert (tmp_path / "x").read_text() == "after"

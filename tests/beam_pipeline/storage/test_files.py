@@ -21,9 +21,8 @@ from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from beam_pipeline.storage import gcs as google_storage
-from beam_pipeline.storage import gcs_client
-from beam_pipeline.storage.checksum import checksum_text, crc32c
-from beam_pipeline.storage.small_files import FileInfo, file_infos, prepare_native_reader, read_file
+from beam_pipeline.storage.files import checksum_text, crc32c, file_infos, read_file
+from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import write_input
@@ -74,7 +73,8 @@ def test_a_local_path_that_cannot_be_read_is_told_in_one_line(tmp_path):
 def test_local_files_need_nothing_of_google(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     script = (
-        "import sys; from beam_pipeline.storage.small_files import *; "
+        "import sys; from beam_pipeline.storage.files import *; "
+        "from beam_pipeline.storage.gcs import prepare_native_reader; "
         "path = sys.argv[1]; read_file(path); file_infos([path]); prepare_native_reader(path); "
         "print({'google.cloud.storage', 'google.auth', 'requests'} & sys.modules.keys())"
     )
@@ -124,13 +124,16 @@ def test_infos_of_many_files_in_several_folders(gcs: Gcs, tmp_path, monkeypatch)
     local = {str(tmp_path / "top"): FileInfo(1, None)}
 
     listed = []
-    listing = google_storage.listing
+    listing = google_storage.list_objects
     monkeypatch.setattr(
-        google_storage, "listing", lambda *args: listed.append(args[2]) or listing(*args)
+        google_storage,
+        "list_objects",
+        lambda prefix, **options: listed.append(prefix) or listing(prefix, **options),
     )
     wanted = asked | missing | local
     assert file_infos(wanted) == wanted
-    assert sorted(listed) == ["", "nowhere/", "test/", "train/", "train/deeper/"]
+    folders = ("", "nowhere/", "test/", "train/", "train/deeper/")
+    assert sorted(listed) == [f"{bucket}/{folder}" for folder in folders]
 
 
 def test_a_checksum_keeps_its_leading_zeros(gcs: Gcs, tmp_path):
@@ -158,10 +161,10 @@ def test_a_process_that_is_started_reads_too(gcs: Gcs, tmp_path):
 
 
 def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
-    access = gcs_client.access_to(PATH)
-    assert gcs_client.access_to("gs://other/file") is access
-    monkeypatch.setattr(gcs_client.os, "getpid", lambda: -1)
-    assert gcs_client.access_to(PATH).client is not access.client
+    access = google_storage.access_to(PATH)
+    assert google_storage.access_to("gs://other/file") is access
+    monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
+    assert google_storage.access_to(PATH).client is not access.client
 
 
 def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
@@ -170,7 +173,7 @@ def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
         (tmp_path / name).write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, bucket)
-    client = gcs_client.access_to(PATH).client
+    client = google_storage.access_to(PATH).client
     with client.batch():
         for name in ("one", "other"):
             client.bucket(bucket.removeprefix("gs://")).blob(name).delete()
@@ -266,10 +269,10 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         for variable in ("STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("API_ENDPOINT_OVERRIDE", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
-        gcs_client._access_of.cache_clear()
+        monkeypatch.setattr(google_storage, "_RETRY_S", 1)
+        google_storage._access.cache_clear()
         yield statuses.append
-        gcs_client._access_of.cache_clear()
+        google_storage._access.cache_clear()
         server.shutdown()
         thread.join()
 
@@ -350,7 +353,7 @@ def test_a_server_that_fails_is_told(answer, monkeypatch, status):
 
 
 def test_a_host_that_does_not_answer_is_told(monkeypatch):
-    monkeypatch.setattr(gcs_client, "_RETRY_S", 1)
+    monkeypatch.setattr(google_storage, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{unused.getsockname()[1]}")
@@ -369,7 +372,7 @@ def test_a_key_file_that_is_not_there_is_told(answer, monkeypatch, tmp_path):
 def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
     """What `no_credentials` pretends is what the library does on a machine that has none."""
     answer(401)
-    script = "import sys; from beam_pipeline.storage.small_files import *; read_file(sys.argv[1])"
+    script = "import sys; from beam_pipeline.storage.files import *; read_file(sys.argv[1])"
     environment = {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
     environment.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
     result = subprocess.run(
@@ -382,7 +385,7 @@ def test_the_look_for_a_metadata_server_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):
-            gcs_client._hurried_request()(
+            google_storage._hurried_request()(
                 url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9
             )
         assert time.monotonic() - start < 5
