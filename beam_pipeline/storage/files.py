@@ -332,8 +332,6 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
     """
     with explained_os_errors("write", target):
         if exists(source):
-            if is_local(target):
-                _make_folder(target)
             _rename(source, target)
             return
         if not exists(target) or size_and_checksum(target) != (num_bytes, checksum):
@@ -345,6 +343,7 @@ def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
 
 def _rename(source: str, target: str) -> None:
     if is_local(target):
+        _make_folder(target)
         os.replace(source, target)
     elif is_gcs(target):
         gcs.rename(source, target)
