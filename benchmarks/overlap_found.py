@@ -20,8 +20,12 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import match_documents, plan_units, read_unit
+from beam_pipeline.overlap.documents.batch import DocumentBatch, decode
+from beam_pipeline.overlap.documents.reading import (
+    cut_into_work_units,
+    match_documents,
+    read_work_unit,
+)
 from beam_pipeline.overlap.results.layout import SUMMARY
 from beam_pipeline.overlap.results.outputs import MATCHES, NGRAMS
 from benchmarks.peers.joined_strings import ngrams_of, tokens_of
@@ -40,8 +44,9 @@ def size(paths: list[str]) -> dict[str, int]:
 
 
 def _batches(path: str) -> Iterator[DocumentBatch]:
-    for unit in plan_units(match_documents([path])):
-        yield from read_unit(unit)
+    for file in match_documents([path]):
+        for unit in cut_into_work_units(file):
+            yield from read_work_unit(unit)
 
 
 def of_job(output: Path) -> dict[str, Any]:
@@ -79,8 +84,7 @@ def _by_row(
 ) -> Iterator[Found]:
     for batch in _batches(str(evaluation)):
         for at, row in enumerate(batch.rows):
-            text = batch.utf8[batch.bounds[at] : batch.bounds[at + 1]].tobytes()
-            tokens = tokens_of(text.decode("utf-8", "surrogatepass"))
+            tokens = tokens_of(decode(batch.text_bytes(at)))
             for n in {min(n, len(tokens)) for n in lengths}:
                 for ngram in sorted(set(ngrams_of(tokens, n))):
                     if (n, ngram) in counts:

@@ -17,28 +17,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import DocumentBatch, utf8_of
+from beam_pipeline.overlap.documents.batch import DocumentBatch, encode, text_buffers
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
-from beam_pipeline.overlap.ngrams.index import HashRange, build_index
-from beam_pipeline.overlap.ngrams.matching import Match, Matcher
+from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.overlap.ngrams.index import IndexShard, build_index
+from beam_pipeline.overlap.ngrams.matching import Matcher
 from beam_pipeline.overlap.results.counts import (
-    NGRAM_COUNTS,
-    ROW_COUNTS,
-    Boilerplate,
+    Counts,
     add_counts,
-    boilerplate_of,
+    count_unit,
     cut_by_bucket,
-    unit_counts,
+    find_boilerplate,
+    read_boilerplate,
     write_boilerplate,
 )
-from beam_pipeline.overlap.results.details import (
-    ExpandedUnit,
-    Unit,
-    count_details,
-    expand_unit,
-    quotas,
+from beam_pipeline.overlap.results.details import ExpandedUnit, count_details, expand_unit, quotas
+from beam_pipeline.overlap.results.match_files import (
+    Keep,
+    MatchFile,
+    ScannedUnit,
+    write_match_file,
 )
-from beam_pipeline.overlap.results.match_files import Keep, write_part
 from beam_pipeline.overlap.results.outputs import Results, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import write_boilerplate_lines, write_bucket
 from beam_pipeline.storage.files import open_file
@@ -48,11 +47,11 @@ from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records
 def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
     """Returns evaluation rows as the run has them, in several batches."""
     columns: dict[str, list[Any]] = {
-        "eval_dataset": [_bytes(row.dataset) for row in rows],
-        "eval_path": [_bytes(row.path) for row in rows],
+        "eval_dataset": [encode(row.dataset) for row in rows],
+        "eval_path": [encode(row.path) for row in rows],
         "eval_row": [row.row for row in rows],
-        "instance_id": [_bytes(row.id) for row in rows],
-        "text": [_bytes(row.text) for row in rows],
+        "instance_id": [encode(row.id) for row in rows],
+        "text": [encode(row.text) for row in rows],
     }
     fields = [(name, pa.int64() if name == "eval_row" else pa.large_binary()) for name in columns]
     table = pa.table(columns, pa.schema(fields))
@@ -60,25 +59,29 @@ def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
     return EvaluationRows(cut, list(dict.fromkeys(row.dataset for row in rows)))
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
     """Returns training rows of one file as a reader does, their rows less `first_row`."""
-    utf8, bounds = utf8_of([row.text for row in training])
+    buffers = text_buffers([row.text for row in training])
     places = np.array([row.row - first_row for row in training], np.int64)
     num_rows = int(places[-1]) + 1 if len(training) else 0
-    return DocumentBatch(
-        num_rows, places, utf8, bounds, [row.id for row in training], num_rows - len(places), []
-    )
+    ids = [row.id for row in training]
+    return DocumentBatch(num_rows, places, *buffers, ids, num_rows - len(places), [])
+
+
+def scanned_unit(
+    path: str, match_files: Sequence[tuple[str, Any]], row_offset: int = 0, number: int = 0
+) -> ScannedUnit:
+    """Returns a work unit of a training file with its match files and their batches, written."""
+    unit = WorkUnit(path, 0, "jsonl", 0, 0, number=number)
+    files = [MatchFile(file, summary) for file, summary in match_files]
+    return ScannedUnit(unit, tuple(files), row_offset)
 
 
 @dataclass(frozen=True)
 class Cut:
     """How the work is cut, which must not change any record."""
 
-    num_passes: int = 1
+    num_index_shards: int = 1
     rows_per_unit: int = 3
     is_relative: bool = False
     num_files: int = 2
@@ -102,12 +105,7 @@ class Gathering:
         self.keep, boilerplate_paths = self._boilerplate()
         buckets = [
             write_bucket(
-                f"{self.work}/bucket-{bucket:03d}",
-                self.temp,
-                add_counts(counts.ngrams, NGRAM_COUNTS),
-                add_counts(counts.rows, ROW_COUNTS),
-                self.rows,
-                options.tokenizer,
+                f"{self.work}/bucket-{bucket:03d}", self.temp, counts, self.rows, options.tokenizer
             )
             for bucket, counts in self.counted(self.keep)
         ]
@@ -122,7 +120,7 @@ class Gathering:
             self.output, self.temp, self.rows, options.lengths, results, cut.num_files
         )
 
-    def _scanned(self, training: Sequence[TrainRow]) -> Iterator[Unit]:
+    def _scanned(self, training: Sequence[TrainRow]) -> Iterator[ScannedUnit]:
         options, cut = self.options, self.cut
         matchers = [
             Matcher(
@@ -130,13 +128,13 @@ class Gathering:
                     self.rows.texts(),
                     options.lengths,
                     options.tokenizer,
-                    HashRange(at, cut.num_passes),
+                    IndexShard(number, cut.num_index_shards),
                     options.skip_degenerate,
                 ),
-                self.rows,
+                self.rows.text,
                 options.tokenizer,
             )
-            for at in range(cut.num_passes)
+            for number in range(cut.num_index_shards)
         ]
         of_path = defaultdict(list)
         for row in sorted(training, key=lambda row: row[:2]):
@@ -145,24 +143,21 @@ class Gathering:
             for at in range(0, len(documents), cut.rows_per_unit):
                 some = documents[at : at + cut.rows_per_unit]
                 first_row = some[0].row if cut.is_relative else 0
-                part_paths = []
-                for number_of_pass, matcher in enumerate(matchers):
-                    batch = batch_of(some, first_row)
-                    part = f"{self.work}/part-{number}-{at}-{number_of_pass}"
-                    write_part(part, self.temp, [(batch, _matches(matcher, batch))])
-                    part_paths.append(part)
-                yield Unit(part_paths, path, first_row)
+                batch = batch_of(some, first_row)
+                files = []
+                for index_shard, matcher in enumerate(matchers):
+                    file = f"{self.work}/matches-{number}-{at}-{index_shard}"
+                    scanned = [(batch, matcher.matches(batch.utf8, batch.bounds))]
+                    files.append((file, write_match_file(file, self.temp, scanned)))
+                yield scanned_unit(path, files, first_row)
 
-    def counted(self, keep: Keep | None) -> "list[tuple[int, _Packed]]":
-        """Returns the counts of all units by bucket, as they go through a shuffle."""
-        buckets: dict[int, _Packed] = defaultdict(_Packed)
+    def counted(self, keep: Keep | None) -> list[tuple[int, Counts]]:
+        """Returns the counts of all work units by bucket, as they go through a shuffle."""
+        buckets: dict[int, list[Counts]] = defaultdict(list)
         for unit in self.units:
-            counts = unit_counts(unit.part_paths, keep)
-            for bucket, packed in cut_by_bucket(counts.ngrams):
-                buckets[bucket].ngrams.append(packed)
-            for bucket, packed in cut_by_bucket(counts.rows):
-                buckets[bucket].rows.append(packed)
-        return sorted(buckets.items())
+            for bucket, counts in cut_by_bucket(count_unit(unit.paths, keep)):
+                buckets[bucket].append(counts)
+        return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 
     def _boilerplate(self) -> tuple[Keep | None, list[str] | None]:
         most = self.options.max_document_frequency
@@ -170,14 +165,14 @@ class Gathering:
             return None, None
         found, paths = [], []
         for bucket, counts in self.counted(None):
-            found.append(boilerplate_of(add_counts(counts.ngrams, NGRAM_COUNTS), most))
+            found.append(find_boilerplate(counts, most))
             paths.append(f"{self.work}/boilerplate-{bucket:03d}")
             write_boilerplate_lines(
                 paths[-1], self.temp, found[-1], self.rows, self.options.tokenizer
             )
         path = f"{self.work}/boilerplate"
         write_boilerplate(path, self.temp, found)
-        return Boilerplate.open(path).keep, paths
+        return read_boilerplate(path), paths
 
     def _expanded(self) -> Iterator[ExpandedUnit]:
         options = self.options
@@ -195,18 +190,6 @@ class Gathering:
             key = INSTANCES if name.startswith("tmp/") else name
             found[key] = found.get(key, []) + read_records(f"{self.output}/{name}")
         return found
-
-
-class _Packed:
-    """The counts of a bucket, unit by unit."""
-
-    def __init__(self) -> None:
-        self.ngrams: list[bytes] = []
-        self.rows: list[bytes] = []
-
-
-def _matches(matcher: Matcher, batch: DocumentBatch) -> Iterator[Match]:
-    return matcher.matches(batch.utf8, batch.bounds)
 
 
 def read_records(path: str) -> Records:

@@ -1,4 +1,4 @@
-"""What readers of documents hand on: the texts of some records as one UTF-8 buffer.
+"""What readers of documents yield: the texts of some records as one UTF-8 buffer.
 
 A reader of any format yields `DocumentBatch`es of a few MiB. Scans go over the bytes; a text
 becomes a Python string again only where something is found in it.
@@ -19,14 +19,14 @@ REASONS = (
     "text_not_a_string",
     "utf8_invalid",
 )
-_BYTES_OF_A_CHAR = 4
+_MAX_BYTES_PER_CHAR = 4
 
 
 class DocumentBatch(NamedTuple):
     """Some consecutive records: k with a text, some without one, and some that are dead letters.
 
-    Rows count from the beginning of the file or, in a unit whose `first_row` is not known, from
-    the beginning of the unit. A lone surrogate has three bytes, as `surrogatepass` writes it.
+    Rows count from the beginning of the file or, in a work unit whose `first_row` is unknown, from
+    the beginning of the work unit. A lone surrogate has three bytes, as `surrogatepass` writes it.
     """
 
     num_rows: int  # records of all three kinds
@@ -37,35 +37,43 @@ class DocumentBatch(NamedTuple):
     num_without_text: int  # records whose text is null or missing
     letters: list[DeadLetter]
 
-    def text(self, index: int) -> str:
-        """Returns one of the k texts."""
-        data = self.utf8[self.bounds[index] : self.bounds[index + 1]]
-        return data.tobytes().decode("utf-8", "surrogatepass")
+    def text_bytes(self, index: int) -> bytes:
+        """Returns the UTF-8 of one of the k texts."""
+        return self.utf8[self.bounds[index] : self.bounds[index + 1]].tobytes()
+
+
+def encode(text: str) -> bytes:
+    """Returns a text as UTF-8, a lone surrogate as three bytes."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes) -> str:
+    """Returns the text that `encode` encoded."""
+    return data.decode("utf-8", "surrogatepass")
 
 
 def excerpt(data: bytes) -> str:
-    """Returns the beginning of a record as text for a dead letter, odd bytes as escapes."""
-    head = data[: MAX_VALUE_CHARS * _BYTES_OF_A_CHAR].decode("utf-8", "backslashreplace")
+    """Returns the beginning of a record as text for a dead letter, invalid bytes as escapes."""
+    head = data[: MAX_VALUE_CHARS * _MAX_BYTES_PER_CHAR].decode("utf-8", "backslashreplace")
     return head[:MAX_VALUE_CHARS]
 
 
-def utf8_of(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the UTF-8 of texts, and where each begins in it, as a batch has them."""
+def text_buffers(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the UTF-8 of texts and their bounds in it, as a batch holds them."""
     try:
-        return buffers_of(pa.array(texts, pa.large_string()))  # one copy, at 4 GB/s
+        return array_buffers(pa.array(texts, pa.large_string()))  # one copy, at 4 GB/s
     except UnicodeEncodeError:
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        return buffers_of(pa.array(encoded, pa.large_binary()))
+        return array_buffers(pa.array(list(map(encode, texts)), pa.large_binary()))
 
 
-def buffers_of(
+def array_buffers(
     texts: pa.LargeStringArray | pa.LargeBinaryArray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bytes of n strings, none of them null, and where each begins, int64 [n + 1]."""
-    _, places, data = texts.buffers()
+    """Returns the bytes of n strings without nulls, uint8, and their bounds, int64 [n + 1]."""
+    _, offsets, data = texts.buffers()
     utf8, bounds = np.empty(0, np.uint8), np.zeros(1, np.int64)
     if len(texts):
-        bounds = np.frombuffer(places, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
         if data is not None:  # None: all are empty
             utf8 = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
     utf8.flags.writeable = False

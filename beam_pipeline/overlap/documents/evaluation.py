@@ -1,10 +1,11 @@
 """The evaluation side: its files, and all its rows in one memory-mapped Arrow file.
 
-Only records with a text are rows; a row's place in the file is its number, by which the index,
-the parts and the counts know it. The order is that of the sources as given, then of paths, then of
-rows, so that the numbers, and all that is made of them, do not depend on who reads.
+Only records with a text are rows. The place of a row in the file is its number, by which the index,
+the match files and the counts know it. The order is that of the sources as given, then of paths,
+then of rows, so that the numbers, and all that follows from them, do not depend on who reads.
 """
 
+import functools
 import hashlib
 import inspect
 import unicodedata
@@ -12,20 +13,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch
+from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, encode
+from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.reading import (
     DocumentFile,
+    cut_into_work_units,
     field_names,
     match_documents,
-    read_unit,
-    units_of,
+    read_work_unit,
 )
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.ngrams.index import Texts
@@ -51,14 +52,6 @@ class EvaluationFile(NamedTuple):
     file: DocumentFile
 
 
-class Fields(NamedTuple):
-    """What is read of a record, and of how many of each set; 0: all."""
-
-    text: str
-    id: str
-    limit: int = 0
-
-
 class EvaluationCounts(NamedTuple):
     """What was read: every record has a text, has none, or is a dead letter."""
 
@@ -68,8 +61,20 @@ class EvaluationCounts(NamedTuple):
     letters: list[DeadLetter]
 
 
+class EvaluationRow(NamedTuple):
+    """How records of the output identify an evaluation row."""
+
+    eval_dataset: str
+    instance_id: str
+    eval_path: str
+    eval_row: int  # its place among the records of its file
+
+
 def match_evaluation(sources: Sequence[str]) -> list[EvaluationFile]:
     """Returns the files of all evaluation sets, in the order that their rows will have.
+
+    Args:
+      sources: PATH or NAME=PATH of each.
 
     Raises:
       UsageError: a source has no name, or matches no file.
@@ -82,8 +87,13 @@ def match_evaluation(sources: Sequence[str]) -> list[EvaluationFile]:
     return list(found)
 
 
-def write_rows(files: Sequence[EvaluationFile], path: str, fields: Fields) -> EvaluationCounts:
+def write_rows(
+    files: Sequence[EvaluationFile], path: str, fields: Fields, limit: int = 0
+) -> EvaluationCounts:
     """Reads all evaluation sets and writes their rows to a local file.
+
+    Args:
+      limit: the number of rows of each set that are taken; 0 takes all.
 
     Raises:
       ProbelineError: a set has no row with a text, or a file cannot be read.
@@ -94,110 +104,101 @@ def write_rows(files: Sequence[EvaluationFile], path: str, fields: Fields) -> Ev
     letters: list[DeadLetter] = []
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for dataset, file in files:
-            for batch in _batches(file, fields):
+            for batch in _read_batches(file, fields):
                 totals["records"] += batch.num_rows
                 totals["without_text"] += batch.num_without_text
                 letters += batch.letters
                 taken = len(batch.rows)
-                if fields.limit:
-                    taken = min(taken, fields.limit - rows[dataset])
+                if limit:
+                    taken = min(taken, limit - rows[dataset])
                 rows[dataset] += taken
                 writer.write_batch(_record_batch(dataset, file.path, batch, taken, schema))
-                if fields.limit and rows[dataset] >= fields.limit:
+                if limit and rows[dataset] >= limit:
                     break
     for dataset in datasets:
         if not rows[dataset]:
-            raise _no_rows(dataset, [file for name, file in files if name == dataset], fields)
+            file = next(file for name, file in files if name == dataset)
+            raise _no_rows(dataset, file, fields.text)
     return EvaluationCounts(totals["records"], rows.total(), totals["without_text"], letters)
 
 
-def _batches(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
-    for unit in units_of(file, fields.text, max(1, file.num_bytes)):
-        yield from read_unit(unit, fields.text, fields.id, hash_ids=True)
+def _read_batches(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
+    for unit in cut_into_work_units(file, fields.text, max(1, file.num_bytes)):
+        yield from read_work_unit(unit, fields._replace(hash_ids=True))
 
 
 def _record_batch(
     dataset: str, path: str, batch: DocumentBatch, taken: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    ends = batch.bounds[taken]
-    text = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        taken,
-        [None, pa.py_buffer(batch.bounds[: taken + 1].copy()), pa.py_buffer(batch.utf8[:ends])],
-    )
-    ids = [_bytes(str(identifier)) for identifier in batch.ids[:taken]]
-    return pa.record_batch(
-        [
-            pa.array([_bytes(dataset)] * taken, pa.large_binary()),
-            pa.array([_bytes(path)] * taken, pa.large_binary()),
-            pa.array(batch.rows[:taken], pa.int64()),
-            pa.array(ids, pa.large_binary()),
-            text,
-        ],
-        schema=schema,
-    )
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _no_rows(dataset: str, files: list[DocumentFile], fields: Fields) -> ProbelineError:
-    names = [
-        name
-        for file in files[:1]
-        for unit in units_of(file, fields.text, max(1, file.num_bytes))[:1]
-        for name in field_names(unit)
+    bounds = pa.py_buffer(batch.bounds[: taken + 1].copy())
+    utf8 = pa.py_buffer(batch.utf8[: batch.bounds[taken]])
+    columns = [
+        pa.array([encode(dataset)] * taken, pa.large_binary()),
+        pa.array([encode(path)] * taken, pa.large_binary()),
+        pa.array(batch.rows[:taken], pa.int64()),
+        pa.array([encode(str(identifier)) for identifier in batch.ids[:taken]], pa.large_binary()),
+        pa.LargeBinaryArray.from_buffers(pa.large_binary(), taken, [None, bounds, utf8]),
     ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _no_rows(dataset: str, file: DocumentFile, text_field: str) -> ProbelineError:
+    units = cut_into_work_units(file, text_field, max(1, file.num_bytes))
+    names = field_names(units[0]) if units else []
     return ProbelineError(
-        f"evaluation set {dataset} ({files[0].path}) has no record with a text in the field "
-        f"{fields.text!r}: its records have {', '.join(names) or 'no fields'}; name the field with "
+        f"evaluation set {dataset} ({file.path}) has no record with a text in the field "
+        f"{text_field!r}: its records have {', '.join(names) or 'no fields'}; name the field with "
         "--text_field"
     )
 
 
-def fingerprint_of(
+def fingerprint_rows(
     path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: dict[str, object]
 ) -> str:
-    """Returns 16 hex digits that say what an index and all that is found with it was made of.
+    """Returns 16 hex digits that identify what an index, and all that is found with it, is made of.
 
     Args:
       path: the local file of `write_rows`.
-      options: whatever else shapes matches.
+      options: whatever else affects matches.
     """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
-    made_of = {
+    content = {
         "rows": digest,
         "lengths": sorted(set(lengths)),
         "tokenizer": tokenizer.name,
-        "source": _source(tokenizer),
+        "source": _source_code(tokenizer),
         "unicode": unicodedata.unidata_version,
         "version": __version__,
         **options,
     }
-    packed = orjson.dumps(made_of, option=orjson.OPT_SORT_KEYS)
+    packed = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(packed, digest_size=8).hexdigest()
 
 
-def _source(tokenizer: Tokenizer) -> str:
-    """Returns the source of a tokeniser of one's own, as far as there is one."""
+def _source_code(tokenizer: Tokenizer) -> str:
+    """Returns the source code of a custom tokenizer, if it can be found."""
     if tokenizer.function is None:
         return ""
     try:
         return inspect.getsource(tokenizer.function)
-    except (OSError, TypeError):  # compiled, or typed in: then its name has to do
+    except (OSError, TypeError):  # compiled, or typed in: its name has to do
         return ""
 
 
+_decode_name = functools.lru_cache(decode)  # of which many rows have the same
+
+
 class EvaluationRows:
-    """The rows in a file of `write_rows`, mapped into memory; `rows[number]` is a row's text."""
+    """The rows in a file of `write_rows`, mapped into memory.
+
+    `rows[number]` identifies a row, `rows.text(number)` is its text.
+    """
 
     def __init__(self, table: pa.Table, datasets: list[str]):
         self.datasets = datasets
-        self._batches = table.to_batches()
-        sizes = [len(batch) for batch in self._batches]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._table = table
+        self._columns = {name: table.column(name) for name in table.column_names}
 
     @classmethod
     def open(cls, path: str) -> "EvaluationRows":
@@ -207,48 +208,18 @@ class EvaluationRows:
         return cls(table, orjson.loads(metadata[_DATASETS]))
 
     def __len__(self) -> int:
-        return int(self._starts[-1])
+        return len(self._table)
 
-    def __getitem__(self, number: int) -> str:
-        return self._string("text", number)
+    def __getitem__(self, number: int) -> EvaluationRow:
+        dataset, instance_id, path, row = (
+            self._columns[name][number].as_py() for name in EvaluationRow._fields
+        )
+        return EvaluationRow(_decode_name(dataset), decode(instance_id), _decode_name(path), row)
 
-    def __iter__(self) -> Iterator[str]:
-        return (self[number] for number in range(len(self)))
-
-    def dataset(self, number: int) -> str:
-        """Returns the name of the evaluation set of a row."""
-        return self._string("eval_dataset", number)
-
-    def path(self, number: int) -> str:
-        """Returns the file of a row."""
-        return self._string("eval_path", number)
-
-    def row(self, number: int) -> int:
-        """Returns the place of a row among the records of its file."""
-        return self._value("eval_row", number)
-
-    def id(self, number: int) -> str:
-        """Returns the id of the instance that a row is."""
-        return self._string("instance_id", number)
+    def text(self, number: int) -> str:
+        """Returns the text of a row."""
+        return decode(self._columns["text"][number].as_py())
 
     def texts(self) -> list[Texts]:
         """Returns the texts of all rows in batches, as the index takes them, without a copy."""
-        return [_texts(batch.column("text")) for batch in self._batches]
-
-    def _value(self, column: str, number: int):
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        batch = int(np.searchsorted(self._starts, number, "right")) - 1
-        return self._batches[batch].column(column)[number - int(self._starts[batch])].as_py()
-
-    def _string(self, column: str, number: int) -> str:
-        return self._value(column, number).decode("utf-8", "surrogatepass")
-
-
-def _texts(column: pa.LargeBinaryArray) -> Texts:
-    _, places, data = column.buffers()
-    if len(column) == 0:
-        return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    bounds = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1].copy()
-    utf8 = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return utf8, bounds
+        return [array_buffers(chunk) for chunk in self._columns["text"].chunks]

@@ -1,82 +1,183 @@
-"""Documents in JSON: the bytes of records in, batches of texts out.
+"""Documents in JSON: blocks of bytes to records, records to batches of texts.
 
-orjson parses a record, and Python's own `json` whatever orjson refuses or rounds: lone
-surrogates, NaN, integers of more than 64 bits. So a record is a dead letter only if Python
-cannot read it. On records of 4 KB orjson and the copy into a batch take 1.3 ns a byte of ASCII;
-msgspec, which skips the fields that are not read, takes longer, since it does so byte by byte.
+Records are lines or the elements of one array. Elements are found by brackets and quotes alone:
+whether one is JSON shows when it is parsed. orjson parses a record, and Python's own `json`
+whatever orjson rejects or rounds: lone surrogates, NaN, integers of more than 64 bits. So a record
+is a dead letter only if Python cannot read it. On records of 4 KB orjson and the copy into a batch
+take 1.3 ns a byte of ASCII; msgspec, which skips fields that are not read, takes longer.
 """
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.overlap.documents.batch import DocumentBatch, excerpt, utf8_of
-from beam_pipeline.overlap.documents.json_records import TOO_LONG
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.documents.batch import DocumentBatch, excerpt, text_buffers
 from beam_pipeline.overlap.documents.record_ids import record_hash
+from beam_pipeline.storage.lines import PartialRecord, split_lines
+
+MAX_RECORD_BYTES = 128 << 20
+_WHITESPACE = b" \t\r\n"
+_QUOTE, _BACKSLASH, _COMMA = (np.uint8(ord(char)) for char in '"\\,')
+_OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for char in "[]{}")
+# The state of `_find_ends` between two blocks.
+_DEPTH, _IN_STRING, _ESCAPED = range(3)
 
 
 class Fields(NamedTuple):
-    """How records name what is read of them; `hash_ids` gives those without an id one."""
+    """The fields of a record that are read.
+
+    Attributes:
+      text: the field that holds the text.
+      id: the field that holds the id.
+      hash_ids: gives a record without an id the hash of all its fields (`record_hash`), at the
+        cost of reading them all.
+    """
 
     text: str = "text"
     id: str = "id"
     hash_ids: bool = False
 
 
+class ArrayError(Exception):
+    """A JSON array does not end, or something follows it."""
+
+
 class BadRecordError(Exception):
     """A record is a dead letter; the message is its reason."""
 
 
-def batches_of(
-    path: str, records: Iterable[list[bytes]], first_row: int, fields: Fields
-) -> Iterator[DocumentBatch]:
-    """Yields a batch for each list of records; the first record of all has row `first_row`."""
-    for some in records:
-        if some:
-            yield _batch_of(path, some, first_row, fields)
-            first_row += len(some)
+# --- blocks to records --------------------------------------------------------------------------
 
 
-def _batch_of(path: str, records: list[bytes], first_row: int, fields: Fields) -> DocumentBatch:
+def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[list[bytes]]:
+    """Yields the records of a file, a list for each block; blank lines are no records.
+
+    A record of more than MAX_RECORD_BYTES is cut after one byte more.
+
+    Args:
+      blocks: whole lines, or a whole array, cut anywhere.
+      may_be_array: whether what begins with `[` is one array.
+
+    Raises:
+      ArrayError: the array does not end, or something follows it.
+    """
+    blocks = iter(blocks)
+    first_block = next(blocks, b"")
+    blocks = chain([first_block], blocks)
+    if may_be_array and first_block.lstrip(_WHITESPACE).startswith(b"["):
+        yield from _split_array(blocks)
+        return
+    for lines in split_lines(blocks, MAX_RECORD_BYTES):
+        yield [line for line in lines if line and not line.isspace()]
+
+
+def _split_array(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yields the elements of a JSON array, with the whitespace around them."""
+    state = np.zeros(3, np.int64)
+    partial = PartialRecord(MAX_RECORD_BYTES)
+    has_begun = has_ended = has_elements = False
+    for block in blocks:
+        if not has_begun:
+            block = block.lstrip(_WHITESPACE)[1:]
+            has_begun, state[_DEPTH] = True, 1
+        if has_ended:
+            _expect_blank(block)
+            continue
+        records, start = [], 0
+        for end in _find_ends(np.frombuffer(block, np.uint8), state).tolist():
+            records.append(partial.finish(block[start:end]))
+            start = end + 1
+        if state[_DEPTH] == 0:
+            has_ended = True
+            _expect_blank(block[start:])
+            if not has_elements and len(records) == 1 and not records[0].strip(_WHITESPACE):
+                records = []  # the array is empty
+        else:
+            partial.add(block[start:])
+        has_elements = has_elements or bool(records)
+        yield records
+    if not has_ended:
+        raise ArrayError("the JSON array does not end: the file is cut short")
+
+
+def _expect_blank(block: bytes) -> None:
+    if block.strip(_WHITESPACE):
+        raise ArrayError("something follows the end of the JSON array")
+
+
+@kernel
+def _find_ends(block, state):
+    """Returns where elements end: at a comma, or at the end of the array."""
+    ends = np.empty(block.size, np.int32)
+    depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
+    count = 0
+    for at in range(block.size):
+        byte = block[at]
+        if in_string:
+            if escaped:
+                escaped = 0
+            elif byte == _BACKSLASH:
+                escaped = 1
+            elif byte == _QUOTE:
+                in_string = 0
+        elif byte == _QUOTE:
+            in_string = 1
+        elif byte in (_OPEN_LIST, _OPEN_OBJECT):
+            depth += 1
+        elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
+            depth -= 1
+            if depth == 0:
+                ends[count] = at
+                count += 1
+                break
+        elif byte == _COMMA and depth == 1:
+            ends[count] = at
+            count += 1
+    state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped
+    return ends[:count]
+
+
+# --- records to batches -------------------------------------------------------------------------
+
+
+def read_batch(path: str, records: list[bytes], first_row: int, fields: Fields) -> DocumentBatch:
+    """Returns a batch of some records, the first of which has the row `first_row`."""
     rows: list[int] = []
     texts: list[str] = []
     ids: list[str | None] = []
     letters: list[DeadLetter] = []
     for row, record in enumerate(records, first_row):
         try:
-            document = _document(record)
+            document = _parse_object(record)
             text = document.get(fields.text)
             if text is None:
                 continue
             if not isinstance(text, str):
                 raise BadRecordError("text_not_a_string")
-            identifier = _id_of(document, record, fields)
+            identifier = _read_id(document, record, fields)
         except BadRecordError as bad:
-            value = "" if record is TOO_LONG else excerpt(record)
+            value = "" if len(record) > MAX_RECORD_BYTES else excerpt(record)
             letters.append(DeadLetter(path, row, str(bad), value))
             continue
         rows.append(row)
         texts.append(text)
         ids.append(identifier)
-    utf8, bounds = utf8_of(texts)
+    num_without_text = len(records) - len(rows) - len(letters)
+    buffers = text_buffers(texts)
     return DocumentBatch(
-        num_rows=len(records),
-        rows=np.array(rows, np.int64),
-        utf8=utf8,
-        bounds=bounds,
-        ids=ids,
-        num_without_text=len(records) - len(rows) - len(letters),
-        letters=letters,
+        len(records), np.array(rows, np.int64), *buffers, ids, num_without_text, letters
     )
 
 
-def _document(record: bytes) -> dict[str, Any]:
+def _parse_object(record: bytes) -> dict[str, Any]:
     try:
-        document = orjson.loads(record)
+        document = orjson.loads(record) if len(record) <= MAX_RECORD_BYTES else parse(record)
     except orjson.JSONDecodeError:
         document = parse(record)
     if not isinstance(document, dict):
@@ -84,7 +185,7 @@ def _document(record: bytes) -> dict[str, Any]:
     return document
 
 
-def _id_of(document: dict[str, Any], record: bytes, fields: Fields) -> str | None:
+def _read_id(document: dict[str, Any], record: bytes, fields: Fields) -> str | None:
     value = document.get(fields.id)
     if value is None:
         return record_hash(parse(record)) if fields.hash_ids else None
@@ -94,12 +195,12 @@ def _id_of(document: dict[str, Any], record: bytes, fields: Fields) -> str | Non
 
 
 def parse(record: bytes) -> Any:
-    """Returns what a record holds, as Python's `json` reads it.
+    """Returns the value of a record, as Python's `json` reads it.
 
     Raises:
-      BadRecordError: it holds nothing that can be read.
+      BadRecordError: the record is too long, or Python cannot read it.
     """
-    if record is TOO_LONG:
+    if len(record) > MAX_RECORD_BYTES:
         raise BadRecordError("record_too_long")
     try:
         text = record.decode("utf-8", "surrogatepass")

@@ -1,7 +1,7 @@
 """Documents in Parquet: row groups to batches of texts, the bytes as Arrow holds them.
 
 Only the columns of the text and the id are read, in pages: a row group of any size needs bounded
-memory. Arrow does not look whether a string in a file is UTF-8, so that is done here.
+memory. Arrow does not check whether a string in a file is UTF-8, so that is done here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,79 +13,62 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch, buffers_of, excerpt
+from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, excerpt
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.record_ids import document_id
-from beam_pipeline.storage.files import is_local, open_ranges
+from beam_pipeline.storage.parquet import open_parquet
 
-_READ_BYTES = 8 << 20
+READ_BYTES = 8 << 20
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 4096
-
-
-def open_parquet(path: str) -> pq.ParquetFile:
-    """Opens a Parquet file of any Beam filesystem, to be read in pieces of a few MiB."""
-    source = path if is_local(path) else pa.PythonFile(open_ranges(path), mode="r")
-    return pq.ParquetFile(source, buffer_size=_READ_BYTES, pre_buffer=False)
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
 def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
-    """Raises ProbelineError if a file has no column of texts of that name."""
+    """Raises ProbelineError if a file does not have one column of texts of that name."""
     index = schema.get_all_field_indices(text_field)
     if not index:
-        raise no_text_field(path, text_field, schema.names)
+        raise ProbelineError(
+            f"no text field {text_field!r} in {path}: it has "
+            f"{', '.join(schema.names) or 'no fields'}; name it with --text_field"
+        )
     if len(index) > 1:
         raise ProbelineError(
             f"{path} has {len(index)} columns named {text_field!r}; it must be one"
         )
     dtype = schema.field(index[0]).type
-    if not _is_text(dtype.value_type if pa.types.is_dictionary(dtype) else dtype):
+    if (dtype.value_type if pa.types.is_dictionary(dtype) else dtype) not in _TEXT_TYPES:
         raise ProbelineError(
             f"the text field {text_field!r} of {path} is of type {dtype}, which must be a string: "
             "name another with --text_field"
         )
 
 
-def no_text_field(path: str, text_field: str, names: Sequence[str]) -> ProbelineError:
-    """Returns the error of a file whose records have other fields."""
-    return ProbelineError(
-        f"no text field {text_field!r} in {path}: it has {', '.join(names) or 'no fields'}; name "
-        "it with --text_field"
-    )
-
-
-def _is_text(dtype: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(dtype)
-        or pa.types.is_large_string(dtype)
-        or pa.types.is_string_view(dtype)
-    )
-
-
-def batches_of(
+def read_batches(
     path: str, row_groups: Sequence[int], first_row: int, fields: Fields
 ) -> Iterator[DocumentBatch]:
-    """Yields all of some row groups, the first of which begins with row `first_row`.
+    """Yields all rows of some row groups, the first of which begins with row `first_row`.
 
     Raises:
       ProbelineError: the file has no column of texts of that name.
     """
-    with open_parquet(path) as file:
+    with open_parquet(path, buffer_bytes=READ_BYTES) as file:
         schema = file.schema_arrow
         check_text_column(path, schema, fields.text)
-        read = [name for name in {fields.text, fields.id} if name in schema.names]
         batches = file.iter_batches(
-            _rows_of_a_batch(file.metadata, row_groups, fields.text),
+            _batch_rows(file.metadata, row_groups, fields.text),
             row_groups=list(row_groups),
-            columns=None if fields.hash_ids else read,
+            columns=None
+            if fields.hash_ids
+            else [name for name in {fields.text, fields.id} if name in schema.names],
             use_threads=False,
         )
         for batch in batches:
-            yield _batch_of(path, batch, first_row, fields)
+            yield _read_batch(path, batch, first_row, fields)
             first_row += batch.num_rows
 
 
-def _rows_of_a_batch(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
+def _batch_rows(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
     num_rows = num_bytes = 1
     for group in (metadata.row_group(index) for index in row_groups):
         num_rows += group.num_rows
@@ -95,14 +78,13 @@ def _rows_of_a_batch(metadata: pq.FileMetaData, row_groups: Sequence[int], text:
     return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // num_bytes))
 
 
-def _batch_of(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
+def _read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
     column = batch.column(fields.text)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
-    num_null = len(batch) - int(is_valid.sum())
+    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    num_without_text = len(batch) - len(rows)
     texts = column.cast(pa.large_binary()).drop_null()
-    rows = np.flatnonzero(is_valid)
     bad = _not_utf8(texts)
     letters = [
         DeadLetter(path, first_row + int(rows[at]), "utf8_invalid", excerpt(texts[at].as_py()))
@@ -112,20 +94,13 @@ def _batch_of(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) 
         is_good = np.ones(len(texts), bool)
         is_good[bad] = False
         texts, rows = texts.filter(pa.array(is_good)), rows[is_good]
-    utf8, bounds = buffers_of(texts)
-    return DocumentBatch(
-        num_rows=len(batch),
-        rows=rows + first_row,
-        utf8=utf8,
-        bounds=bounds,
-        ids=_ids_of(batch, rows, fields),
-        num_without_text=num_null,
-        letters=letters,
-    )
+    ids = _read_ids(batch, rows, fields)
+    buffers = array_buffers(texts)
+    return DocumentBatch(len(batch), rows + first_row, *buffers, ids, num_without_text, letters)
 
 
 def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
-    """Returns which of some byte strings are not UTF-8; lone surrogates may be in it."""
+    """Returns which of some byte strings are not UTF-8; lone surrogates are allowed."""
     try:
         texts.cast(pa.large_string())
     except pa.ArrowInvalid:
@@ -135,13 +110,13 @@ def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
 
 def _is_utf8(text: bytes) -> bool:
     try:
-        text.decode("utf-8", "surrogatepass")
+        decode(text)
     except UnicodeDecodeError:
         return False
     return True
 
 
-def _ids_of(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:
+def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:
     names = batch.schema.names
     if fields.hash_ids:
         columns = [_python_values(column) for column in batch.columns]

@@ -1,8 +1,8 @@
-"""What an overlap run is told: every flag of the job once, as the fields of two dataclasses.
+"""The options of an overlap run: every flag of the job, as the fields of two dataclasses.
 
 `DeconConfig` is made from Python or from a command line, and checks every value when it is made.
-Names are those of the flags; n is `--ngram_length`, in Python `ngram=NGramConfig(15)`. No Beam
-here: who builds a step needs none.
+Fields have the names of the flags; n is `--ngram_length`, in Python `ngram=NGramConfig(15)`.
+Building a step needs no Beam, so nothing here imports it.
 """
 
 import argparse
@@ -16,11 +16,20 @@ from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
 
-_MAX_N = 2**31 - 1  # as columns of the output hold it
+_MAX_N = 2**31 - 1  # a column of the output is int32
+_LIMITS = {
+    "num_shards": (0, 10_000),
+    "processes": (0, 100_000),
+    "limit_test_instances": (0, 2**32 - 1),
+    "index_memory_mb": (1, 1 << 20),
+    "max_details_per_pair": (-1, 2**63 - 1),
+    "max_details": (-1, 2**63 - 1),
+    "max_document_frequency": (0, 2**63 - 1),
+}
 
 
 def _several(value: Any) -> tuple:
-    """Returns one value or several as a tuple."""
+    """Returns a value, or a sequence of values, as a tuple."""
     is_one = isinstance(value, str) or not isinstance(value, Sequence)
     return (value,) if is_one else tuple(value)
 
@@ -33,7 +42,7 @@ def _check_texts(name: str, values: tuple) -> None:
             raise UsageError(f"--{name}={value!r} is a {type(value).__name__}: give a string")
 
 
-def _check_whole(name: str, value: Any, low: int, high: int) -> None:
+def _check_integer(name: str, value: Any, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"--{name}={value!r} is no whole number: give one from {low} to {high}")
     check_range(name, value, low, high)
@@ -41,11 +50,11 @@ def _check_whole(name: str, value: Any, low: int, high: int) -> None:
 
 @dataclass(frozen=True)
 class NGramConfig:
-    """Which n-grams are compared."""
+    """The lengths of the n-grams that are compared."""
 
     ngram_length: int | Sequence[int] = flag(
-        "Tokens of an n-gram; may be given again, or several with a comma between. An evaluation "
-        "row of fewer tokens is looked for as a whole.",
+        "Tokens of an n-gram; may be repeated, or a list with commas. An evaluation row of fewer "
+        "tokens is one n-gram.",
         15,
         action="append",
     )
@@ -55,7 +64,7 @@ class NGramConfig:
         if not values:
             raise UsageError("--ngram_length is empty: give at least one n, such as 15")
         for n in values:
-            _check_whole("ngram_length", n, 1, _MAX_N)
+            _check_integer("ngram_length", n, 1, _MAX_N)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -65,9 +74,12 @@ class NGramConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeconConfig:
-    """The options of a run; `help` of each says what it means.
+    """The options of a run; `python -m beam_pipeline.overlap --help` explains each.
 
-    For example:
+    Raises:
+      UsageError: a value is not allowed.
+
+    Example:
 
       DeconConfig(
           input_path="gs://bucket/corpus",
@@ -79,46 +91,46 @@ class DeconConfig:
 
     input_path: str | Sequence[str] = flag(
         "Folder, glob or file of training documents: JSON lines or JSON, plain, gzip or "
-        "Zstandard, or Parquet; may be given again.",
+        "Zstandard, or Parquet; may be repeated.",
         action="append",
     )
     decontaminate_source: str | Sequence[str] = flag(
-        "Evaluation set: PATH as of --input_path, named by its folder, or NAME=PATH; may be given "
-        "again.",
+        "Evaluation set: PATH as in --input_path, named by its folder, or NAME=PATH; may be "
+        "repeated.",
         action="append",
     )
     output_path: str = flag("Folder of the results.")
     ngram: NGramConfig = NGramConfig()
     tokenizer: str = flag(
-        f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function of yours as "
+        f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function as "
         "package.module:function.",
         "default",
     )
     text_field: str = flag("Field of a document that holds its text.", "text")
     id_field: str = flag("Field of a document that holds its id.", "id")
     num_shards: int = flag(
-        "Parts of the index, by ranges of hashes; the training text is read once for each. 0 lets "
+        "Index shards, by ranges of hashes; the training text is read once for each. 0 lets "
         "--index_memory_mb decide.",
         0,
         type=int,
     )
     processes: int = flag(
-        "How much runs at a time: processes in memory, machines on Dataflow, parallelism on "
-        "Flink; 0 lets the runner decide.",
+        "Parallelism: processes in memory, machines on Dataflow, tasks on Flink; 0 lets the runner "
+        "decide.",
         0,
         type=int,
     )
     limit_test_instances: int = flag(
-        "Rows of each evaluation set that are taken, for a trial; 0 is all.", 0, type=int
+        "Rows taken from each evaluation set, for a trial; 0 is all.", 0, type=int
     )
     skip_existing: bool = flag(
-        "Go on where a run that died has left off, if it had the same inputs and options.",
+        "Resume a run that died, if it had the same inputs and options.",
         False,
         action="store_true",
     )
     index_memory_mb: int = flag("Memory of the index in MiB, on each worker.", 1024, type=int)
     degenerate: str = flag(
-        "Evaluation rows of empty tokens alone, which match nearly any text: emit their matches, "
+        "Evaluation rows with only empty tokens, which match nearly any text: emit their matches, "
         "or skip them.",
         "emit",
         choices=("emit", "skip"),
@@ -135,8 +147,8 @@ class DeconConfig:
         type=int,
     )
     max_document_frequency: int = flag(
-        "N-grams in more training documents than this are boilerplate: listed, but no overlap. 0 "
-        "takes all.",
+        "N-grams in more training documents than this are boilerplate: listed, but not counted as "
+        "overlap. 0 counts all.",
         0,
         type=int,
     )
@@ -157,17 +169,12 @@ class DeconConfig:
                 raise UsageError(f"--{name}={getattr(self, name)!r}: give True or False")
         if self.degenerate not in ("emit", "skip"):
             raise UsageError(f"--degenerate={self.degenerate}: give emit or skip")
-        _check_whole("num_shards", self.num_shards, 0, 10_000)
-        _check_whole("processes", self.processes, 0, 100_000)
-        _check_whole("limit_test_instances", self.limit_test_instances, 0, 2**32 - 1)
-        _check_whole("index_memory_mb", self.index_memory_mb, 1, 1 << 20)
-        _check_whole("max_details_per_pair", self.max_details_per_pair, -1, 2**63 - 1)
-        _check_whole("max_details", self.max_details, -1, 2**63 - 1)
-        _check_whole("max_document_frequency", self.max_document_frequency, 0, 2**63 - 1)
+        for name, limits in _LIMITS.items():
+            _check_integer(name, getattr(self, name), *limits)
 
     def _check_sources(self) -> None:
         for name in self.datasets:
-            if not name.isprintable():  # lone surrogates, too, as names that are no UTF-8 have them
+            if not name.isprintable():  # nor are lone surrogates, from names that are not UTF-8
                 raise UsageError(
                     f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
                     "name: give it another one, as NAME=PATH"
@@ -182,12 +189,12 @@ class DeconConfig:
 
     @property
     def input_paths(self) -> tuple[str, ...]:
-        """--input_path, one or several."""
+        """The values of --input_path."""
         return _several(self.input_path)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """--decontaminate_source, one or several, as given."""
+        """The values of --decontaminate_source, as given."""
         return _several(self.decontaminate_source)
 
     @property
@@ -206,16 +213,16 @@ def flag_fields() -> list[Field]:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of our flags."""
+    """Returns the parser of the flags of the job."""
     description = "Finds every n-gram that evaluation sets share with training documents."
     return job_parser("beam_pipeline.overlap", description, flag_fields())
 
 
 def config_of(flags: argparse.Namespace) -> DeconConfig:
-    """Returns the options that parsed flags mean.
+    """Returns the options of parsed flags.
 
     Raises:
-      UsageError: a value cannot be.
+      UsageError: a value is not allowed.
     """
     values = vars(flags).copy()
     lengths = values.pop("ngram_length")

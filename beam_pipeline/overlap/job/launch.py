@@ -1,7 +1,7 @@
-"""The overlap job launched: its command line read, its output taken, its pipeline run to the end.
+"""Launches the overlap job: reads its command line, takes the output, runs the pipeline.
 
-A command line becomes a DeconConfig and Beam's options. Inputs are looked for before the output
-is touched, so that a wrong path costs no earlier result. The job succeeded if `.SUCCESS` is there.
+A command line becomes a DeconConfig and Beam's options. Inputs are matched before the output is
+touched, so that a wrong path costs no earlier result. The job succeeded if `.SUCCESS` exists.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ from beam_pipeline.storage.files import exists
 
 
 def parse(argv: Sequence[str]) -> tuple[DeconConfig, PipelineOptions]:
-    """Parses a command line.
+    """Returns the options of a command line, and Beam's.
 
     Raises:
-      UsageError: one line on what is wrong with it.
+      UsageError: a flag is unknown or its value is not allowed.
     """
     known, rest = make_parser().parse_known_args(argv)
     config = config_of(known)
@@ -50,10 +50,10 @@ def _beam_options(flags: Sequence[str]) -> PipelineOptions:
 def run_from_python(
     config: DeconConfig, beam_options: PipelineOptions | Sequence[str] | None
 ) -> str:
-    """Runs the job, its Beam options given as such or as flags; returns the output's path.
+    """Runs the job with Beam's options, given as such or as flags; returns the path of the output.
 
     Raises:
-      UsageError, ProbelineError: as `run`; what a worker found wrong, too.
+      UsageError, ProbelineError: as `run`; an error of a worker, too.
     """
     if isinstance(beam_options, PipelineOptions):
         options = suited(beam_options)
@@ -109,13 +109,13 @@ def _check_paths_are_shared(config: DeconConfig) -> None:
 
 
 def output_files(skip_existing: bool) -> OutputFiles:
-    """Returns what the job writes to its output, less what it is to go on from."""
+    """Returns which files in the output are the job's; those it resumes from stay."""
     folders = () if skip_existing else (WORK_FOLDER,)
     return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, folders)
 
 
 def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
-    """Sets how much runs at a time, where Beam's own flags do not say so.
+    """Sets the parallelism, unless Beam's own flags do.
 
     Raises:
       UsageError: the runner has no such setting.

@@ -1,40 +1,29 @@
 """The chain from evaluation sets and training documents to every overlap, from top to bottom.
 
-The evaluation side is indexed, the training side streams past it and stays where it is: what goes
-through a shuffle are descriptions of units, and counts of the evaluation side's n-grams.
+The evaluation side is indexed, the training side streams past it and stays where it is: only
+descriptions of work units, and counts of the evaluation side's n-grams, go through a shuffle.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-from apache_beam.pvalue import AsList, AsSingleton
+from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
-from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
+from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit, match_documents
+from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.gathering import (
-    CheckScan,
-    CountNgrams,
-    Expand,
-    FindBoilerplate,
-    Finish,
-    GatherBoilerplate,
-    SizeDetails,
-    Summarize,
-    WriteBucket,
+from beam_pipeline.overlap.job.preparing import (
+    Job,
+    Prepared,
+    build_index_shard,
+    read_evaluation_sets,
 )
-from beam_pipeline.overlap.job.preparing import BuildIndex, Job, Prepared, ReadEvaluationSets
 from beam_pipeline.overlap.job.scanning import Scan
-from beam_pipeline.overlap.job.units import (
-    NumberedUnit,
-    ScannedUnit,
-    Work,
-    count_buckets,
-    number_units,
-    works_of,
-)
+from beam_pipeline.overlap.job.work_units import count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.match_files import ScannedUnit
 
 
 class Inputs(NamedTuple):
@@ -45,7 +34,7 @@ class Inputs(NamedTuple):
 
 
 def find_inputs(config: DeconConfig) -> Inputs:
-    """Looks for the files of a run.
+    """Returns the files of a run.
 
     Raises:
       UsageError: a pattern matches no file of documents.
@@ -57,106 +46,121 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     """Adds the whole job to a pipeline.
 
     Args:
-      run: which holds the output and has a folder of its own beside it.
+      run: the job run, which holds the output and has a folder of its own beside it.
     """
-    job = Job.of(config, run.folder, len(inputs.evaluation), len(inputs.training))
+    job = Job(config, run.folder, len(inputs.evaluation), len(inputs.training))
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
-        | "Read evaluation sets" >> beam.ParDo(ReadEvaluationSets(job))
+        | "Read evaluation sets" >> beam.Map(read_evaluation_sets, job)
     )
     scanned: Any = _scan(pipeline, job, inputs.training, prepared)
     totals: Any = AsSingleton(
         scanned
-        | "Of each part" >> beam.Values()
-        | "Add up" >> beam.CombineGlobally(Summarize())
-        | "Check the scan" >> beam.ParDo(CheckScan(job), prepared)
+        | "Of each work unit" >> beam.Values()
+        | "Count" >> beam.Map(gathering.count_scanned)
+        | "Add up" >> beam.CombineGlobally(gathering.add_scanned)
+        | "Check the scan" >> beam.Map(gathering.check_scan, job, prepared)
     )
     units: Any = (
         scanned
         | "Group by training file" >> beam.GroupByKey()
-        | "Number rows" >> beam.FlatMap(_number, prepared)
-        | "Spread numbered units" >> beam.Reshuffle()
+        | "Number rows" >> beam.FlatMap(_number_rows)
+        | "Spread numbered work units" >> beam.Reshuffle()
     )
-    boilerplate = _boilerplate(pipeline, job, units, prepared) if job.max_document_frequency else []
-    paths = [AsSingleton(path) for path in boilerplate[:1]]
-    buckets: Any = _by_bucket("", units, job, *paths) | "Write evaluation rows" >> beam.ParDo(
-        WriteBucket(job), prepared
-    )
-    sizes = []
+    # Side inputs that depend on the options.
+    keep: dict[str, Any] = {}
+    caps: dict[str, Any] = {}
+    results: dict[str, Any] = {}
+    if config.max_document_frequency:
+        found, path = _find_boilerplate(pipeline, job, units, prepared)
+        keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
     if job.has_caps:
-        # Side inputs are by place: where nothing is boilerplate, None says so.
-        paths = paths or [None]
-        sizes = [AsList(units | "Size details" >> beam.ParDo(SizeDetails(job), prepared, *paths))]
-    expanded: Any = units | "Expand" >> beam.ParDo(Expand(job), prepared, *paths, *sizes)
+        sizes: Any = AsList(
+            units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
+        )
+        quotas: Any = (
+            pipeline
+            | "Begin quotas" >> beam.Impulse()
+            | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, sizes)
+        )
+        caps["quotas"], results["sizes"] = AsDict(quotas), sizes
+    buckets: Any = _count_by_bucket("", units, **keep) | "Write evaluation rows" >> beam.Map(
+        gathering.write_evaluation_rows, job, prepared
+    )
+    expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
     _ = (
         pipeline
         | "Begin the end" >> beam.Impulse()
         | "Finish"
-        >> beam.ParDo(
-            Finish(job, run.marker),
+        >> beam.Map(
+            gathering.finish,
+            job,
+            run.marker,
             prepared,
             totals,
             AsList(expanded),
             AsList(buckets),
-            *[AsList(found) for found in boilerplate[1:]],
+            **results,
         )
     )
 
 
 def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared: Any) -> Any:
-    """Returns (path, ScannedUnit) of all units and passes."""
+    """Returns (path, ScannedUnit) of all work units."""
     index_paths = (
         prepared.pvalue
-        | "Passes" >> beam.FlatMap(lambda side: range(side.num_parts)).with_output_types(int)
-        | "Spread passes" >> beam.Reshuffle()
-        | "Build the index" >> beam.ParDo(BuildIndex(job), prepared)
+        | "Index shards"
+        >> beam.FlatMap(lambda side: range(side.num_index_shards)).with_output_types(int)
+        | "Spread index shards" >> beam.Reshuffle()
+        | "Build the index" >> beam.Map(build_index_shard, job, prepared)
     )
     num_bytes = sum(file.num_bytes for file in files)
     return (
         pipeline
         | "Training files" >> beam.Create(list(enumerate(files)), reshuffle=False)
         | "Spread files" >> beam.Reshuffle()
-        | "Plan units"
-        >> beam.FlatMap(_plan, prepared, job.text_field, num_bytes).with_output_types(
+        | "Plan work units"
+        >> beam.FlatMap(_plan, prepared, job.config.text_field, num_bytes).with_output_types(
             tuple[str, Any]
         )
-        | "Spread units" >> beam.GroupByKey()
+        | "Spread work units" >> beam.GroupByKey()
         | "Scan"
         >> beam.ParDo(Scan(job), prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
     )
 
 
 def _plan(
-    file: tuple[int, DocumentFile], prepared: Prepared, text_field: str, num_bytes: int
-) -> Iterator[tuple[str, Work]]:
-    buckets = count_buckets(num_bytes, prepared.num_parts)
-    return works_of(file, text_field, prepared.num_parts, buckets)
+    numbered: tuple[int, DocumentFile], prepared: Prepared, text_field: str, num_bytes: int
+) -> Iterator[tuple[str, WorkUnit]]:
+    num_groups = count_groups(num_bytes, prepared.num_index_shards)
+    return plan_work_units(*numbered, text_field, num_groups)
 
 
-def _number(keyed: tuple[str, Iterable[ScannedUnit]], prepared: Prepared) -> Iterator[NumberedUnit]:
-    return number_units(keyed[1], prepared.folder, prepared.num_parts)
+def _number_rows(keyed: tuple[str, Iterable[ScannedUnit]]) -> Iterator[ScannedUnit]:
+    return number_rows(keyed[1])
 
 
-def _by_bucket(which: str, units: beam.PCollection, job: Job, *boilerplate_path: Any) -> Any:
-    """Returns (bucket of evaluation rows, counts of all units)."""
+def _count_by_bucket(which: str, units: Any, **keep: Any) -> Any:
+    """Returns (bucket of evaluation rows, counts of all work units)."""
     return (
         units
-        | f"Count n-grams{which}" >> beam.ParDo(CountNgrams(job), *boilerplate_path)
+        | f"Count n-grams{which}"
+        >> beam.FlatMap(gathering.count_ngrams, **keep).with_output_types(tuple[int, Any])
         | f"Group by evaluation rows{which}" >> beam.GroupByKey()
     )
 
 
-def _boilerplate(
-    pipeline: beam.Pipeline, job: Job, units: beam.PCollection, prepared: Any
-) -> list[Any]:
-    """Returns the path of the file that lists boilerplate, and BucketBoilerplate of each bucket."""
-    found: Any = _by_bucket(" of boilerplate", units, job) | "Find boilerplate" >> beam.ParDo(
-        FindBoilerplate(job), prepared
+def _find_boilerplate(
+    pipeline: beam.Pipeline, job: Job, units: Any, prepared: Any
+) -> tuple[Any, Any]:
+    """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
+    found: Any = _count_by_bucket(" of boilerplate", units) | "Find boilerplate" >> beam.Map(
+        gathering.list_boilerplate, job, prepared
     )
-    path: Any = (
+    path = (
         pipeline
         | "Begin to gather" >> beam.Impulse()
-        | "Gather boilerplate" >> beam.ParDo(GatherBoilerplate(job), AsList(found))
+        | "Gather boilerplate" >> beam.Map(gathering.gather_boilerplate, job, AsList(found))
     )
-    return [path, found]
+    return found, path

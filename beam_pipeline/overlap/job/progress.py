@@ -1,8 +1,8 @@
-"""Progress of an overlap run, for eyes only: one small file for each piece of work, and a summary.
+"""Progress of an overlap run, for people only: a small file for each work unit, and a summary.
 
-`progress/progress-00001.jsonl` is the first training file, or the first piece of it, and is
-written over as the work goes on, so that nothing counts twice when a worker is retried. The same
-line of JSON goes to the log.
+`progress/progress-00001.jsonl` is the first training file, or its first work unit, and is
+overwritten as the work goes on, so that nothing counts twice when a worker retries. The same line
+of JSON goes to the log.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.overlap.job.units import Work
+from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import Match
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.output_files import json_line
@@ -25,19 +25,19 @@ _LOGGER = logging.getLogger("beam_pipeline")
 
 
 class Heartbeat:
-    """Tells every half minute, and at the end, how far a piece of work is."""
+    """Writes every half minute, and at the end, how far the scan of a work unit is."""
 
-    def __init__(self, output: str, temp_folder: str, work: Work):
-        self._path = FileSystems.join(output, _FOLDER, _name(work))
+    def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
+        self._path = FileSystems.join(output, _FOLDER, _file_name(unit, index_shard))
         self._temp_folder = temp_folder
         self._last = time.monotonic()
         self._line: dict[str, Any] = {
             "stage": "scan",
-            "train_path": work.unit.path,
-            "start": work.unit.start,
-            "end": work.unit.end,
-            "row_groups": list(work.unit.row_groups),
-            "pass": work.part,
+            "train_path": unit.path,
+            "start": unit.start,
+            "end": unit.end,
+            "row_groups": list(unit.row_groups),
+            "pass": index_shard,
             "records": 0,
             "text_bytes": 0,
             "overlaps": 0,
@@ -57,7 +57,7 @@ class Heartbeat:
         return match
 
     def finish(self) -> None:
-        """Says that the work is done."""
+        """Writes that the work is done."""
         self._line["is_done"] = True
         self._write()
 
@@ -69,24 +69,24 @@ class Heartbeat:
             stream.write(json_line(line))
 
 
-def _name(work: Work) -> str:
-    """Names what shows the progress of a piece of work: its file counted from 1, and the rest."""
-    name = f"progress-{work.file_number + 1:05d}"
-    if work.unit_number or work.part:
-        name += f"-{work.unit_number + 1:05d}"
-    if work.part:
-        name += f"-pass-{work.part + 1:05d}"
+def _file_name(unit: WorkUnit, index_shard: int) -> str:
+    """Returns the name of a progress file: training files count from 1, and so does the rest."""
+    name = f"progress-{unit.file_number + 1:05d}"
+    if unit.number or index_shard:
+        name += f"-{unit.number + 1:05d}"
+    if index_shard:
+        name += f"-pass-{index_shard + 1:05d}"
     return f"{name}.jsonl"
 
 
 def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:
-    """Writes progress_summary.json, over the one of the stage before."""
+    """Writes progress_summary.json, over that of the stage before."""
     path = FileSystems.join(output, layout.SUMMARY)
     with atomic_write(path, temp_folder) as stream:
         stream.write(orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2) + b"\n")
 
 
 def read_summary(output: str) -> dict[str, Any]:
-    """Returns what progress_summary.json says."""
+    """Returns the contents of progress_summary.json."""
     with open_file(FileSystems.join(output, layout.SUMMARY)) as stream:
         return orjson.loads(stream.read())

@@ -1,29 +1,37 @@
-"""The scan as a Beam step: units of training documents in, their parts on storage.
+"""The scan as a Beam step: work units of training documents in, their match files on storage.
 
-Neither a text nor an n-gram of the training data leaves the worker but those that match, and
-these go to storage, not through a shuffle. The index is mapped from one local file, whose pages
-all processes of a machine share.
+Only texts and n-grams of the training data that match leave the worker, and they go to storage,
+not through a shuffle. An index shard is mapped from one local file, whose pages all processes of a
+machine share.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import read_unit
+from beam_pipeline.overlap.documents.reading import WorkUnit, read_work_unit
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
-from beam_pipeline.overlap.job.units import ScannedUnit, Work
 from beam_pipeline.overlap.ngrams.index import open_index
 from beam_pipeline.overlap.ngrams.matching import Match, Matcher
-from beam_pipeline.overlap.results.match_files import PartSummary, part_summary, write_part
+from beam_pipeline.overlap.results.match_files import (
+    MatchFile,
+    ScannedUnit,
+    read_summary,
+    write_match_file,
+)
 from beam_pipeline.storage.files import exists
 from beam_pipeline.storage.local_copy import on_this_machine
 
 
 class Scan(beam.DoFn):
-    """(key, [Work]) → (path, ScannedUnit); what has a part already is not read again."""
+    """(group, [WorkUnit]) → (path, ScannedUnit); existing match files are not written again.
+
+    A DoFn, since a Matcher is not for several threads.
+    """
 
     def __init__(self, job: Job):
         self._job = job
@@ -33,42 +41,49 @@ class Scan(beam.DoFn):
         self._matches = counter("overlap_matches")
 
     def process(
-        self, keyed: tuple[str, Iterable[Work]], prepared: Prepared, index_paths: Sequence[str]
+        self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
     ) -> Iterator[tuple[str, ScannedUnit]]:
-        # Pass after pass, so that one index is in memory at a time.
-        for work in sorted(keyed[1], key=lambda work: (work.part, *work[:2])):
-            with logged("Scan", path=work.unit.path, start=work.unit.start, part=work.part):
-                summary = self._scan(work, prepared)
-            yield work.unit.path, ScannedUnit(work, summary)
+        units = sorted(keyed[1], key=lambda unit: (unit.file_number, unit.number))
+        match_files: list[list[MatchFile]] = [[] for _ in units]
+        # Index shard after index shard, so that one is in memory at a time.
+        for index_shard in range(prepared.num_index_shards):
+            for unit, files in zip(units, match_files, strict=True):
+                with logged("Scan", path=unit.path, start=unit.start, index_shard=index_shard):
+                    files.append(self._scan(unit, index_shard, prepared))
+        for unit, files in zip(units, match_files, strict=True):
+            yield unit.path, ScannedUnit(unit, tuple(files))
 
-    def _scan(self, work: Work, prepared: Prepared) -> PartSummary:
-        path = work.part_path(prepared.folder)
+    def _scan(self, unit: WorkUnit, index_shard: int, prepared: Prepared) -> MatchFile:
+        name = f"{unit.name}-pass-{index_shard:05d}.parquet"
+        path = FileSystems.join(prepared.folder, name)
         if exists(path):
-            return part_summary(path)
-        heartbeat = Heartbeat(self._job.output_path, self._job.temp_folder, work)
-        matcher = self._matcher(prepared, work.part)
-        summary = write_part(path, self._job.temp_folder, self._scanned(work, matcher, heartbeat))
+            return MatchFile(path, read_summary(path))
+        job = self._job
+        heartbeat = Heartbeat(job.config.output_path, job.temp_folder, unit, index_shard)
+        scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
+        summary = write_match_file(path, job.temp_folder, scanned)
         heartbeat.finish()
         self._matches.inc(summary.num_matches)
-        if work.part == 0:
+        if index_shard == 0:
             self._documents.inc(summary.num_texts)
             for reason, count in summary.letters.items():
                 count_dead_letters(reason, count)
-        return summary
+        return MatchFile(path, summary)
 
-    def _scanned(
-        self, work: Work, matcher: Matcher, heartbeat: Heartbeat
+    def _read_and_match(
+        self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat
     ) -> Iterator[tuple[DocumentBatch, Iterator[Match]]]:
-        for batch in read_unit(work.unit, self._job.text_field, self._job.id_field):
+        for batch in read_work_unit(unit, self._job.fields):
             matches = matcher.matches(batch.utf8, batch.bounds)
-            yield batch, (heartbeat.found(match) for match in matches)
+            yield batch, map(heartbeat.found, matches)
             self._text_bytes.inc(len(batch.utf8))
             heartbeat.count(batch.num_rows, len(batch.utf8))
 
-    def _matcher(self, prepared: Prepared, part: int) -> Matcher:
-        path = prepared.index_path(part)
+    def _matcher(self, prepared: Prepared, index_shard: int) -> Matcher:
+        path = prepared.index_path(index_shard)
         if path not in self._matchers:
             self._matchers.clear()
             index = open_index(on_this_machine(path), prepared.fingerprint)
-            self._matchers[path] = Matcher(index, prepared.open_rows(), self._job.tokenizer)
+            rows = prepared.open_rows()
+            self._matchers[path] = Matcher(index, rows.text, self._job.tokenizer)
         return self._matchers[path]

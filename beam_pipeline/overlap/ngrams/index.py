@@ -7,8 +7,8 @@
   bloom     three bits a key, in one word: almost all that is not there ends here
   filters   the same for windows, shorter n-grams within the n-grams: see Level
 
-Hashes only filter: whoever finds one looks at the texts (`matching`). An index larger than memory
-is made in parts, each with the keys of one range of hashes, and the training text is read once for
+Hashes only filter: `matching` compares the texts. An index larger than memory is made as several
+index shards, each with the keys of one range of hashes, and the training text is read once for
 each.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-import orjson
+import pyarrow as pa
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
@@ -33,45 +33,45 @@ from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
 
 Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
 
-MAGIC = b"probeline overlap index 1\n"
 NO_KEY = np.uint32(0xFFFF_FFFF)
 BYTES_PER_PLACE = 96  # of memory while an index is made, about; half of it later
-_ALIGNMENT = 64
+_FINGERPRINT = b"fingerprint"
 _FILTER_BITS = 16  # a hash, at least
-_FEWEST_TOKENS = 4  # of a window, where the n-grams have as many: three are too common
-_1, _6, _12, _32, _63 = (np.uint64(n) for n in (1, 6, 12, 32, 63))
+_MIN_WINDOW_TOKENS = 4  # where the n-grams have as many: three are too common
+_ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63: a mask of the number of a bit
+_SECOND_BIT, _THIRD_BIT, _WORD = np.uint64(6), np.uint64(12), np.uint64(32)  # shifts of a hash
 
 
-class HashRange(NamedTuple):
-    """One of several parts of all hashes: those that begin with `part` of `num_parts`."""
+class IndexShard(NamedTuple):
+    """The part of the index in one of `total` equal ranges of hashes."""
 
-    part: int = 0
-    num_parts: int = 1
+    number: int = 0
+    total: int = 1
 
     @property
-    def first(self) -> int:
+    def first_hash(self) -> int:
         """The lowest hash of the range."""
-        return -((-self.part << 64) // self.num_parts)
+        return -((-self.number << 64) // self.total)
 
     @property
-    def last(self) -> int:
+    def last_hash(self) -> int:
         """The highest hash of the range."""
-        return HashRange(self.part + 1, self.num_parts).first - 1
+        return IndexShard(self.number + 1, self.total).first_hash - 1
 
 
 class Level(NamedTuple):
-    """How n-grams of some lengths are looked for: by windows of `width` tokens.
+    """How n-grams of some lengths are found: by windows of `width` tokens.
 
     Of any `stride` neighbouring windows one begins at a multiple of `stride`, and the first
-    `stride` windows of an n-gram lie within it. So a text has to be looked at only at multiples of
-    `stride`, for the windows of the n-grams, which are in the level's filter:
+    `stride` windows of an n-gram lie within it. So only the windows at multiples of `stride` are
+    checked against the level's filter, which has the windows of the n-grams:
 
       tokens    0 1 2 3 4 5 6 7 8        n = 5, width = 4, stride = 2
       windows  [0 1 2 3]  [4 5 6 7]      the 5-gram from 1 on is found by the window at 2,
                   [2 3 4 5]              that from 2 on, too
     """
 
-    first_length: int  # numbers of `lengths`
+    first_length: int  # places in `lengths`
     stop_length: int
     width: int
     stride: int
@@ -81,7 +81,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Index:
-    """The arrays of one part; `lengths` are the effective n in use."""
+    """The arrays of one index shard; `lengths` are the effective n in use."""
 
     keys: np.ndarray  # uint64 [m]
     bounds: np.ndarray  # int64 [m + 1]
@@ -101,6 +101,7 @@ class Index:
 
     @property
     def num_bytes(self) -> int:
+        """The size of all arrays."""
         return sum(getattr(self, item.name).nbytes for item in fields(self))
 
     def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,7 +112,7 @@ class Index:
 
 
 class RowTokens(NamedTuple):
-    """What decides of how many n-grams the evaluation rows have."""
+    """What determines how many n-grams the evaluation rows have."""
 
     counts: np.ndarray  # int64 [rows], tokens
     is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so that nearly anything matches
@@ -149,8 +150,8 @@ def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...
     )
 
 
-def num_parts_for(num_places: int, memory_bytes: int) -> int:
-    """Returns in how many parts an index is made so that each fits."""
+def count_index_shards(num_places: int, memory_bytes: int) -> int:
+    """Returns the number of index shards, each of which fits in memory."""
     return max(1, math.ceil(num_places * BYTES_PER_PLACE / memory_bytes))
 
 
@@ -158,13 +159,15 @@ def build_index(
     texts: Sequence[Texts],
     lengths: tuple[int, ...],
     tokenizer: Tokenizer,
-    hash_range: HashRange = HashRange(),  # noqa: B008
+    shard: IndexShard = IndexShard(),  # noqa: B008
     skip_degenerate: bool = False,
 ) -> Index:
-    """Returns the index of one range of hashes of the evaluation rows' n-grams.
+    """Returns an index shard of the evaluation rows' n-grams.
 
     Args:
       texts: batches of the rows' texts; rows are numbered through.
+      lengths: the configured n.
+      shard: the range of hashes; by default all.
       skip_degenerate: leaves out rows whose tokens are all empty.
     """
     counts, is_degenerate = count_tokens(texts, tokenizer)
@@ -181,7 +184,7 @@ def build_index(
         prefixes = prefix_hashes(hashes)
         found, starts = _places(
             prefixes, firsts, first_row, counts, asked, in_use, powers,
-            np.uint64(hash_range.first), np.uint64(hash_range.last),
+            np.uint64(shard.first_hash), np.uint64(shard.last_hash),
         )  # fmt: skip
         places.append(found)
         for level, kept in zip(levels, windows, strict=True):
@@ -201,7 +204,7 @@ def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
     for at in range(1, len(in_use) + 1):
         if at == len(in_use) or _group(in_use[at], shortest) != _group(in_use[start], shortest):
             n = int(in_use[start])
-            width = max(min(n, _FEWEST_TOKENS), n // 2 + 1)
+            width = max(min(n, _MIN_WINDOW_TOKENS), n // 2 + 1)
             levels.append(Level(start, at, width, n - width + 1, 0, 0))
             start = at
     return levels
@@ -312,7 +315,7 @@ def _fill_slots(keys, slots):
     for key in range(keys.size):
         slot = keys[key] & mask
         while slots[slot] != NO_KEY:
-            slot = slot + _1 & mask
+            slot = slot + _ONE & mask
         slots[slot] = np.uint32(key)
 
 
@@ -325,67 +328,54 @@ def _filter_of(hashes: np.ndarray) -> np.ndarray:
 @kernel
 def _fill_filter(hashes, words):
     for value in hashes:
-        words[value >> _32 & np.uint64(words.size - 1)] |= filter_bits(value)
+        words[value >> _WORD & np.uint64(words.size - 1)] |= filter_bits(value)
 
 
 @kernel
 def filter_bits(value):
     """Returns the bits of a hash in its word of a filter."""
-    return _1 << (value & _63) | _1 << (value >> _6 & _63) | _1 << (value >> _12 & _63)
+    first = _ONE << (value & _BIT_NUMBERS)
+    second = _ONE << (value >> _SECOND_BIT & _BIT_NUMBERS)
+    return first | second | _ONE << (value >> _THIRD_BIT & _BIT_NUMBERS)
 
 
 @kernel
 def passes(value, words):
     """Tells whether a hash may be in a filter."""
     bits = filter_bits(value)
-    return words[value >> _32 & np.uint64(words.size - 1)] & bits == bits
+    return words[value >> _WORD & np.uint64(words.size - 1)] & bits == bits
 
 
 # --- the file -----------------------------------------------------------------------------------
 
 
 def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
-    """Writes an index; `fingerprint` says of what it was made, and how."""
-    layout, at = {}, 0
-    arrays = {item.name: getattr(index, item.name) for item in fields(index)}
-    for name, array in arrays.items():
-        layout[name] = {"dtype": array.dtype.str, "count": len(array), "offset": at}
-        at += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-    header = orjson.dumps({"fingerprint": fingerprint, "arrays": layout}) + b"\n"
-    file.write(MAGIC + header)
-    file.write(bytes(-(len(MAGIC) + len(header)) % _ALIGNMENT))
-    for array in arrays.values():
-        file.write(memoryview(array).cast("B") if len(array) else b"")
-        file.write(bytes(-array.nbytes % _ALIGNMENT))
+    """Writes an index as an Arrow file of one row, a list for each array.
+
+    Args:
+      fingerprint: identifies what the index was made of, and how.
+    """
+    arrays = {item.name: pa.array(getattr(index, item.name)) for item in fields(index)}
+    lists = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in arrays.values()]
+    batch = pa.record_batch(lists, list(arrays)).replace_schema_metadata(
+        {_FINGERPRINT: fingerprint}
+    )
+    with pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def open_index(path: str, fingerprint: str) -> Index:
     """Maps the file of an index into memory.
 
     Raises:
-      ProbelineError: it is none, is cut off, or was made of something else.
+      ProbelineError: the file is not an index, is cut off, or was made of something else.
     """
     try:
-        data = np.memmap(path, np.uint8, "r")
-    except (OSError, ValueError) as error:
+        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+    except (OSError, pa.ArrowException) as error:
         raise ProbelineError(
             f"cannot read the index {path}: {error}; remove it and run again"
         ) from error
-    head = data[: 1 << 16].tobytes()
-    line = head[len(MAGIC) :].partition(b"\n")[0]
-    if not head.startswith(MAGIC):
-        raise ProbelineError(f"{path} is not an index of this version: remove it and run again")
-    header = orjson.loads(line)
-    if header["fingerprint"] != fingerprint:
+    if (batch.schema.metadata or {}).get(_FINGERPRINT) != fingerprint.encode():
         raise ProbelineError(f"{path} was made of other inputs or options: remove it and run again")
-    start = -(-(len(MAGIC) + len(line) + 1) // _ALIGNMENT) * _ALIGNMENT
-    return Index(**dict(_arrays(data[start:], header["arrays"], path)))
-
-
-def _arrays(data: np.ndarray, layout: dict, path: str) -> Iterator[tuple[str, np.ndarray]]:
-    for name, place in layout.items():
-        dtype = np.dtype(place["dtype"])
-        stop = place["offset"] + place["count"] * dtype.itemsize
-        if stop > len(data):
-            raise ProbelineError(f"{path} is cut off: remove it and run again")
-        yield name, data[place["offset"] : stop].view(dtype)
+    return Index(*(batch.column(item.name).values.to_numpy() for item in fields(Index)))

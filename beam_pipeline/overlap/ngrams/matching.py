@@ -1,30 +1,24 @@
-"""From candidates to matches: every hash hit is looked up in both texts, and offsets are found.
+"""From candidates to matches: every candidate is compared in both texts, and offsets are found.
 
 A match is one (evaluation row, training row, n-gram) with all places of the n-gram on both sides.
-Only documents with candidates come here, so this is plain Python over what the kernels found.
+Only documents with candidates get here, so this is plain Python.
 """
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.overlap.ngrams.candidates import CandidateFinder
 from beam_pipeline.overlap.ngrams.index import Index
-from beam_pipeline.overlap.ngrams.scan import Scanner
 from beam_pipeline.overlap.ngrams.token_kernels import tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 Places = list[tuple[int, int]]  # [start, end) in code points of the original text, ascending
 _KEYS_IN_MEMORY = 100_000
 _TEXTS_IN_MEMORY = 1_000
-
-
-class TextsByNumber(Protocol):
-    """Evaluation rows, of which `texts[number]` is the text of one."""
-
-    def __getitem__(self, number: int, /) -> str: ...
 
 
 class Match(NamedTuple):
@@ -46,7 +40,7 @@ class TokenizedText:
         self.starts, self.ends = tokens.starts.tolist(), tokens.ends.tolist()
         self._words = None
         if tokenizer.function is not None or len(text.lower()) != len(text):
-            # Where places in the text and in its lower case differ, the plain way tells them.
+            # Places in the text and in its lower case differ: the plain tokenizer knows them.
             self._words = [token.text for token in tokenizer.tokenize(text)]
         self._lowered = text.lower() if tokenizer.lowercase else text
 
@@ -62,22 +56,22 @@ class TokenizedText:
         )
 
     def place(self, token: int, n: int) -> tuple[int, int]:
-        """Returns where the n-gram that begins with a token stands."""
+        """Returns the place of the n-gram that begins with a token."""
         return self.starts[token], self.ends[token + n - 1]
 
 
 class Matcher:
-    """Finds the matches of batches of documents with the texts of one index.
+    """Finds the matches of batches of documents with the texts of one index; for one thread.
 
     Args:
-      texts: the evaluation rows' texts, by the numbers that the index has for them.
+      text_of: returns the text of an evaluation row by its number in the index.
     """
 
-    def __init__(self, index: Index, texts: TextsByNumber, tokenizer: Tokenizer):
+    def __init__(self, index: Index, text_of: Callable[[int], str], tokenizer: Tokenizer):
         self._index = index
-        self._texts = texts
+        self._text_of = text_of
         self._tokenizer = tokenizer
-        self._scanner = Scanner(index, tokenizer)
+        self._finder = CandidateFinder(index, tokenizer)
         self._tokenized: OrderedDict[int, TokenizedText] = OrderedDict()
         self._by_key: OrderedDict[tuple[int, int], dict[str, dict[int, Places]]] = OrderedDict()
 
@@ -86,7 +80,7 @@ class Matcher:
 
         Those of one document are in the order of (row, n, first place).
         """
-        candidates = self._scanner.scan(utf8, bounds)
+        candidates = self._finder.find(utf8, bounds)
         starts = np.flatnonzero(np.diff(candidates.documents, prepend=-1))
         for start, stop in pairwise([*starts.tolist(), len(candidates.documents)]):
             document = int(candidates.documents[start])
@@ -110,7 +104,7 @@ class Matcher:
         yield from sorted(found, key=lambda match: (match.row, match.n, match.eval_places))
 
     def _rows_with(self, key: int, n: int) -> dict[str, dict[int, Places]]:
-        """Returns what has a key and is n long: by n-gram and row, where it stands there."""
+        """Returns the n-grams with a key and a length: by n-gram and row, their places there."""
         if (known := self._by_key.get((key, n))) is not None:
             self._by_key.move_to_end((key, n))
             return known
@@ -128,7 +122,7 @@ class Matcher:
         if (known := self._tokenized.get(row)) is not None:
             self._tokenized.move_to_end(row)
             return known
-        text = self._tokenized[row] = TokenizedText(self._texts[row], self._tokenizer)
+        text = self._tokenized[row] = TokenizedText(self._text_of(row), self._tokenizer)
         if len(self._tokenized) > _TEXTS_IN_MEMORY:
             self._tokenized.popitem(last=False)
         return text

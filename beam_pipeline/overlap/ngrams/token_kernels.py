@@ -23,7 +23,8 @@ _CAPITAL_SIGMA = 0x3A3
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_1, _2, _3, _4, _27, _30, _31 = (np.uint64(n) for n in (1, 2, 3, 4, 27, 30, 31))
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes of a code point
 _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
 
 
@@ -46,11 +47,11 @@ def table_of(tokenizer: Tokenizer) -> np.ndarray:
 @kernel
 def mix(value):
     """Spreads the bits of a hash over all of it (the finaliser of splitmix64)."""
-    value ^= value >> _30
+    value ^= value >> _SHIFT_1
     value *= _MIX_1
-    value ^= value >> _27
+    value ^= value >> _SHIFT_2
     value *= _MIX_2
-    return value ^ (value >> _31)
+    return value ^ (value >> _SHIFT_3)
 
 
 @kernel
@@ -60,16 +61,16 @@ def _next_code_point(utf8, at):
     Indices are unsigned here and below: numba looks whether a signed one is negative.
     """
     first = utf8[at]
-    second = np.uint32(utf8[at + _1] & 0x3F)
+    second = np.uint32(utf8[at + _ONE] & 0x3F)
     if first < 0xE0:
-        return np.uint32(first & 0x1F) << np.uint32(6) | second, at + _2
-    third = np.uint32(utf8[at + _2] & 0x3F)
+        return np.uint32(first & 0x1F) << np.uint32(6) | second, at + _TWO
+    third = np.uint32(utf8[at + _TWO] & 0x3F)
     if first < 0xF0:
         code = np.uint32(first & 0x0F) << np.uint32(12) | second << np.uint32(6) | third
-        return code, at + _3
-    fourth = np.uint32(utf8[at + _3] & 0x3F)
+        return code, at + _THREE
+    fourth = np.uint32(utf8[at + _THREE] & 0x3F)
     code = np.uint32(first & 0x07) << np.uint32(18) | second << np.uint32(12)
-    return code | third << np.uint32(6) | fourth, at + _4
+    return code | third << np.uint32(6) | fourth, at + _FOUR
 
 
 @kernel
@@ -96,7 +97,7 @@ def _tokenize(
             byte = utf8[at]
             if byte < 0x80:
                 lowered = table[byte]
-                at += _1
+                at += _ONE
             else:
                 code, at = _next_code_point(utf8, at)
                 lowered = table[code]

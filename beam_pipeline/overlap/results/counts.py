@@ -1,84 +1,88 @@
-"""How often each n-gram of the evaluation side stands in the training data, and in which share.
+"""How often each n-gram of the evaluation side occurs in the training data, and in which share.
 
-  parts of a unit → unit_counts → NGRAM_COUNTS and ROW_COUNTS, sorted
-                  → cut_by_bucket → bytes, grouped by bucket of evaluation rows
-                  → add_counts → the sum over all units
+  match files of a work unit → count_unit     → Counts of it
+                             → cut_by_bucket  → Counts, grouped by bucket of evaluation rows
+                             → add_counts     → the sum over all work units
 
-An n-gram of an evaluation row counts once, however often it stands there. N-grams in more than
-`k` documents may be taken for boilerplate: found by a first count, they are left out of a second
-one (`Boilerplate.keep`), so that documents that have nothing else in common no longer count.
+An n-gram of an evaluation row counts once, however often it occurs there. N-grams in more than k
+documents may be taken for boilerplate: a first count finds them, a second one leaves them out
+(`read_boilerplate`), so that documents that have nothing else in common no longer count.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.results.match_files import Keep, PartColumns, unit_columns
+from beam_pipeline.overlap.results.match_files import Keep, MatchColumns, read_columns
 from beam_pipeline.storage.files import atomic_write, open_file
 
 ROWS_PER_BUCKET = 1 << 13
-# Keys are uint32, what is counted is int64. `start` and `crc` stand for the n-gram: PartColumns.
+# Keys are uint32, counts int64. `start` and `crc` identify the n-gram: see MatchColumns.
+_NGRAM_KEYS, _ROW_KEYS = ("number", "n", "start", "crc"), ("number", "n")
 NGRAM_COUNTS = np.dtype(
-    [
-        ("number", "<u4"),
-        ("n", "<u4"),
-        ("start", "<u4"),
-        ("crc", "<u4"),
-        ("occurrences", "<i8"),
-        ("documents", "<i8"),
-    ]
+    [*((name, "<u4") for name in _NGRAM_KEYS), ("occurrences", "<i8"), ("documents", "<i8")]
 )
-ROW_COUNTS = np.dtype([("number", "<u4"), ("n", "<u4"), ("documents", "<i8")])
+ROW_COUNTS = np.dtype([*((name, "<u4") for name in _ROW_KEYS), ("documents", "<i8")])
+_KEY = np.dtype("S16")  # the four keys of an n-gram; some order is all that is needed
 _MIN_PENDING = 1 << 16
 
 
-class UnitCounts(NamedTuple):
-    """What the parts of a unit have, each array sorted by its keys."""
+class Counts(NamedTuple):
+    """The counts of some evaluation rows, each array sorted by its keys."""
 
     ngrams: np.ndarray  # NGRAM_COUNTS
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
 
 
-def unit_counts(part_paths: Sequence[str], keep: Keep | None = None) -> UnitCounts:
-    """Counts the matches of a unit, a few row groups at a time."""
-    ngrams, rows = _Sum(NGRAM_COUNTS), _Sum(ROW_COUNTS)
-    for columns in unit_columns(part_paths, keep):
-        found = np.empty(len(columns.rows), NGRAM_COUNTS)
-        found["number"], found["n"] = columns.numbers, columns.lengths
-        found["start"], found["crc"] = columns.starts, columns.crcs
-        found["occurrences"], found["documents"] = columns.occurrences, 1
-        ngrams.add(found)
-        rows.add(_documents_of(columns))
-    return UnitCounts(ngrams.total(), rows.total())
+def count_unit(paths: Sequence[str], keep: Keep | None = None) -> Counts:
+    """Counts the matches of a work unit, a few row groups at a time.
+
+    Args:
+      paths: its match files.
+      keep: returns which matches count; None counts all.
+    """
+    return add_counts(map(_count_columns, read_columns(paths, keep)))
 
 
-def _documents_of(columns: PartColumns) -> np.ndarray:
-    """Returns a ROW_COUNTS of 1 for each (document, evaluation row, n)."""
+def _count_columns(columns: MatchColumns) -> Counts:
+    ngrams = np.empty(len(columns.rows), NGRAM_COUNTS)
+    ngrams["number"], ngrams["n"] = columns.numbers, columns.lengths
+    ngrams["start"], ngrams["crc"] = columns.starts, columns.crcs
+    ngrams["occurrences"], ngrams["documents"] = columns.occurrences, 1
+    # A ROW_COUNTS of 1 for each document, evaluation row and n.
     keys = (columns.lengths, columns.numbers, columns.rows)
     order = np.lexsort(keys)
-    first = np.flatnonzero(_differs([key[order] for key in keys]))
-    found = np.empty(len(first), ROW_COUNTS)
-    found["number"], found["n"] = columns.numbers[order][first], columns.lengths[order][first]
-    found["documents"] = 1
-    return found
+    first = order[_first_of_each([key[order] for key in keys])]
+    rows = np.empty(len(first), ROW_COUNTS)
+    rows["number"], rows["n"] = columns.numbers[first], columns.lengths[first]
+    rows["documents"] = 1
+    return Counts(ngrams, rows)
 
 
-def _differs(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Tells for each place in sorted keys whether the key is another than the one before."""
+def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the places in sorted keys at which a key differs from the one before."""
     differs = np.zeros(len(keys[0]), bool)
     differs[:1] = True
     for key in keys:
         differs[1:] |= key[1:] != key[:-1]
-    return differs
+    return np.flatnonzero(differs)
+
+
+def add_counts(counts: Iterable[Counts]) -> Counts:
+    """Returns the sum of counts, in any order; holds some three times what the sum has."""
+    ngrams, rows = _Sum(NGRAM_COUNTS, _NGRAM_KEYS), _Sum(ROW_COUNTS, _ROW_KEYS)
+    for each in counts:
+        ngrams.add(each.ngrams)
+        rows.add(each.rows)
+    return Counts(ngrams.total(), rows.total())
 
 
 class _Sum:
-    """Adds up arrays of counts; holds some three times what the sum has."""
+    """Adds up arrays of counts."""
 
-    def __init__(self, dtype: np.dtype):
+    def __init__(self, dtype: np.dtype, keys: Sequence[str]):
+        self._keys = keys
         self._total = np.empty(0, dtype)
         self._pending: list[np.ndarray] = []
         self._num_pending = 0
@@ -90,123 +94,62 @@ class _Sum:
             self.total()
 
     def total(self) -> np.ndarray:
-        self._total = _summed(np.concatenate([self._total, *self._pending]))
+        counts = np.concatenate([self._total, *self._pending])
         self._pending, self._num_pending = [], 0
+        # Two uint32 sort as one uint64.
+        pairs = zip(self._keys[::2], self._keys[1::2], strict=True)
+        keys = [counts[one].astype(np.uint64) << np.uint64(32) | counts[two] for one, two in pairs]
+        order = np.lexsort(keys[::-1])
+        first = _first_of_each([key[order] for key in keys])
+        self._total = counts[order[first]]
+        for name in set(counts.dtype.names or ()) - set(self._keys):
+            if len(counts):
+                self._total[name] = np.add.reduceat(counts[name][order], first)
         return self._total
 
 
-def _summed(counts: np.ndarray) -> np.ndarray:
-    """Returns one entry for each key, in the order of the keys."""
-    if len(counts) == 0:
-        return counts
-    names = counts.dtype.names or ()
-    keys = [
-        _joined(counts[names[at]], counts[names[at + 1]]) for at in range(0, _num_keys(counts), 2)
-    ]
-    order = np.lexsort(keys[::-1])
-    first = np.flatnonzero(_differs([key[order] for key in keys]))
-    total = counts[order[first]]
-    for name in names[_num_keys(counts) :]:
-        total[name] = np.add.reduceat(counts[name][order], first)
-    return total
-
-
-def _num_keys(counts: np.ndarray) -> int:
-    return 4 if counts.dtype == NGRAM_COUNTS else 2
-
-
-def _joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Returns two uint32 as one uint64, which sorts in the same way."""
-    return high.astype(np.uint64) << np.uint64(32) | low
-
-
-# --- between units and evaluation rows ----------------------------------------------------------
-
-
-def cut_by_bucket(counts: np.ndarray) -> Iterator[tuple[int, bytes]]:
+def cut_by_bucket(counts: Counts) -> Iterator[tuple[int, Counts]]:
     """Yields the counts of each bucket of evaluation rows that has any, with its number."""
-    buckets = counts["number"] // ROWS_PER_BUCKET
-    starts = np.flatnonzero(_differs([buckets]))
-    for start, stop in pairwise([*starts.tolist(), len(counts)]):
-        yield int(buckets[start]), counts[start:stop].tobytes()
-
-
-def add_counts(parts: Iterable[bytes], dtype: np.dtype) -> np.ndarray:
-    """Returns the sum of what `cut_by_bucket` gave for one bucket, in any order."""
-    total = _Sum(dtype)
-    for part in parts:
-        total.add(np.frombuffer(part, dtype))
-    return total.total()
-
-
-def count_pairs(part_paths: Sequence[str], keep: Keep | None, most: int | None) -> tuple[int, int]:
-    """Returns how many matches a unit has, and how many with no more than `most` of a pair.
-
-    A pair is a document and an evaluation row.
-    """
-    num_matches = num_kept = 0
-    for columns in unit_columns(part_paths, keep):
-        keys = (columns.numbers, columns.rows)
-        order = np.lexsort(keys)
-        first = np.flatnonzero(_differs([key[order] for key in keys]))
-        sizes = np.diff(np.append(first, len(order)))
-        num_matches += len(order)
-        num_kept += int((sizes if most is None else np.minimum(sizes, most)).sum())
-    return num_matches, num_kept
+    for bucket in np.unique(counts.rows["number"] // ROWS_PER_BUCKET).tolist():
+        ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
+        ngrams, rows = (array[slice(*np.searchsorted(array["number"], ends))] for array in counts)
+        yield bucket, Counts(ngrams, rows)
 
 
 # --- boilerplate --------------------------------------------------------------------------------
 
 
-def boilerplate_of(counts: np.ndarray, max_document_frequency: int) -> np.ndarray:
-    """Returns those NGRAM_COUNTS that are of more documents than that."""
-    return counts[counts["documents"] > max_document_frequency]
+def find_boilerplate(counts: Counts, max_document_frequency: int) -> np.ndarray:
+    """Returns the NGRAM_COUNTS of n-grams that are in more documents than that."""
+    return counts.ngrams[counts.ngrams["documents"] > max_document_frequency]
 
 
-def write_boilerplate(path: str, temp_folder: str, counts: Iterable[np.ndarray]) -> None:
-    """Writes which n-grams are boilerplate, given bucket by bucket, for `Boilerplate.open`."""
+def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndarray]) -> None:
+    """Writes the keys of NGRAM_COUNTS, given bucket by bucket, for `read_boilerplate`."""
     with atomic_write(path, temp_folder) as stream:
-        for part in counts:
-            keys = np.empty((len(part), 2), "<u8")
-            keys[:, 0] = _joined(part["number"], part["n"])
-            keys[:, 1] = _joined(part["start"], part["crc"])
-            stream.write(keys.tobytes())
+        for counts in boilerplate:
+            stream.write(_pack_keys([counts[name] for name in _NGRAM_KEYS]))
 
 
-class Boilerplate:
-    """The n-grams of evaluation rows that do not count."""
+def read_boilerplate(path: str) -> Keep:
+    """Returns a function that returns which matches are not boilerplate.
 
-    def __init__(self, keys: np.ndarray):
-        self._keys = keys  # uint64 [b, 2], sorted
+    Args:
+      path: the file of `write_boilerplate`.
+    """
+    with open_file(path) as stream:
+        boilerplate = np.sort(np.frombuffer(stream.read(), _KEY))
 
-    @staticmethod
-    def open(path: str) -> "Boilerplate":
-        """Reads the file that `write_boilerplate` made."""
-        with open_file(path) as stream:
-            return Boilerplate(np.frombuffer(stream.read(), "<u8").reshape(-1, 2))
+    def keep(columns: MatchColumns) -> np.ndarray:
+        if not len(boilerplate):
+            return np.ones(len(columns.rows), bool)
+        keys = [columns.numbers, columns.lengths, columns.starts, columns.crcs]
+        packed = np.frombuffer(_pack_keys(keys), _KEY)
+        at = np.searchsorted(boilerplate, packed)
+        return boilerplate[np.minimum(at, len(boilerplate) - 1)] != packed
 
-    def keep(self, columns: PartColumns) -> np.ndarray:
-        """Tells which matches are of other n-grams, bool."""
-        return ~_are_among(
-            _joined(columns.numbers, columns.lengths),
-            _joined(columns.starts, columns.crcs),
-            self._keys,
-        )
+    return keep
 
 
-@kernel
-def _are_among(firsts, seconds, keys):
-    """Tells which pairs are in a sorted list of pairs."""
-    found = np.zeros(firsts.size, np.bool_)
-    for at in range(firsts.size):
-        low, high = 0, keys.shape[0]
-        while low < high:
-            middle = (low + high) // 2
-            first, second = keys[middle, 0], keys[middle, 1]
-            if first < firsts[at] or (first == firsts[at] and second < seconds[at]):
-                low = middle + 1
-            else:
-                high = middle
-        if low < keys.shape[0]:
-            found[at] = keys[low, 0] == firsts[at] and keys[low, 1] == seconds[at]
-    return found
+def _pack_keys(keys: list[np.ndarray]) -> bytes:
+    return np.column_stack(keys).astype("<u4").tobytes()

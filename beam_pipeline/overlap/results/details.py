@@ -1,31 +1,35 @@
-"""From the parts of a unit of documents to what the run's files say of its matches.
+"""From the match files of a work unit to the lines of the output about its matches.
 
-  parts → details      gzip member: a record a match, with both texts
-        → instances    gzip member: a record a (document, evaluation set, n)
-        → matches      Parquet: a row a match, without texts
-        → hits, left_out
+  match files → details      gzip member: a record for each match, with both texts
+              → instances    gzip member: a record for each (document, evaluation set, n)
+              → matches      Parquet: a row for each match, without texts
+              → hits, left_out
 
 Everything is in the order of (row, evaluation row, n, places there). Caps keep the first records
-in this order, which are the smallest by key; all else, and `count_details` before them, tells what
-there is without caps. A file is only made if it has something in it.
+in this order, which are the smallest by key; all other files, and `count_details`, ignore caps. A
+file is only made if it has something in it.
 """
 
 import functools
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from itertools import groupby
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.ngrams.matching import Places
-from beam_pipeline.overlap.results.match_files import Keep, PartMatch, merged
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line, json_value
-from beam_pipeline.overlap.results.row_overlaps import Rows, head_of
+from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, UnitMatch, read_matches
+from beam_pipeline.overlap.results.output_files import (
+    GzipMember,
+    TableWriter,
+    json_line,
+    json_value,
+)
 from beam_pipeline.storage.files import atomic_write
 
 _OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
@@ -45,20 +49,11 @@ MATCHES_SCHEMA = pa.schema(
 )
 PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
 _MATCHES_AT_A_TIME = 1 << 14
-_TEXT_BYTES_IN_MEMORY = 64 << 20
-_HEADS_IN_MEMORY = 1 << 14
-
-
-class Unit(NamedTuple):
-    """A unit whose rows have been numbered."""
-
-    part_paths: Sequence[str]  # one for each pass
-    train_path: str
-    first_row: int  # what is added to the rows in the parts
+_HEADS_IN_MEMORY = 1 << 10  # of evaluation rows, with their texts
 
 
 class DetailsSize(NamedTuple):
-    """How much the details of a unit are, before they are compressed."""
+    """The size of the details of a work unit before compression."""
 
     num_records: int
     num_bytes: int
@@ -66,9 +61,9 @@ class DetailsSize(NamedTuple):
 
 
 class ExpandedUnit(NamedTuple):
-    """What was written of a unit; a path is None where there is nothing to tell."""
+    """What was written of a work unit; a path is None where there is nothing to write."""
 
-    train_path: str
+    scanned: ScannedUnit
     details_path: str | None = None
     instances_path: str | None = None
     matches_path: str | None = None
@@ -82,303 +77,245 @@ class ExpandedUnit(NamedTuple):
 # --- a record of details ------------------------------------------------------------------------
 
 
-class _Lines:
-    """Puts together lines of details from pieces, each text of which is encoded once."""
+class _Head(NamedTuple):
+    """An evaluation row, and the beginning of its details, each value encoded once."""
 
-    def __init__(self, rows: Rows, unit: Unit):
-        self._rows = rows
-        self._train_path = json_value(unit.train_path)
-        self._first_row = unit.first_row
-        self._heads: OrderedDict[int, bytes] = OrderedDict()
-        self._head_bytes = 0
-        self._at_row = -1
-        self._document = self._tail = b""
+    row: EvaluationRow
+    fields: dict[str, orjson.Fragment]
 
-    def pieces(self, match: PartMatch) -> tuple[bytes, ...]:
-        """Returns the pieces of the line of a match."""
+
+class _Details:
+    """Makes lines of details; what several lines share is encoded once."""
+
+    def __init__(self, rows: EvaluationRows, scanned: ScannedUnit):
+        self.head = functools.lru_cache(_HEADS_IN_MEMORY)(functools.partial(_make_head, rows))
+        self._train_path = _fragment(scanned.train_path)
+        self._row_offset = scanned.row_offset
+        self._at_row, self._text = -1, _fragment("")
+
+    def line(self, match: UnitMatch) -> bytes:
+        """Returns the line of a match."""
         if match.row != self._at_row:
-            self._at_row = match.row
-            self._document = b',"train_path":%b,"train_row":%d,"train_text":%b,"train_ngram":' % (
-                self._train_path,
-                match.row + self._first_row,
-                json_value(match.text),
-            )
-            self._tail = b"}\n"
-            if match.doc_id is not None:
-                self._tail = b',"train_doc_id":%b}\n' % json_value(match.doc_id)
-        ngram = json_value(match.ngram)
-        return (
-            self._head(match.number),
-            ngram,
-            b',"eval_offsets":',
-            orjson.dumps(match.eval_places),
-            b',"n":%d' % match.n,
-            self._document,
-            ngram,
-            b',"train_offsets":',
-            orjson.dumps(match.train_places),
-            self._tail,
-        )
+            self._at_row, self._text = match.row, _fragment(match.text)
+        ngram = _fragment(match.ngram)
+        record = {
+            **self.head(match.number).fields,
+            "ngram": ngram,
+            "eval_offsets": match.eval_places,
+            "n": match.n,
+            "train_path": self._train_path,
+            "train_row": match.row + self._row_offset,
+            "train_text": self._text,
+            "train_ngram": ngram,
+            "train_offsets": match.train_places,
+        }
+        if match.doc_id is not None:
+            record["train_doc_id"] = _fragment(match.doc_id)
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
-    def _head(self, number: int) -> bytes:
-        if (known := self._heads.get(number)) is not None:
-            self._heads.move_to_end(number)
-            return known
-        rows = self._rows
-        head = b'{"eval_dataset":%b,"eval_path":%b,"eval_row":%d,"eval_text":%b,"ngram":' % (
-            json_value(rows.dataset(number)),
-            json_value(rows.path(number)),
-            rows.row(number),
-            json_value(rows[number]),
-        )
-        self._heads[number] = head
-        self._head_bytes += len(head)
-        while self._head_bytes > _TEXT_BYTES_IN_MEMORY and len(self._heads) > 1:
-            self._head_bytes -= len(self._heads.popitem(last=False)[1])
-        return head
+
+def _make_head(rows: EvaluationRows, number: int) -> _Head:
+    row = rows[number]
+    values = (row.eval_dataset, row.eval_path, row.eval_row, rows.text(number))
+    names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
+    return _Head(row, dict(zip(names, map(_fragment, values), strict=True)))
+
+
+def _fragment(value: str | int) -> orjson.Fragment:
+    return orjson.Fragment(json_value(value))
 
 
 def count_details(
-    unit: Unit, rows: Rows, keep: Keep | None = None, max_details_per_pair: int | None = None
+    scanned: ScannedUnit,
+    rows: EvaluationRows,
+    keep: Keep | None = None,
+    max_details_per_pair: int | None = None,
 ) -> DetailsSize:
-    """Returns how much the details of a unit are without caps, to the byte."""
-    lines = _Lines(rows, unit)
+    """Returns the exact size that the details of a work unit have without caps."""
+    details = _Details(rows, scanned)
     num_records = num_bytes = num_kept = 0
-    for _, pair in groupby(merged(unit.part_paths, keep), key=_pair_of):
-        of_pair = 0
-        for match in pair:
-            of_pair += 1
-            num_bytes += sum(map(len, lines.pieces(match)))
-        num_records += of_pair
-        num_kept += of_pair if max_details_per_pair is None else min(of_pair, max_details_per_pair)
+    matches = read_matches(scanned.paths, keep)
+    for _, pair in groupby(matches, key=lambda match: (match.row, match.number)):
+        sizes = [len(details.line(match)) for match in pair]
+        num_bytes += sum(sizes)
+        num_records += len(sizes)
+        num_kept += len(sizes[:max_details_per_pair])
     return DetailsSize(num_records, num_bytes, num_kept)
 
 
-def _pair_of(match: PartMatch) -> tuple[int, int]:
-    return match.row, match.number
-
-
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:
-    """Returns how many details each unit may write, so that the first `max_details` are written.
+    """Returns how many details each work unit may write, so that the first `max_details` are.
 
     Args:
-      num_kept: of each unit, in the order of the output, what the other cap keeps.
+      num_kept: the number that the other cap keeps of each work unit, in the order of the output.
     """
     if max_details is None:
         return [None] * len(num_kept)
-    before = np.concatenate([[0], np.cumsum(num_kept, dtype=np.int64)])
-    return [max(0, max_details - int(sum_before)) for sum_before in before[: len(num_kept)]]
+    before = np.cumsum([0, *num_kept], dtype=np.int64)[: len(num_kept)]
+    return [max(0, max_details - count) for count in before.tolist()]
 
 
-# --- a unit -------------------------------------------------------------------------------------
+# --- a work unit --------------------------------------------------------------------------------
 
 
 def expand_unit(
-    unit: Unit,
+    scanned: ScannedUnit,
     prefix: str,
     temp_folder: str,
-    rows: Rows,
+    rows: EvaluationRows,
     keep: Keep | None = None,
     max_details_per_pair: int | None = None,
     quota: int | None = None,
 ) -> ExpandedUnit:
-    """Writes all that the output says of the matches of a unit.
+    """Writes everything that the output has about the matches of a work unit.
 
     Args:
-      prefix: what the paths of the files written begin with.
-      temp_folder: where files are before they are whole.
-      keep: tells the matches that count (`Boilerplate.keep`).
-      max_details_per_pair: how many details a document and an evaluation row may have.
-      quota: how many details the unit may have, one of `quotas`.
+      prefix: the beginning of the paths of the files written.
+      temp_folder: the folder for files that are not whole yet.
+      keep: returns which matches count (`read_boilerplate`).
+      max_details_per_pair: the number of details that a document and an evaluation row may have.
+      quota: the number of details that the work unit may have, one of `quotas`.
     """
     with ExitStack() as stack:
-        expansion = _Expansion(unit, prefix, temp_folder, rows, stack)
-        for _, document in groupby(merged(unit.part_paths, keep), key=lambda match: match.row):
-            expansion.add_document(document, max_details_per_pair, quota)
+        files = _LazyFiles(prefix, temp_folder, stack)
+        expansion = _Expansion(scanned, rows, files, max_details_per_pair, quota)
+        matches = read_matches(scanned.paths, keep)
+        for _, document in groupby(matches, key=lambda match: match.row):
+            expansion.add_document(document)
         expansion.add_hits()
-    return expansion.result()
+    return ExpandedUnit(
+        scanned,
+        files.path("details.gz"),
+        files.path("instances.gz"),
+        files.path("matches.parquet"),
+        files.path("hits"),
+        files.path("left_out"),
+        expansion.num_records,
+        expansion.num_bytes,
+        expansion.num_left_out,
+    )
+
+
+class _LazyFiles:
+    """Files that are made when they are first asked for, and whole when the stack is closed."""
+
+    def __init__(self, prefix: str, temp_folder: str, stack: ExitStack):
+        self._prefix = prefix
+        self._temp_folder = temp_folder
+        self._stack = stack
+        self._open: dict[str, Any] = {}
+
+    def get(self, name: str, wrap: Callable[[BinaryIO], AbstractContextManager] | None = None):
+        """Returns the file of a name, or what `wrap` makes of its stream."""
+        if name not in self._open:
+            file = atomic_write(f"{self._prefix}.{name}", self._temp_folder)
+            stream = self._stack.enter_context(file)
+            self._open[name] = self._stack.enter_context(wrap(stream)) if wrap else stream
+        return self._open[name]
+
+    def path(self, name: str) -> str | None:
+        """Returns the path, None if the file was never asked for."""
+        return f"{self._prefix}.{name}" if name in self._open else None
 
 
 class _Expansion:
-    """The files of one unit, each made when something is written to it."""
+    """The records of one work unit, on their way to its files."""
 
-    def __init__(self, unit: Unit, prefix: str, temp_folder: str, rows: Rows, stack: ExitStack):
-        self._unit = unit
-        self._rows = rows
-        self._lines = _Lines(rows, unit)
-        self._head = functools.lru_cache(_HEADS_IN_MEMORY)(functools.partial(head_of, rows))
-        self._datasets = {name: at for at, name in enumerate(rows.datasets)}
+    def __init__(
+        self,
+        scanned: ScannedUnit,
+        rows: EvaluationRows,
+        files: _LazyFiles,
+        max_details_per_pair: int | None,
+        quota: int | None,
+    ):
+        self._files = files
+        self._max_details_per_pair = max_details_per_pair
+        self._quota = quota
+        self._details = _Details(rows, scanned)
+        self._train_path = scanned.train_path
+        self._row_offset = scanned.row_offset
+        self._datasets = rows.datasets
         self._hits: set[tuple[int, int]] = set()
-        self._num_records = self._num_bytes = self._num_left_out = 0
-        files = [
-            _LazyFile(f"{prefix}.{name}", temp_folder, stack)
-            for name in ("details.gz", "instances.gz", "matches.parquet", "left_out.jsonl", "hits")
-        ]
-        self._details, self._instances, self._matches_file, self._left_out, self._hits_file = files
-        self._matches = _MatchTable(self._matches_file, unit)
+        self.num_records = self.num_bytes = self.num_left_out = 0
 
-    def add_document(
-        self, document: Iterator[PartMatch], max_per_pair: int | None, quota: int | None
-    ) -> None:
+    def add_document(self, document: Iterator[UnitMatch]) -> None:
         """Adds all matches of one document."""
         hit: dict[tuple[int, int], set[str]] = defaultdict(set)
-        match = None
+        matches: list[UnitMatch] = []
         for number, pair in groupby(document, key=lambda match: match.number):
-            head = self._head(number)
-            dataset = self._datasets[head["eval_dataset"]]
-            of_pair = 0
-            for match in pair:
-                of_pair += 1
-                if max_per_pair is None or of_pair <= max_per_pair:
-                    self._add_detail(match, quota)
-                self._matches.add(match, head)
+            row, matches = self._details.head(number).row, list(pair)
+            dataset = self._datasets.index(row.eval_dataset)
+            kept = matches[: self._max_details_per_pair]
+            for match in kept:
+                self._add_detail(match)
+            for match in matches:
+                self._add_match(match, row)
                 self._hits.add((number, match.n))
-                hit[dataset, match.n].add(head["instance_id"])
-            if max_per_pair is not None and of_pair > max_per_pair:
-                assert match is not None
-                self._add_left_out(match, head, of_pair - max_per_pair)
-        assert match is not None
-        self._add_instances(match, hit)
+                hit[dataset, match.n].add(row.instance_id)
+            if len(kept) < len(matches):
+                self._add_left_out(matches[0], row, len(matches) - len(kept))
+        self._add_instances(matches[0], hit)
 
-    def _add_detail(self, match: PartMatch, quota: int | None) -> None:
-        if quota is not None and self._num_records >= quota:
-            self._num_left_out += 1
+    def _add_detail(self, match: UnitMatch) -> None:
+        if self._quota is not None and self.num_records >= self._quota:
+            self.num_left_out += 1
             return
-        pieces = self._lines.pieces(match)
-        self._details.member().write(*pieces)
-        self._num_records += 1
-        self._num_bytes += sum(map(len, pieces))
+        line = self._details.line(match)
+        self._files.get("details.gz", GzipMember).write(line)
+        self.num_records += 1
+        self.num_bytes += len(line)
 
-    def _add_left_out(self, match: PartMatch, head: dict[str, Any], count: int) -> None:
+    def _add_match(self, match: UnitMatch, row: EvaluationRow) -> None:
+        writer = self._files.get(
+            "matches.parquet", functools.partial(TableWriter, schema=MATCHES_SCHEMA)
+        )
+        writer.add(
+            _valid(row.eval_dataset),
+            _valid(row.eval_path),
+            row.eval_row,
+            _valid(row.instance_id),
+            _valid(self._train_path),
+            match.row + self._row_offset,
+            None if match.doc_id is None else _valid(match.doc_id),
+            match.n,
+            _offsets(match.eval_places),
+            _offsets(match.train_places),
+        )
+        if writer.num_pending >= _MATCHES_AT_A_TIME:
+            writer.flush()
+
+    def _add_left_out(self, match: UnitMatch, row: EvaluationRow, count: int) -> None:
         record = {
-            "eval_dataset": head["eval_dataset"],
-            "eval_path": head["eval_path"],
-            "eval_row": head["eval_row"],
-            "train_path": self._unit.train_path,
-            "train_row": match.row + self._unit.first_row,
+            "eval_dataset": row.eval_dataset,
+            "eval_path": row.eval_path,
+            "eval_row": row.eval_row,
+            "train_path": self._train_path,
+            "train_row": match.row + self._row_offset,
             "num_left_out": count,
         }
-        self._left_out.stream().write(json_line(record))
+        self._files.get("left_out").write(json_line(record))
 
-    def _add_instances(self, match: PartMatch, hit: dict[tuple[int, int], set[str]]) -> None:
-        path = self._unit.train_path
-        names = self._rows.datasets
+    def _add_instances(self, match: UnitMatch, hit: dict[tuple[int, int], set[str]]) -> None:
         for (dataset, n), ids in sorted(hit.items()):
             record = {
-                "eval_dataset": names[dataset],
+                "eval_dataset": self._datasets[dataset],
                 "n": n,
                 "instance_ids": sorted(ids),
-                "train_path": path,
-                "train_doc_id": path if match.doc_id is None else match.doc_id,
-                "train_row": match.row + self._unit.first_row,
+                "train_path": self._train_path,
+                "train_doc_id": self._train_path if match.doc_id is None else match.doc_id,
+                "train_row": match.row + self._row_offset,
             }
-            self._instances.member().write(json_line(record))
+            self._files.get("instances.gz", GzipMember).write(json_line(record))
 
     def add_hits(self) -> None:
-        """Call this when all documents have been added."""
-        self._matches.flush()
+        """Adds which evaluation rows were hit; call this after all documents."""
         if self._hits:
-            self._hits_file.stream().write(np.array(sorted(self._hits), PAIRS).tobytes())
-
-    def result(self) -> ExpandedUnit:
-        """Returns what was written; call this when the files are whole."""
-        return ExpandedUnit(
-            train_path=self._unit.train_path,
-            details_path=self._details.made(),
-            instances_path=self._instances.made(),
-            matches_path=self._matches_file.made(),
-            hits_path=self._hits_file.made(),
-            pairs_left_out_path=self._left_out.made(),
-            num_records=self._num_records,
-            num_bytes=self._num_bytes,
-            num_left_out=self._num_left_out,
-        )
+            self._files.get("hits").write(np.array(sorted(self._hits), PAIRS).tobytes())
 
 
-class _LazyFile:
-    """A file that is made when it is first asked for, and whole when the stack is left."""
-
-    def __init__(self, path: str, temp_folder: str, stack: ExitStack):
-        self._path = path
-        self._temp_folder = temp_folder
-        self._stack = stack
-        self._stream: BinaryIO | None = None
-        self._member: GzipMember | None = None
-
-    def stream(self) -> BinaryIO:
-        if self._stream is None:
-            self._stream = self._stack.enter_context(atomic_write(self._path, self._temp_folder))
-        return self._stream
-
-    def member(self) -> GzipMember:
-        if self._member is None:
-            self._member = self._stack.enter_context(GzipMember(self.stream()))
-        return self._member
-
-    def parquet(self) -> pq.ParquetWriter:
-        writer = pq.ParquetWriter(self.stream(), MATCHES_SCHEMA, compression="zstd")
-        return self._stack.enter_context(writer)
-
-    def made(self) -> str | None:
-        """Returns the path, None if the file was never asked for."""
-        return None if self._stream is None else self._path
-
-
-class _MatchTable:
-    """The matches without texts, written some thousand at a time."""
-
-    def __init__(self, file: _LazyFile, unit: Unit):
-        self._file = file
-        self._writer: pq.ParquetWriter | None = None
-        self._train_path = _valid(unit.train_path)
-        self._first_row = unit.first_row
-        self._clear()
-
-    def _clear(self) -> None:
-        self._rows: list[tuple] = []
-        self._eval_places: list[Places] = []
-        self._train_places: list[Places] = []
-
-    def add(self, match: PartMatch, head: dict[str, Any]) -> None:
-        self._rows.append(
-            (
-                _valid(head["eval_dataset"]),
-                _valid(head["eval_path"]),
-                head["eval_row"],
-                _valid(head["instance_id"]),
-                self._train_path,
-                match.row + self._first_row,
-                None if match.doc_id is None else _valid(match.doc_id),
-                match.n,
-            )
-        )
-        self._eval_places.append(match.eval_places)
-        self._train_places.append(match.train_places)
-        if len(self._rows) >= _MATCHES_AT_A_TIME:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes what has been gathered."""
-        if not self._rows:
-            return
-        if self._writer is None:
-            self._writer = self._file.parquet()
-        arrays = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*self._rows, strict=True), MATCHES_SCHEMA, strict=False)
-        ]
-        arrays += [_offsets(self._eval_places), _offsets(self._train_places)]
-        self._writer.write_table(pa.Table.from_arrays(arrays, schema=MATCHES_SCHEMA))
-        self._clear()
-
-
-def _offsets(places: list[Places]) -> pa.ListArray:
-    bounds = np.cumsum([0, *map(len, places)], dtype=np.int32)
-    flat = np.array([pair for pairs in places for pair in pairs], np.int32)
-    struct = pa.StructArray.from_arrays(
-        [pa.array(flat[:, 0]), pa.array(flat[:, 1])], fields=list(_OFFSETS.value_type)
-    )
-    return pa.ListArray.from_arrays(bounds, struct, type=_OFFSETS)
+def _offsets(places: Places) -> list[dict[str, int]]:
+    return [{"start": start, "end": end} for start, end in places]
 
 
 def _valid(text: str) -> str:

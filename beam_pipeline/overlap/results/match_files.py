@@ -1,18 +1,21 @@
-"""Parts: the matches of one unit of documents with one pass of the index, as a Parquet file.
+"""Match files: the matches of one work unit with one index shard, in Parquet.
 
-  (DocumentBatch, its Matches) → rows of SCHEMA, what was read as metadata; dead letters beside it
+  (DocumentBatch, its Matches) → rows of SCHEMA, a summary of the scan as metadata; dead letters
+                                 in a file beside it
 
-Rows are in the order of (document's row, evaluation row, n, places there, n-gram). A document's
-text is written with its first match only. The n-grams of a unit's parts are disjoint: `merged` and
-`unit_columns` read them as if they were one. All strings are UTF-8 as `surrogatepass` has it.
+Rows are in the order of (document's row, evaluation row, n, places there, n-gram). A row group
+holds whole documents; the text of a document is written with its first match only. The match files
+of a work unit have no n-gram in common: `read_matches` and `read_columns` read them as one file.
+All strings are UTF-8 as `surrogatepass` writes it.
 """
 
 import heapq
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -21,15 +24,18 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.parquet import open_parquet
+from beam_pipeline.overlap.documents.batch import DocumentBatch, decode, encode
+from beam_pipeline.overlap.documents.parquet import READ_BYTES
+from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import Match, Places
+from beam_pipeline.overlap.results.output_files import TableWriter
 from beam_pipeline.storage.files import atomic_write
+from beam_pipeline.storage.parquet import open_parquet
 
 _PLACES = pa.list_(pa.uint32())  # start, end, start, end, …
 SCHEMA = pa.schema(
     [
-        ("row", pa.int64()),  # counted as the unit counts
+        ("row", pa.int64()),  # counted as the work unit counts
         ("doc_id", pa.binary()),
         ("text", pa.large_binary()),
         ("number", pa.uint32()),  # of the evaluation row
@@ -41,23 +47,57 @@ SCHEMA = pa.schema(
     ]
 )
 _COUNTED = ["row", "number", "n", "ngram_crc", "eval_places", "train_places"]
-_METADATA_KEY = "probeline"
+_SUMMARY_KEY = "probeline_scan"
 _GROUP_BYTES, _GROUP_MATCHES = 4 << 20, 1 << 14
 
 
-class PartSummary(NamedTuple):
-    """What one scan of a unit read and found."""
+class ScanSummary(NamedTuple):
+    """What one scan of a work unit read and found."""
 
     num_rows: int
     num_texts: int
     num_without_text: int
     text_bytes: int
-    letters: dict[str, int]  # dead letters by reason
     num_matches: int
-    num_documents: int  # that have a match
+    letters: dict[str, int]  # dead letters by reason
 
 
-class PartMatch(NamedTuple):
+class MatchFile(NamedTuple):
+    """A match file, and the summary of the scan that wrote it."""
+
+    path: str
+    summary: ScanSummary
+
+
+class ScannedUnit(NamedTuple):
+    """A work unit that has been scanned, with the match file of each index shard."""
+
+    unit: WorkUnit
+    match_files: tuple[MatchFile, ...]
+    row_offset: int = 0  # added to the rows in the match files
+
+    @property
+    def train_path(self) -> str:
+        """The training file."""
+        return self.unit.path
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The place of the work unit in the output."""
+        return self.unit.file_number, self.unit.number
+
+    @property
+    def name(self) -> str:
+        """A name for files; unique in a job run."""
+        return f"{self.unit.file_number:06d}-{self.unit.number:06d}"
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the match files."""
+        return [file.path for file in self.match_files]
+
+
+class UnitMatch(NamedTuple):
     """One n-gram that a document and an evaluation row share."""
 
     row: int
@@ -70,11 +110,11 @@ class PartMatch(NamedTuple):
     train_places: Places
 
 
-class PartColumns(NamedTuple):
-    """Some matches as far as counting needs them, as arrays of one length.
+class MatchColumns(NamedTuple):
+    """The columns of some matches that counting needs, as arrays of one length.
 
-    The n-gram of an evaluation row is known by where it first begins there. Tokens of a tokeniser
-    of the user's may begin at one place: the checksum of the n-gram tells those apart.
+    The n-gram of an evaluation row is identified by where it first begins there. Tokens of a custom
+    tokenizer may begin at one place: the checksum of the n-gram tells those apart.
     """
 
     rows: np.ndarray  # int64
@@ -82,144 +122,81 @@ class PartColumns(NamedTuple):
     lengths: np.ndarray  # uint32, n
     starts: np.ndarray  # uint32, where the n-gram first begins in the evaluation row
     crcs: np.ndarray  # uint32, ngram_crc
-    occurrences: np.ndarray  # int64, how often the n-gram stands in the document
+    occurrences: np.ndarray  # int64, of the n-gram in the document
 
 
-Keep = Callable[[PartColumns], np.ndarray]  # tells which matches count, bool
+Keep = Callable[[MatchColumns], np.ndarray]  # returns which matches count, bool
 
 
 def crc_of(ngram: str) -> int:
-    """Returns the checksum of an n-gram that parts have."""
-    return zlib.crc32(_encoded(ngram))
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
+    """Returns the checksum of an n-gram in match files."""
+    return zlib.crc32(encode(ngram))
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
 def letters_path(path: str) -> str:
-    """Returns where the dead letters of a part are, if there are any."""
+    """Returns the path of the dead letters of a match file, which exists if there are any."""
     return f"{path}.letters.parquet"
 
 
-def write_part(
+def write_match_file(
     path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, Iterable[Match]]]
-) -> PartSummary:
-    """Writes what a scan found, some MiB at a time; the part is there last, and whole.
+) -> ScanSummary:
+    """Writes what a scan found, some MiB at a time; the match file appears last, and whole.
 
     Args:
-      path: of the part.
-      temp_folder: where files are before they are whole.
-      scanned: batches of one unit, and their matches, document by document.
+      temp_folder: the folder for files that are not whole yet.
+      scanned: batches of one work unit, and their matches, document by document.
     """
-    summary = PartSummary(0, 0, 0, 0, {}, 0, 0)
+    totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0)
+    letters: Counter[str] = Counter()
+    options = {"use_dictionary": ["doc_id", "ngram"], "write_statistics": False}
     with atomic_write(path, temp_folder) as stream, ExitStack() as stack:
-        with _MatchWriter(stream) as writer:
-            letters = None
-            for batch, matches in scanned:
-                if batch.letters and letters is None:
+        writer = stack.enter_context(TableWriter(stream, SCHEMA, **options))
+        letters_writer = None
+        for batch, matches in scanned:
+            if batch.letters:
+                if letters_writer is None:
                     file = stack.enter_context(atomic_write(letters_path(path), temp_folder))
-                    letters = stack.enter_context(
+                    letters_writer = stack.enter_context(
                         pq.ParquetWriter(file, dead_letters.SCHEMA, compression="zstd")
                     )
-                if batch.letters and letters is not None:
-                    letters.write_table(dead_letters.to_table(batch.letters))
-                num_documents, num_matches = writer.write(batch, matches)
-                summary = _added(summary, batch, num_documents, num_matches)
-            writer.describe(summary)
+                letters_writer.write_table(dead_letters.to_table(batch.letters))
+                letters.update(dead_letters.count_by_reason(batch.letters))
+            totals.update(
+                num_rows=batch.num_rows,
+                num_texts=len(batch.rows),
+                num_without_text=batch.num_without_text,
+                text_bytes=len(batch.utf8),
+            )
+            for index, found in groupby(matches, key=lambda match: match.document):
+                _write_document(writer, batch, index, found)
+        totals["num_matches"] = writer.num_rows
+        summary = ScanSummary(**totals, letters=dict(sorted(letters.items())))
+        writer.add_metadata(_SUMMARY_KEY, summary._asdict())
     return summary
 
 
-def _added(
-    summary: PartSummary, batch: DocumentBatch, num_documents: int, num_matches: int
-) -> PartSummary:
-    letters = dict(summary.letters)
-    for reason, count in dead_letters.count_by_reason(batch.letters).items():
-        letters[reason] = letters.get(reason, 0) + count
-    return PartSummary(
-        num_rows=summary.num_rows + batch.num_rows,
-        num_texts=summary.num_texts + len(batch.rows),
-        num_without_text=summary.num_without_text + batch.num_without_text,
-        text_bytes=summary.text_bytes + len(batch.utf8),
-        letters=dict(sorted(letters.items())),
-        num_matches=summary.num_matches + num_matches,
-        num_documents=summary.num_documents + num_documents,
-    )
-
-
-class _MatchWriter:
-    """Gathers matches and writes them as row groups of a few MiB."""
-
-    def __init__(self, stream: BinaryIO):
-        # Nothing asks for statistics; texts do not repeat.
-        self._writer = pq.ParquetWriter(
-            stream,
-            SCHEMA,
-            compression="zstd",
-            use_dictionary=["doc_id", "ngram"],  # type: ignore[arg-type]
-            write_statistics=False,
-        )
-        self._clear()
-
-    def _clear(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-        self._num_bytes = self._num_matches = 0
-
-    def write(self, batch: DocumentBatch, matches: Iterable[Match]) -> tuple[int, int]:
-        """Adds the matches of a batch; returns how many documents and matches these are."""
-        num_documents = num_matches = 0
-        for document, found in groupby(matches, key=lambda match: match.document):
-            text: bytes | None = batch.utf8[
-                batch.bounds[document] : batch.bounds[document + 1]
-            ].tobytes()
-            doc_id = batch.ids[document]
-            head = (int(batch.rows[document]), None if doc_id is None else _encoded(doc_id))
-            for match in sorted(found, key=_order_in_document):
-                self._add(*head, text, match)
-                text = None
-                num_matches += 1
-            num_documents += 1
-        return num_documents, num_matches
-
-    def _add(self, row: int, doc_id: bytes | None, text: bytes | None, match: Match) -> None:
-        ngram = _encoded(match.ngram)
-        values = (
-            row, doc_id, text, match.row, match.n, ngram, zlib.crc32(ngram),
-            list(chain.from_iterable(match.eval_places)),
-            list(chain.from_iterable(match.train_places)),
+def _write_document(
+    writer: TableWriter, batch: DocumentBatch, index: int, matches: Iterable[Match]
+) -> None:
+    text: bytes | None = batch.text_bytes(index)
+    row, doc_id = int(batch.rows[index]), batch.ids[index]
+    encoded_id = None if doc_id is None else encode(doc_id)
+    for match in sorted(matches, key=_order_in_document):
+        ngram = encode(match.ngram)
+        eval_places = list(chain.from_iterable(match.eval_places))
+        train_places = list(chain.from_iterable(match.train_places))
+        num_bytes = len(ngram) + len(text or b"") + 4 * (len(eval_places) + len(train_places))
+        writer.add(
+            row, encoded_id, text, match.row, match.n, ngram, zlib.crc32(ngram),
+            eval_places, train_places, num_bytes=num_bytes,
         )  # fmt: skip
-        for column, value in zip(self._columns.values(), values, strict=True):
-            column.append(value)
-        self._num_bytes += len(ngram) + (len(text) if text else 0)
-        self._num_bytes += 4 * (len(values[-1]) + len(values[-2]))
-        self._num_matches += 1
-        if self._num_bytes >= _GROUP_BYTES or self._num_matches >= _GROUP_MATCHES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._num_matches:
-            self._writer.write_table(pa.Table.from_pydict(self._columns, schema=SCHEMA))
-        self._clear()
-
-    def describe(self, summary: PartSummary) -> None:
-        """Adds what was read as metadata."""
-        text = orjson.dumps(summary._asdict()).decode()
-        self._writer.add_key_value_metadata({_METADATA_KEY: text})
-
-    def __enter__(self) -> "_MatchWriter":
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if kind is None:
-            self._flush()
-        self._writer.close()
+        text = None
+    if writer.pending_bytes >= _GROUP_BYTES or writer.num_pending >= _GROUP_MATCHES:
+        writer.flush()
 
 
 def _order_in_document(match: Match) -> tuple:
@@ -231,133 +208,97 @@ def _order_in_document(match: Match) -> tuple:
 
 def _open(path: str) -> pq.ParquetFile:
     try:
-        return open_parquet(path)
+        return open_parquet(path, buffer_bytes=READ_BYTES)
     except (OSError, pa.ArrowException) as error:
         raise ProbelineError(
-            f"cannot read the part {path}: {one_line(error)}; remove it and run the same command "
-            "again"
+            f"cannot read the match file {path}: {one_line(error)}; remove it and run the same "
+            "command again"
         ) from error
 
 
-def part_summary(path: str) -> PartSummary:
-    """Returns what the scan that wrote a part read and found.
+def read_summary(path: str) -> ScanSummary:
+    """Returns the summary of the scan that wrote a match file.
 
     Raises:
-      ProbelineError: the file is no part.
+      ProbelineError: the file is not a match file.
     """
     with _open(path) as file:
-        text = (file.metadata.metadata or {}).get(_METADATA_KEY.encode())
+        text = (file.metadata.metadata or {}).get(_SUMMARY_KEY.encode())
     if text is None:
-        raise ProbelineError(f"{path} is not a part of an overlap run: remove it and run again")
-    return PartSummary(**orjson.loads(text))
+        raise ProbelineError(f"{path} is not a match file of this version: remove it and run again")
+    return ScanSummary(**orjson.loads(text))
 
 
-def read_part(path: str, keep: Keep | None = None) -> Iterator[PartMatch]:
-    """Yields the matches of a part, in order; of those left out by `keep`, nothing."""
+def read_matches(paths: Sequence[str], keep: Keep | None = None) -> Iterator[UnitMatch]:
+    """Yields the matches in all match files of a work unit, in the order of one match file."""
+    return heapq.merge(*(_read_file(path, keep) for path in paths), key=_order)
+
+
+def _order(match: UnitMatch) -> tuple:
+    return match.row, match.number, match.n, match.eval_places, match.ngram
+
+
+def _read_file(path: str, keep: Keep | None) -> Iterator[UnitMatch]:
+    text, at_row, doc_id = "", -1, None
+    for table in _read_groups(path):
+        is_kept = np.ones(len(table), bool) if keep is None else keep(_columns_of(table))
+        columns = [table.column(name).to_pylist() for name in SCHEMA.names if name != "ngram_crc"]
+        for kept, (row, id_bytes, data, number, n, ngram, eval_places, train_places) in zip(
+            is_kept.tolist(), zip(*columns, strict=True), strict=True
+        ):
+            if row != at_row:
+                text, at_row = decode(data), row
+                doc_id = None if id_bytes is None else decode(id_bytes)
+            if kept:
+                places = _pairs(eval_places), _pairs(train_places)
+                yield UnitMatch(row, doc_id, text, number, n, decode(ngram), *places)
+
+
+def _read_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
     with _open(path) as file:
-        text, at_row, known_id = "", -1, None
         for index in range(file.num_row_groups):
-            table = file.read_row_group(index)
-            kept = np.ones(len(table), bool) if keep is None else keep(_columns_of(table))
-            columns = [table.column(name).to_pylist() for name in SCHEMA.names]
-            for is_kept, (row, doc_id, data, number, n, ngram, _, own, places) in zip(
-                kept.tolist(), zip(*columns, strict=True), strict=True
-            ):
-                if row != at_row:
-                    text, at_row = _decoded(data), row
-                    known_id = None if doc_id is None else _decoded(doc_id)
-                if is_kept:
-                    yield PartMatch(
-                        row, known_id, text, number, n, _decoded(ngram), _pairs(own), _pairs(places)
-                    )
+            yield file.read_row_group(index, columns=columns)
 
 
 def _pairs(flat: list[int]) -> Places:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def merged(paths: Sequence[str], keep: Keep | None = None) -> Iterator[PartMatch]:
-    """Yields the matches of all parts of a unit in the order that one part has."""
-    return heapq.merge(*(read_part(path, keep) for path in paths), key=order)
-
-
-def order(match: PartMatch) -> tuple:
-    """Orders the matches of a unit."""
-    return match.row, match.number, match.n, match.eval_places, match.ngram
-
-
-def read_part_columns(path: str) -> Iterator[PartColumns]:
-    """Yields what counting needs of a part, a row group at a time; reads no texts."""
-    with _open(path) as file:
-        for index in range(file.num_row_groups):
-            yield _columns_of(file.read_row_group(index, columns=_COUNTED))
-
-
-def _columns_of(table: pa.Table) -> PartColumns:
-    own = table.column("eval_places").combine_chunks()
-    places = table.column("train_places").combine_chunks()
-    return PartColumns(
+def _columns_of(table: pa.Table) -> MatchColumns:
+    eval_places = table.column("eval_places").combine_chunks()
+    train_places = table.column("train_places").combine_chunks()
+    return MatchColumns(
         rows=table.column("row").to_numpy(),
         numbers=table.column("number").to_numpy(),
         lengths=table.column("n").to_numpy(),
-        starts=own.values.to_numpy()[own.offsets.to_numpy()[:-1]],
+        starts=eval_places.values.to_numpy()[eval_places.offsets.to_numpy()[:-1]],
         crcs=table.column("ngram_crc").to_numpy(),
-        occurrences=np.diff(places.offsets.to_numpy()).astype(np.int64) // 2,
+        occurrences=np.diff(train_places.offsets.to_numpy()).astype(np.int64) // 2,
     )
 
 
-def unit_columns(paths: Sequence[str], keep: Keep | None = None) -> Iterator[PartColumns]:
-    """Yields what counting needs of all parts of a unit, each time of some whole documents."""
-    heads = [_Head(path) for path in paths]
-    while heads := [head for head in heads if head.fill()]:
-        bound = min((head.last_row for head in heads if not head.is_at_end), default=None)
-        taken = [columns for head in heads for columns in head.take_before(bound)]
-        for head in heads:
-            if not head.is_at_end and head.last_row == bound:
-                head.read_on()
-        if taken:
-            joined = PartColumns(*[np.concatenate(column) for column in zip(*taken, strict=True)])
-            yield _only(joined, keep(joined)) if keep else joined
+def read_columns(paths: Sequence[str], keep: Keep | None = None) -> Iterator[MatchColumns]:
+    """Yields what counting needs of a work unit, some whole documents at a time; reads no texts.
+
+    A block of columns is a row group. The blocks of several match files are cut at one row:
+
+      file 1  [0 0 2 5] [6 9]         → [0 0 2 5 | 0 1 5]  [6 | 6 8]  [9 | 9]
+      file 2  [0 1 5 6 8] [9]
+    """
+    sources = [map(_columns_of, _read_groups(path, _COUNTED)) for path in paths]
+    heads = [next(source, None) for source in sources]
+    while any(head is not None for head in heads):
+        last_row = min(head.rows[-1] for head in heads if head is not None)
+        taken: list[MatchColumns] = []
+        for at, head in enumerate(heads):
+            if head is not None:
+                stop = np.searchsorted(head.rows, last_row, "right")
+                taken.append(_cut(head, slice(0, stop)))
+                rest = _cut(head, slice(stop, None))
+                heads[at] = rest if len(rest.rows) else next(sources[at], None)
+        joined = MatchColumns(*[np.concatenate(column) for column in zip(*taken, strict=True)])
+        yield _cut(joined, keep(joined)) if keep else joined
 
 
-def _only(columns: PartColumns, which: np.ndarray | slice) -> PartColumns:
-    return PartColumns(*(column[which] for column in columns))
-
-
-class _Head:
-    """What is in memory of a part: some row groups, the last documents of which may go on."""
-
-    def __init__(self, path: str):
-        self._source = read_part_columns(path)
-        self._blocks: list[PartColumns] = []
-        self._next = next(self._source, None)
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._next is None
-
-    @property
-    def last_row(self) -> int:
-        return int(self._blocks[-1].rows[-1])
-
-    def fill(self) -> bool:
-        """Reads on if nothing is in memory; False at the end of the part."""
-        if not self._blocks and not self.is_at_end:
-            self.read_on()
-        return bool(self._blocks)
-
-    def read_on(self) -> None:
-        """Takes one row group more into memory."""
-        assert self._next is not None
-        self._blocks.append(self._next)
-        self._next = next(self._source, None)
-
-    def take_before(self, row: int | None) -> Iterator[PartColumns]:
-        """Yields what there is of documents before a row (None: of all), which then is gone."""
-        blocks, self._blocks = self._blocks, []
-        for block in blocks:
-            count = len(block.rows) if row is None else int(np.searchsorted(block.rows, row))
-            if count:
-                yield _only(block, slice(0, count))
-            if count < len(block.rows):
-                self._blocks.append(_only(block, slice(count, None)))
+def _cut(columns: MatchColumns, which: Any) -> MatchColumns:
+    return MatchColumns(*(column[which] for column in columns))

@@ -9,11 +9,11 @@ import pytest
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.documents.evaluation import (
     EvaluationRows,
-    Fields,
-    fingerprint_of,
+    fingerprint_rows,
     match_evaluation,
     write_rows,
 )
+from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.record_ids import record_hash
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, tokenizer_named
 
@@ -45,6 +45,10 @@ def sets(tmp_path: Path) -> list[str]:
     return [str(tmp_path / "mmlu-dolma-1a2b3c"), f"maths={tmp_path / 'gsm8k'}"]
 
 
+def texts_of(rows: EvaluationRows) -> list[str]:
+    return [rows.text(number) for number in range(len(rows))]
+
+
 def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
     counts = write_rows(match_evaluation(sets), path, FIELDS)
@@ -54,21 +58,27 @@ def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_pat
     assert [(letter.row, letter.reason) for letter in counts.letters] == [(4, "json_invalid")]
     rows = EvaluationRows.open(path)
     assert rows.datasets == ["mmlu", "maths"]
-    assert list(rows) == ["one", "a\ud800", "", "İ", "two"]
+    assert texts_of(rows) == ["one", "a\ud800", "", "İ", "two"]
     numbers = range(len(rows))
-    assert [rows.dataset(number) for number in numbers] == ["mmlu"] * 4 + ["maths"]
-    assert [rows.row(number) for number in numbers] == [0, 0, 3, 5, 0]
-    assert [Path(rows.path(number)).name for number in numbers] == [
+    assert [rows[number].eval_dataset for number in numbers] == ["mmlu"] * 4 + ["maths"]
+    assert [rows[number].eval_row for number in numbers] == [0, 0, 3, 5, 0]
+    assert [Path(rows[number].eval_path).name for number in numbers] == [
         "a.jsonl", "b.jsonl", "b.jsonl", "b.jsonl", "x.jsonl",
     ]  # fmt: skip
     hashes = [record_hash(record) for record in ({"text": "", "x": 1}, {"id": None, "text": "two"})]
-    assert [rows.id(number) for number in numbers] == ["first", "7", hashes[0], "ü", hashes[1]]
+    assert [rows[number].instance_id for number in numbers] == [
+        "first",
+        "7",
+        hashes[0],
+        "ü",
+        hashes[1],
+    ]
     joined = [
         utf8[bounds[at] : bounds[at + 1]].tobytes()
         for utf8, bounds in rows.texts()
         for at in range(len(bounds) - 1)
     ]
-    assert joined == [text.encode("utf-8", "surrogatepass") for text in rows]
+    assert joined == [text.encode("utf-8", "surrogatepass") for text in texts_of(rows)]
 
 
 def test_two_sources_of_one_name_are_one_set_and_a_file_counts_once(sets: list[str]) -> None:
@@ -83,8 +93,8 @@ def test_a_limit_takes_the_first_rows_of_each_set(
     sets: list[str], tmp_path: Path, limit: int
 ) -> None:
     path = str(tmp_path / "rows.arrow")
-    write_rows(match_evaluation(sets), path, Fields("text", "id", limit))
-    assert list(EvaluationRows.open(path)) == [*["one", "a\ud800", "", "İ"][:limit], "two"]
+    write_rows(match_evaluation(sets), path, FIELDS, limit)
+    assert texts_of(EvaluationRows.open(path)) == [*["one", "a\ud800", "", "İ"][:limit], "two"]
 
 
 def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
@@ -118,18 +128,18 @@ def test_the_fingerprint_tells_everything_that_shapes_a_match(
     write_rows(match_evaluation(sets), path, FIELDS)
     default = TOKENIZERS["default"]
     prints = [
-        fingerprint_of(path, (5,), default, {"parts": 1}),
-        fingerprint_of(path, (5, 6), default, {"parts": 1}),
-        fingerprint_of(path, (5,), TOKENIZERS["no_lowercase"], {"parts": 1}),
-        fingerprint_of(path, (5,), default, {"parts": 2}),
-        fingerprint_of(path, (5,), Tokenizer("mine", function=halves), {"parts": 1}),  # type: ignore[arg-type]
-        fingerprint_of(path, (5,), Tokenizer("mine", function=len), {"parts": 1}),  # type: ignore[arg-type]
+        fingerprint_rows(path, (5,), default, {"parts": 1}),
+        fingerprint_rows(path, (5, 6), default, {"parts": 1}),
+        fingerprint_rows(path, (5,), TOKENIZERS["no_lowercase"], {"parts": 1}),
+        fingerprint_rows(path, (5,), default, {"parts": 2}),
+        fingerprint_rows(path, (5,), Tokenizer("mine", function=halves), {"parts": 1}),  # type: ignore[arg-type]
+        fingerprint_rows(path, (5,), Tokenizer("mine", function=len), {"parts": 1}),  # type: ignore[arg-type]
     ]
     write_rows(match_evaluation(sets[:1]), path, FIELDS)
-    prints.append(fingerprint_of(path, (5,), default, {"parts": 1}))
+    prints.append(fingerprint_rows(path, (5,), default, {"parts": 1}))
     assert len(set(prints)) == len(prints)
     write_rows(match_evaluation(sets), path, FIELDS)
-    assert fingerprint_of(path, (5, 5), tokenizer_named("default"), {"parts": 1}) == prints[0]
+    assert fingerprint_rows(path, (5, 5), tokenizer_named("default"), {"parts": 1}) == prints[0]
 
 
 def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
@@ -143,6 +153,6 @@ def test_rows_of_several_batches_are_found(tmp_path: Path) -> None:
     rows = EvaluationRows.open(path)
     assert len(rows.texts()) > 1
     for number in np.random.default_rng(0).integers(0, 3000, 50).tolist():
-        assert rows[number] == texts[number] and rows.id(number) == str(number)
+        assert (rows.text(number), rows[number].instance_id) == (texts[number], str(number))
     with pytest.raises(IndexError):
         rows[3000]

@@ -21,17 +21,20 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents import json_records
+from beam_pipeline.overlap.documents import json as document_json
 from beam_pipeline.overlap.documents import parquet as document_parquet
-from beam_pipeline.overlap.documents.batch import REASONS, buffers_of
+from beam_pipeline.overlap.documents.batch import REASONS, array_buffers, decode
+from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.reading import (
     DocumentFile,
+    WorkUnit,
+    cut_into_work_units,
     field_names,
     match_documents,
-    plan_units,
-    read_unit,
+    read_work_unit,
 )
 from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.storage import lines as line_reading
 from tests.conftest import Gcs
 
 ODD = 'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\ufeff\uffff日\ud800\udbff\udc00\udfff\U0001f600'
@@ -53,21 +56,27 @@ class Seen(NamedTuple):
     num_without_text: int
 
 
+def cut(paths: list[str], text_field: str = "text", unit_bytes: int = 64 << 20) -> list[WorkUnit]:
+    """Returns the work units of all files that match."""
+    files = match_documents(paths)
+    return [unit for file in files for unit in cut_into_work_units(file, text_field, unit_bytes)]
+
+
 def seen(path: Path | str, unit_bytes: int = 1 << 20, **options: Any) -> Seen:
     """What the units of a file hold, each one's rows after those of the units before it."""
     found, letters = {}, {}
     num_rows = num_without_text = 0
-    text_field = options.get("text_field", "text")
-    for unit in plan_units(match_documents([str(path)]), text_field, unit_bytes):
+    fields = Fields(**options)
+    for unit in cut([str(path)], fields.text, unit_bytes):
         assert unit.first_row in (None, num_rows)
         shift = num_rows if unit.first_row is None else 0
-        for batch in read_unit(unit, **options):
+        for batch in read_work_unit(unit, fields):
             assert len(batch.rows) == len(batch.ids) == len(batch.bounds) - 1
             assert (batch.bounds[0], batch.bounds[-1]) == (0, len(batch.utf8))
             assert (batch.utf8.dtype, batch.utf8.flags.writeable) == (np.uint8, False)
             assert batch.rows.dtype == batch.bounds.dtype == np.int64
             for at, row in enumerate(batch.rows.tolist()):
-                found[row + shift] = (batch.text(at), batch.ids[at])
+                found[row + shift] = (decode(batch.text_bytes(at)), batch.ids[at])
             for letter in batch.letters:
                 assert (letter.file, letter.reason in REASONS) == (str(path), True)
                 letters[letter.row + shift] = (letter.reason, letter.value)
@@ -187,7 +196,7 @@ def test_lines_are_read_as_a_plain_reader_reads_them(
     kept = [line for line in data.removeprefix(BOM).split(b"\n") if line.strip()]
     expected = plainly(kept, hash_ids)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(json_records, "BLOCK_BYTES", block_bytes)
+        patch.setattr(line_reading, "BLOCK_BYTES", block_bytes)
         path = Path(folder) / f"x.jsonl{compression}"
         path.write_bytes(COMPRESSIONS[compression](data))
         assert seen(path, unit_bytes, hash_ids=hash_ids) == expected
@@ -217,7 +226,7 @@ def test_the_elements_of_an_array_are_records(
     data = BOM * bom + space + b"[" + b",".join(elements) + b"]" + space
     expected = plainly(elements if b"".join(elements).strip() or len(elements) > 1 else [])
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(json_records, "BLOCK_BYTES", block_bytes)
+        patch.setattr(line_reading, "BLOCK_BYTES", block_bytes)
         path = Path(folder) / f"x.json{compression}"
         path.write_bytes(COMPRESSIONS[compression](data))
         assert seen(path, unit_bytes=5) == expected
@@ -242,7 +251,7 @@ def test_a_json_file_may_hold_lines(tmp_path: Path) -> None:
 def test_an_array_that_is_not_one_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, problem: str
 ) -> None:
-    monkeypatch.setattr(json_records, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(line_reading, "BLOCK_BYTES", 16)
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(ProbelineError, match=f"^cannot read {path} .*{problem}"):
@@ -252,8 +261,8 @@ def test_an_array_that_is_not_one_is_named(
 def test_a_record_over_the_bound_is_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_records, "MAX_RECORD_BYTES", 1000)
-    monkeypatch.setattr(json_records, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(document_json, "MAX_RECORD_BYTES", 1000)
+    monkeypatch.setattr(line_reading, "BLOCK_BYTES", 64)
     good = b'{"text": "' + b"x" * 988 + b'"}'
     assert len(good) == 1000
     lines = [b'{"text": "a"}', b" " + good, good, b"x" * 5000, b'{"text": "b"}', b" " + good]
@@ -265,11 +274,12 @@ def test_a_record_over_the_bound_is_a_dead_letter(
 
 
 def test_a_file_without_line_ends_is_not_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_records, "MAX_RECORD_BYTES", 4 << 20)
+    monkeypatch.setattr(document_json, "MAX_RECORD_BYTES", 4 << 20)
     blocks = (b"x" * (1 << 20) for _ in range(64))
     tracemalloc.start()
     try:
-        assert list(json_records.lines_of(blocks)) == [[json_records.TOO_LONG]]
+        ((record,),) = document_json.split_records(blocks, False)
+        assert len(record) == (4 << 20) + 1
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -278,8 +288,8 @@ def test_a_file_without_line_ends_is_not_kept_in_memory(monkeypatch: pytest.Monk
 def test_the_value_of_a_dead_letter_is_a_short_text(tmp_path: Path) -> None:
     bad = b'{"text": "\xed\xa0\x80\xff' + "é".encode() * 10_000
     (tmp_path / "x.jsonl").write_bytes(bad)
-    (unit,) = plan_units(match_documents([str(tmp_path)]))
-    (batch,) = read_unit(unit)
+    (unit,) = cut([str(tmp_path)])
+    (batch,) = read_work_unit(unit)
     assert len(batch.letters[0].value) == MAX_VALUE_CHARS
     assert batch.letters[0].value.startswith('{"text": "\\xed\\xa0\\x80\\xffé')
     assert pq.read_table(pa.BufferReader(to_parquet(batch.letters))).to_pylist() == [
@@ -290,8 +300,8 @@ def test_the_value_of_a_dead_letter_is_a_short_text(tmp_path: Path) -> None:
 def test_a_range_without_the_beginning_of_a_line_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "' + b"x" * 1000 + b'"}\n{"text": "b"}\n')
-    units = plan_units(match_documents([str(path)]), unit_bytes=100)
-    counts = [sum(batch.num_rows for batch in read_unit(unit)) for unit in units]
+    units = cut([str(path)], unit_bytes=100)
+    counts = [sum(batch.num_rows for batch in read_work_unit(unit)) for unit in units]
     assert counts == [1] + [0] * 9 + [1]
     assert [unit.first_row for unit in units] == [0] + [None] * 10
 
@@ -302,8 +312,8 @@ def test_a_batch_is_small_however_large_the_file(tmp_path: Path) -> None:
     table = pa.table({"text": ["word " * 2000] * 1000})
     pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False)
     for name in ("x.jsonl", "x.parquet"):
-        (unit,) = plan_units(match_documents([str(tmp_path / name)]))
-        sizes = [len(batch.utf8) for batch in read_unit(unit)]
+        (unit,) = cut([str(tmp_path / name)])
+        sizes = [len(batch.utf8) for batch in read_work_unit(unit)]
         assert max(sizes) < 5 << 20 and sum(sizes) == 10_000_000
 
 
@@ -340,7 +350,7 @@ def test_parquet_is_read_by_row(
 
 
 def test_buffers_of_a_part_of_an_array_begin_at_0() -> None:
-    utf8, bounds = buffers_of(pa.array(["ab", "cde", "", "f"], pa.large_string()).slice(1, 2))
+    utf8, bounds = array_buffers(pa.array(["ab", "cde", "", "f"], pa.large_string()).slice(1, 2))
     assert (utf8.tobytes(), bounds.tolist()) == (b"cde", [0, 3, 3])
 
 
@@ -385,22 +395,22 @@ def test_a_parquet_file_without_such_texts_is_explained(tmp_path: Path) -> None:
     missing = f"no text field 'text' in {path}: it has content, number; name it with --text_field"
     with pytest.raises(ProbelineError, match=f"^{missing}$"):
         seen(path)
-    (unit,) = plan_units(match_documents([str(path)]), "content")
+    (unit,) = cut([str(path)], "content")
     with pytest.raises(ProbelineError, match=f"^{missing}$"):
-        list(read_unit(unit))
+        list(read_work_unit(unit))
     with pytest.raises(ProbelineError, match=f"'number' of {path} is of type int64, which must be"):
-        seen(path, text_field="number")
-    assert seen(path, text_field="content").texts == {0: ("a", None)}
-    assert seen(path, text_field="content", id_field="number").texts == {0: ("a", "1")}
-    assert seen(path, text_field="content", id_field="content").texts == {0: ("a", "a")}
+        seen(path, text="number")
+    assert seen(path, text="content").texts == {0: ("a", None)}
+    assert seen(path, text="content", id="number").texts == {0: ("a", "1")}
+    assert seen(path, text="content", id="content").texts == {0: ("a", "a")}
 
 
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": 1, "body": "a", "id": 2, "key": 3}\n{"body": "\\ud800"}')
-    found = seen(path, text_field="body", id_field="key")
+    found = seen(path, text="body", id="key")
     assert found.texts == {0: ("a", "3"), 1: ("\ud800", None)}
-    assert seen(path, text_field="body", id_field="body").texts[0] == ("a", "a")
+    assert seen(path, text="body", id="body").texts[0] == ("a", "a")
 
 
 def test_the_fields_of_a_file_can_be_told(tmp_path: Path) -> None:
@@ -414,7 +424,7 @@ def test_the_fields_of_a_file_can_be_told(tmp_path: Path) -> None:
         ("empty.jsonl", []),
         ("x.parquet", ["c"]),
     ]:
-        (unit,) = plan_units(match_documents([str(tmp_path / name)]), "c")
+        (unit,) = cut([str(tmp_path / name)], "c")
         assert field_names(unit) == expected
 
 
@@ -454,15 +464,15 @@ def test_a_window_larger_than_a_worker_is_explained(tmp_path: Path) -> None:
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["a" * 1000, "b" * 1000] * 50}), path, use_dictionary=False)
-    (unit,) = plan_units(match_documents([str(path)]))
+    (unit,) = cut([str(path)])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    for reader in (lambda: plan_units(match_documents([str(path)])), lambda: list(read_unit(unit))):
+    for reader in (lambda: cut([str(path)]), lambda: list(read_work_unit(unit))):
         with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row 0\): [^\n]+$"):
             reader()
     path.unlink()
     with pytest.raises(ProbelineError, match=rf"^cannot read {path}: .*No such file"):
-        list(read_unit(unit))
+        list(read_work_unit(unit))
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz", "x.json.zst"])
@@ -521,9 +531,9 @@ def test_folders_globs_and_files_are_matched(
         DocumentFile("b.json", 5, "json", False),
         DocumentFile("sub/d.jsonl.gz", 5, "jsonl", True),
     ]
-    (units,) = (plan_units([file]) for file in found[:1])
+    units = cut(["b.json"])
     os.utime("b.json", ns=(1, 1))  # it may have been written again, with as many bytes
-    assert plan_units(match_documents(["b.json"]))[0].name != units[0].name
+    assert cut(["b.json"])[0].name != units[0].name
     (tmp_path / "bare").mkdir()
     for pattern in ("nothing", "readme.md", "bare", "*.txt", "sub/*.parquet"):
         with pytest.raises(UsageError, match=r"^--decontaminate_source=.* matches no file"):
@@ -534,9 +544,8 @@ def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(LINES)
     pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / "c.parquet", row_group_size=3)
-    files = match_documents([str(tmp_path)])
-    units = plan_units(files, unit_bytes=100_000)
-    assert units == plan_units(files, unit_bytes=100_000)
+    units = cut([str(tmp_path)], unit_bytes=100_000)
+    assert units == cut([str(tmp_path)], unit_bytes=100_000)
     assert units == sorted(units, key=lambda unit: (unit.path, unit.start))
     assert len({unit.name for unit in units}) == len(units) > 10
     assert units[0].name == units[0]._replace(first_row=7).name
@@ -548,7 +557,7 @@ def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
         {"row_groups": (1,)},
     ):
         assert units[0]._replace(**change).name != units[0].name
-    groups = plan_units(files[2:], unit_bytes=1)
+    groups = cut([str(tmp_path / "c.parquet")], unit_bytes=1)
     assert [(unit.row_groups, unit.first_row) for unit in groups] == [
         ((0,), 0), ((1,), 3), ((2,), 6), ((3,), 9),
     ]  # fmt: skip
@@ -570,7 +579,7 @@ def test_objects_are_read_like_files(gcs: Gcs, tmp_path: Path) -> None:
         assert seen(here.path) == seen(there.path, unit_bytes=200_000)
     with pytest.raises(UsageError, match="matches no file"):
         match_documents([f"{bucket}/test"])
-    (unit,) = plan_units(remote[-1:])
+    (unit,) = cut_into_work_units(remote[-1])
     gone = unit._replace(path=f"{bucket}/train/gone.jsonl", format="jsonl")
     with pytest.raises(ProbelineError, match="no such object"):
-        list(read_unit(gone))
+        list(read_work_unit(gone))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import gathering, units
+from beam_pipeline.overlap.job import gathering, work_units
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
@@ -113,7 +114,7 @@ def flags_of(options: Options) -> list[str]:
 
 
 def compare_with_brute_force(seed: int, folder: Path, monkeypatch, *flags: str) -> None:
-    monkeypatch.setattr(units, "UNIT_BYTES", [40, 150, 64 << 20][seed % 3])
+    monkeypatch.setattr(work_units, "WORK_UNIT_BYTES", [40, 150, 64 << 20][seed % 3])
     corpus = make_corpus(folder, seed)
     settings, job_flags = CASES[seed % len(CASES)]
     options = Options(**{"tokenizer": TOKENIZERS["default"], **settings})
@@ -161,21 +162,21 @@ def test_several_processes_write_the_same_bytes(tmp_path: Path) -> None:
     assert one == two
 
 
-@pytest.mark.parametrize("step", ["Finish", "Expand", "WriteBucket", "CountNgrams"])
+@pytest.mark.parametrize("step", ["finish", "expand", "write_evaluation_rows", "count_ngrams"])
 def test_a_step_that_is_repeated_changes_nothing(tmp_path: Path, monkeypatch, step: str) -> None:
     """As when a worker is lost after its work and before its answer."""
     corpus = make_corpus(tmp_path, 11, num_files=4)
     flags = ["--ngram_length=1,2", "--max_document_frequency=3", "--max_details=4"]
     run(corpus, tmp_path / "once", *flags)
-    kind = getattr(gathering, step)
-    process = kind.process
+    function = getattr(gathering, step)
 
-    @functools.wraps(process)
-    def twice(self, *args):
-        list(process(self, *args))
-        return process(self, *args)
+    @functools.wraps(function)
+    def twice(*args, **kwargs):
+        if isinstance(result := function(*args, **kwargs), Iterator):
+            list(result)
+        return function(*args, **kwargs)
 
-    monkeypatch.setattr(kind, "process", twice)
+    monkeypatch.setattr(gathering, step, twice)
     run(corpus, tmp_path / "twice", *flags)
     once, again = files_of(tmp_path / "once"), files_of(tmp_path / "twice")
     assert {name: once[name] for name in once if "tmp/work/" not in name} == {
@@ -185,7 +186,7 @@ def test_a_step_that_is_repeated_changes_nothing(tmp_path: Path, monkeypatch, st
 
 
 @pytest.mark.parametrize("num_shards", [2, 5])
-def test_several_passes_write_the_same_bytes(tmp_path: Path, num_shards: int) -> None:
+def test_several_index_shards_write_the_same_bytes(tmp_path: Path, num_shards: int) -> None:
     corpus = make_corpus(tmp_path, 11, num_files=4)
     run(corpus, tmp_path / "one", "--ngram_length=1,2")
     run(corpus, tmp_path / "more", "--ngram_length=1,2", f"--num_shards={num_shards}")
@@ -217,12 +218,12 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
 # --- killed, and gone on with -------------------------------------------------------------------
 
 # Runs `main` in a process that kills itself when a function is called for the n-th time, and says
-# which units it reads.
+# which work units it reads.
 SCRIPT = """
 import os, signal, sys
-from beam_pipeline.overlap.job import gathering, preparing, scanning, units
-from beam_pipeline.overlap.results import output_files
-units.UNIT_BYTES = 150
+from beam_pipeline.overlap.job import gathering, preparing, scanning, work_units
+from beam_pipeline.storage import files
+work_units.WORK_UNIT_BYTES = 150
 name, after = sys.argv[1], int(sys.argv[2])
 module, _, function = name.partition(".")
 module = globals()[module]
@@ -233,28 +234,28 @@ def killing(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
 setattr(module, function, killing)
-read_unit = scanning.read_unit
+read_work_unit = scanning.read_work_unit
 def reading(unit, *args):
     print("read", unit.name, flush=True)
-    return read_unit(unit, *args)
-scanning.read_unit = reading
+    return read_work_unit(unit, *args)
+scanning.read_work_unit = reading
 from beam_pipeline.overlap.__main__ import main
 sys.exit(main(sys.argv[3:]))
 """
 
-UNHARMED = ("output_files.move", 0)
+UNHARMED = ("files._rename", 0)
 KILLS = [
-    ("scanning.write_part", 6),
-    ("output_files.move", 9),
+    ("scanning.write_match_file", 6),
+    ("files._rename", 9),
     ("gathering.write_outputs", 1),
     *(
         pytest.param(kill, marks=pytest.mark.slow)
         for kill in (
             ("preparing.write_rows", 1),
             ("preparing.build_index", 2),
-            ("scanning.write_part", 1),
-            ("output_files.move", 3),
-            ("gathering.unit_counts", 2),
+            ("scanning.write_match_file", 1),
+            ("files._rename", 3),
+            ("gathering.count_unit", 2),
             ("gathering.expand_unit", 3),
             ("gathering.remove_folder", 1),
         )
@@ -295,7 +296,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return Whole(corpus, flags, files_of(folder / "out"), units_read(done))
 
 
-def parts_of(output: Path) -> list[Path]:
+def match_files_in(output: Path) -> list[Path]:
     return [path for path in output.glob("tmp/work/*/*-pass-*") if ".letters." not in path.name]
 
 
@@ -306,20 +307,20 @@ def test_a_killed_run_is_gone_on_with(whole: Whole, tmp_path: Path, kill: tuple[
     assert killed.returncode == -9, killed.stderr
     # What comes after .SUCCESS only tidies up.
     assert (output / ".SUCCESS").exists() == (kill[0] == "gathering.remove_folder")
-    parts = parts_of(output)
+    match_files = match_files_in(output)
     flags = [*whole.flags, "--skip_existing", "--overwrite"]
     again = in_a_process(whole.corpus, output, UNHARMED, *flags)
     assert again.returncode == 0, again.stderr
     assert files_of(output) == whole.files
-    assert len(units_read(again)) == len(whole.units_read) - len(parts)
+    assert len(units_read(again)) == len(whole.units_read) - len(match_files)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["--ngram_length=3", "--tokenizer=whitespace", "corpus", "none"])
-def test_parts_of_other_options_are_not_used(tmp_path: Path, change: str) -> None:
+def test_match_files_of_other_options_are_not_used(tmp_path: Path, change: str) -> None:
     corpus = make_corpus(tmp_path / "in", 21, num_files=4)
     flags = ["--ngram_length=2", "--tokenizer=default"]
-    killed = in_a_process(corpus, tmp_path / "out", ("gathering.unit_counts", 1), *flags)
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), *flags)
     assert killed.returncode == -9
     if change == "corpus":
         path = next((tmp_path / "in" / "eval").rglob("0.*"))
@@ -337,15 +338,13 @@ def test_parts_of_other_options_are_not_used(tmp_path: Path, change: str) -> Non
 @pytest.mark.slow
 def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 21)
-    killed = in_a_process(
-        corpus, tmp_path / "out", ("gathering.unit_counts", 1), "--ngram_length=2"
-    )
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), "--ngram_length=2")
     again = in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2")
     assert units_read(again) == units_read(killed) != []
 
 
 @pytest.mark.slow
-def test_parts_are_kept_if_details_were_left_out(tmp_path: Path) -> None:
+def test_match_files_are_kept_if_details_were_left_out(tmp_path: Path) -> None:
     """So that a run that counts first can write them without reading the training data again."""
     corpus = make_corpus(tmp_path, 21)
     in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2", "--max_details=0")

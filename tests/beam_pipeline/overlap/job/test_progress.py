@@ -1,26 +1,21 @@
-"""Progress: one small file a piece of work, written over, never added up."""
+"""Progress: one small file a work unit, written over, never added up."""
 
 from pathlib import Path
 
 import orjson
 import pytest
 
-from beam_pipeline.overlap.documents.reading import DocumentUnit
+from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job import progress
 from beam_pipeline.overlap.job.progress import Heartbeat, read_summary, write_summary
-from beam_pipeline.overlap.job.units import Work
 from beam_pipeline.overlap.ngrams.matching import Match
 
 MATCH = Match(0, 0, 2, "a b", [(0, 3)], [(0, 3)])
 
 
-def work(file_number: int = 0, unit_number: int = 0, part: int = 0) -> Work:
-    unit = DocumentUnit("corpus/a.jsonl", 100, "jsonl", 0, 100, (), 0)
-    return Work(file_number, unit_number, unit, part)
-
-
-def heartbeat(folder: Path, of: Work) -> Heartbeat:
-    return Heartbeat(str(folder), str(folder / "temp"), of)
+def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
+    unit = WorkUnit("corpus/a.jsonl", 100, "jsonl", 0, 100, (), 0, 0, file_number, number)
+    return Heartbeat(str(folder), str(folder / "temp"), unit, shard)
 
 
 def lines(folder: Path) -> dict[str, dict]:
@@ -32,7 +27,7 @@ def lines(folder: Path) -> dict[str, dict]:
 def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    beat = heartbeat(tmp_path, work())
+    beat = heartbeat(tmp_path)
     beat.count(10, 1000)
     assert not (tmp_path / "progress").exists()  # not yet half a minute
     now[0] = 31.0
@@ -48,16 +43,16 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
 
 def test_a_retry_counts_from_the_beginning(tmp_path: Path) -> None:
     for records in (7, 3):
-        beat = heartbeat(tmp_path, work())
+        beat = heartbeat(tmp_path)
         beat.count(records, 0)
         beat.finish()
     assert [line["records"] for line in lines(tmp_path).values()] == [3]
 
 
-def test_every_piece_of_work_has_a_file_of_its_own(tmp_path: Path) -> None:
-    pieces = [work(file, unit, part) for file in (0, 1) for unit in (0, 1) for part in (0, 1)]
+def test_every_scan_of_a_work_unit_has_a_file_of_its_own(tmp_path: Path) -> None:
+    pieces = [(file, unit, shard) for file in (0, 1) for unit in (0, 1) for shard in (0, 1)]
     for piece in pieces:
-        heartbeat(tmp_path, piece).finish()
+        heartbeat(tmp_path, *piece).finish()
     names = set(lines(tmp_path))
     assert len(names) == len(pieces)
     assert {"progress-00001.jsonl", "progress-00002.jsonl", "progress-00001-00002.jsonl"} <= names

@@ -105,8 +105,8 @@ def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
     urn = common_urns.primitives.GROUP_BY_KEY.urn
     groups = {each.unique_name.split("/")[0] for each in transforms if each.spec.urn == urn}
     assert groups == {
-        "Spread passes", "Spread files", "Spread units", "Group by training file", "Add up",
-        "Spread numbered units", "Group by evaluation rows of boilerplate",
+        "Spread index shards", "Spread files", "Spread work units", "Group by training file",
+        "Add up", "Spread numbered work units", "Group by evaluation rows of boilerplate",
         "Group by evaluation rows",
     }  # fmt: skip
 

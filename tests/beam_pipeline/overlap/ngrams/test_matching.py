@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from beam_pipeline.overlap.ngrams import matching, scan, token_kernels
+from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.overlap.ngrams import candidates, matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Match, Matcher, TokenizedText
-from beam_pipeline.overlap.ngrams.scan import batch_of
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
 from tests.support.colliding_texts import LENGTH, colliding_texts
 
@@ -36,8 +36,10 @@ def by_brute_force(
 def matches(
     texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
 ) -> list[Match]:
-    matcher = Matcher(build_index([batch_of(texts)], lengths, tokenizer), texts, tokenizer)
-    return list(matcher.matches(*batch_of(training)))
+    matcher = Matcher(
+        build_index([text_buffers(texts)], lengths, tokenizer), texts.__getitem__, tokenizer
+    )
+    return list(matcher.matches(*text_buffers(training)))
 
 
 def corpus(seed: int) -> tuple[list[str], list[str]]:
@@ -70,9 +72,9 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
             for n in self._index.lengths.tolist():
                 for token in range(count - n + 1):
                     found += [(document, token, n, key) for key in range(len(self._index.keys))]
-        return scan.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
+        return candidates.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
 
-    monkeypatch.setattr(scan.Scanner, "scan", everything)
+    monkeypatch.setattr(candidates.CandidateFinder, "find", everything)
     for seed in range(10):
         texts, training = corpus(seed)
         found = matches(texts, training, (1, 3, 4), DEFAULT)

@@ -16,15 +16,14 @@ from beam_pipeline.overlap.results.details import (
     MATCHES_SCHEMA,
     PAIRS,
     ExpandedUnit,
-    Unit,
     count_details,
     expand_unit,
     quotas,
 )
-from beam_pipeline.overlap.results.match_files import PartColumns, write_part
+from beam_pipeline.overlap.results.match_files import MatchColumns, ScannedUnit, write_match_file
 from beam_pipeline.overlap.results.output_files import GzipMember, join_files, json_line
 from beam_pipeline.storage.files import atomic_write
-from tests.support.overlap_gathering import batch_of, read_records, rows_of
+from tests.support.overlap_gathering import batch_of, read_records, rows_of, scanned_unit
 from tests.support.overlap_reference import EvalRow, TrainRow
 
 ROWS = [
@@ -52,15 +51,17 @@ MATCHES = [
 
 
 @pytest.fixture
-def unit(tmp_path: Path) -> Unit:
-    """Three documents and ten matches in two parts; 100 is added to the rows."""
-    paths = [str(tmp_path / f"part-{number}") for number in range(2)]
-    for number, path in enumerate(paths):
-        write_part(path, str(tmp_path / "t"), [(batch_of(DOCUMENTS), MATCHES[number::2])])
-    return Unit(paths, "/c é", 100)
+def unit(tmp_path: Path) -> ScannedUnit:
+    """Three documents and ten matches in two match files; 100 is added to the rows."""
+    files = []
+    for number in range(2):
+        path = str(tmp_path / f"matches-{number}")
+        scanned = [(batch_of(DOCUMENTS), MATCHES[number::2])]
+        files.append((path, write_match_file(path, str(tmp_path / "t"), scanned)))
+    return scanned_unit("/c é", files, 100)
 
 
-def expand(tmp_path: Path, unit: Unit, *caps: int | None, keep=None) -> ExpandedUnit:
+def expand(tmp_path: Path, unit: ScannedUnit, *caps: int | None, keep=None) -> ExpandedUnit:
     temp = str(tmp_path / "t")
     return expand_unit(unit, str(tmp_path / "unit"), temp, rows_of(ROWS), keep, *caps)
 
@@ -90,7 +91,7 @@ def lines_in(path: str | None) -> list[bytes]:
     )
 
 
-def test_details_have_their_fields_in_order(tmp_path: Path, unit: Unit) -> None:
+def test_details_have_their_fields_in_order(tmp_path: Path, unit: ScannedUnit) -> None:
     expanded = expand(tmp_path, unit)
     lines = lines_in(expanded.details_path)
     wanted = [detail_of(match) for match in MATCHES]
@@ -101,7 +102,7 @@ def test_details_have_their_fields_in_order(tmp_path: Path, unit: Unit) -> None:
     assert expanded.num_left_out == 0 and expanded.pairs_left_out_path is None
 
 
-def test_the_estimate_is_exact(tmp_path: Path, unit: Unit) -> None:
+def test_the_estimate_is_exact(tmp_path: Path, unit: ScannedUnit) -> None:
     lines = lines_in(expand(tmp_path, unit).details_path)
     size = count_details(unit, rows_of(ROWS))
     assert size == (10, sum(map(len, lines)), 10)
@@ -111,14 +112,16 @@ def test_the_estimate_is_exact(tmp_path: Path, unit: Unit) -> None:
     )  # fmt: skip
 
 
-def test_texts_are_forgotten_when_they_are_many(tmp_path: Path, unit: Unit, monkeypatch) -> None:
+def test_texts_are_forgotten_when_they_are_many(
+    tmp_path: Path, unit: ScannedUnit, monkeypatch
+) -> None:
     wanted = lines_in(expand(tmp_path, unit).details_path)
-    monkeypatch.setattr(details, "_TEXT_BYTES_IN_MEMORY", 1)
+    monkeypatch.setattr(details, "_HEADS_IN_MEMORY", 1)
     assert lines_in(expand(tmp_path, unit).details_path) == wanted
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
-def test_a_pair_keeps_its_smallest_records(tmp_path: Path, unit: Unit, most: int) -> None:
+def test_a_pair_keeps_its_smallest_records(tmp_path: Path, unit: ScannedUnit, most: int) -> None:
     expanded = expand(tmp_path, unit, most)
     of_pair: dict[tuple, list[Match]] = {}
     for match in MATCHES:
@@ -143,7 +146,7 @@ def test_a_pair_keeps_its_smallest_records(tmp_path: Path, unit: Unit, most: int
 
 
 @pytest.mark.parametrize("quota", [0, 1, 4, 10, 99])
-def test_a_quota_keeps_the_first_records(tmp_path: Path, unit: Unit, quota: int) -> None:
+def test_a_quota_keeps_the_first_records(tmp_path: Path, unit: ScannedUnit, quota: int) -> None:
     expanded = expand(tmp_path, unit, None, quota)
     found = [json.loads(line) for line in lines_in(expanded.details_path)]
     assert found == [detail_of(match) for match in MATCHES[:quota]]
@@ -151,13 +154,13 @@ def test_a_quota_keeps_the_first_records(tmp_path: Path, unit: Unit, quota: int)
     assert (expanded.details_path is None) == (quota == 0)
 
 
-def test_both_caps_at_once(tmp_path: Path, unit: Unit) -> None:
+def test_both_caps_at_once(tmp_path: Path, unit: ScannedUnit) -> None:
     size = count_details(unit, rows_of(ROWS), None, 1)
     expanded = expand(tmp_path, unit, 1, 4)
     assert (size.num_kept, expanded.num_records, expanded.num_left_out) == (6, 4, 2)
 
 
-def test_caps_leave_all_else_as_it_is(tmp_path: Path, unit: Unit) -> None:
+def test_caps_leave_all_else_as_it_is(tmp_path: Path, unit: ScannedUnit) -> None:
     def others(expanded: ExpandedUnit) -> list[bytes]:
         paths = (expanded.instances_path, expanded.matches_path, expanded.hits_path)
         return [Path(path).read_bytes() for path in paths if path is not None]
@@ -181,7 +184,9 @@ def test_quotas_add_up_to_the_cap() -> None:
     assert quotas([], 3) == []
 
 
-def test_instances_of_a_document_are_grouped_by_set_and_n(tmp_path: Path, unit: Unit) -> None:
+def test_instances_of_a_document_are_grouped_by_set_and_n(
+    tmp_path: Path, unit: ScannedUnit
+) -> None:
     found = [json.loads(line) for line in lines_in(expand(tmp_path, unit).instances_path)]
     assert [
         (r["train_row"], r["eval_dataset"], r["n"], r["instance_ids"], r["train_doc_id"])
@@ -203,7 +208,7 @@ def test_instances_of_a_document_are_grouped_by_set_and_n(tmp_path: Path, unit: 
 
 @pytest.mark.parametrize("at_a_time", [1, 4, 1 << 14])
 def test_the_table_of_matches_has_no_texts(
-    tmp_path: Path, unit: Unit, monkeypatch, at_a_time: int
+    tmp_path: Path, unit: ScannedUnit, monkeypatch, at_a_time: int
 ) -> None:
     monkeypatch.setattr(details, "_MATCHES_AT_A_TIME", at_a_time)
     expanded = expand(tmp_path, unit)
@@ -227,22 +232,22 @@ def test_the_table_of_matches_has_no_texts(
     assert table.column("train_doc_id").to_pylist()[-1] == ""
 
 
-def test_hits_are_rows_and_n(tmp_path: Path, unit: Unit) -> None:
+def test_hits_are_rows_and_n(tmp_path: Path, unit: ScannedUnit) -> None:
     path = expand(tmp_path, unit).hits_path
     assert path is not None
     hits = np.frombuffer(Path(path).read_bytes(), PAIRS)
     assert hits.tolist() == sorted({(match.row, match.n) for match in MATCHES})
 
 
-def test_what_is_filtered_is_in_no_file(tmp_path: Path, unit: Unit) -> None:
-    def keep(columns: PartColumns) -> np.ndarray:
+def test_what_is_filtered_is_in_no_file(tmp_path: Path, unit: ScannedUnit) -> None:
+    def keep(columns: MatchColumns) -> np.ndarray:
         return columns.lengths == 5
 
     expanded = expand(tmp_path, unit, keep=keep)
     assert expanded.num_records == 1
     assert len(pq.read_table(expanded.matches_path)) == len(lines_in(expanded.instances_path)) == 1
     nothing = expand(tmp_path, unit, keep=lambda columns: columns.lengths == 99)
-    assert nothing == ExpandedUnit("/c é")
+    assert nothing == ExpandedUnit(unit)
 
 
 # --- lines and files ----------------------------------------------------------------------------
@@ -263,7 +268,7 @@ def test_members_one_after_another_are_one_gzip_file(tmp_path: Path) -> None:
         for chunk in chunks:
             with GzipMember(stream) as member:
                 for at in range(0, len(chunk), 100_000):
-                    member.write(chunk[at : at + 50_000], chunk[at + 50_000 : at + 100_000])
+                    member.write(chunk[at : at + 100_000])
     assert gzip.decompress(path.read_bytes()) == b"".join(chunks)
     assert path.read_bytes()[4:8] == bytes(4)  # no time
 

@@ -12,7 +12,7 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.results import counts, outputs
 from beam_pipeline.overlap.results.details import ExpandedUnit
-from beam_pipeline.overlap.results.match_files import write_part
+from beam_pipeline.overlap.results.match_files import write_match_file
 from beam_pipeline.overlap.results.outputs import (
     DEAD_LETTERS,
     Results,
@@ -104,7 +104,7 @@ def test_every_record_is_that_of_brute_force(tmp_path: Path, monkeypatch, seed: 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZERS["default"], BYTES])
 @pytest.mark.parametrize("most", [None, 2])
-def test_passes_and_small_buckets_change_no_byte(
+def test_index_shards_and_small_buckets_change_no_byte(
     tmp_path: Path, monkeypatch, tokenizer: Tokenizer, most: int | None
 ) -> None:
     options = Options((1, 2, 4), tokenizer, max_document_frequency=most, max_details_per_pair=2)
@@ -141,7 +141,7 @@ def test_nothing_in_common_gives_empty_files(tmp_path: Path) -> None:
     rows = [EvalRow("arc", "/e", 0, "1", "one two three")]
     training = [TrainRow("/c", 4, None, "four five"), TrainRow("/d", 0, None, "")]
     found = check(tmp_path, rows, training, Options((2, 3), TOKENIZERS["default"]))
-    assert found.expanded == [ExpandedUnit("/c"), ExpandedUnit("/d")]
+    assert found.expanded == [ExpandedUnit(unit) for unit in found.units]
     members = [read_bytes(f"{found.output}/{name}") for name in found.names if ".gz" in name]
     assert len(members) == 4
     for member in members:  # which gzip itself takes; it refuses a file of no bytes
@@ -232,7 +232,7 @@ def test_empty_tokens_are_n_grams_like_others(tmp_path: Path) -> None:
 
 
 def test_the_table_of_matches_has_row_groups_of_one_size(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(outputs, "_ROWS_OF_A_GROUP", 7)
+    monkeypatch.setattr(outputs, "_ROWS_PER_GROUP", 7)
     rows = [EvalRow("arc", "/e", 0, "1", "a b c")]
     training = [TrainRow("/c", at, None, "a b c") for at in range(10)]
     found = check(tmp_path, rows, training, Options((1,), TOKENIZERS["default"]), Cut(1, 4))
@@ -242,16 +242,16 @@ def test_the_table_of_matches_has_row_groups_of_one_size(tmp_path: Path, monkeyp
 
 
 def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path) -> None:
-    temp, parts = str(tmp_path / "temp"), []
+    temp, files = str(tmp_path / "temp"), []
     for number, first_row in enumerate((0, 100)):
         batch = batch_of([])._replace(
             num_rows=9, letters=[DeadLetter("/c", at, "json_invalid", "{") for at in (3, 8)]
         )
-        path = str(tmp_path / f"part-{number}")
-        write_part(path, temp, [(batch, []), (batch_of([]), [])])
-        parts.append((path, first_row))
+        path = str(tmp_path / f"matches-{number}")
+        write_match_file(path, temp, [(batch, []), (batch_of([]), [])])
+        files.append((path, first_row))
     output = str(tmp_path / "out")
-    assert write_dead_letters(output, temp, parts) == DEAD_LETTERS
+    assert write_dead_letters(output, temp, files) == DEAD_LETTERS
     letters = pq.read_table(f"{output}/{DEAD_LETTERS}").to_pylist()
     assert [letter["row"] for letter in letters] == [3, 8, 103, 108]
     assert letters[0] == {"file": "/c", "row": 3, "reason": "json_invalid", "value": "{"}

@@ -1,12 +1,12 @@
-"""The scan: n-grams of training texts whose hashes are in the index, in few passes over arrays.
+"""Candidates: n-grams of training texts whose hashes are in the index, in few loops over arrays.
 
   UTF-8 → hashes of the tokens of many documents → hashes of all prefixes → for each level of the
   index: every `stride`-th window through its filter → the n-grams around the windows that pass,
   through the bloom filter → slots → candidate
 
-A candidate is a document, the number of its first token, a length and a key. Each step is one
-loop without branches that depend on the text, but the first: processors run them at a few cycles
-a token. No string is made: that is for the few documents with candidates.
+A candidate is a document, the number of its first token, a length and a key. All steps but the
+first are loops without branches that depend on the text: processors run them at a few cycles a
+token. Strings are made later, for the few documents with candidates.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ import numpy as np
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import NO_KEY, Index, Level, passes
 from beam_pipeline.overlap.ngrams.token_kernels import (
-    encode,
     ngram_hash,
     power_of,
     prefix_hashes,
@@ -26,11 +25,11 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 _CANDIDATES_AT_A_TIME = 1 << 14
-_1 = np.uint64(1)
+_ONE = np.uint64(1)
 
 
 class Candidates(NamedTuple):
-    """What may be an n-gram of the index, in the order of documents, tokens and lengths."""
+    """Possible n-grams of the index, in the order of documents, tokens and lengths."""
 
     documents: np.ndarray  # int64 [c], numbers within the batch
     tokens: np.ndarray  # int64 [c], of the first token of each
@@ -45,9 +44,9 @@ def _passing_windows(prefixes, width, stride, power, words):
     width, stride = np.uint64(width), np.uint64(stride)
     if count < width:
         return np.empty(0, np.int64)
-    found = np.empty((count - width) // stride + _1, np.int64)
+    found = np.empty((count - width) // stride + _ONE, np.int64)
     num_found = 0
-    for at in range(np.uint64(0), count - width + _1, stride):
+    for at in range(np.uint64(0), count - width + _ONE, stride):
         found[num_found] = at
         num_found += passes(ngram_hash(prefixes, at, width, power), words)
     return found[:num_found]
@@ -79,12 +78,12 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, slots, keys, 
                         found[2, num_found] = slots[slot]
                         num_found += 1
                         break
-                    slot = slot + _1 & mask
+                    slot = slot + _ONE & mask
     return num_found, windows.size
 
 
-class Scanner:
-    """Scans batches of documents for the n-grams of one index."""
+class CandidateFinder:
+    """Finds candidates for the n-grams of one index in batches of documents."""
 
     def __init__(self, index: Index, tokenizer: Tokenizer):
         self._index = index
@@ -94,7 +93,7 @@ class Scanner:
         ]
         self._powers = {int(n): power_of(int(n)) for n in index.lengths}
 
-    def scan(self, utf8: np.ndarray, bounds: np.ndarray) -> Candidates:
+    def find(self, utf8: np.ndarray, bounds: np.ndarray) -> Candidates:
         """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]].
 
         Args:
@@ -106,12 +105,12 @@ class Scanner:
             for first, hashes, firsts in token_batches(utf8, bounds, self._tokenizer):
                 prefixes = prefix_hashes(hashes)
                 for level, lengths in self._levels:
-                    for found in self._in_level(prefixes, level, lengths):
+                    for found in self._find_in_level(prefixes, level, lengths):
                         parts.append(_within_documents(found, first, firsts))
         found = np.concatenate(parts, axis=1)
         return Candidates(*found[:, np.lexsort(found[2::-1])])
 
-    def _in_level(
+    def _find_in_level(
         self, prefixes: np.ndarray, level: Level, lengths: np.ndarray
     ) -> Iterator[np.ndarray]:
         index = self._index
@@ -137,10 +136,3 @@ def _within_documents(found: np.ndarray, first: int, firsts: np.ndarray) -> np.n
     documents = np.searchsorted(firsts, tokens, "right") - 1
     is_within = tokens + lengths <= firsts[documents + 1]
     return np.stack([first + documents, tokens - firsts[documents], lengths, keys])[:, is_within]
-
-
-def batch_of(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns texts as `Scanner.scan` takes them."""
-    encoded = [encode(text) for text in texts]
-    bounds = np.concatenate([[0], np.cumsum([len(data) for data in encoded])]).astype(np.int64)
-    return np.concatenate([*encoded, np.zeros(0, np.uint8)]), bounds

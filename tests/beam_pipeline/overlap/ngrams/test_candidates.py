@@ -1,4 +1,4 @@
-"""The index and the scan: all that brute force finds is a candidate, and little else."""
+"""The index and its candidates: all that brute force finds is a candidate, and little else."""
 
 import io
 import itertools
@@ -11,18 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.ngrams import scan, token_kernels
+from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.overlap.ngrams import candidates, token_kernels
+from beam_pipeline.overlap.ngrams.candidates import CandidateFinder
 from beam_pipeline.overlap.ngrams.index import (
-    HashRange,
     Index,
+    IndexShard,
     build_index,
+    count_index_shards,
     count_places,
     count_tokens,
-    num_parts_for,
     open_index,
     write_index,
 )
-from beam_pipeline.overlap.ngrams.scan import Scanner, batch_of
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
 from tests.support.colliding_texts import LENGTH, colliding_texts
 
@@ -52,11 +53,11 @@ def expected(
 
 
 def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tuple]:
-    candidates = Scanner(index, tokenizer).scan(*batch_of(training))
-    assert candidates.documents.tolist() == sorted(candidates.documents.tolist())
+    found = CandidateFinder(index, tokenizer).find(*text_buffers(training))
+    assert found.documents.tolist() == sorted(found.documents.tolist())
     return {
         (document, at, n, row, place)
-        for document, at, n, key in zip(*(column.tolist() for column in candidates))
+        for document, at, n, key in zip(*(column.tolist() for column in found))
         for row, place in zip(*(column.tolist() for column in index.places(key, n)))
     }
 
@@ -69,7 +70,7 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
         texts = [made_up(rng, rng.randrange(12)) for _ in range(4)]
         training = [made_up(rng, rng.randrange(30)) for _ in range(4)]
         tokenizer = TOKENIZERS[name]
-        index = build_index([batch_of(texts)], lengths, tokenizer)
+        index = build_index([text_buffers(texts)], lengths, tokenizer)
         assert scanned(index, training, tokenizer) == expected(texts, training, lengths, tokenizer)
 
 
@@ -80,7 +81,7 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
 )
 @settings(max_examples=300, deadline=None)
 def test_any_texts(texts: list[str], training: list[str], n: int) -> None:
-    index = build_index([batch_of(texts)], (n,), DEFAULT)
+    index = build_index([text_buffers(texts)], (n,), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(texts, training, (n,), DEFAULT)
 
 
@@ -90,46 +91,46 @@ def letters(text: str) -> list[tuple[str, int, int]]:
 
 def test_a_tokenizer_of_ones_own_is_scanned_too() -> None:
     tokenizer = Tokenizer("letters", function=letters)  # type: ignore[arg-type]
-    index = build_index([batch_of(["abc"])], (2,), tokenizer)
+    index = build_index([text_buffers(["abc"])], (2,), tokenizer)
     found = scanned(index, ["xabcab"], tokenizer)
     assert found == expected(["abc"], ["xabcab"], (2,), tokenizer)
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
-def test_parts_together_are_the_whole(num_parts: int) -> None:
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 7])
+def test_index_shards_together_are_the_whole(num_shards: int) -> None:
     rng = random.Random(5)
     texts = [made_up(rng, 20) for _ in range(8)]
     training = [made_up(rng, 40) for _ in range(8)]
-    parts = [
-        build_index([batch_of(texts)], (1, 3), DEFAULT, HashRange(part, num_parts))
-        for part in range(num_parts)
+    shards = [
+        build_index([text_buffers(texts)], (1, 3), DEFAULT, IndexShard(number, num_shards))
+        for number in range(num_shards)
     ]
-    found = [scanned(part, training, DEFAULT) for part in parts]
+    found = [scanned(shard, training, DEFAULT) for shard in shards]
     assert set.union(*found) == expected(texts, training, (1, 3), DEFAULT)
     assert sum(map(len, found)) == len(set.union(*found))
-    whole = build_index([batch_of(texts)], (1, 3), DEFAULT)
-    assert np.concatenate([part.keys for part in parts]).tolist() == whole.keys.tolist()
+    whole = build_index([text_buffers(texts)], (1, 3), DEFAULT)
+    assert np.concatenate([shard.keys for shard in shards]).tolist() == whole.keys.tolist()
 
 
 def test_ranges_are_all_hashes_once() -> None:
-    for num_parts in (1, 2, 3, 10):
-        ranges = [HashRange(part, num_parts) for part in range(num_parts)]
-        assert ranges[0].first == 0 and ranges[-1].last == 2**64 - 1
-        for one, other in itertools.pairwise(ranges):
-            assert other.first == one.last + 1
+    for num_shards in (1, 2, 3, 10):
+        shards = [IndexShard(number, num_shards) for number in range(num_shards)]
+        assert shards[0].first_hash == 0 and shards[-1].last_hash == 2**64 - 1
+        for one, other in itertools.pairwise(shards):
+            assert other.first_hash == one.last_hash + 1
 
 
 def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
-    monkeypatch.setattr(scan, "_CANDIDATES_AT_A_TIME", 3)
+    monkeypatch.setattr(candidates, "_CANDIDATES_AT_A_TIME", 3)
     monkeypatch.setattr(token_kernels, "_TOKENS_AT_A_TIME", 16)
     training = ["a b " * 50, "Σ a b " * 20, "x", "a", "b a b", "a b a"]
-    index = build_index([batch_of(["a b a"])], (1, 2, 3), DEFAULT)
+    index = build_index([text_buffers(["a b a"])], (1, 2, 3), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(["a b a"], training, (1, 2, 3), DEFAULT)
 
 
 def test_nothing_is_found_across_two_documents() -> None:
-    index = build_index([batch_of(["a b c d"])], (3,), DEFAULT)
+    index = build_index([text_buffers(["a b c d"])], (3,), DEFAULT)
     assert scanned(index, ["a b", "c d", "", "b c d"], DEFAULT) == {(3, 0, 3, 0, 1)}
 
 
@@ -137,7 +138,7 @@ def test_nothing_is_found_across_two_documents() -> None:
 def test_every_place_of_an_ngram_is_found_wherever_it_stands(shortest: int) -> None:
     """Windows are looked at only here and there, so each distance from there counts."""
     copied = [f"w{number}" for number in range(40)]
-    index = build_index([batch_of([" ".join(copied)])], (shortest, 3 * shortest), DEFAULT)
+    index = build_index([text_buffers([" ".join(copied)])], (shortest, 3 * shortest), DEFAULT)
     for before in range(2 * shortest):
         training = " ".join([f"x{number}" for number in range(before)] + copied + ["y"])
         found = scanned(index, [training], DEFAULT)
@@ -146,7 +147,7 @@ def test_every_place_of_an_ngram_is_found_wherever_it_stands(shortest: int) -> N
 
 
 def test_rows_of_empty_tokens_can_be_left_out() -> None:
-    texts = [batch_of(["", "a b", "..."]), batch_of(["!", "c"])]
+    texts = [text_buffers(["", "a b", "..."]), text_buffers(["!", "c"])]
     counts, is_degenerate = count_tokens(texts, DEFAULT)
     assert counts.tolist() == [1, 2, 2, 2, 1]
     assert is_degenerate.tolist() == [True, False, True, True, False]
@@ -160,7 +161,7 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
     words = [f"w{number}" for number in range(5000)]
     texts = [" ".join(rng.choices(words, k=50)) for _ in range(200)]
     training = [" ".join(rng.choices(words, k=2000)) for _ in range(20)]
-    index = build_index([batch_of(texts)], (3,), DEFAULT)
+    index = build_index([text_buffers(texts)], (3,), DEFAULT)
     found = scanned(index, training, DEFAULT)
     wanted = {gram for text in texts for gram in ngrams(DEFAULT.tokenize(text), 3)}
     there = sum(
@@ -173,16 +174,16 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
 
 
 def test_an_empty_evaluation_side_and_an_empty_batch() -> None:
-    index = build_index([batch_of([])], (5,), DEFAULT)
+    index = build_index([text_buffers([])], (5,), DEFAULT)
     assert scanned(index, ["a b c"], DEFAULT) == set()
-    assert scanned(build_index([batch_of(["a"])], (5,), DEFAULT), [], DEFAULT) == set()
+    assert scanned(build_index([text_buffers(["a"])], (5,), DEFAULT), [], DEFAULT) == set()
 
 
-def test_the_number_of_parts_follows_from_the_memory() -> None:
+def test_the_number_of_index_shards_follows_from_the_memory() -> None:
     places = count_places([1000, 10, 0], (5, 20))
     assert places == 996 + 981 + 6 + 1
-    assert num_parts_for(places, 1 << 30) == 1
-    assert num_parts_for(10**9, 1 << 30) == 90
+    assert count_index_shards(places, 1 << 30) == 1
+    assert count_index_shards(10**9, 1 << 30) == 90
 
 
 # --- the file -----------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_the_number_of_parts_follows_from_the_memory() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    index = build_index([batch_of(["one two three four", "two three"])], (2, 3), DEFAULT)
+    index = build_index([text_buffers(["one two three four", "two three"])], (2, 3), DEFAULT)
     path = tmp_path / "index"
     with open(path, "wb") as stream:
         write_index(index, stream, "fingerprint")
@@ -198,7 +199,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_an_index_survives_its_file(file: Path) -> None:
-    index = build_index([batch_of(["one two three four", "two three"])], (2, 3), DEFAULT)
+    index = build_index([text_buffers(["one two three four", "two three"])], (2, 3), DEFAULT)
     back = open_index(str(file), "fingerprint")
     for name in vars(index):
         ours, theirs = getattr(index, name), getattr(back, name)
@@ -210,7 +211,7 @@ def test_the_same_texts_give_the_same_file() -> None:
     files = []
     for _ in range(2):
         stream = io.BytesIO()
-        write_index(build_index([batch_of(["a b c", "c d"])], (2,), DEFAULT), stream, "x")
+        write_index(build_index([text_buffers(["a b c", "c d"])], (2,), DEFAULT), stream, "x")
         files.append(stream.getvalue())
     assert files[0] == files[1]
 
@@ -231,6 +232,6 @@ def test_a_damaged_index_is_refused_in_one_line(file: Path, damage) -> None:
 
 def test_two_ngrams_with_one_hash_are_one_key() -> None:
     one, other = colliding_texts()
-    index = build_index([batch_of([one])], (LENGTH,), DEFAULT)
+    index = build_index([text_buffers([one])], (LENGTH,), DEFAULT)
     assert scanned(index, [other], DEFAULT) == {(0, 0, LENGTH, 0, 0)}
     assert expected([one], [other], (LENGTH,), DEFAULT) == set()

@@ -1,0 +1,52 @@
+"""Work units: their order, their groups, and the rows of those that could not know theirs."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit
+from beam_pipeline.overlap.job.work_units import count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.match_files import MatchFile, ScannedUnit, ScanSummary
+
+
+def scanned(number: int, num_rows: int, first_row: int | None, num_files: int) -> ScannedUnit:
+    unit = WorkUnit("a.jsonl", 100, "jsonl", 10 * number, 10 * number + 10, (), first_row, 0, 4)
+    summary = ScanSummary(num_rows, num_rows, 0, 0, 2, {})
+    files = tuple(MatchFile(f"matches-{at}", summary) for at in range(num_files))
+    return ScannedUnit(unit._replace(number=number), files)
+
+
+@pytest.mark.parametrize("num_index_shards", [1, 3])
+def test_rows_of_a_unit_follow_those_of_the_units_before(num_index_shards: int) -> None:
+    units = [
+        scanned(at, size, None if at else 0, num_index_shards)
+        for at, size in enumerate([3, 0, 5, 7])
+    ]
+    shuffled = random.Random(0).sample(units, len(units))
+    found = list(number_rows(shuffled))
+    assert [each._replace(row_offset=0) for each in found] == units
+    assert [each.row_offset for each in found] == [0, 3, 3, 8]
+    assert [each.name for each in found] == [f"000004-00000{at}" for at in range(4)]
+
+
+def test_rows_that_are_known_are_not_moved() -> None:
+    found = list(number_rows(scanned(at, 5, 5 * at, 1) for at in range(3)))
+    assert [each.row_offset for each in found] == [0, 0, 0]
+
+
+def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
+    file = DocumentFile(str(tmp_path / "x.jsonl"), 200 << 20, "jsonl", False)
+    alone = list(plan_work_units(3, file, "text", 0))
+    assert len({key for key, _ in alone}) == len(alone) == 4
+    assert [unit.number for _, unit in alone] == [0, 1, 2, 3]
+    assert {unit.file_number for _, unit in alone} == {3}
+    grouped = list(plan_work_units(3, file, "text", 2))
+    assert {key for key, _ in grouped} <= {"0", "1"}
+    assert [unit for _, unit in grouped] == [unit for _, unit in alone]
+
+
+def test_work_units_are_grouped_only_for_several_index_shards() -> None:
+    assert count_groups(1 << 40, 1) == 0
+    assert count_groups(1, 2) == 1
+    assert count_groups(1 << 40, 2) == 1024
