@@ -1,8 +1,8 @@
 """ArrayRecord for Apache Beam: WriteToArrayRecord and ReadFromArrayRecord.
 
-Both work on any filesystem that Beam knows, in bounded memory, without TensorFlow, and know
-nothing of what a record holds. Written shards are the same bytes on every run and runner: a
-record's shard and its place there follow from its key.
+Both work with records of any content on any filesystem of Beam, in bounded memory, without
+TensorFlow. Shards have the same bytes on every run and runner: a record's key determines its
+shard and its place there.
 
   (pipeline
    | beam.Create([b"alpha", b"beta"])
@@ -26,7 +26,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards.staging import Record, StageRecords
-from beam_pipeline.shards.writing import Framing, RecordWriter, WriteShards
+from beam_pipeline.shards.writing import Framing, RecordWriter, ShardTarget, WriteShards
 from beam_pipeline.storage.files import local_copy, match, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
 
@@ -39,7 +39,7 @@ _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 @dataclass(frozen=True)
 class ArrayRecordFraming:
-    """ArrayRecord files; `options` as ArrayRecordWriter takes them."""
+    """ArrayRecord files; `options` are those of ArrayRecordWriter."""
 
     options: str = DEFAULT_OPTIONS
 
@@ -48,32 +48,32 @@ class ArrayRecordFraming:
 
 
 def content_key(element: bytes) -> bytes:
-    """The key of a record that has none: a hash of its bytes, so equal ones are neighbours."""
+    """Returns the default key of a record: a hash of its bytes, so equal records are adjacent."""
     return hashlib.blake2b(element, digest_size=16).digest()
 
 
 class WriteToArrayRecord(beam.PTransform):
-    """Writes elements to ArrayRecord shards; takes what `beam.io.WriteToTFRecord` takes.
+    """Writes elements to ArrayRecord shards, with the arguments of `beam.io.WriteToTFRecord`.
 
     The result is a PCollection of `ShardInfo` (path, shard, num_shards, num_records, num_bytes,
-    crc32c), one for each file, once all files have their final names. Memory: one record and
-    ArrayRecord's own buffers (about 60 MB at 8 MiB a record), and 200 bytes a record of one
-    shard. Records are staged once below `temp_location`; what attempts that died left there is
-    removed at the end.
+    crc32c), one per file, once all files have their final names. Memory: one record and
+    ArrayRecord's own buffers (about 60 MB at 8 MiB a record), and 200 bytes for each record of
+    one shard. Records are staged once below `temp_location`, which is removed at the end,
+    together with files of failed attempts.
 
     Args:
       file_path_prefix: a shard's path up to its number.
-      coder: turns an element into the bytes of a record.
-      file_name_suffix: what follows the number.
-      num_shards: the number of files, or 0: as many as make files of about 256 MiB. It follows
-        from the records, never from bundles, and is at least 1: no records make one empty file.
+      coder: encodes an element as the bytes of a record.
+      file_name_suffix: a shard's path after its number.
+      num_shards: the number of files, or 0 for files of about 256 MiB. Their number then follows
+        from the records, not from bundles, and is at least 1: without records, one file is empty.
       shard_name_template: S's and N's stand for the shard and the number of shards.
-      options: options of ArrayRecordWriter, such as "group_size:1,zstd:3" or "uncompressed".
-      key: gives the bytes, at most 65,535, by which a record is placed and ordered; by default
-        a hash of the record, which makes the order random but fixed.
-      temp_location: a folder for temporary files on the same filesystem; by default
-        one beside the result.
-      framing: another file format than ArrayRecord, see `sharded_write.Framing`.
+      options: of ArrayRecordWriter, such as "group_size:1,zstd:3" or "uncompressed".
+      key: returns the bytes that determine a record's shard and its place there; by default a
+        hash of the record, so that the order is random but fixed.
+      temp_location: a folder for temporary files on the same filesystem; by default the folder
+        of the shards.
+      framing: a file format other than ArrayRecord, see `shards.writing.Framing`.
     """
 
     def __init__(
@@ -96,15 +96,18 @@ class WriteToArrayRecord(beam.PTransform):
                 f"shard_name_template {shard_name_template!r} names every shard alike: "
                 "put SSSSS in it or write num_shards=1"
             )
-        self._prefix = file_path_prefix
-        self._suffix = file_name_suffix
         self._coder = coder or coders.BytesCoder()
-        self._num_shards = num_shards
-        self._template = shard_name_template
         self._key = key
-        self._framing = framing or ArrayRecordFraming(options)
+        self._num_shards = num_shards
         parent = temp_location or FileSystems.split(file_path_prefix)[0] or "."
         self._temp_folder = FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}")
+        self._target = ShardTarget(
+            file_path_prefix,
+            file_name_suffix,
+            shard_name_template,
+            framing or ArrayRecordFraming(options),
+            self._temp_folder,
+        )
 
     def expand(self, elements: beam.PCollection) -> Any:
         if not elements.is_bounded:
@@ -114,15 +117,7 @@ class WriteToArrayRecord(beam.PTransform):
             | "Into one window" >> beam.WindowInto(beam.window.GlobalWindows())
             | "Encode" >> beam.Map(_encode, self._coder, self._key)
             | "Stage" >> beam.ParDo(StageRecords(self._temp_folder, inline_bytes=1024))
-            | "Write shards"
-            >> WriteShards(
-                prefix=self._prefix,
-                suffix=self._suffix,
-                shard_name_template=self._template,
-                framing=self._framing,
-                temp_folder=self._temp_folder,
-                num_shards=self._num_shards,
-            )
+            | "Write shards" >> WriteShards(self._target, self._num_shards)
         )
         _ = (
             elements.pipeline
@@ -144,14 +139,14 @@ def _remove(folder: str, _: Any) -> None:
 class ReadFromArrayRecord(beam.PTransform):
     """Reads all records of the ArrayRecord files that match a pattern, in no fixed order.
 
-    Files are split by ranges of records, also while they are read where the runner can do that.
-    Memory: 16 MiB of records, or one record where that is larger.
+    Files are split by ranges of records, also while they are read if the runner supports it.
+    Memory: 16 MiB of records, or one record if it is larger.
 
     Args:
-      file_pattern: a path or glob of any Beam filesystem. `gs://` is read in place; what
-        ArrayRecord cannot read itself is first copied to a local temporary file.
-      coder: turns the bytes of a record into an element.
-      validate: whether a pattern that matches nothing is an error when the pipeline is built.
+      file_pattern: a path or glob on any Beam filesystem. `gs://` is read in place; files of
+        other remote filesystems are first copied to a local temporary file.
+      coder: decodes the bytes of a record.
+      validate: whether a pattern without a match is an error when the pipeline is built.
     """
 
     def __init__(self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True):
@@ -204,7 +199,7 @@ class _ReadRecords(beam.DoFn):
             average = max(1, num_bytes // max(1, reader.num_records()))
             at, stop = tracker.current_restriction().start, tracker.current_restriction().stop
             while at < stop:
-                # Compressed sizes: what is read may be some times larger in memory.
+                # Sizes are compressed: records may take several times as much memory.
                 end = min(stop, at + max(1, _READ_BYTES // 4 // average))
                 for record in reader.read(at, end):
                     if not tracker.try_claim(at):
@@ -215,18 +210,14 @@ class _ReadRecords(beam.DoFn):
 
 @contextlib.contextmanager
 def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
-    """Yields a reader for a file of any Beam filesystem.
-
-    Raises:
-      ProbelineError: the file is not ArrayRecord or is damaged.
-    """
+    """Yields a reader for a file on any Beam filesystem; ProbelineError if it is damaged."""
     in_place = path.startswith("gs://")  # ArrayRecord reads it itself
     if in_place:
         prepare_native_reader(path)
     with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
         reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
         try:
-            # A damaged file opens with no record and says why only when it is closed.
+            # A damaged file opens without records; only close() reports the reason.
             if reader.ok():
                 yield reader
                 reader.close()

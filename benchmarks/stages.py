@@ -31,7 +31,7 @@ from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
-from beam_pipeline.shards.writing import ShardEntry, WriteShard, WriteShards
+from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import ReadOptions, inspect, match_files, plan_units
 from benchmarks import results as results_files
 from benchmarks.results import Results
@@ -101,7 +101,7 @@ def _write(
         return watch.time("encode rows", probe_rows.encode, data, attributes, options.row_format)
 
     framing = ArrayRecordFraming(options.array_record_options)
-    target = WriteShards(
+    target = ShardTarget(
         f"{folder}/shard", "", "-SSSSS-of-NNNNN", framing, str(folder / "t"), encode=encode
     )
     writer = WriteShard(target)

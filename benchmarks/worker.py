@@ -33,7 +33,7 @@ from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
-from beam_pipeline.shards.writing import ShardEntry, WriteShard, WriteShards
+from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import ReadOptions, WorkUnit, inspect, match_files, plan_units
 
 INLINE_BYTES = 64 << 10
@@ -145,7 +145,7 @@ def _write(shard: list[StagedRecord], folder: Path, options: DatasetOptions) -> 
         return probe_rows.encode(data, attributes, options.row_format)
 
     framing = ArrayRecordFraming(options.array_record_options)
-    target = WriteShards(
+    target = ShardTarget(
         f"{folder}/shard", "", "-SSSSS-of-NNNNN", framing, str(folder / "t"), encode=encode
     )
     writer = WriteShard(target)

@@ -19,7 +19,7 @@ NAMESPACE = "probeline"
 COUNTERS = {
     "rows_read": "input rows, good and bad",
     "files_unreadable": "files that could not be read on, with --on_bad_file=dead_letter",
-    "chunks": "runs of one probe out of one unit of work",
+    "chunks": "sorted runs of one probe from one work unit",
     "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",
     "probes": "probes sorted",
     "spilled_bytes": "bytes that sorting wrote to storage, since a probe outgrew its memory",

@@ -1,4 +1,4 @@
-"""The last step: dead letters, the proof of the counts, data card, manifest and `_SUCCESS`."""
+"""The last step: dead letters, the check of the counts, data card, manifest and `_SUCCESS`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,6 +7,7 @@ from importlib.metadata import version
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
@@ -67,7 +68,7 @@ DATASET_FILES = OutputFiles(
 
 
 class Commit(beam.DoFn):
-    """Moves the dead letters, proves the counts, writes card, manifest and `_SUCCESS`, tidies up.
+    """Moves the dead letters, checks the counts, writes card, manifest and `_SUCCESS`, tidies up.
 
     An earlier attempt may have done any of these steps.
     """
@@ -87,7 +88,7 @@ class Commit(beam.DoFn):
         self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
     ) -> None:
         output, marker = self._job.output, self._job.marker
-        # An earlier attempt that came to its end, and whose result was lost, released the lease.
+        # An earlier attempt that finished, but whose result was lost, has released the lease.
         if marker is not None and not exists(FileSystems.join(output, SUCCESS_NAME)):
             marker.check()
         described = {
@@ -147,12 +148,13 @@ def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
 
 
 def check_shards(output: str, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every shard lies there as it was written.
+    """Raises ProbelineError unless every shard has the size and checksum that was written.
 
-    Costs a `stat` a shard locally and a listing a split on `gs://`, which tells checksums too.
+    Costs one `stat` per local shard. On `gs://` it costs one listing per split, which has the
+    checksums, too; a local file is not read again.
     """
     if not is_local(output) and not is_gcs(output):
-        return  # its filesystem has no such list
+        return  # other filesystems have no such list
     shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}
     for path, found in file_infos(shards).items():
         size, checksum = shards[path].num_bytes, shards[path].crc32c
@@ -164,74 +166,58 @@ def check_shards(output: str, splits: Iterable[Split]) -> None:
 
 
 def check_src_ids(output: str) -> None:
-    """Raises ProbelineError if two probes, of whatever splits, have the same src_id.
+    """Raises ProbelineError if two probes of the dataset have the same src_id.
 
-    Within a shard the writer has seen them as neighbours; this looks at all. Memory: 8 bytes a
-    probe.
+    The writer of a shard compares neighbours; this compares all probes. Memory: 8 bytes a probe.
     """
-    ids = np.concatenate(
-        [np.asarray(batch.column("src_id"))[_is_first(batch)] for batch in _index_batches(output)]
-        or [np.zeros(0, np.int64)]
-    )
-    ids.sort()
-    twice = set(ids[1:][ids[1:] == ids[:-1]].tolist())
-    if not twice:
+    columns = [np.asarray(batch.column("src_id")) for batch in _probes(output)]
+    ids = np.sort(np.concatenate([np.zeros(0, np.int64), *columns]))
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    if not len(twice):
         return
-    names = [
-        (src_id, src_addr)
-        for batch in _index_batches(output)
-        for src_id, src_addr, is_first in zip(
-            batch.column("src_id").to_pylist(),
-            batch.column("src_addr").to_pylist(),
-            _is_first(batch),
-            strict=True,
-        )
-        if is_first and src_id in twice
-    ]
-    (src_id, one), (_, other) = sorted(names)[:2]
+    probes = sorted(
+        (row["src_id"], row["src_addr"])
+        for batch in _probes(output)
+        for row in batch.filter(pc.is_in(batch.column("src_id"), pa.array(twice))).to_pylist()
+    )
+    (src_id, one), (_, other) = probes[:2]
     raise same_src_id(src_id, one, other)
 
 
-def _index_batches(output: str) -> Iterator[pa.RecordBatch]:
+def _probes(output: str) -> Iterator[pa.RecordBatch]:
+    """Yields the first line of every probe in the row indexes of all splits."""
     for split in SPLITS:
-        yield from _batches_of(output, split, ("src_id", "src_addr", "row_index"))
+        for batch in _index_batches(output, split, ("src_id", "src_addr", "row_index")):
+            yield batch.filter(pc.equal(batch.column("row_index"), 0))
 
 
-def _batches_of(output: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _index_batches(output: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with open_parquet(FileSystems.join(output, split, INDEX_NAME)) as file:
         yield from file.iter_batches(columns=list(columns))
 
 
-def _is_first(batch: pa.RecordBatch) -> np.ndarray:
-    return np.asarray(batch.column("row_index")) == 0
-
-
 def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
-    """Returns the manifest's account of a split, measurements counted from its rows.parquet."""
+    """Returns the manifest's entry of a split, with measurements counted from its row index."""
     index_path = FileSystems.join(output, name, INDEX_NAME)
-    measurements = [0] * len(shards)
-    num_probes = 0
-    with open_parquet(index_path) as file:
-        for batch in file.iter_batches(columns=["shard", "row_index", "n_measurements"]):
-            in_shard = batch.column("shard").to_numpy()
-            counts = batch.column("n_measurements").to_numpy()
-            for shard in np.unique(in_shard).tolist():
-                measurements[shard] += int(counts[in_shard == shard].sum(dtype=np.int64))
-            num_probes += int(np.count_nonzero(batch.column("row_index").to_numpy() == 0))
+    measurements, num_probes = np.zeros(len(shards), np.int64), 0
+    for batch in _index_batches(output, name, ("shard", "row_index", "n_measurements")):
+        shard, row_index, count = map(np.asarray, batch.columns)
+        np.add.at(measurements, shard, count)
+        num_probes += int(np.count_nonzero(row_index == 0))
     listed = [
         Shard(
             path=f"{name}/{FileSystems.split(shard.path)[1]}",
             num_records=shard.num_records,
-            num_measurements=measurements[shard.shard],
+            num_measurements=int(measurements[shard.shard]),
             num_bytes=shard.num_bytes,
             crc32c=checksum_text(shard.crc32c),
         )
-        for shard in sorted(shards, key=lambda shard: shard.shard)
+        for shard in sorted(shards, key=lambda info: info.shard)
     ]
     return Split(
         num_probes=num_probes,
         num_records=sum(shard.num_records for shard in listed),
-        num_measurements=sum(measurements),
+        num_measurements=int(measurements.sum()),
         num_bytes=sum(shard.num_bytes for shard in listed),
         shards=listed,
         index_crc32c=checksum_text(size_and_checksum(index_path)[1]),
@@ -239,18 +225,18 @@ def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split
 
 
 def library_versions() -> dict[str, str]:
-    """Returns the versions of what shapes the bytes of a shard."""
+    """Returns the versions of the libraries that shape the bytes of a shard."""
     names = ("apache-beam", "array-record", "numpy", "pyarrow")
     return {"probeline": __version__, **{name: version(name) for name in names}}
 
 
-def write_card(output: str, whole: Manifest, command: str) -> None:
-    """Writes the data card, unless a README.md is there that is somebody else's."""
+def write_card(output: str, manifest: Manifest, command: str) -> None:
+    """Writes the data card, unless the output has a README.md that is not a data card."""
     path = FileSystems.join(output, CARD_NAME)
     if exists(path) and not begins_with(path, FIRST_LINE):
         return
-    totals = {split: totals_of(_batches_of(output, split, CARD_COLUMNS)) for split in SPLITS}
-    write_file(path, data_card(whole, totals, command).encode(), durable=True)
+    totals = {split: totals_of(_index_batches(output, split, CARD_COLUMNS)) for split in SPLITS}
+    write_file(path, data_card(manifest, totals, command).encode(), durable=True)
 
 
 def write_success(output: str, manifest: bytes) -> None:

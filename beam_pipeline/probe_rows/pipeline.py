@@ -34,7 +34,7 @@ from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.row_splitting import CutRow
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.tfrecord import TFRecordFraming
-from beam_pipeline.shards.writing import Framing, RecordIndex, WriteShards
+from beam_pipeline.shards.writing import Framing, RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, ReadOptions, WorkUnit, plan_units
 
@@ -215,14 +215,14 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
         lambda sizes: count_shards(sizes[at][1], sizes[at][2], options)
     )
     folder = FileSystems.join(job.output, split)
-    return WriteShards(
+    target = ShardTarget(
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
         framing=framing_of(options),
         temp_folder=job.workspace.below(split),
-        num_shards=num_shards,
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), _INDEX_SCHEMA, index_table),
         encode=partial(encode, row_format=options.row_format),
         guard=job.marker.check if job.marker else None,
     )
+    return WriteShards(target, num_shards)

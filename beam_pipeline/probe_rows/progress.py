@@ -1,8 +1,11 @@
-"""Progress of a run, seen from outside: what lies in its temporary folder tells how far it is.
+"""Progress of a job run, seen from outside: the files in its temporary folder tell how far it is.
 
-No worker reports anything, so nothing can be counted twice by a retry and any runner that
-shares the filesystem can be watched. On a terminal one line is redrawn, elsewhere a plain line
-comes every few seconds.
+  chunks/unit-000007-…                     reading: this work unit has been read
+  records/records-…                        sorting: rows are staged
+  train/train_shard_00001-of-00004.…       writing: this shard is being written
+
+No worker reports anything, so a retry cannot count twice, and any runner that shares the
+filesystem can be watched. A terminal shows one line that changes, a log a line every few seconds.
 """
 
 import contextlib
@@ -17,6 +20,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.status import Status
 
+from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.sources.inputs import WorkUnit
 
 _LINE_SECONDS, _REDRAW_SECONDS = 5.0, 0.5
@@ -35,46 +39,39 @@ class Snapshot:
 
 
 def look(run_folder: str, units: Sequence[WorkUnit]) -> Snapshot:
-    """Tells from the files of a run how far it is."""
-    shards = {_SHARD.match(name).groups() for name in _names(run_folder, "train", "test")}  # type: ignore[union-attr]
+    """Returns how far a job run is, given its temporary folder.
+
+    Args:
+      units: of the input; empty if the workers plan them.
+    """
+    shards = {found for split in SPLITS for found in _names(run_folder, split, _SHARD)}
     if shards:
-        expected = {split: int(count) for split, _, count in shards}
-        total = sum(expected.values())
+        total = sum(int(count) for _, count in {(split, count) for split, _, count in shards})
         return Snapshot("writing", len(shards), total, f"{len(shards)} of {total} shards")
-    staged = _size(run_folder, "records")
-    if staged:
-        total = max(staged, _size(run_folder, "chunks"))  # what was small traveled otherwise
-        done = staged
+    if staged := _size(run_folder, "records"):
+        total = max(staged, _size(run_folder, "chunks"))  # small chunks traveled inline
         text = f"{staged / 1e6:,.0f} of about {total / 1e6:,.0f} MB"
-        return Snapshot("sorting", done, total, text)
-    seen = {int(_UNIT.match(name)[1]) for name in _names(run_folder, "chunks")}  # type: ignore[index]
-    if not units:  # so many files that the workers planned them
-        return Snapshot("reading", 0, 0, f"{len(seen)} units of work")
-    done = [unit for unit in units if unit.index in seen]
-    files = len({piece.path for unit in done for piece in unit.pieces})
-    all_files = len({piece.path for unit in units for piece in unit.pieces})
-    text = f"{files} of {all_files} files"
-    rows, all_rows = _rows(done), _rows(units)
-    if all_rows:
-        text += f", {rows / 1e6:,.1f} of {all_rows / 1e6:,.1f} M measurements"
-        return Snapshot("reading", rows, all_rows, text)
-    return Snapshot("reading", _bytes(done), max(1, _bytes(units)), text)
+        return Snapshot("sorting", staged, total, text)
+    seen = {int(number) for (number,) in _names(run_folder, "chunks", _UNIT)}
+    if not units:
+        return Snapshot("reading", 0, 0, f"{len(seen)} work units")
+    done = [piece for unit in units if unit.index in seen for piece in unit.pieces]
+    pieces = [piece for unit in units for piece in unit.pieces]
+    text = f"{len({p.path for p in done})} of {len({p.path for p in pieces})} files"
+    if num_rows := sum(piece.num_rows for piece in pieces):
+        rows_read = sum(piece.num_rows for piece in done)
+        text += f", {rows_read / 1e6:,.1f} of {num_rows / 1e6:,.1f} M measurements"
+        return Snapshot("reading", rows_read, num_rows, text)
+    num_bytes = sum(piece.num_bytes for piece in pieces)
+    return Snapshot("reading", sum(p.num_bytes for p in done), max(1, num_bytes), text)
 
 
-def _rows(units: Sequence[WorkUnit]) -> int:
-    return sum(unit.num_rows for unit in units)
-
-
-def _bytes(units: Sequence[WorkUnit]) -> int:
-    return sum(piece.num_bytes for unit in units for piece in unit.pieces)
-
-
-def _names(run_folder: str, *kinds: str) -> list[str]:
-    names = []
-    for kind in kinds:
-        with contextlib.suppress(FileNotFoundError):
-            names += os.listdir(os.path.join(run_folder, kind))
-    return [name for name in names if _UNIT.match(name) or _SHARD.match(name)]
+def _names(run_folder: str, kind: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, ...]]:
+    """Yields the groups of the pattern for each file of a kind whose name matches."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in os.listdir(os.path.join(run_folder, kind)):
+            if found := pattern.match(name):
+                yield found.groups()
 
 
 def _size(run_folder: str, kind: str) -> int:
@@ -87,7 +84,7 @@ def _size(run_folder: str, kind: str) -> int:
 
 
 class _Clock:
-    """Rate and time left of the phase that is going on."""
+    """Rate and time left of the current phase."""
 
     def __init__(self) -> None:
         self._phase = ""
@@ -110,7 +107,7 @@ class _Clock:
 
 @contextlib.contextmanager
 def watched(run_folder: str, units: Sequence[WorkUnit], stream: TextIO) -> Iterator[None]:
-    """Shows the progress of a run on `stream` while the block runs."""
+    """Shows the progress of a job run on `stream` while the block runs."""
     console = Console(file=stream)
     stop = threading.Event()
     status = Status("starting", console=console) if console.is_terminal else None

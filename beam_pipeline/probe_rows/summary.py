@@ -1,43 +1,35 @@
-"""What came out of a run, for the person who waits for it."""
+"""The summary of a finished dataset, printed at the end of the job."""
 
 import shlex
-import sys
-
-from rich.console import Console
-from rich.table import Table
 
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, Dataset
+from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
 
 
 def print_summary(dataset: Dataset, seconds: float) -> None:
-    """Prints counts, sizes, where the dataset lies and what to try next, to stdout."""
-    console = Console(file=sys.stdout, highlight=False)
+    """Prints counts, sizes, the place of the dataset and the next commands to stdout."""
+    console = new_console()
     counts = dataset.manifest.counts
-    table = Table("", "probes", "rows", "measurements", "MB", "shards", title=dataset.path)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, split in dataset.manifest.splits.items():
-        numbers = (split.num_probes, split.num_records, split.num_measurements)
-        size = f"{split.num_bytes / 1e6:,.1f}"
-        table.add_row(name, *(f"{n:,}" for n in numbers), size, str(len(split.shards)))
-    console.print(table)
-    rate = counts.measurements / max(seconds, 1e-9) / 1e6
-    console.print(
+    rows = [
+        (
+            name,
+            *(f"{n:,}" for n in (split.num_probes, split.num_records, split.num_measurements)),
+            f"{split.num_bytes / 1e6:,.1f}",
+            f"{len(split.shards):,}",
+        )
+        for name, split in dataset.manifest.splits.items()
+    ]
+    columns = ("", "probes", "rows", "measurements", "MB", "shards")
+    print_sheet(console, Sheet(dataset.path, columns, rows))
+    say(
+        console,
         f"{counts.measurements:,} measurements of {counts.input_files} files in {seconds:.1f} s "
-        f"({rate:.2f} M/s)",
-        soft_wrap=True,
+        f"({counts.measurements / max(seconds, 1e-9) / 1e6:.2f} M/s)",
     )
     if counts.dead_letters:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
-        console.print(
-            f"{counts.num_dead_letters:,} dead letters in {dataset.file(DEAD_LETTER_FOLDER)}: "
-            f"{reasons}",
-            soft_wrap=True,
-        )
+        folder = dataset.file(DEAD_LETTER_FOLDER)
+        say(console, f"{counts.num_dead_letters:,} dead letters in {folder}: {reasons}")
     path = shlex.quote(dataset.path)
-    console.print(
-        f"Next: python -m beam_pipeline.inspect {path}, to see what is in it\n"
-        f"      python -m beam_pipeline.verify {path}, to check every byte",
-        soft_wrap=True,
-        markup=False,
-    )
+    print(f"Next: python -m beam_pipeline.inspect {path}, to see what is in it")
+    print(f"      python -m beam_pipeline.verify {path}, to check every byte")

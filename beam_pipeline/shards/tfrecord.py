@@ -1,10 +1,11 @@
-"""TFRecord files without TensorFlow: records in order, each between its length and checksums.
+"""TFRecord files without TensorFlow: records in order, each with its length and checksums.
 
   uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
 
-All little-endian; nothing precedes the first record or follows the last, so an empty file is
-one of no records. Files are not compressed: readers take them as they are. `TFRecordFraming` goes
-where `sharded_write.Framing` is wanted; `read_tfrecord` gets at all records that are whole.
+All numbers are little-endian. Nothing precedes the first record or follows the last, so a file
+without records is empty. Files are not compressed. `TFRecordFraming` is a `writing.Framing`;
+`read_tfrecord` reads every undamaged record. Beam's codec copies each record three times, trusts
+its length, and stops at the first damaged one.
 """
 
 import struct
@@ -22,11 +23,11 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class DamagedRecordError(ValueError):
-    """A record or the rest of a file that cannot be read; the message says why."""
+    """A record, or the rest of a file, cannot be read; the message says why."""
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns TFRecord's checksum, which differs from CRC-32C lest a file hold its own."""
+    """Returns TFRecord's checksum, a CRC-32C masked since data may itself contain CRC-32Cs."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFF_FFFF
 
@@ -52,20 +53,20 @@ class TFRecordWriter:
 
 
 class TFRecordFraming:
-    """TFRecord files, in place of ArrayRecord."""
+    """TFRecord files instead of ArrayRecord; implements `writing.Framing`."""
 
     def open_writer(self, path: str) -> TFRecordWriter:
         return TFRecordWriter(path)
 
 
 def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a file of any Beam filesystem, or why that one cannot be read.
+    """Yields each record of a file on any Beam filesystem, or why it cannot be read.
 
-    Memory: one record, and as much again while it is read.
+    Memory: twice the size of a record.
 
     Raises:
-      DamagedRecordError: what follows cannot be found: the file ends within a record, or the
-        length of one is damaged.
+      DamagedRecordError: later records cannot be found, since the file ends within a record or
+        a record's length is damaged.
     """
     with open_file(path) as file:
         number = 0
@@ -77,10 +78,8 @@ def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
                 raise DamagedRecordError(
                     f"it ends within record {number}, after {len(record)} of its {length} bytes"
                 )
-            if masked_crc32c(record) == _CHECKSUM.unpack(tail)[0]:
-                yield record
-            else:
-                yield DamagedRecordError("its checksum is another")
+            is_whole = masked_crc32c(record) == _CHECKSUM.unpack(tail)[0]
+            yield record if is_whole else DamagedRecordError("its checksum is another")
             number += 1
 
 
@@ -96,7 +95,7 @@ def _length_of(head: bytes, number: int) -> int:
 
 
 def _read(file: BinaryIO, num_bytes: int) -> bytes:
-    """Returns that many bytes, fewer at the end of the file: no more is asked for than is there."""
+    """Returns that many bytes, fewer at the end of the file, read in blocks of _READ_BYTES."""
     blocks = []
     while num_bytes and (block := file.read(min(num_bytes, _READ_BYTES))):
         blocks.append(block)

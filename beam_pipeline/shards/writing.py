@@ -102,17 +102,42 @@ class RecordIndex:
         return pa.schema([*own, *self.schema])
 
 
+@dataclass(frozen=True)
+class ShardTarget:
+    """The files to write.
+
+    Attributes:
+      prefix, suffix, shard_name_template: the parts of a shard's name, see `shard_path`.
+      framing: the file format.
+      temp_folder: a folder for this write alone, on the filesystem of `prefix`.
+      index: a Parquet file that lists the records, if wanted.
+      encode: returns the record, given a staged payload and its attributes; by default the
+        payload is the record. A payload may be smaller than its record, and the shards' writers
+        share the work of encoding.
+      guard: called before files get their final names; raises if they must not.
+    """
+
+    prefix: str
+    suffix: str
+    shard_name_template: str
+    framing: Framing
+    temp_folder: str
+    index: RecordIndex | None = None
+    encode: Callable[[bytes, bytes], bytes] | None = None
+    guard: Callable[[], None] | None = None
+
+
 def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:
-    """Returns the name of a shard: runs of S and N in `template` become its numbers."""
+    """Returns the path of a shard: runs of S and N in `template` become its numbers."""
     numbers = {"S": shard, "N": num_shards}
     name = re.sub(r"S+|N+", lambda run: f"{numbers[run[0][0]]:0{len(run[0])}d}", template)
     return f"{prefix}{name}{suffix}"
 
 
 class WriteShard(beam.DoFn):
-    """(shard, [entry]) → WrittenShard: one file of records in the order of their keys."""
+    """(shard, [ShardEntry]) → WrittenShard: one file of records in the order of their keys."""
 
-    def __init__(self, target: "WriteShards"):
+    def __init__(self, target: ShardTarget):
         self._target = target
         self._records, self._record_bytes = counter("records_written"), distribution("record_bytes")
         self._shards, self._bytes = counter("shards_written"), counter("bytes_written")
@@ -139,12 +164,13 @@ class WriteShard(beam.DoFn):
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
         temporary_path = unique_path(target.temp_folder, FileSystems.split(final_path)[1])
-        index_path, lines = None, None
+        lines, index_path = None, None
         if target.index:  # before any payload is read, since it may refuse the records
             lines = target.index.table([record.attributes for record in staged])
         record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
-        if lines is not None:
-            index_path = self._write_index(shard, lines, record_bytes)
+        if target.index and lines is not None:
+            index_path = unique_path(target.temp_folder, f"index-{shard:05d}")
+            _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
         self._records.inc(len(staged))
         self._shards.inc()
         self._bytes.inc(num_bytes)
@@ -181,18 +207,14 @@ class WriteShard(beam.DoFn):
                 ) from error
             return record_bytes, size_and_checksum(local_path)
 
-    def _write_index(self, shard: int, lines: pa.Table, record_bytes: list[int]) -> str:
-        own = [
-            pa.array([shard] * len(record_bytes), pa.int32()),
-            pa.array(range(len(record_bytes)), pa.int64()),
-            pa.array(record_bytes, pa.int64()),
-        ]
-        assert self._target.index is not None
-        table = pa.Table.from_arrays([*own, *lines.columns], schema=self._target.index.full_schema)
-        path = unique_path(self._target.temp_folder, f"index-{shard:05d}")
-        with explained_os_errors("write", path), create_file(path) as file:
-            pq.write_table(table, file)
-        return path
+
+def _write_index(
+    path: str, schema: pa.Schema, shard: int, record_bytes: list[int], lines: pa.Table
+) -> None:
+    place = [[shard] * len(record_bytes), range(len(record_bytes)), record_bytes]
+    own = [pa.array(values, dtype) for values, dtype in zip(place, schema.types, strict=False)]
+    with explained_os_errors("write", path), create_file(path) as file:
+        pq.write_table(pa.Table.from_arrays([*own, *lines.columns], schema=schema), file)
 
 
 class Finalise(beam.DoFn):
@@ -246,43 +268,14 @@ class WriteShards(beam.PTransform):
     """StagedRecord → ShardInfo, one per complete file with its final name.
 
     Args:
-      prefix, suffix, shard_name_template: the parts of a shard's name.
-      framing: the file format.
-      temp_folder: a folder for this write alone, on the filesystem of `prefix`.
       num_shards: a number, a PCollection of one number, or 0 for shards of about
         DEFAULT_SHARD_BYTES.
-      index: a Parquet file that lists the records, if wanted.
-      encode: returns the record, given a staged payload and its attributes; by default the
-        payload is the record. A payload may be smaller than its record, and the shards' writers
-        share the work of encoding.
-      guard: called before files get their final names; raises if they must not.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        suffix: str,
-        shard_name_template: str,
-        framing: Framing,
-        temp_folder: str,
-        num_shards: int | beam.PCollection = 0,
-        index: RecordIndex | None = None,
-        encode: Callable[[bytes, bytes], bytes] | None = None,
-        guard: Callable[[], None] | None = None,
-    ):
+    def __init__(self, target: ShardTarget, num_shards: int | beam.PCollection = 0):
         super().__init__()
-        self.prefix, self.suffix = prefix, suffix
-        self.shard_name_template = shard_name_template
-        self.framing = framing
-        self.temp_folder = temp_folder
-        self.index = index
-        self.encode = encode
-        self.guard = guard
+        self._target = target
         self._num_shards = num_shards
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers need the names, and a PCollection cannot be pickled.
-        return {**self.__dict__, "_num_shards": None}
 
     def expand(self, staged: beam.PCollection) -> Any:
         impulse = staged.pipeline | "Start" >> beam.Impulse()
@@ -297,10 +290,10 @@ class WriteShards(beam.PTransform):
             (every_shard, assigned)
             | "With empty shards" >> beam.Flatten()
             | "Group by shard" >> beam.GroupByKey()
-            | "Write shard" >> beam.ParDo(WriteShard(self), num_shards)
+            | "Write shard" >> beam.ParDo(WriteShard(self._target), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
-            Finalise(self.index, self.guard), beam.pvalue.AsList(written)
+            Finalise(self._target.index, self._target.guard), beam.pvalue.AsList(written)
         )
 
     def _counted_shards(self, staged: beam.PCollection) -> Any:

@@ -33,8 +33,8 @@ from beam_pipeline.shards.writing import (
     RecordIndex,
     ShardEntry,
     ShardInfo,
+    ShardTarget,
     WriteShard,
-    WriteShards,
     shard_path,
 )
 from beam_pipeline.storage.files import crc32c
@@ -291,19 +291,18 @@ def stage(folder: Path, words: list[bytes], inline_bytes: int = 100) -> list[Sta
     return run_do_fn(StageRecords(str(folder / "staged"), inline_bytes), records, **NOW)
 
 
-def target_in(folder: Path, index: RecordIndex | None = None) -> WriteShards:
-    return WriteShards(
+def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
+    return ShardTarget(
         prefix=str(folder / "out" / "w"),
         suffix=".ar",
         shard_name_template="-SS-NN",
         framing=ArrayRecordFraming(),
         temp_folder=str(folder / "temp"),
-        num_shards=2,
         index=index,
     )
 
 
-def write_shards(target: WriteShards, staged: list[StagedRecord]) -> list:
+def write_shards(target: ShardTarget, staged: list[StagedRecord]) -> list:
     """Runs the writer of each of two shards once, as one attempt of the runner would."""
     written = []
     for shard in range(2):

@@ -23,7 +23,7 @@ KILL_POINTS = {
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "staging": ("shards.staging", "module.StageRecords", "process", 4),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
-    "writing the index": ("shards.writing", "module.WriteShard", "_write_index", 2),
+    "writing the index": ("shards.writing", "module", "_write_index", 2),
     "renaming the first shard": ("shards.writing", "module", "move", 1),
     "renaming another shard": ("shards.writing", "module", "move", 3),
     "before the data card": ("probe_rows.commit", "module", "write_card", 1),

@@ -80,4 +80,4 @@ def test_rate_and_time_left(monkeypatch) -> None:
 
 def test_unknown_units_are_counted(tmp_path: Path) -> None:
     touch(tmp_path, "chunks/unit-000007-a")
-    assert look(str(tmp_path), []).text == "1 units of work"
+    assert look(str(tmp_path), []).text == "1 work units"
