@@ -3,21 +3,22 @@
 #
 #   templates/build.sh [--dry-run] TEMPLATE
 #
-# TEMPLATE is a folder here with a metadata.json, such as probe_rows. Settings, in the environment:
+# TEMPLATE is a folder beside this script with a metadata.json, such as probe_rows. Environment
+# variables:
 #
 #   PROJECT     the project's id
-#   REGION      of the repository and of Cloud Build, such as europe-west4
-#   BUCKET      where the template's file goes: gs://BUCKET/templates/TEMPLATE-TAG.json
-#   REPOSITORY  of Artifact Registry (probeline)
-#   TAG         of the image and the file; the version of the checkout, if it is empty
+#   REGION      region of the repository and of Cloud Build, such as europe-west4
+#   BUCKET      bucket of the template's file: gs://BUCKET/templates/TEMPLATE-TAG.json
+#   REPOSITORY  repository of Artifact Registry (default: probeline)
+#   TAG         tag of the image and the file (default: the version of the checkout)
 #
 # Needs roles/cloudbuild.builds.editor, roles/artifactregistry.writer and, on the bucket,
-# roles/storage.objectUser; docs/flex_templates.md says more. --dry-run prints the commands.
+# roles/storage.objectUser; see docs/flex_templates.md. --dry-run prints the commands.
 
 source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
 REPOSITORY=${REPOSITORY:-probeline}
-[[ ${#ARGUMENTS[@]} -le 1 ]] || fail "${ARGUMENTS[1]} is one argument too many: see --help"
+[[ ${#ARGUMENTS[@]} -le 1 ]] || fail "${ARGUMENTS[1]} is an unexpected argument: see --help"
 name=${ARGUMENTS[0]:-}
 template "$name"
 need_gcloud

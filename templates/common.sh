@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What build.sh and launch.sh share: errors in one line, --dry-run, settings from the environment.
-# Sourced; the script's own header is its usage.
+# Shared by build.sh and launch.sh: one-line errors, --dry-run, settings from the environment.
+# To be sourced; the header of the calling script is its usage text.
 
 set -euo pipefail
 
-fail() { # MESSAGE [CODE]: ends the script; code 2 is a wrong usage, 1 a failure
+fail() { # MESSAGE [CODE]: exits with one line; code 2 is wrong usage, 1 a failure
   printf 'error: %s\n' "$1" >&2
   exit "${2:-2}"
 }
@@ -18,7 +18,7 @@ ROOT=$(cd -- "$HERE/.." && pwd)
 
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
-# Takes --dry-run and --help from wherever they stand before --; the rest is in ARGUMENTS.
+# Handles --dry-run and --help anywhere before --; all other arguments go to ARGUMENTS.
 DRY_RUN=
 ARGUMENTS=()
 while [[ $# -gt 0 && $1 != -- ]]; do
@@ -31,7 +31,7 @@ while [[ $# -gt 0 && $1 != -- ]]; do
 done
 ARGUMENTS+=("$@")
 
-run() { # COMMAND…: runs it, or prints it as a shell must be given it
+run() { # COMMAND…: runs it, or prints it quoted for a shell
   local words
   if [[ -n $DRY_RUN ]]; then
     printf -v words '%q ' "$@"
@@ -50,16 +50,16 @@ need_gcloud() {
     fail "gcloud is not installed: see https://docs.cloud.google.com/sdk/docs/install" 1
 }
 
-# Of a template by its name: its folder, and where its file is stored. Both scripts need the same TAG.
+# Checks a template's name and the settings, and sets TEMPLATE_FILE. Both scripts need the same TAG.
 template() { # NAME
   local names
   names=$(cd -- "$HERE" && printf '%s ' */metadata.json)
   names=${names//\/metadata.json/}
-  [[ -n $1 && -r $HERE/$1/metadata.json ]] || fail "${1:-nothing} is no template: ${names% }"
+  [[ -n $1 && -r $HERE/$1/metadata.json ]] || fail "${1:-nothing} is not a template: ${names% }"
   need PROJECT "the project's id"
   need REGION "the region of the jobs and of the repository, such as europe-west4"
   need BUCKET "the bucket of templates and temporary files, without gs://"
-  [[ $BUCKET != *[:/]* ]] || fail "BUCKET is $BUCKET: give the bucket's name alone"
+  [[ $BUCKET != *[:/]* ]] || fail "BUCKET is $BUCKET: give only the bucket's name"
   TAG=${TAG:-$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$ROOT/beam_pipeline/__init__.py")}
   # shellcheck disable=SC2034 # for the script that sources this
   TEMPLATE_FILE=gs://$BUCKET/templates/$1-$TAG.json

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Starts a job from a Flex Template that build.sh has built.
+# Starts a job from a Flex Template built by build.sh.
 #
 #   templates/launch.sh [--dry-run] TEMPLATE PARAMETER=VALUE … [-- FLAG OF GCLOUD …]
 #
-# docs/flex_templates.md has all parameters. What follows -- is for `gcloud dataflow flex-template
-# run`: --max-workers=40 --worker-machine-type=n2-highmem-4 --disable-public-ips --subnetwork=… and
-# so on. Settings, in the environment:
+# docs/flex_templates.md lists all parameters. Arguments after -- go to `gcloud dataflow
+# flex-template run`, such as --max-workers=40 --worker-machine-type=n2-highmem-4
+# --disable-public-ips --subnetwork=…. Environment variables:
 #
 #   PROJECT          the project's id
-#   REGION           where the job runs; the data's, since traffic between regions costs
-#   BUCKET           that of build.sh; temporary files go to gs://BUCKET/temp and …/staging
-#   TAG              that of build.sh; the version of the checkout, if it is empty
-#   JOB_NAME         TEMPLATE and the time, if it is empty; two active jobs must not share one
+#   REGION           region of the job; use that of the data, because traffic between regions costs
+#   BUCKET           as for build.sh; temporary files go to gs://BUCKET/temp and …/staging
+#   TAG              as for build.sh (default: the version of the checkout)
+#   JOB_NAME         unique among active jobs (default: TEMPLATE and the time)
 #   SERVICE_ACCOUNT  e-mail of the account of launcher and workers; empty: Compute Engine's default
 
 source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
@@ -26,12 +26,12 @@ parameters=
 index=1
 while ((index < ${#ARGUMENTS[@]})) && [[ ${ARGUMENTS[index]} != -- ]]; do
   parameter=${ARGUMENTS[index]}
-  [[ $parameter =~ ^[a-z_]+= ]] || fail "$parameter is no PARAMETER=VALUE; flags of gcloud follow --"
-  [[ $parameter != *"$BETWEEN"* ]] || fail "$parameter has $BETWEEN in it, which separates parameters here"
+  [[ $parameter =~ ^[a-z_]+= ]] || fail "$parameter is not PARAMETER=VALUE; flags of gcloud go after --"
+  [[ $parameter != *"$BETWEEN"* ]] || fail "$parameter contains $BETWEEN, which separates parameters here"
   parameters+=${parameters:+$BETWEEN}$parameter
   index=$((index + 1))
 done
-[[ -n $parameters ]] || fail "there is no parameter: see docs/flex_templates.md"
+[[ -n $parameters ]] || fail "no parameters: see docs/flex_templates.md"
 need_gcloud
 
 flags=()

@@ -1,4 +1,4 @@
-"""What the launcher of the Flex Template runs: the overlap job, its parameters as flags."""
+"""Entry point of the Flex Template: runs the overlap job with its parameters as flags."""
 
 import sys
 

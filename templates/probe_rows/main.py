@@ -1,4 +1,4 @@
-"""What the launcher of the Flex Template runs: python -m beam_pipeline.main with its parameters."""
+"""Entry point of the Flex Template: runs the probe rows job with its parameters as flags."""
 
 import sys
 

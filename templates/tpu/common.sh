@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the scripts of this folder share: settings, errors in one line, --dry-run, the command that
-# trains. Sourced; the script's own header is its usage.
+# Shared by the scripts of this folder: settings, one-line errors, --dry-run, the training command.
+# To be sourced; the header of the calling script is its usage text.
 
 set -euo pipefail
 
-fail() { # MESSAGE [CODE]: ends the script; code 2 is a wrong usage, 1 a failure
+fail() { # MESSAGE [CODE]: exits with one line; code 2 is wrong usage, 1 a failure
   printf 'error: %s\n' "$1" >&2
   exit "${2:-2}"
 }
@@ -16,15 +16,15 @@ fi
 HERE=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd -- "$HERE/../.." && pwd)
 SETTINGS=${SETTINGS:-$HERE/settings.sh}
-[[ -r $SETTINGS ]] || fail "there is no file $SETTINGS: SETTINGS names yours, $HERE/settings.sh has all of them"
-# Yours may hold only what differs.
+[[ -r $SETTINGS ]] || fail "there is no file $SETTINGS: set SETTINGS to your file; $HERE/settings.sh lists all settings"
+# The user's file needs only the settings that differ.
 source -- "$HERE/settings.sh"
 # shellcheck source=/dev/null
 source -- "$(cd -- "$(dirname -- "$SETTINGS")" && pwd)/$(basename -- "$SETTINGS")"
 
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
-# Takes --dry-run and --help from wherever they stand; the rest is in ARGUMENTS.
+# Handles --dry-run and --help anywhere; all other arguments go to ARGUMENTS.
 DRY_RUN=
 ARGUMENTS=()
 for argument in "$@"; do
@@ -37,7 +37,7 @@ done
 
 say() { printf '%s\n' "$*" >&2; }
 
-quoted() { # WORD…: as a shell must be given them
+quoted() { # WORD…: prints them quoted for a shell
   local words
   printf -v words '%q ' "$@"
   printf '%s' "${words% }"
@@ -66,7 +66,7 @@ need_gs() { # NAME…: settings that must be a folder of Cloud Storage
   done
 }
 
-need_name() { # as queued resources, xpk and Kubernetes take it
+need_name() { # NAME must be valid for queued resources, xpk and Kubernetes
   need NAME
   [[ ${#NAME} -le 40 && $NAME =~ ^[a-z]([-a-z0-9]*[a-z0-9])?$ ]] ||
     fail "NAME is $NAME: use a-z, 0-9 and -, a letter first, 40 at most; set it in $SETTINGS"
@@ -76,13 +76,13 @@ need_program() { # NAME WHERE
   [[ -n $DRY_RUN ]] || command -v "$1" >/dev/null || fail "$1 is not installed: $2" 1
 }
 
-bucket_of() { # gs://BUCKET/…: its bucket
+bucket_of() { # gs://BUCKET/…: prints the bucket
   local path=${1#gs://}
   printf '%s' "${path%%/*}"
 }
 
-# What `python -m training.train` is given: TRAIN, from the settings and further KEY=VALUE. Of two
-# with one key the last one counts.
+# Sets TRAIN, the arguments of `python -m training.train`, from the settings and further KEY=VALUE. If
+# a key is given twice, the last value counts.
 train_arguments() {
   local argument dataset=${DATASET%/}
   need_gs DATASET OUTPUT
@@ -90,7 +90,7 @@ train_arguments() {
   [[ -r $ROOT/training/configs/$MODEL.yml || ($MODEL == training/*.yml && -r $ROOT/$MODEL) ]] ||
     fail "MODEL is $MODEL: it must be the name of a file of training/configs, or the path of a .yml in training/, set it in $SETTINGS"
   for argument in "${TRAIN_ARGUMENTS[@]}" "$@"; do
-    [[ $argument == ?*=* ]] || fail "$argument is no key=value: see docs/training.md"
+    [[ $argument == ?*=* ]] || fail "$argument is not key=value: see docs/training.md"
   done
   if [[ -n $GCSFUSE_DIR ]]; then
     dataset=$GCSFUSE_DIR/${dataset#gs://*/}

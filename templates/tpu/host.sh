@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# On a host of a slice: sets it up, and trains until that has ended. queued_resources.sh runs it.
+# Sets up a host of a slice and trains on it until training has ended. queued_resources.sh runs it.
 #
 #   host.sh COMMAND [VARIABLE=VALUE …] [-- ARGUMENT OF training.train …]
 #
-#   setup     Python, packages, disks
-#   start     training in the background, as a service that a boot starts again
-#   stop      SIGTERM to training, which saves a checkpoint
-#   state     one line: training, starting, ended with CODE, stopped, not started, not set up
-#   prepare   disks and kernel, after every boot; setup and loop do it
-#   loop      runs training again and again until it ends with 0, or with 2, a wrong usage
+#   setup     installs Python and packages, prepares disks
+#   start     starts training in the background, as a service that starts again at boot
+#   stop      sends SIGTERM to training, which saves a checkpoint
+#   state     prints one line: training, starting, ended with CODE, stopped, not started, not set up
+#   prepare   sets up disks and kernel, after every boot; setup and loop call it
+#   loop      runs training repeatedly until it ends with 0, or with 2, wrong usage
 #
-# Everything is in ~/probeline: source, venv, run (the service's command, its log, how it ended).
+# Everything is in ~/probeline: source, venv, run (the service's command, its log, its exit code).
 
 set -euo pipefail
 
@@ -26,13 +26,13 @@ fail() {
 
 say() { printf '[probeline] %s %s\n' "$(date -u +%FT%TZ)" "$*"; }
 
-own_folder() { # FOLDER: makes it, for this user
+own_folder() { # FOLDER: creates it, owned by this user
   sudo mkdir -p "$1"
   sudo chown "$(id -un)" "$1"
 }
 
 prepare() {
-  # JAX warns without it: starting and ending the TPU runtime takes much longer.
+  # Without it JAX warns that the TPU runtime starts and ends much more slowly.
   echo always | sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null || true
   if [[ -n ${CACHE_DEVICE:-} ]] && ! mountpoint -q "$CACHE_DIR"; then
     sudo blkid "$CACHE_DEVICE" >/dev/null || sudo mkfs.ext4 -q -m 0 "$CACHE_DEVICE"
@@ -49,7 +49,7 @@ mount_bucket() {
   local flags
   command -v gcsfuse >/dev/null || sudo apt-get install -y -q gcsfuse ||
     fail "gcsfuse is not installed: see https://docs.cloud.google.com/storage/docs/cloud-storage-fuse/install, or leave GCSFUSE_DIR empty"
-  fusermount -u -z "$GCSFUSE_DIR" 2>/dev/null || true # what a gcsfuse that was killed leaves
+  fusermount -u -z "$GCSFUSE_DIR" 2>/dev/null || true # left by a killed gcsfuse
   own_folder "$GCSFUSE_DIR"
   read -ra flags <<<"$GCSFUSE_FLAGS"
   gcsfuse -o ro "${flags[@]}" "$GCSFUSE_BUCKET" "$GCSFUSE_DIR"
@@ -57,22 +57,22 @@ mount_bucket() {
 
 setup() {
   prepare
-  # The image's Python is older than 3.12. uv brings one, and installs in seconds.
+  # The image's Python is older than 3.12. uv installs one, and packages within seconds.
   export PATH=$HOME/.local/bin:$PATH
   command -v uv >/dev/null || python3 -m pip install --quiet --user uv
   uv venv --quiet --allow-existing --python 3.12 "$VENV"
   uv pip install --quiet --python "$VENV/bin/python" --constraint "$SOURCE/templates/tpu/constraints.txt" \
     --editable "${SOURCE}[training,tpu]"
-  uv pip check --quiet --python "$VENV/bin/python" || fail "packages do not fit each other: see above"
+  uv pip check --quiet --python "$VENV/bin/python" || fail "packages are incompatible: see above"
   say "$(hostname) is set up"
 }
 
 start() { # VARIABLE=VALUE … -- ARGUMENT …
-  [[ -x $VENV/bin/python ]] || fail "$VENV is not there: run setup first"
+  [[ -x $VENV/bin/python ]] || fail "there is no $VENV: run setup first"
   mkdir -p "$RUN"
   sudo systemctl stop "$SERVICE" 2>/dev/null || true
   rm -f "$RUN/ended"
-  # What the service runs, with every word quoted: it may also be run by hand.
+  # The service's command, with every word quoted, so that it can also be run by hand.
   {
     echo '#!/usr/bin/env bash'
     printf 'exec env'
@@ -94,10 +94,10 @@ StandardOutput=append:$RUN/train.log
 StandardError=append:$RUN/train.log
 LimitNOFILE=1048576
 LimitMEMLOCK=infinity
-# SIGTERM for the loop only, which hands it on: the loader's processes must outlive the checkpoint.
+# SIGTERM for the loop only, which forwards it: the loader's processes must outlive the checkpoint.
 KillMode=mixed
 TimeoutStopSec=${STOP_TIMEOUT_S:-300}
-# A process killed for memory is a crash like others, not the end of the service.
+# A process killed for lack of memory is a crash like any other, not the end of the service.
 OOMPolicy=continue
 
 [Install]
@@ -131,7 +131,7 @@ state() {
 
 loop() { # ARGUMENT …
   local code restarts=0 child='' stopped=''
-  set -m # training gets a process group of its own, so that what it leaves can be ended
+  set -m # training gets its own process group, so that leftover processes can be killed
   trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true' TERM INT
   rm -f "$RUN/restarts"
   while true; do
@@ -142,7 +142,7 @@ loop() { # ARGUMENT …
       say "python -m training.train $*"
       "$VENV/bin/python" -m training.train "$@" &
       child=$!
-      # A signal ends `wait` before its time.
+      # A signal interrupts `wait`.
       while
         code=0
         wait "$child" || code=$?
@@ -173,7 +173,7 @@ command=${1:-}
 shift || true
 VARIABLES=()
 while [[ $# -gt 0 && $1 != -- ]]; do
-  [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || fail "$1 is no VARIABLE=VALUE"
+  [[ $1 =~ ^[A-Za-z_][A-Za-z0-9_]*= ]] || fail "$1 is not VARIABLE=VALUE"
   export "${1?}"
   VARIABLES+=("$1")
   shift
@@ -181,5 +181,5 @@ done
 [[ $# -eq 0 ]] || shift
 case $command in
   setup | start | stop | state | prepare | loop) "$command" "$@" ;;
-  *) fail "${command:-nothing} is no command: setup, start, stop, state, prepare or loop" ;;
+  *) fail "${command:-nothing} is not a command: setup, start, stop, state, prepare or loop" ;;
 esac

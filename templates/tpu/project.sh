@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Makes, once a project, what training needs: the account that hosts run as, the bucket of the
-# checkpoints, and the rights of the one on the other and on the dataset. What is there stays.
+# Sets up a project once: the service account of the hosts, the bucket of the checkpoints, and the
+# account's roles on that bucket and on the dataset's. Existing resources are kept.
 #
 #   templates/tpu/project.sh [--dry-run]
 #
-# settings.sh says what and where. It needs roles/serviceusage.serviceUsageAdmin,
+# settings.sh has the settings. Requires roles/serviceusage.serviceUsageAdmin,
 # roles/iam.serviceAccountAdmin, roles/storage.admin and roles/resourcemanager.projectIamAdmin.
 
 source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-[[ ${#ARGUMENTS[@]} -eq 0 ]] || fail "${ARGUMENTS[0]} is no argument of $0: see --help"
+[[ ${#ARGUMENTS[@]} -eq 0 ]] || fail "${ARGUMENTS[0]} is not an argument of $0: see --help"
 need PROJECT ZONE SERVICE_ACCOUNT
 need_gs DATASET OUTPUT
 [[ $SERVICE_ACCOUNT == ?*@"$PROJECT".iam.gserviceaccount.com ]] ||
@@ -17,7 +17,7 @@ need_gs DATASET OUTPUT
 need_program "${GCLOUD[0]}" "see https://docs.cloud.google.com/sdk/docs/install"
 
 is_there() { [[ -z $DRY_RUN ]] && "${GCLOUD[@]}" "$@" --project="$PROJECT" >/dev/null 2>&1; }
-may() { # ROLE WHERE…: gives the account a role
+may() { # ROLE WHERE…: grants the account a role
   run "${GCLOUD[@]}" "${@:2}" --member="serviceAccount:$SERVICE_ACCOUNT" --role="$1" --project="$PROJECT" --quiet
 }
 
@@ -31,17 +31,16 @@ run "${GCLOUD[@]}" services enable "${services[@]}" --project="$PROJECT"
 is_there iam service-accounts describe "$SERVICE_ACCOUNT" ||
   run "${GCLOUD[@]}" iam service-accounts create "${SERVICE_ACCOUNT%%@*}" --display-name="Probeline training" --project="$PROJECT"
 
-# In the slice's region: traffic between regions costs, and waits. Folders (a hierarchical namespace)
-# are for good and for new buckets only: more requests a second from the start, and Orbax lists
-# checkpoints by them. Soft delete would bill every checkpoint that has been replaced for seven more
-# days. https://docs.cloud.google.com/storage/docs/hns-overview and …/soft-delete
+# In the slice's region: traffic between regions costs money and time. Folders (a hierarchical
+# namespace) are permanent and for new buckets only: more requests per second from the start, and
+# Orbax lists checkpoints by them. Soft delete would bill every replaced checkpoint for seven more days. https://docs.cloud.google.com/storage/docs/hns-overview and …/soft-delete
 is_there storage buckets describe "$output_bucket" ||
   run "${GCLOUD[@]}" storage buckets create "$output_bucket" --location="${ZONE%-*}" --project="$PROJECT" \
     --uniform-bucket-level-access --enable-hierarchical-namespace --soft-delete-duration=0
 
 may roles/storage.objectViewer storage buckets add-iam-policy-binding "$dataset_bucket"
 may roles/storage.objectUser storage buckets add-iam-policy-binding "$output_bucket"
-# Orbax asks for the bucket itself (storage.buckets.get), which the role above does not allow.
+# Orbax requests the bucket itself (storage.buckets.get), which the role above does not allow.
 may roles/storage.legacyBucketReader storage buckets add-iam-policy-binding "$output_bucket"
 may roles/logging.logWriter projects add-iam-policy-binding "$PROJECT" --condition=None
 may roles/monitoring.metricWriter projects add-iam-policy-binding "$PROJECT" --condition=None

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Trains on a slice of Cloud TPU: asks for it, sets its hosts up, trains, looks, deletes.
+# Trains on a slice of Cloud TPU: requests it, sets up its hosts, trains, monitors, deletes.
 #
 #   templates/tpu/queued_resources.sh [--dry-run] COMMAND
 #
-#   create               asks for the slice; it comes when there is room
-#   status               what the slice and each of its hosts are doing
+#   create               requests the slice, which is created when there is capacity
+#   status               shows the state of the slice and of each host
 #   setup                waits for the slice, installs this checkout on its hosts
-#   train [KEY=VALUE …]  starts training on all hosts; it goes on without this terminal
+#   train [KEY=VALUE …]  starts training on all hosts; it continues without this terminal
 #   logs [WORKER|all]    follows the log of a host (default: 0)
-#   stop                 saves a checkpoint and ends training; `train` goes on from it
-#   keep [KEY=VALUE …]   all that is needed until training has ended, again after a preemption
+#   stop                 saves a checkpoint and ends training; `train` continues from it
+#   keep [KEY=VALUE …]   does all of this until training has ended, and again after a preemption
 #   delete               deletes the slice, its disks and the request
 #
-# settings.sh says what and where; --dry-run prints the commands, one a line, and runs none.
-# keep ends with 0, with 2 for arguments that training refuses, and with 1 if it gave up. It runs
-# here: a small VM, or tmux, keeps it alive.
+# settings.sh has the settings; --dry-run prints the commands, one per line, and runs none.
+# keep exits with 0 on success, 2 for arguments that training refuses, and 1 if it gave up. It runs
+# on this machine: use a small VM, or tmux, to keep it alive.
 
 source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
@@ -28,7 +28,7 @@ on_hosts() { # WORKER LINE: runs a line of shell on a host, or on all of them
   tpus tpu-vm ssh "$NAME" "${SSH_FLAGS[@]}" --worker="$1" --command="$2"
 }
 
-host_variables() { # what host.sh wants to know
+host_variables() { # the settings for host.sh
   HOST_VARIABLES=(
     "CACHE_DIR=$CACHE_DIR"
     "CACHE_DEVICE=$CACHE_DEVICE"
@@ -52,7 +52,7 @@ create() {
     --runtime-version="$RUNTIME_VERSION" "${flags[@]}" "${CREATE_FLAGS[@]}"
 }
 
-delete() { # slice and request; --force, as a request alone goes only when its slice has gone
+delete() { # slice and request; without --force a request can be deleted only after its slice
   tpus queued-resources delete "$NAME" --force
 }
 
@@ -69,7 +69,7 @@ wait_until_active() {
     case $state in
       ACTIVE) return ;;
       FAILED | SUSPENDING | SUSPENDED)
-        fail "the slice $NAME is $state, it will not come: $0 delete, then create" 1
+        fail "the slice $NAME is $state, it will not become active: $0 delete, then create" 1
         ;;
     esac
     say "waiting for the slice $NAME: $state"
@@ -98,7 +98,7 @@ train() {
 
 stop() { on_hosts all "$(quoted bash "$ON_HOST" stop)"; }
 
-host_states() { # a line for each host
+host_states() { # one line per host
   on_hosts all "if [ -e $ON_HOST ]; then bash $ON_HOST state; else echo \"host \$(hostname): not set up\"; fi"
 }
 
@@ -114,7 +114,7 @@ status() {
 
 logs() {
   local worker=${1:-0}
-  [[ $worker == all || $worker =~ ^[0-9]+$ ]] || fail "$worker is no worker: use its number, or all"
+  [[ $worker == all || $worker =~ ^[0-9]+$ ]] || fail "$worker is not a worker: give its number, or all"
   if [[ $worker == all ]]; then
     # shellcheck disable=SC2016 # the host expands it
     on_hosts all 'tail -n 20 -F probeline/run/train.log | sed -u "s/^/$(hostname): /"'
@@ -130,27 +130,27 @@ keep() {
     create && setup && train "$@" && host_states && delete && return
   fi
   while true; do
-    # A request that cannot be seen is made; if it is only that the network is away, that fails, too.
+    # A request that cannot be found is created; if only the network is down, that fails as well.
     state=$(slice_state 2>/dev/null) || state=missing
     case $state in
-      missing) create || say "cannot ask for the slice $NAME yet" ;;
-      FAILED | SUSPENDED) # preempted, as a rule: only a new request brings a slice
-        say "the slice $NAME is $state: it is made anew"
+      missing) create || say "cannot request the slice $NAME yet" ;;
+      FAILED | SUSPENDED) # usually preempted: only a new request gives a slice
+        say "the slice $NAME is $state: requesting a new one"
         delete || say "cannot delete it yet"
         ;;
       ACTIVE)
         hosts=$(host_states 2>/dev/null | grep -o 'host [^:]*: .*') || hosts=
         case $hosts in
           '') say "the hosts of $NAME do not answer" ;;
-          *': ended with 2'*) fail "training refused its arguments: $0 logs says why" 2 ;;
+          *': ended with 2'*) fail "training refused its arguments: see $0 logs" 2 ;;
           *': not set up'* | *': not started'*) 
             if ! { bash "$0" setup && bash "$0" train "$@"; }; then
-              say "cannot set the hosts up yet"
+              say "cannot set up the hosts yet"
             fi
             ;;
-          *': stopped'*) fail "training was stopped: $0 train goes on" 1 ;;
+          *': stopped'*) fail "training was stopped: $0 train continues it" 1 ;;
           *': training'* | *': starting'*) ;;
-          *': ended with '[1-9]*) fail "training ended $MAX_RESTARTS times without success: $0 logs says why" 1 ;;
+          *': ended with '[1-9]*) fail "training ended $MAX_RESTARTS times without success: see $0 logs" 1 ;;
           *) say "training has ended; $0 delete ends the costs" && return ;;
         esac
         ;;
@@ -167,7 +167,7 @@ case $command in
     ;;
   logs) [[ ${#ARGUMENTS[@]} -le 2 ]] || fail "logs takes one worker: see --help" ;;
   train | keep) ;;
-  *) fail "${command:-nothing} is no command: create, status, setup, train, logs, stop, keep or delete; see --help" ;;
+  *) fail "${command:-nothing} is not a command: create, status, setup, train, logs, stop, keep or delete; see --help" ;;
 esac
 need PROJECT ZONE
 need_name

@@ -1,19 +1,19 @@
 # shellcheck shell=bash disable=SC2034
-# What the scripts of this folder make, where, and what they train. Write what differs, at least the
-# empty ones whose comment does not say what empty means, into a file of your own and name it:
+# All settings of the scripts in this folder, with their defaults. Write those that differ, at least
+# the empty ones whose comment does not say what empty means, into your own file and pass it:
 #   SETTINGS=run.sh templates/tpu/queued_resources.sh create
 
 # --- project ------------------------------------------------------------------------------------
 
-PROJECT=              # its id
-ZONE=                 # has the accelerator: gcloud compute tpus locations list
-SERVICE_ACCOUNT=      # e-mail of the account the hosts run as, project.sh makes it; empty: Compute Engine's default
+PROJECT=              # the project's id
+ZONE=                 # a zone with the accelerator: gcloud compute tpus locations list
+SERVICE_ACCOUNT=      # e-mail of the hosts' account, created by project.sh; empty: Compute Engine's default
 
 # --- data and results, in the region of ZONE ----------------------------------------------------
 
 DATASET=              # gs://bucket/rows: a dataset's folder, with train/ and test/
 OUTPUT=               # gs://bucket/runs: checkpoints and TensorBoard go to RUN_NAME below it
-RUN_NAME=             # the same name goes on from the run's last checkpoint
+RUN_NAME=             # the same name continues from the run's last checkpoint
 
 # --- training -----------------------------------------------------------------------------------
 
@@ -22,38 +22,38 @@ TRAIN_ARGUMENTS=(     # further key=value of MaxText or of Probeline, see docs/t
   steps=50000
   checkpoint_period=1000
   # per_device_batch_size=32 grain_worker_count=0 grain_num_threads=2
-  # grain_visualization_dir=/tmp/pictures (of each host)
+  # grain_visualization_dir=/tmp/pictures (on each host)
 )
-ENVIRONMENT=(         # of training; LIBTPU_INIT_ARGS=… belongs here
+ENVIRONMENT=(         # variables for training, such as LIBTPU_INIT_ARGS=…
   DECOUPLE_GCLOUD=FALSE  # TRUE would keep TensorBoard's files on the host
 )
-MAX_RESTARTS=100      # a run that ends neither well nor with a wrong usage starts again so often
-RESTART_DELAY_S=30    # before it does; not on GKE
-STOP_TIMEOUT_S=300    # what training has for its last checkpoint when it is stopped
+MAX_RESTARTS=100      # restarts of a run that ends neither with success nor with wrong usage
+RESTART_DELAY_S=30    # delay before a restart; not on GKE
+STOP_TIMEOUT_S=300    # time for the last checkpoint when training is stopped
 
 # --- slice --------------------------------------------------------------------------------------
 
-NAME=probeline        # of the slice, its request and the workload: a-z, 0-9 and -, 40 at most
+NAME=probeline        # name of the slice, its request and the workload: a-z, 0-9 and -, 40 at most
 ACCELERATOR_TYPE=v6e-16             # generation and chips (v4, v5p: cores)
 RUNTIME_VERSION=v2-alpha-tpuv6e     # v5p: v2-alpha-tpuv5, v5e: v2-alpha-tpuv5-lite, v4: tpu-ubuntu2204-base
-SPOT=true             # false: on demand, or as CREATE_FLAGS says
+SPOT=true             # false: on demand, unless CREATE_FLAGS says otherwise
 CREATE_FLAGS=()       # further flags of queued-resources create: --reserved, --network=…, --internal-ips, --data-disk=…
 GCLOUD=(gcloud)       # (gcloud alpha) for --provisioning-model=flex-start and --tunnel-through-iap
 SSH_FLAGS=()          # further flags of ssh and scp: --internal-ip, --tunnel-through-iap
-POLL_S=30             # seconds between looks at the slice
+POLL_S=30             # seconds between checks of the slice
 
 # --- disks of a host ----------------------------------------------------------------------------
 
-# The column cache takes 10 bytes a measurement (22 with IPv6), of a host's share of the data. The
-# boot disk has 100 GB; /dev/shm/cache is memory, the fastest and the first to be lost.
+# The column cache takes 10 bytes per measurement (22 with IPv6) of a host's share of the data. The
+# boot disk has 100 GB; /dev/shm/cache is memory, the fastest and the least durable.
 CACHE_DIR=/mnt/disks/cache          # empty: no cache, rows are read again in every epoch
-CACHE_DEVICE=         # a disk to format, if it is blank, and to mount there: /dev/sdb; empty: the boot disk
-GCSFUSE_DIR=          # mount the dataset's bucket here and read files; empty: read gs:// itself
+CACHE_DEVICE=         # a disk to mount there, formatted if blank: /dev/sdb; empty: the boot disk
+GCSFUSE_DIR=          # mount point of the dataset's bucket; empty: read gs:// directly
 GCSFUSE_FLAGS="--implicit-dirs --metadata-cache-ttl-secs=-1 --stat-cache-max-size-mb=-1 --type-cache-max-size-mb=-1 --kernel-list-cache-ttl-secs=-1"
 
 # --- GKE, for xpk.sh only -----------------------------------------------------------------------
 
 CLUSTER=              # the cluster's name
-IMAGE=                # where build pushes to: a repository of Artifact Registry, with a name and a tag
+IMAGE=                # image that build pushes: repository of Artifact Registry, name and tag
 NUM_SLICES=1          # slices that train one model
-NODE_DISK_GB=200      # boot disk of a node; image and cache are on it
+NODE_DISK_GB=200      # boot disk of a node, with image and cache

@@ -4,16 +4,16 @@
 #
 #   templates/tpu/xpk.sh [--dry-run] COMMAND
 #
-#   build                makes the image of this checkout and pushes it
-#   cluster              makes a cluster with the slices; once
+#   build                builds the image of this checkout and pushes it
+#   cluster              creates a cluster with the slices; once
 #   attach               lets workloads mount the dataset's bucket at GCSFUSE_DIR; once
-#   train [KEY=VALUE …]  trains; the cluster starts all hosts again after a failure or a preemption
-#   status               the workloads of the cluster
+#   train [KEY=VALUE …]  trains; the cluster restarts all hosts after a failure or a preemption
+#   status               shows the workloads of the cluster
 #   logs                 follows the logs of all hosts
-#   delete               ends the workload, which saves a checkpoint; the cluster and its costs stay
+#   delete               ends the workload, which saves a checkpoint; the cluster remains and is billed
 #
-# settings.sh says what and where; --dry-run prints the commands, one a line, and runs none. xpk is
-# a package of Python: https://github.com/AI-Hypercomputer/xpk/blob/main/docs/installation.md
+# settings.sh has the settings; --dry-run prints the commands, one per line, and runs none. xpk is
+# a Python package: https://github.com/AI-Hypercomputer/xpk/blob/main/docs/installation.md
 
 source -- "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
@@ -56,8 +56,8 @@ train() {
     flags+=(--env="$variable")
   done
   [[ -z $GCSFUSE_DIR ]] || flags+=(--storage="$STORAGE")
-  # A JobSet restarts on codes from 127 on and on 42; 1 is added, 2 (a wrong usage) ends it.
-  # xpk sends SIGTERM to the shell that the command runs in: exec, so that there is none in between.
+  # A JobSet restarts on code 42 and codes from 127; this adds 1, while 2 (wrong usage) ends it.
+  # xpk sends SIGTERM to the command's shell: exec replaces that shell by training.
   xpk_ workload create --workload="$NAME" --docker-image="$IMAGE" --tpu-type="$ACCELERATOR_TYPE" \
     --num-slices="$NUM_SLICES" --max-restarts="$MAX_RESTARTS" --restart-on-exit-codes=1 \
     --termination-grace-period-seconds="$STOP_TIMEOUT_S" "${flags[@]}" \
@@ -80,7 +80,7 @@ case $command in
     [[ ${#ARGUMENTS[@]} -eq 1 ]] || fail "$command takes no ${ARGUMENTS[1]}: see --help"
     ;;
   train) ;;
-  *) fail "${command:-nothing} is no command: build, cluster, attach, train, status, logs or delete; see --help" ;;
+  *) fail "${command:-nothing} is not a command: build, cluster, attach, train, status, logs or delete; see --help" ;;
 esac
 need_name
 if [[ $command != build ]]; then

@@ -446,13 +446,13 @@ def test_dry_run_prints_commands_that_can_be_copied(scripts: Scripts) -> None:
 @pytest.mark.parametrize(
     ("script", "arguments", "settings", "part"),
     [
-        ("build.sh", ["overlapp"], {}, "overlapp is no template: overlap probe_rows"),
-        ("build.sh", [], {}, "nothing is no template"),
+        ("build.sh", ["overlapp"], {}, "overlapp is not a template: overlap probe_rows"),
+        ("build.sh", [], {}, "nothing is not a template"),
         ("build.sh", ["probe_rows"], {"PROJECT": ""}, "PROJECT is empty: set it to"),
-        ("build.sh", ["probe_rows", "x"], {}, "x is one argument too many"),
+        ("build.sh", ["probe_rows", "x"], {}, "x is an unexpected argument"),
         ("launch.sh", ["probe_rows", "input=gs://a"], {"BUCKET": "gs://b"}, "bucket's name alone"),
-        ("launch.sh", ["probe_rows"], {}, "there is no parameter"),
-        ("launch.sh", ["probe_rows", "--max-workers=3"], {}, "is no PARAMETER=VALUE"),
+        ("launch.sh", ["probe_rows"], {}, "no parameters"),
+        ("launch.sh", ["probe_rows", "--max-workers=3"], {}, "is not PARAMETER=VALUE"),
         ("launch.sh", ["probe_rows", "columns=a||b"], {}, "has || in it"),
         ("launch.sh", ["probe_rows", "input=x"], {"JOB_NAME": "My_Job"}, "JOB_NAME is My_Job"),
     ],

@@ -1,4 +1,4 @@
-"""templates/tpu/queued_resources.sh: what gcloud is told, and how `keep` goes on."""
+"""templates/tpu/queued_resources.sh: what gcloud is told, and how `keep` proceeds."""
 
 import shlex
 import subprocess
@@ -63,7 +63,7 @@ def test_setup_waits_then_copies_then_installs(tree: Tree) -> None:
 def test_setup_does_not_wait_for_a_slice_that_will_not_come(tree: Tree, state: str) -> None:
     tree.answer("describe", "WAITING_FOR_RESOURCES", state)
     errors = tree.run("queued_resources.sh", "setup", code=1)
-    assert f"error: the slice pod-1 is {state}, it will not come: " in errors
+    assert f"error: the slice pod-1 is {state}, it will not become active: " in errors
 
 
 def test_train_hands_every_word_on(tree: Tree) -> None:

@@ -205,13 +205,13 @@ def test_a_missing_setting_is_one_line(tree: Tree, name: str, command: tuple[str
         ("MODEL=96m", ("xpk.sh", "train"), "MODEL is 96m: it must be the name of a file"),
         ("SPOT=yes", ("queued_resources.sh", "create"), "SPOT is yes: it must be true or false"),
         ("SERVICE_ACCOUNT=me", ("project.sh",), "SERVICE_ACCOUNT is me: it must be NAME@my-"),
-        ("", ("queued_resources.sh",), "nothing is no command: create, status"),
-        ("", ("queued_resources.sh", "up"), "up is no command: create, status"),
+        ("", ("queued_resources.sh",), "nothing is not a command: create, status"),
+        ("", ("queued_resources.sh", "up"), "up is not a command: create, status"),
         ("", ("queued_resources.sh", "create", "x"), "create takes no x: see --help"),
-        ("", ("queued_resources.sh", "logs", "x"), "x is no worker: use its number, or all"),
-        ("", ("queued_resources.sh", "train", "5"), "5 is no key=value: see docs/training.md"),
-        ("", ("xpk.sh", "up"), "up is no command: build, cluster"),
-        ("", ("project.sh", "up"), "up is no argument of "),
+        ("", ("queued_resources.sh", "logs", "x"), "x is not a worker: give its number, or all"),
+        ("", ("queued_resources.sh", "train", "5"), "5 is not key=value: see docs/training.md"),
+        ("", ("xpk.sh", "up"), "up is not a command: build, cluster"),
+        ("", ("project.sh", "up"), "up is not an argument of "),
     ],
 )
 def test_a_wrong_usage_is_one_line(
@@ -224,7 +224,7 @@ def test_a_wrong_usage_is_one_line(
 
 def test_settings_that_are_not_there(tree: Tree) -> None:
     line = one_line(tree.run("xpk.sh", "status", code=2, SETTINGS="/no/such"))
-    assert line.startswith("error: there is no file /no/such: SETTINGS names yours")
+    assert line.startswith("error: there is no file /no/such: set SETTINGS to your file")
 
 
 @pytest.mark.parametrize("script", ["queued_resources.sh", "xpk.sh", "project.sh"])
