@@ -277,7 +277,7 @@ def selected(statement: str) -> set[str]:
 def test_the_export_selects_what_the_job_reads(source: atlas.AtlasSource, tmp_path: Path) -> None:
     (statement,) = blocks("sql")
     if source == "src_addr":
-        assert "write `src_addr` in place of `synth_addr`" in PAGE
+        assert "write `src_addr` instead of `synth_addr`" in PAGE
         statement = statement.replace("synth_addr", "src_addr")
     write_export(tmp_path / "in", RESULTS)
     schema = pq.ParquetFile(tmp_path / "in" / "ping-000000000000.parquet").schema
@@ -363,7 +363,9 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         arguments = [word.replace("gs://BUCKET", f"{tmp_path}/bucket") for word in words]
         if module == "beam_pipeline.main":
             arguments = without_beams_flags(arguments)
-        assert importlib.import_module(module).main(arguments) == 0
+        is_package = (ROOT / module.replace(".", "/")).is_dir()
+        program = importlib.import_module(f"{module}.__main__" if is_package else module)
+        assert program.main(arguments) == 0
     datasets = [path.parent for path in tmp_path.rglob("_SUCCESS")]
     assert len(datasets) == 4
     expected = files_of(datasets[0])

@@ -2,8 +2,8 @@
 
   Output → [Instance]: coverage at each n, and passages of both texts
 
-The coverage file is read twice and the details once, line by line: only details of chosen rows
-are parsed, and only a few documents' passages are kept.
+Coverage and details are read once each, line by line. Only the details of chosen rows are parsed,
+and only a few documents' passages are kept.
 """
 
 from __future__ import annotations
