@@ -18,27 +18,27 @@ from beam_pipeline.errors import one_line
 NAMESPACE = "probeline"
 COUNTERS = {
     "rows_read": "input rows, good and bad",
-    "files_unreadable": "files that could not be read on, with --on_bad_file=dead_letter",
+    "files_unreadable": "unreadable files, with --on_bad_file=dead_letter",
     "chunks": "sorted runs of one probe from one work unit",
     "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",
     "probes": "probes sorted",
-    "spilled_bytes": "bytes that sorting wrote to storage, since a probe outgrew its memory",
-    "cut_bytes": "bytes that went into the stateful cut, for probes of several rows",
-    "row_splits": "rows of probes that have several",
+    "spilled_bytes": "bytes that sorting wrote to storage because a probe exceeded its memory",
+    "cut_bytes": "bytes that went into the stateful row split",
+    "row_splits": "rows of probes with several rows",
     "grouped_by_shard_bytes": "bytes that went into the GroupByKey by shard",
     "records_written": "rows in shards",
     "bytes_written": "bytes of shards",
     "shards_written": "shards",
     "train_probes": "probes of the finished dataset's train split",
-    "test_probes": "probes of its test split",
-    "overlap_documents": "training documents with a text that the overlap job has scanned",
-    "overlap_text_bytes": "bytes of text that it has scanned, once for each pass of the index",
+    "test_probes": "probes of the finished dataset's test split",
+    "overlap_documents": "training documents with a text, scanned by the overlap job",
+    "overlap_text_bytes": "bytes of text scanned by the overlap job, once per index shard",
     "overlap_matches": "n-grams that a training document shares with an evaluation row",
     "overlap_details": "records of overlap_details",
 }
 DISTRIBUTIONS = {
     "measurements_per_probe": "measurements of a probe",
-    "record_bytes": "bytes of a row as it is written",
+    "record_bytes": "bytes of a record as written",
 }
 DEAD_LETTERS = "dead_letters_"  # followed by the reason
 _LOGGER = logging.getLogger("beam_pipeline")
