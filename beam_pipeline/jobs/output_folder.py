@@ -151,7 +151,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
         gcs.delete_objects(path for path in gcs.list_objects(f"{temp}/") if path != marker)
     elif found := match(f"{temp}/**"):
         raise UsageError(
-            f"{temp} holds files of another run, such as {found[0][0]}: if that run is over, "
+            f"{temp} holds files of another run, such as {found[0].path}: if that run is over, "
             f"remove the folder, else choose another --{flag}"
         )
 
@@ -172,4 +172,4 @@ def _leftovers(output: str, files: OutputFiles) -> Iterator[str]:
 def _names(folder: str) -> list[str]:
     if is_local(folder):  # not by a pattern: the folder's name may hold its special characters
         return os.listdir(folder) if os.path.isdir(folder) else []
-    return [os.path.basename(path) for path, _ in match(folder + "/*")]
+    return [os.path.basename(file.path) for file in match(folder + "/*")]

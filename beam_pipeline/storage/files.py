@@ -60,17 +60,12 @@ def unique_path(folder: str, name: str) -> str:
     return os.path.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
-def match(pattern: str) -> list[tuple[str, int]]:
-    """Returns the path and the size of each file that a path or glob matches.
+def match(pattern: str) -> list[FileVersion]:
+    """Returns each file that a path or glob matches.
 
     Raises:
       ProbelineError, BeamIOError: the storage cannot be listed.
     """
-    return [(file.path, file.num_bytes) for file in match_versions(pattern)]
-
-
-def match_versions(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches; raises as `match`."""
     from apache_beam.io.filesystem import FileSystem
 
     if not is_gcs(pattern):
@@ -105,7 +100,7 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVers
         # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
         added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
         globs = {added + pattern, (added + pattern).replace("/**/", "/")}
-        found = {file for glob in sorted(globs) for file in match_versions(glob)}
+        found = {file for glob in sorted(globs) for file in match(glob)}
     except (ValueError, OSError) as error:
         raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error
     return pattern, sorted(file._replace(path=file.path.removeprefix(added)) for file in found)
@@ -377,7 +372,7 @@ def remove_folder(path: str) -> None:
     elif is_gcs(path):
         gcs.delete_objects(gcs.list_objects(f"{path}/"))
     elif found := match(f"{path}/**"):  # a folder without files does not exist
-        _beam().delete([file for file, _ in found])
+        _beam().delete([file.path for file in found])
 
 
 @contextlib.contextmanager

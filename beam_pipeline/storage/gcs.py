@@ -1,10 +1,12 @@
 """Objects on `gs://`: read whole or in ranges, listed, renamed, guarded by their generation.
 
-One google-cloud-storage client per process; the library is imported for the first path. With
-STORAGE_EMULATOR_HOST set, it talks to that host without credentials. Without credentials it reads
-anonymously, which is enough for public buckets. Every error is one line: the path, the reason and
-the cure. Beam's own filesystem makes a client per call, fetches 16 MiB where a few kilobytes are
-asked for, and knows neither checksums nor generations.
+Every function raises ProbelineError with one line: the path, the reason and the cure.
+
+There is one google-cloud-storage client per process; the library is imported for the first path.
+With STORAGE_EMULATOR_HOST set, it talks to that host without credentials. Without credentials it
+reads anonymously, which is enough for public buckets. Beam's own filesystem makes a client per
+call, fetches 16 MiB where a few kilobytes are asked for, and knows neither checksums nor
+generations.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ _PROBE_S = 1  # timeout of each of three probes for a metadata server; google.au
 _UPLOAD_CHUNK_BYTES = 16 << 20
 _CONCURRENT_DELETES = 16
 _BYTES = "application/octet-stream"
+_MISSING = (
+    "there is no such object; check its name, or whether something removes objects from the bucket"
+)
 _LOG_IN = (
     "run `gcloud auth application-default login` or let GOOGLE_APPLICATION_CREDENTIALS name a key "
     "file"
@@ -65,11 +70,7 @@ class Object(NamedTuple):
 
 
 def read(path: str) -> bytes | None:
-    """Returns the content of a small object, or None if there is no such object.
-
-    Raises:
-      ProbelineError: it cannot be read, or its bucket does not exist.
-    """
+    """Returns the content of a small object, or None if the bucket has no such object."""
     found = read_object(path, with_generation=False)
     return found and found.data
 
@@ -103,9 +104,6 @@ def write_object(path: str, data: bytes, generation: int) -> int | None:
 
     Returns:
       The new generation; None if somebody else wrote the object first.
-
-    Raises:
-      ProbelineError: it cannot be written.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -120,11 +118,7 @@ def write_object(path: str, data: bytes, generation: int) -> int | None:
 
 
 def delete_object(path: str, generation: int | None = None) -> None:
-    """Deletes an object, or only this generation of it; a missing object is no error.
-
-    Raises:
-      ProbelineError: it cannot be deleted.
-    """
+    """Deletes an object, or only this generation of it; a missing object is no error."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     with _blob(path, "remove") as blob, contextlib.suppress(NotFound, PreconditionFailed):
@@ -132,7 +126,7 @@ def delete_object(path: str, generation: int | None = None) -> None:
 
 
 def delete_objects(paths: Iterable[str]) -> None:
-    """Deletes several objects at a time; raises as `delete_object`."""
+    """Deletes objects, several at a time; missing objects are no error."""
     with ThreadPoolExecutor(_CONCURRENT_DELETES) as pool:
         list(pool.map(delete_object, paths))  # raises the first error
 
@@ -146,9 +140,6 @@ def list_objects(
       prefix: gs://BUCKET/ and the beginning of a name, which may be empty.
       recursive: False stops at the next slash after the prefix.
       asked_for: the path that error messages name instead of the prefix.
-
-    Raises:
-      ProbelineError: they cannot be listed.
     """
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
@@ -160,36 +151,28 @@ def list_objects(
             fields="items(name,size,crc32c,generation),nextPageToken",
             retry=_retry(patient=recursive),
         )
-        return {f"{SCHEME}{bucket}/{blob.name}": _info(blob) for blob in blobs}
-
-
-def _info(blob: Blob) -> FileInfo:
-    # GCS encodes the four bytes of the checksum, big-endian, as base64.
-    crc32c = base64.b64decode(blob.crc32c).hex() if blob.crc32c else None
-    return FileInfo(blob.size or 0, crc32c, blob.generation or 0)
+        found = {}
+        for blob in blobs:
+            # GCS encodes the four bytes of the checksum, big-endian, as base64.
+            crc32c = base64.b64decode(blob.crc32c).hex() if blob.crc32c else None
+            path = f"{SCHEME}{bucket}/{blob.name}"
+            found[path] = FileInfo(blob.size or 0, crc32c, blob.generation or 0)
+        return found
 
 
 def info(path: str) -> FileInfo | None:
-    """Returns an object's size and checksum, or None if there is no such object.
-
-    Raises:
-      ProbelineError: the bucket cannot be listed.
-    """
+    """Returns an object's size and checksum, or None if the bucket has no such object."""
     return list_objects(path, recursive=False).get(path)
 
 
 def exists(path: str) -> bool:
-    """Tells whether an object exists; raises ProbelineError if GCS does not say."""
+    """Tells whether an object exists."""
     with _blob(path) as blob:
         return blob.exists(retry=_retry(patient=True))
 
 
 def rename(source: str, target: str) -> None:
-    """Renames an object on the server; replaces the target.
-
-    Raises:
-      ProbelineError: it cannot be renamed.
-    """
+    """Renames an object on the server; replaces the target."""
     with _blob(target, "write") as new, _blob(source, "write") as old:
         token, _, _ = new.rewrite(old, retry=_retry(patient=True))
         while token:  # a large object that changes its location or storage class
@@ -201,9 +184,6 @@ def upload(local_path: str, path: str) -> None:
     """Copies a local file to an object in chunks, each of which is retried on its own.
 
     GCS verifies the checksum of the whole before the object appears.
-
-    Raises:
-      ProbelineError: it cannot be written.
     """
     with _blob(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
@@ -213,8 +193,8 @@ def upload(local_path: str, path: str) -> None:
 def create(path: str) -> BinaryIO:
     """Opens an object for writing; it appears when the stream is closed.
 
-    An exception inside `with create(path)` cancels the upload. The stream raises the exceptions of
-    google-cloud-storage.
+    An exception inside `with create(path)` cancels the upload. The stream itself raises the
+    exceptions of google-cloud-storage.
     """
     with _blob(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
@@ -223,10 +203,7 @@ def create(path: str) -> BinaryIO:
 
 
 def open_object(path: str, fetch_bytes: int) -> BinaryIO:
-    """Opens an object for reading; each request fetches at least `fetch_bytes`.
-
-    The stream's methods raise ProbelineError.
-    """
+    """Opens an object for reading; each request fetches at least `fetch_bytes`."""
     with _blob(path) as blob:
         return cast(BinaryIO, _reader_class()(blob, chunk_size=fetch_bytes))
 
@@ -235,21 +212,17 @@ def open_object(path: str, fetch_bytes: int) -> BinaryIO:
 def _reader_class() -> Any:
     from google.cloud.storage.fileio import BlobReader
 
-    def explained(reader: Any) -> contextlib.AbstractContextManager[None]:
-        path = f"{SCHEME}{reader._blob.bucket.name}/{reader._blob.name}"
-        missing = (
-            "there is no such object; check its name, or whether something removes objects from "
-            "the bucket"
-        )
-        return _explained(path, access_to(path), missing=missing)
-
     class Reader(BlobReader):
+        def _explained(self) -> contextlib.AbstractContextManager[None]:
+            path = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
+            return _explained(path, access_to(path), missing=_MISSING)
+
         def read(self, size: int = -1) -> bytes:
-            with explained(self):
+            with self._explained():
                 return super().read(size)
 
         def seek(self, pos: int, whence: int = 0) -> Any:
-            with explained(self):
+            with self._explained():
                 return super().seek(pos, whence)
 
     return Reader
@@ -259,12 +232,8 @@ def prepare_native_reader(path: str) -> None:
     """Prepares the environment for ArrayRecord's own reader; does nothing for a local path.
 
     Call it before the reader opens `path`. The reader ignores STORAGE_EMULATOR_HOST, so its
-    CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the same host. Without credentials it would retry in
-    silence for more than three minutes, and it cannot read a public bucket anonymously; hence the
-    error.
-
-    Raises:
-      ProbelineError: there are no credentials, or the scheme is not `gs://`.
+    CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the same host. Without credentials, which it needs
+    even for a public bucket, it would retry in silence for more than three minutes: hence an error.
     """
     if "://" not in path:
         return

@@ -24,7 +24,7 @@ import orjson
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.storage.files import checksum_text, crc32c, locked, write_file
+from beam_pipeline.storage.files import checksum_text, locked, size_and_checksum, write_file
 from training.batches.lanes import Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
 from training.rows.row_layout import COMPACT, LAYOUT, ranks_bytes, to_compact
@@ -33,7 +33,6 @@ from training.rows.row_table import RowTable, ShardSet
 from training.tokens.contexts import Scratch, new_scratch
 
 _COLUMNS_NAME = "columns"
-_READ_BYTES = 1 << 22
 
 
 def offsets_of(rows: RowTable) -> np.ndarray:
@@ -185,11 +184,8 @@ def _check_shard(shards: ShardSet, number: int) -> None:
     path, shard = shards.path(number), shards.shards[number]
     if "://" in path:
         return
-    checksum = 0
-    with explained_os_errors("read", path), open(path, "rb") as file:
-        while block := file.read(_READ_BYTES):
-            checksum = crc32c(block, checksum)
-    found = checksum_text(checksum)
+    with explained_os_errors("read", path):
+        found = checksum_text(size_and_checksum(path)[1])
     if found != shard.crc32c:
         raise ProbelineError(
             f"{path} has checksum {found}, the manifest says {shard.crc32c}: copy the dataset "
