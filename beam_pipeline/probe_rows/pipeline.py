@@ -25,6 +25,7 @@ from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, 
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
+from beam_pipeline.dataset.tfrecord import TFRecordFraming
 from beam_pipeline.errors import same_src_id
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.probe_rows.commit import Commit
@@ -33,7 +34,6 @@ from beam_pipeline.probe_rows.grouping import GroupIntoRows
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.row_splitting import CutRow
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
-from beam_pipeline.shards.tfrecord import TFRecordFraming
 from beam_pipeline.shards.writing import Framing, RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, ReadOptions, WorkUnit, plan_units

@@ -293,7 +293,7 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
 
 
 def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
-    """Returns one line on the first column that is missing or of a wrong type, else None."""
+    """Returns one line about the first column that is missing or has the wrong type, if any."""
     src_name = _BIGQUERY_SRC_NAMES[atlas_source]
     columns = {
         "start_time": "event_time",
@@ -312,9 +312,8 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
         dtype = schema.field(name).type
         if name == "pings":
             return _pings_problem(dtype)
-        wanted = measurements.type_problem(columns[name], dtype)
-        if wanted:
-            return f"has column {name!r} of type {dtype}, which must be {wanted}"
+        if problem := measurements.type_problem(name, dtype, columns[name]):
+            return problem
     return None
 
 

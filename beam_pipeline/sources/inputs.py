@@ -1,9 +1,9 @@
-"""Input files: matched, recognised by their content, looked at, and cut into units of work.
+"""Input files: matched, recognised by their content, inspected, and cut into work units.
 
-A unit is what one worker reads and pre-groups at a time: several small files, one file, or some
-row groups of a large one, of about UNIT_ROWS rows. How the input is cut never shows in the
-dataset. A Parquet file's footer tells its schema and rows, so a missing column ends the run
-before any row is read.
+A work unit is what one worker reads and pre-groups in one go: several small files, one file, or
+some row groups of a large one, of about UNIT_ROWS rows. Work units do not change the dataset. A
+Parquet file's footer has its schema and row counts, so a missing column ends the job before any
+row is read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +30,10 @@ _PARQUET_MAGIC = b"PAR1"
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How input is understood.
+    """How to read the input.
 
     Attributes:
-      input_format: what the files hold, or "auto" to see from their content.
+      input_format: of all files, or "auto" to recognise each by its content.
       columns: the input's name of each of measurements.COLUMNS.
       atlas_source: which address of a RIPE Atlas result is the probe's.
       anonymize: the key with which addresses are replaced; None leaves them as they are.
@@ -51,22 +51,18 @@ class ReadOptions:
         return dict(self.columns)
 
 
-class _UnknownContentError(Exception):
-    """A file is none of INPUT_FORMATS; the message says what was seen."""
-
-
 class InputFile(NamedTuple):
-    """A file and what its head or footer tells; `problem` is why it cannot be read, if so."""
+    """A file as inspected; `problem` is why it cannot be read, if so."""
 
     path: str
     num_bytes: int
     input_format: InputFormat
-    row_group_rows: tuple[int, ...]  # empty for JSON, whose rows nobody knows yet
+    row_group_rows: tuple[int, ...]  # empty for JSON, whose lines are not counted
     problem: str | None = None
 
 
 class Piece(NamedTuple):
-    """Some row groups of a Parquet file (`first_row`: the first one's), or a whole JSON file."""
+    """Row groups of a Parquet file, or a whole JSON file; `first_row` is that in the file."""
 
     path: str
     input_format: InputFormat
@@ -78,18 +74,14 @@ class Piece(NamedTuple):
 
 
 class WorkUnit(NamedTuple):
-    """What is read and pre-grouped together; `index` counts units from 0."""
+    """Pieces that are read and pre-grouped together; `index` counts from 0."""
 
     index: int
     pieces: tuple[Piece, ...]
 
-    @property
-    def num_rows(self) -> int:
-        return sum(piece.num_rows for piece in self.pieces)
-
 
 def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns (path, bytes) of all files that match, in order of path, each once.
+    """Returns (path, bytes) of each matching file once, in the order of the paths.
 
     Raises:
       UsageError: a pattern matches nothing.
@@ -97,7 +89,7 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
     found: dict[str, int] = {}
     for pattern in patterns:
         glob, files = match_input(pattern, "--input", "*")
-        if glob != pattern:  # engines leave _SUCCESS and .crc files beside their data
+        if glob != pattern:  # other engines write _SUCCESS and .crc files beside their data
             files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
             raise UsageError(
@@ -109,24 +101,34 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
-    """Looks at a file's head and footer; an unreadable one comes back with its `problem`.
+    """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
 
     Raises:
-      ProbelineError: a readable file that cannot be taken: a missing column, a wrong type.
+      ProbelineError: the file is readable, but a column is missing or has the wrong type.
     """
-    wanted = "parquet" if options.input_format == "auto" else options.input_format
+    input_format = "parquet" if options.input_format == "auto" else options.input_format
     try:
-        input_format = _recognise(path, options)
+        if options.input_format == "auto":
+            with open_file(path) as stream:
+                head = stream.read(4096)
+            is_compressed = head.startswith((GZIP_MAGIC, BZIP2_MAGIC))
+            if is_compressed or head.lstrip()[:1] in (b"{", b"["):
+                input_format = "atlas_json"
+            elif not head.startswith(_PARQUET_MAGIC):
+                seen = "" if options.anonymize else f" ({head[:8]!r})"
+                problem = (
+                    f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is "
+                    "with --input_format"
+                )
+                return InputFile(path, num_bytes, input_format, (), problem)
         if input_format == "atlas_json":
-            return InputFile(path, num_bytes, "atlas_json", ())
+            return InputFile(path, num_bytes, input_format, ())
         with open_parquet(path) as file:
             schema, metadata = file.schema_arrow, file.metadata
-    except _UnknownContentError as error:
-        return InputFile(path, num_bytes, wanted, (), problem=str(error))
     except DAMAGE as error:
-        return InputFile(path, num_bytes, wanted, (), problem=reason_of(error, options))
-    if input_format == "parquet" and options.input_format == "auto":
-        input_format = "atlas_bigquery" if atlas.is_bigquery_export(schema) else "parquet"
+        return InputFile(path, num_bytes, input_format, (), reason_of(error, options))
+    if options.input_format == "auto" and atlas.is_bigquery_export(schema):
+        input_format = "atlas_bigquery"
     if input_format == "atlas_bigquery":
         problem = atlas.bigquery_schema_problem(schema, options.atlas_source)
     else:
@@ -137,25 +139,8 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
     return InputFile(path, num_bytes, input_format, rows)
 
 
-def _recognise(path: str, options: ReadOptions) -> InputFormat:
-    if options.input_format != "auto":
-        return options.input_format
-    with open_file(path) as stream:
-        head = stream.read(4096)
-    if head.startswith(_PARQUET_MAGIC):
-        return "parquet"
-    is_compressed = head.startswith((GZIP_MAGIC, BZIP2_MAGIC))
-    if is_compressed or head.lstrip()[:1] in (b"{", b"["):
-        return "atlas_json"
-    seen = "" if options.anonymize else f" ({head[:8]!r})"
-    raise _UnknownContentError(
-        f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is with "
-        "--input_format"
-    )
-
-
 def reason_of(error: Exception, options: ReadOptions) -> str:
-    """Returns why a file cannot be read; with --anonymize nothing that may stand in the file."""
+    """Returns why a file cannot be read; with --anonymize, without any content of the file."""
     if options.anonymize is None:
         return one_line(error)
     if isinstance(error, OSError) and error.errno:
@@ -164,7 +149,7 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
 
 
 def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
-    """Cuts files into units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
+    """Cuts files into work units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
     units: list[WorkUnit] = []
     pieces: list[Piece] = []
     share = 0.0
@@ -183,7 +168,7 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
 
 
 def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
-    """Yields runs of row groups of up to UNIT_ROWS rows; a larger row group stays whole."""
+    """Yields consecutive row groups of up to UNIT_ROWS rows; a larger row group stays whole."""
     for file in files:
         if file.problem or not file.row_group_rows:
             yield Piece(file.path, file.input_format, (), 0, 0, file.num_bytes, file.problem)

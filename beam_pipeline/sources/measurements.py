@@ -1,7 +1,7 @@
-"""Measurements in: Arrow batches of any accepted type to checked columns, the rest to dead letters.
+"""The rules for measurements: Arrow batches become checked columns and faults.
 
-`check` takes one batch with the columns of COLUMNS and returns a Block, columns of numbers with
-the addresses as codes into tables, plus the rows that break a rule of SPEC 3 with their reason.
+`check` takes a batch with the columns of COLUMNS. It returns a Block, columns of numbers with the
+addresses as codes into tables, and the rows that break a rule of docs/format.md, with the reason.
 Work is done per column and per distinct address, never per measurement in Python.
 """
 
@@ -22,7 +22,7 @@ _ADDRESS_REASONS = {
     addresses.ZONE_ID: "zone_id",
     addresses.INVALID: "invalid",
 }
-# In this order: a row is counted under the first rule that it breaks.
+# In this order: a row is counted under the first rule it breaks.
 REASONS = (
     "event_time_null",
     "event_time_before_1970",
@@ -52,7 +52,7 @@ class AddressColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """n measurements that keep every rule."""
+    """n measurements that keep every rule, as columns."""
 
     event_time: np.ndarray  # int64 [n], µs since 1970 UTC
     src: AddressColumn
@@ -70,29 +70,32 @@ class Faults(NamedTuple):
     reasons: list[str]
 
 
-def type_problem(column: str, dtype: pa.DataType) -> str | None:
-    """Returns what a column must be, if `dtype` cannot be taken for it, else None."""
-    if pa.types.is_dictionary(dtype):
-        dtype = dtype.value_type
-    if column == "event_time":
-        return None if pa.types.is_timestamp(dtype) else "a timestamp"
-    if column in ("src_addr", "dst_addr"):
-        is_text = (
-            pa.types.is_string(dtype)
-            or pa.types.is_large_string(dtype)
-            or pa.types.is_string_view(dtype)
-        )
-        return None if is_text else "a string"
-    if column == "ip_version":
-        return None if pa.types.is_integer(dtype) else "an integer"
-    return None if pa.types.is_floating(dtype) else "a floating-point number"
+def _is_text(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return types.is_string(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype)
+
+
+_TYPES = {
+    "event_time": (pa.types.is_timestamp, "a timestamp"),
+    "src_addr": (_is_text, "a string"),
+    "dst_addr": (_is_text, "a string"),
+    "ip_version": (pa.types.is_integer, "an integer"),
+    "rtt": (pa.types.is_floating, "a floating-point number"),
+}
+
+
+def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
+    """Returns one line if the input's column `name` cannot be read as `column` of COLUMNS."""
+    is_right, wanted = _TYPES[column]
+    if is_right(dtype.value_type if pa.types.is_dictionary(dtype) else dtype):
+        return None
+    return f"has column {name!r} of type {dtype}, which must be {wanted}"
 
 
 def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
-    """Returns one line on the first column that is missing or of a wrong type, else None.
+    """Returns one line about the first column that is missing or has the wrong type, if any.
 
     Args:
-      schema: the input's Arrow schema.
       names: the input's name of each of COLUMNS.
     """
     for column in COLUMNS:
@@ -104,17 +107,19 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
             )
         if len(index) > 1:
             return f"has {len(index)} columns named {names[column]!r}; it must be one"
-        dtype = schema.field(index[0]).type
-        wanted = type_problem(column, dtype)
-        if wanted:
-            return f"has column {names[column]!r} of type {dtype}, which must be {wanted}"
+        if problem := type_problem(names[column], schema.field(index[0]).type, column):
+            return problem
     return None
 
 
 def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
-    """Applies the rules of SPEC 3 to a batch with the columns of COLUMNS."""
+    """Applies the rules to a batch with the columns of COLUMNS.
+
+    Returns:
+      The measurements that keep every rule, and the rows that break one.
+    """
     reason = np.zeros(batch.num_rows, np.uint8)
-    # The last rule is applied first, so that the first one broken is what remains.
+    # The last rule is applied first, so that the first rule broken overwrites the others.
     rtt = _check_rtt(_decoded(batch.column("rtt")), reason)
     dst, dst_status = _parse_addresses(batch.column("dst_addr"))
     _check_version(_decoded(batch.column("ip_version")), dst_status, dst.codes, reason)
@@ -141,7 +146,7 @@ def _select(block: Block, kept: np.ndarray) -> Block:
 def _decoded(column: pa.Array) -> pa.Array:
     if not pa.types.is_dictionary(column.type):
         return column
-    if pa.types.is_string_view(column.type.value_type):  # Arrow takes nothing out of that
+    if pa.types.is_string_view(column.type.value_type):  # `dictionary_decode` does not support it
         plain = column.dictionary.cast(pa.large_string())
         column = pa.DictionaryArray.from_arrays(column.indices, plain)
     return column.dictionary_decode()
@@ -185,7 +190,7 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
     codes = column.indices
     hi, lo, status = addresses.parse(column.dictionary)
     if codes.null_count:
-        # One more entry stands for the nulls.
+        # An additional entry represents the nulls.
         codes = codes.cast(pa.int32()).fill_null(len(status))
         hi, lo = np.append(hi, np.uint64(0)), np.append(lo, np.uint64(0))
         status = np.append(status, np.uint8(addresses.NULL))
@@ -206,7 +211,7 @@ def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
     values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     unit = column.type.unit
     if unit == "ns":
-        # Arrow's cast would round towards zero, and so move 1969 into 1970.
+        # Arrow's cast rounds towards zero, which would move the end of 1969 into 1970.
         values = values // _NS_PER_US
     elif unit != "us":
         factor = _US_PER_UNIT[unit]
@@ -222,20 +227,20 @@ def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
 
 
 def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | None]]:
-    """Returns the values of some rows, as a person would write them, for the dead letters."""
+    """Returns the values of some rows, int64 [k], as text for dead letters."""
     columns = [_column_as_text(batch.column(name), pa.array(rows)) for name in COLUMNS]
     return [dict(zip(COLUMNS, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _column_as_text(column: pa.Array, rows: pa.Array) -> list[str | None]:
     column = _decoded(column)
-    if pa.types.is_string_view(column.type):  # `take` does not know it
+    if pa.types.is_string_view(column.type):  # `take` does not support it
         column = column.cast(pa.large_string())
     column = column.take(rows)
     try:
         column = column.cast(pa.string())
     except pa.ArrowInvalid:  # a timestamp outside the calendar has no text
         column = column.cast(pa.int64()).cast(pa.string())
-    # Nobody has checked that a Parquet file's strings are UTF-8.
+    # Arrow does not check that a Parquet file's strings are UTF-8.
     values = column.cast(pa.binary()).to_pylist()
     return [value if value is None else value.decode(errors="backslashreplace") for value in values]

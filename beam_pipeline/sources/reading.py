@@ -1,9 +1,9 @@
-"""Reading a piece of input: batches of checked measurements and the dead letters beside them.
+"""Reading a piece of input: batches of checked measurements, and dead letters.
 
-Whatever the format, each row or result comes out either in a Block or as a dead letter, and
+In every format, each row or result becomes a measurement of a Block or a dead letter, and
 `num_rows` counts both. Arrow reads Parquet in batches with the address columns as dictionaries,
-so that a row group of any size needs bounded memory. With `ReadOptions.anonymize` no address of
-the input leaves this module: those in a Block are others, and a dead letter has no values.
+so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no address
+of the input leaves this module: a Block has replaced addresses, and a dead letter no values.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ BATCH_ROWS = 131_072
 
 
 class CheckedBatch(NamedTuple):
-    """`num_rows` input rows: the good ones in `block`, the others as `letters`."""
+    """`num_rows` input rows: measurements in `block`, the others as dead letters."""
 
     num_rows: int
     block: Block | None
@@ -36,29 +36,29 @@ class CheckedBatch(NamedTuple):
 
 
 class UnreadableInputError(Exception):
-    """A file that cannot be read (on): `row` is the first one that is missing."""
+    """A file cannot be read; `row` is the first one not read."""
 
     def __init__(self, path: str, row: int, reason: str):
         super().__init__(f"cannot read {path} from row {row} on: {reason}")
         self.path, self.row, self.reason = path, row, reason
 
     def as_error(self) -> ProbelineError:
-        """Returns the one line that ends a run."""
+        """Returns the error that ends the job."""
         return ProbelineError(
             f"cannot read {self.path} (row {self.row}): {self.reason}; repair or remove the "
             "file, or say --on_bad_file=dead_letter to go on without it"
         )
 
     def as_letter(self) -> DeadLetter:
-        """Returns the dead letter that stands for all that was not read."""
+        """Returns the dead letter for all rows that were not read."""
         return DeadLetter(self.path, self.row, "file_unreadable", self.reason)
 
 
 def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
-    """Yields all of a piece.
+    """Yields all batches of a piece.
 
     Raises:
-      UnreadableInputError: the file is damaged; what was yielded before stays right.
+      UnreadableInputError: the file is damaged; the batches before remain valid.
     """
     if piece.problem:
         raise UnreadableInputError(piece.path, 0, piece.problem)
@@ -75,7 +75,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     except ProbelineError as error:
         raise ProbelineError(f"{piece.path}: {error}") from error
     except DAMAGE as error:
-        shown = None if options.anonymize else error  # a traceback has its text, too
+        shown = None if options.anonymize else error  # a traceback would show its text
         raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
 
 
@@ -102,7 +102,7 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator
 def _checked(
     path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions
 ) -> CheckedBatch:
-    """Checks a batch whose measurements came from these rows of the file, int64 [n]."""
+    """Checks a batch; `rows`, int64 [n], are its rows in the file."""
     block, faults = check(batch)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
@@ -117,8 +117,8 @@ def _checked(
 
 
 def _values(batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions) -> list[str]:
-    """Returns what the dead letters of some rows tell of their values."""
-    if options.anonymize:  # what is wrong with an address is mostly how it is written
+    """Returns the values of some rows for their dead letters."""
+    if options.anonymize:  # an address that is wrong is mostly one that is spelled wrong
         return [WITHHELD] * len(rows)
     return [orjson.dumps(text).decode() for text in as_text(batch, rows)]
 

@@ -28,7 +28,7 @@ from beam_pipeline.dataset.manifest import (
     Split,
 )
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.shards.tfrecord import DamagedRecordError, read_tfrecord
+from beam_pipeline.dataset.tfrecord import DamagedRecordError, read_tfrecord
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     checksum_text,

@@ -14,7 +14,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline import generate, main
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
 from beam_pipeline.dataset.sorted_run import NARROW
-from beam_pipeline.shards.tfrecord import read_tfrecord
+from beam_pipeline.dataset.tfrecord import read_tfrecord
 from beam_pipeline.storage.files import crc32c
 from tests.support.engines import build
 from tests.support.helpers import MAPPED_IPV4

@@ -15,8 +15,8 @@ import pytest
 
 from beam_pipeline.dataset.row_codec import RECORD_ENCODINGS, RecordEncoding
 from beam_pipeline.dataset.tf_example import decode_example
+from beam_pipeline.dataset.tfrecord import read_tfrecord
 from beam_pipeline.main import main
-from beam_pipeline.shards.tfrecord import read_tfrecord
 from tests.support.engines import tensorflow as tensorflow
 from tests.support.helpers import measurements_table
 from tests.support.repository import ROOT

@@ -13,8 +13,8 @@ import pytest
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example
+from beam_pipeline.dataset.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
 from beam_pipeline.main import main
-from beam_pipeline.shards.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
 from beam_pipeline.verify import __main__ as verify
 from tests.support.damaged_dataset import (
     DamagedDataset,

@@ -3,7 +3,7 @@
   uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
 
 All numbers are little-endian. Nothing precedes the first record or follows the last, so a file
-without records is empty. Files are not compressed. `TFRecordFraming` is a `writing.Framing`;
+without records is empty. Files are not compressed. `TFRecordFraming` is a `shards.writing.Framing`;
 `read_tfrecord` reads every undamaged record. Beam's codec copies each record three times, trusts
 its length, and stops at the first damaged one.
 """

@@ -20,21 +20,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.array_record_io import WriteToArrayRecord
+from beam_pipeline.dataset import tfrecord
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.row_codec import (
     ENCODINGS,
     RECORD_ENCODINGS,
     decode_record,
 )
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.main import main
-from beam_pipeline.shards import tfrecord
-from beam_pipeline.shards.tfrecord import (
+from beam_pipeline.dataset.tfrecord import (
     DamagedRecordError,
     TFRecordFraming,
     TFRecordWriter,
     read_tfrecord,
 )
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import (
     eager,
