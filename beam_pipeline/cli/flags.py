@@ -20,18 +20,24 @@ from typing import Any, NoReturn
 from beam_pipeline.errors import UsageError
 
 
-class FlagParser(argparse.ArgumentParser):
-    """A parser that lists its flags.
+class OneLineParser(argparse.ArgumentParser):
+    """The parser of `python -m module`: dashes or underscores in flags, errors are UsageErrors.
 
     Attributes:
       flags: every flag, as argparse describes it.
       repeatable: the names of flags that may be given several times.
     """
 
-    def __init__(self, **settings: Any):
+    def __init__(self, module: str, description: str, epilog: str | None = None, **settings: Any):
         self.flags: list[argparse.Action] = []
         self.repeatable: set[str] = set()
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(
+            f"python -m {module}",
+            description=description,
+            epilog=epilog,
+            allow_abbrev=False,
+            **settings,
+        )
 
     def add_argument(self, *names: str, **argument: Any) -> argparse.Action:
         """Adds a flag, as argparse does."""
@@ -40,13 +46,6 @@ class FlagParser(argparse.ArgumentParser):
         if argument.get("action") == "append":
             self.repeatable.update(names)
         return action
-
-
-class OneLineParser(FlagParser):
-    """The parser of `python -m module`: dashes or underscores in flags, errors are UsageErrors."""
-
-    def __init__(self, module: str, description: str, epilog: str | None = None):
-        super().__init__(prog=f"python -m {module}", description=description, epilog=epilog)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses a command line whose flags may be written with dashes."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
 
-from beam_pipeline.cli.flags import FlagParser
+from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -68,9 +68,9 @@ def suited(given: PipelineOptions) -> PipelineOptions:
     return beam_options
 
 
-def beam_parser() -> FlagParser:
+def beam_parser() -> OneLineParser:
     """Returns a parser of all flags that Beam knows."""
-    parser = FlagParser(add_help=False)
+    parser = OneLineParser("apache_beam", "Flags of Beam.", add_help=False)
     for kind in PipelineOptions.__subclasses__():
         if "_add_argparse_args" in kind.__dict__:
             try:

@@ -11,7 +11,8 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from beam_pipeline.cli.flags import FlagParser
+from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import beam_parser
 
@@ -22,7 +23,7 @@ _NEXT_PATH = re.compile(r",\s*(?=(?:[^,/=]+=)?[a-z][a-z0-9]*://)")
 
 
 def launch(
-    main: Callable[[Sequence[str]], int], parser: FlagParser, parameters: Sequence[str]
+    main: Callable[[Sequence[str]], int], parser: OneLineParser, parameters: Sequence[str]
 ) -> int:
     """Runs a program with the launcher's parameters and returns its exit code.
 
@@ -33,15 +34,12 @@ def launch(
     """
     image = os.environ.get(IMAGE_VARIABLE)
     defaults = ["--runner=DataflowRunner", *([f"--sdk_container_image={image}"] if image else [])]
-    try:
-        flags = flags_of(parameters, parser)
-    except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return main([*defaults, *flags])
+    return run_command(
+        parameters, lambda given: main([*defaults, *flags_of(given, parser)]), "stopped"
+    )
 
 
-def flags_of(parameters: Iterable[str], parser: FlagParser) -> list[str]:
+def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
     """Returns the flags that a template's parameters stand for.
 
     Raises:

@@ -139,9 +139,13 @@ def _quiet(beam_options: PipelineOptions) -> Iterator[None]:
     # it here. It may do so until the interpreter exits.
     sdk_worker.print = lambda *_, **__: None
     threading.excepthook = _print_unless_hung_up
-    is_elsewhere = beam_options.view_as(StandardOptions).runner == dataflow.RUNNER
-    with dataflow.log_shown() if is_elsewhere else _no_log(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with contextlib.ExitStack() as stack:
+        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
+            stack.enter_context(dataflow.log_shown())
+        else:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
         yield
 
 
@@ -149,13 +153,3 @@ def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
     """Prints what ended a thread, unless a runner that is done closed its stream."""
     if not issubclass(failed.exc_type, grpc.RpcError):
         threading.__excepthook__(failed)
-
-
-@contextlib.contextmanager
-def _no_log() -> Iterator[None]:
-    previous = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(previous)

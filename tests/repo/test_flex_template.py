@@ -450,7 +450,12 @@ def test_dry_run_prints_commands_that_can_be_copied(scripts: Scripts) -> None:
         ("build.sh", [], {}, "nothing is not a template"),
         ("build.sh", ["probe_rows"], {"PROJECT": ""}, "PROJECT is empty: set it to"),
         ("build.sh", ["probe_rows", "x"], {}, "x is an unexpected argument"),
-        ("launch.sh", ["probe_rows", "input=gs://a"], {"BUCKET": "gs://b"}, "only the bucket's name"),
+        (
+            "launch.sh",
+            ["probe_rows", "input=gs://a"],
+            {"BUCKET": "gs://b"},
+            "only the bucket's name",
+        ),
         ("launch.sh", ["probe_rows"], {}, "no parameters"),
         ("launch.sh", ["probe_rows", "--max-workers=3"], {}, "is not PARAMETER=VALUE"),
         ("launch.sh", ["probe_rows", "columns=a||b"], {}, "contains ||"),
