@@ -1,1 +1,5 @@
-"""Benchmarks: Probeline beside what one would otherwise write, on the same machine and data."""
+"""What the programs take, beside others: each bench writes a file into results/, tables show it."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]

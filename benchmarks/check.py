@@ -1,13 +1,5 @@
-"""Counts what a contender wrote, in a process of its own so that the bench itself stays small.
+"""Counts what a contender of the grouping bench wrote."""
 
-    python -m benchmarks.check DIR
-
-Prints {"records", "measurements", "probes", "largest_record", "file_bytes"} over all ArrayRecord
-files below DIR as JSON.
-"""
-
-import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +8,15 @@ from array_record.python.array_record_module import ArrayRecordReader
 _RECORDS_AT_ONCE = 16  # of up to 8 MiB each
 
 
-def count(folder: Path) -> dict[str, int]:
-    """Reads every record below `folder`."""
+def count(folder: str) -> dict[str, int]:
+    """Reads all ArrayRecord files below a folder.
+
+    Returns:
+      {"records", "measurements", "probes", "largest_record", "file_bytes"}
+    """
     records = measurements = largest = file_bytes = 0
     probes = set()
-    for path in sorted(folder.rglob("*.arrayrecord")):
+    for path in sorted(Path(folder).rglob("*.arrayrecord")):
         file_bytes += path.stat().st_size
         reader = ArrayRecordReader(str(path))
         num_records = reader.num_records()
@@ -40,7 +36,3 @@ def count(folder: Path) -> dict[str, int]:
         "largest_record": largest,
         "file_bytes": file_bytes,
     }
-
-
-if __name__ == "__main__":
-    print(json.dumps(count(Path(sys.argv[1]))))

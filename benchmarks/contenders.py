@@ -1,15 +1,16 @@
-"""Who takes part in the grouping bench, and the command each is started with.
+"""The contenders of the grouping bench, and the command that starts each of them.
 
 All get the same ArrayRecord options, arrow encoding, largest row and share of training probes.
 """
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from benchmarks import ROOT
+from benchmarks.runner import module_command
+
 MAX_ROW_SIZE_MB = 8
 TRAIN_RATIO = 0.9
 
@@ -26,7 +27,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Contender:
-    """A contender; `obstacle` says why it cannot take part here, or None."""
+    """A contender; `obstacle` returns why it cannot take part here, or None."""
 
     title: str
     command: Callable[[Job], list[str]]
@@ -34,27 +35,28 @@ class Contender:
     obstacle: Callable[[], str | None] = lambda: None
 
 
-def _module(name: str, job: Job) -> list[str]:
-    flags = {
-        "input": job.input,
-        "output": job.output,
-        "array_record_options": job.array_record_options,
-        "max_row_size_mb": MAX_ROW_SIZE_MB,
-        "train_ratio": TRAIN_RATIO,
-    }
-    return [sys.executable, "-m", name, *(f"--{flag}={value}" for flag, value in flags.items())]
+def _module(name: str, job: Job, **flags: object) -> list[str]:
+    return module_command(
+        name,
+        input=job.input,
+        output=job.output,
+        array_record_options=job.array_record_options,
+        max_row_size_mb=MAX_ROW_SIZE_MB,
+        train_ratio=TRAIN_RATIO,
+        **flags,
+    )
 
 
 def _main(job: Job) -> list[str]:
-    return [*_module("beam_pipeline.main", job), "--measurement_encoding=arrow"]
+    return _module("beam_pipeline.main", job, measurement_encoding="arrow")
 
 
 def _main_on_prism(job: Job) -> list[str]:
-    return [*_main(job), "--runner=PrismRunner", f"--prism_location={prism_binary()}"]
+    return [*_main(job), *prism_flags()]
 
 
 def _peer(name: str) -> Callable[[Job], list[str]]:
-    return lambda job: [*_module(f"benchmarks.peers.{name}", job), f"--threads={job.threads}"]
+    return lambda job: _module(f"benchmarks.peers.{name}", job, threads=job.threads)
 
 
 def prism_binary() -> Path:
@@ -63,6 +65,11 @@ def prism_binary() -> Path:
         return Path(given).absolute()
     built = ROOT / ".engines" / "prism"
     return built if built.exists() else Path.home() / "go" / "bin" / "prism"
+
+
+def prism_flags() -> tuple[str, str]:
+    """Returns the flags that run a job on Prism."""
+    return "--runner=PrismRunner", f"--prism_location={prism_binary()}"
 
 
 def _no_prism() -> str | None:

@@ -21,8 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks import ROOT
+
+FLINK = ROOT / ".engines" / "flink"
+GCS_EMULATOR = ROOT / ".engines" / "fake-gcs-server"
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _START_S = 60
@@ -82,6 +86,24 @@ def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
     command = [binary, *flags.split(), "-log-level", "error"]
     with _running("the GCS emulator", command, port, folder / "log", dict(os.environ)):
         yield f"http://{address}"
+
+
+def gcs_client(endpoint: str) -> Any:
+    """Returns Google's client of GCS for an emulator."""
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+
+    return Client("test", AnonymousCredentials(), client_options={"api_endpoint": endpoint})
+
+
+def upload(source: Path, target: str, endpoint: str) -> None:
+    """Copies a file to a `gs://` path of an emulator, or all files below a folder to below it."""
+    name, _, prefix = target.removeprefix("gs://").partition("/")
+    bucket = gcs_client(endpoint).bucket(name)
+    for path in [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]:
+        below = "" if path == source else path.relative_to(source).as_posix()
+        object_name = "/".join(part for part in (prefix.rstrip("/"), below) if part)
+        bucket.blob(object_name).upload_from_filename(str(path))
 
 
 def _free_port() -> int:

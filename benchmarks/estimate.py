@@ -1,8 +1,8 @@
 """Cost and time of a run on Dataflow, computed from what was measured of smaller ones.
 
-Enter figures a measurement, prices and assumptions; leave two estimates, a low and a high one.
-Nothing here is a result: every line is a formula over measured figures and stated assumptions, and
-a reader with other prices changes `Prices`.
+From figures a measurement, prices and assumptions follow two estimates, a low and a high one.
+Nothing here is a result: every line is a formula over measured figures and stated assumptions. For
+other prices, edit `Prices`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from beam_pipeline.probe_rows.external_sort import MAX_FAN_IN
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
 from benchmarks.results import Median
-from benchmarks.worker import INLINE_BYTES
+from benchmarks.scale import INLINE_BYTES
 
 _GB = 1 << 30  # as Google bills
 REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")

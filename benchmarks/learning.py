@@ -7,7 +7,6 @@ that ping 50 destinations. For each seed, of weights and of all that is drawn, o
 trains, then evaluates on held-out probes. Curves, figures and commands go to results/.
 """
 
-import argparse
 import json
 import math
 import re
@@ -15,107 +14,98 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from rich.console import Console
-
-from benchmarks import learning_report
+from beam_pipeline.cli.command import run_command
+from benchmarks import ROOT, runner
+from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.contenders import ROOT
-from benchmarks.measure import measure
-from benchmarks.results import LearningRun, Results
+from benchmarks.results import Results, Run
+from benchmarks.runner import Bench, Found, module_command
 
 _PACKAGES = ("maxtext", "jax", "flax", "optax", "grain", "numpy", "numba")
 NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50", "--seed=1")
 RECIPE = ("network_curriculum=128x2700,512x1600", "steps=4800", "network_mixed_rows=none")
 _CURVE_POINTS = 72
+_SHOWN = {name: name for name in ("minutes", "bits", "rtt_error")}
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Runs the bench; returns 1 if a seed failed."""
-    parser = argparse.ArgumentParser(description="What tiny learns.", allow_abbrev=False)
-    add = parser.add_argument
-    add("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    add("--recipe", nargs="*", default=[], help="further key=value of training.train")
-    add("--data_dir", type=Path, default=ROOT / "build" / "learning", help="data and runs")
-    add("--results", type=Path, default=results_files.FOLDER)
+    return run_command(argv, _run, "stopped; the seeds so far are kept")
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = runner.bench_parser("learning", "What tiny learns.", rounds=1)
+    parser.set_defaults(data_dir=ROOT / "build" / "learning")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--recipe", nargs="*", default=[], help="further key=value of the training")
     args = parser.parse_args(argv)
-    console = Console()
-    work = args.data_dir.absolute()
-    rows = _make_dataset(work)
-    results = Results(
-        bench="learning",
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        options={"network": [*NETWORK], "recipe": [*RECIPE, *args.recipe], "rounds": 1},
-        versions=results_files.versions(_PACKAGES),
-    )
-    path = results_files.path_for(results, args.results)
+    options = {"network": [*NETWORK], "recipe": [*RECIPE, *args.recipe]}
+    bench = Bench("learning", args, options, results_files.versions(_PACKAGES))
+    rows = _make_dataset(args.data_dir)
     for seed in args.seeds:
-        run = _run(seed, rows, work, args.recipe)
-        results.runs.append(run)
-        console.print(f"seed {seed}: {run.error or run.figures}", highlight=False)
-        results_files.save(results, path)
-    console.print(learning_report.markdown(results), markup=False, soft_wrap=True)
-    return 1 if any(run.error for run in results.runs) else 0
+        bench.keep(_trained(bench, seed, rows), _SHOWN)
+    return bench.end(markdown(bench.results))
 
 
 def _make_dataset(work: Path) -> Path:
     measurements, rows = work / "measurements", work / "rows"
     if not (rows / "_SUCCESS").exists():
-        _python("beam_pipeline.generate", [f"--output={measurements}", *NETWORK, "--overwrite"])
+        _python("beam_pipeline.generate", f"--output={measurements}", *NETWORK, "--overwrite")
         flags = [f"--input={measurements}/*.parquet", f"--output={rows}", "--overwrite"]
-        _python("beam_pipeline.main", flags)
+        _python("beam_pipeline.main", *flags)
     return rows
 
 
-def _python(module: str, arguments: Sequence[str]) -> None:
-    subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=True)
+def _python(module: str, *arguments: str) -> None:
+    subprocess.run([*module_command(module), *arguments], cwd=ROOT, check=True)
 
 
-def _run(seed: int, rows: Path, work: Path, recipe: Sequence[str]) -> LearningRun:
+def _trained(bench: Bench, seed: int, rows: Path) -> Run:
     """Trains and evaluates with one seed."""
+    work = bench.args.data_dir
     name = f"seed-{seed}-{datetime.now(UTC):%Y%m%d%H%M%S}"
     folder = work / "runs" / name
-    folder.mkdir(parents=True)
-    metrics = folder / "metrics.jsonl"
     arguments = [
         "tiny",
         f"network_train_files={rows / 'train'}",
         f"network_cache_dir={work / 'cache'}",
         f"base_output_directory={work / 'runs'}",
         f"run_name={name}",
-        f"metrics_file={metrics}",
+        f"metrics_file={folder / 'metrics.jsonl'}",
         f"init_weights_seed={seed}",
         f"data_shuffle_seed={100 * seed}",
         *RECIPE,
-        *recipe,
+        *bench.args.recipe,
     ]
-    command = [sys.executable, "-m", "training.train", *arguments]
-    with open(folder / "train.log", "w") as log:
-        usage = measure(command, log.fileno(), ROOT)
-    printed = (folder / "train.log").read_text()
-    run = LearningRun(
-        case={"seed": seed},
-        command=shlex.join(["python", "-m", "training.train", *map(_nameless, arguments)]),
-        figures={"minutes": usage.wall_s / 60, "cpu_minutes": usage.cpu_s / 60},
-        error=None,
-    )
-    if usage.exit_code:
-        last_line = printed.splitlines()[-1]
-        return replace(run, error=f"training ended with {usage.exit_code}: {last_line}")
-    _python("training.evaluate", [f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000"])
-    evaluation = json.loads(_nameless((folder / "evaluation" / "evaluation.json").read_text()))
-    run.figures.update(learning_report.figures_of(evaluation))
-    run.figures.update(peak_mib=usage.peak_mib, waiting=_waiting(printed))
-    run.curve.extend(_curve(metrics))
-    run.evaluation.update(evaluation)
+
+    folder.mkdir(parents=True)
+    command = [*module_command("training.train"), *arguments]
+
+    def check(_: Path, printed: str) -> Found:
+        _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000")
+        text = (folder / "evaluation" / "evaluation.json").read_text()
+        evaluation = json.loads(_without_root(text))
+        details = {
+            "command": shlex.join(
+                ["python", "-m", "training.train", *map(_without_root, arguments)]
+            ),
+            "curve": _curve(folder / "metrics.jsonl"),
+            "evaluation": evaluation,
+        }
+        return Found(figures_of(evaluation) | {"waiting": _waiting(printed)}, None, details)
+
+    run = bench.measured({"seed": seed}, 0, lambda _: command, check, folder / "train.log")
+    for unit in ("", "cpu_"):
+        run.figures[f"{unit}minutes"] = run.figures["cpu_s" if unit else "wall_s"] / 60
     return run
 
 
-def _nameless(text: str) -> str:
-    """Writes folders of this checkout as a reader has them."""
+def _without_root(text: str) -> str:
+    """Returns a text with the folders of this checkout relative to it."""
     return text.replace(f"{ROOT}/", "")
 
 
@@ -137,6 +127,131 @@ def _curve(metrics: Path) -> list[dict[str, float]]:
         bits = sum(step["learning/loss"] for step in part) / len(part) / math.log(2)
         points.append({"step": part[-1]["step"] + 1, "minutes": seconds / 60, "bits": bits})
     return points
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """A figure, its title, what it must not exceed; for tokens of one kind, the kind."""
+
+    figure: str
+    title: str
+    limit: float
+    kind: str = ""
+    is_share: bool = False
+
+
+BARS = (
+    Bar("bits", "bits a token, all", 1.65),
+    Bar("source_again_bits", "source bytes after the first measurement", 0.1, "source, again"),
+    Bar("destination_bits", "destination bytes", 1.2, "destination"),
+    Bar("rtt_exponent_bits", "RTT exponent byte", 3.0, "RTT exponent"),
+    Bar("rtt_error", "RTT median error, destination known", 0.15, is_share=True),
+    Bar("rtt_error_ratio", "the same, of the destination median's", 0.5, is_share=True),
+)
+METHODS = ("model", "last seen", "context median", "prefix × destination", "destination")
+
+
+def figures_of(evaluation: dict[str, Any]) -> dict[str, float]:
+    """Returns the figures that have a bar, and unigrams beside them, of an evaluation.json."""
+    loss, errors = evaluation["loss"], rtt_errors(evaluation)
+    kinds = {line["name"]: line for line in loss["kinds"]}
+    figures = {
+        "bits": loss["overall"]["bits"],
+        "unigram_bits": loss["overall"]["kind_unigram_bits"],
+        "rtt_error": errors["model"],
+        "rtt_error_ratio": errors["model"] / errors["destination"],
+    }
+    for bar in BARS:
+        if bar.kind:
+            figures[bar.figure] = kinds[bar.kind]["bits"]
+            figures[f"unigram_{bar.figure}"] = kinds[bar.kind]["kind_unigram_bits"]
+    return figures
+
+
+def rtt_errors(evaluation: dict[str, Any], group: str = "all") -> dict[str, float]:
+    """Returns the median relative error of each method."""
+    return {
+        error["method"]: error["median_relative"]
+        for error in evaluation["rtt"]["errors"]
+        if error["group"] == group
+    }
+
+
+def markdown(results: Results) -> str:
+    """Returns the tables of all seeds, and the command."""
+    runs = [run for run in results.runs if not run.error]
+    failed = [f"Seed {run.case['seed']} failed: {run.error}." for run in results.runs if run.error]
+    if not runs:
+        return "\n".join(failed)
+    seeds = [f"seed {run.case['seed']}" for run in runs]
+    times = (
+        ("minutes of training, start and compiling included", "≤ 15", "minutes", "{:.1f}"),
+        ("the same in CPU-minutes", "", "cpu_minutes", "{:.1f}"),
+        ("share of the time that training waited for data", "≤ 5%", "waiting", "{:.1%}"),
+    )
+    bars = [_bar_cells(bar, runs) for bar in BARS]
+    bars += [[title, "", bar, *map(md.figure(name, p), runs)] for title, bar, name, p in times]
+    return "\n".join(
+        [
+            md.table(["held-out probes", "unigram by kind", "bar", *seeds], bars),
+            "",
+            "Median error of RTTs whose destination is known, for all queries, for destinations "
+            "that are new to the context, and for those it has shown before:",
+            "",
+            md.table(["method", *seeds], [_error_cells(method, runs) for method in METHODS]),
+            "",
+            *failed,
+            md.circumstances(results),
+            "",
+            "```sh",
+            "python -m beam_pipeline.generate --output=build/learning/measurements "
+            + " ".join(results.options["network"]),
+            "python -m beam_pipeline.main --input='build/learning/measurements/*.parquet' "
+            "--output=build/learning/rows",
+            runs[0].details["command"],
+            "```",
+            "",
+            "Seed s has `init_weights_seed=s data_shuffle_seed=100s`. `python -m "
+            "benchmarks.learning` does all of it.",
+        ]
+    )
+
+
+def _bar_cells(bar: Bar, runs: Sequence[Run]) -> list[str]:
+    values = [run.figures[bar.figure] for run in runs]
+    unigram = runs[0].figures.get(f"unigram_{bar.figure}")
+    pattern = ".1%" if bar.is_share else ".3f"
+    marked = [f"{value:{pattern}}" + (" ✗" if value > bar.limit else "") for value in values]
+    return [bar.title, "" if unigram is None else f"{unigram:.2f}", f"≤ {bar.limit:g}", *marked]
+
+
+def _error_cells(method: str, runs: Sequence[Run]) -> list[str]:
+    cells = []
+    for run in runs:
+        evaluation = run.details["evaluation"]
+        shares = [rtt_errors(evaluation, group)[method] for group in ("all", "first", "repeat")]
+        cells.append(" / ".join(f"{share:.1%}" for share in shares))
+    return [method, *cells]
+
+
+def draw_curves(results: Results, path: Path) -> None:
+    """Draws the training loss of all seeds over minutes."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for run in results.runs:
+        points = run.details.get("curve", [])
+        minutes, bits = ([point[name] for point in points] for name in ("minutes", "bits"))
+        axes.plot(minutes, bits, label=f"seed {run.case['seed']}")
+    axes.set(xlabel="minutes of steps", ylabel="training loss, bits a token", ylim=(0, 4))
+    axes.legend()
+    axes.grid(alpha=0.3)
+    with rc_context({"svg.hashsalt": "learning"}):  # the same curves give the same file
+        figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -2,31 +2,25 @@
 
     python -m benchmarks.loading --rounds 3
 
-Datasets are made once. Every round runs all cases, each as a process of its own, beginning with
-another one each time. On the first dataset given, workers and threads are varied, too, and a
-consumer that sleeps stands for a training step; elsewhere the loader has neither worker nor
-thread. Before the first round caches are filled and each loader that compiles code runs once on
-each dataset, unmeasured. All runs, also those that failed, and their medians go to results/.
+Datasets are made once. Every round runs all cases, each as a process of its own, and begins with
+another one. On the first dataset given, workers and threads are varied, too, and a consumer that
+sleeps stands for a training step; elsewhere the loader has neither worker nor thread. Before the
+first round caches are filled and each loader that compiles code runs once on each dataset,
+unmeasured. All runs, also those that failed, and their medians go to results/.
 """
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-
-from benchmarks import loading_table
+from beam_pipeline.cli.command import run_command
+from benchmarks import loading_table, runner
 from benchmarks import results as results_files
-from benchmarks.contenders import ROOT
 from benchmarks.loading_cases import (
     DEFAULT_DATASETS,
     LOADERS,
@@ -38,58 +32,24 @@ from benchmarks.loading_cases import (
     folder_name,
     obstacle,
 )
-from benchmarks.measure import measure
-from benchmarks.results import CaseRun, Results
+from benchmarks.results import Run
+from benchmarks.runner import FIGURES, Bench, Found
 
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
 # A batch of 256 takes the seed's sampler 16 rows, of 8 MiB some six seconds. And 20 M measurements
 # make some 30 rows of 8 MiB, too few for 256 examples, each of which has rows of its own.
 _SMALL_BATCH_SIZE = 32
-_FILE_WIDTH = 120
+_OPTIONS = ("seconds", "batch_size", "num_measurements", "seed")
+_SHOWN = {"tokens_per_s": "tokens/s", "tokens_per_cpu_s": "tokens/CPU s", "peak_mib": "MiB"}
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = _arguments(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
-    results = Results(
-        bench="loading",
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        options={
-            name: getattr(args, name)
-            for name in ("rounds", "seconds", "batch_size", "num_measurements", "seed")
-        }
-        | {"small_batch_size": min(_SMALL_BATCH_SIZE, args.batch_size), "stored": {}},
-        versions=results_files.versions(_PACKAGES),
-    )
-    path = results_files.path_for(results, args.results)
-    for dataset in args.datasets:
-        _make(dataset, args, results, console)
-    wanted = cases(args.datasets, args.loaders, args.num_workers, args.num_threads, args.step_ms)
-    taking_part = [case for case in wanted if _can_run(case, results)]
-    _warm_up(taking_part, args, results, console)
-    taking_part = [case for case in taking_part if _has_its_cache(case, results)]
-    results_files.save(results, path)
-    for number in range(args.rounds):
-        turn = number * len(taking_part) // args.rounds
-        for case in taking_part[turn:] + taking_part[:turn]:
-            run = _run(case, number, args)
-            results.runs.append(run)
-            console.print(_line(run), highlight=False)
-            # After every run: a bench that is cut off keeps what it has.
-            results_files.save(results, path)
-    console.print(loading_table.markdown(results), highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f"written to {path.name}; python -m benchmarks.table --bench=loading puts it into "
-        "docs/training_speed.md",
-        soft_wrap=True,
-    )
-    return 1 if any(run.error for run in results.runs) else 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the bench; returns its exit code, 1 if a run failed."""
+    return run_command(argv, _run, "stopped; the runs so far are kept")
 
 
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compares loaders.", allow_abbrev=False)
+def _run(argv: Sequence[str]) -> int:
+    parser = runner.bench_parser("loading", "Compares loaders.")
     add = parser.add_argument
     add("--datasets", nargs="+", choices=[*SHAPES], default=[*DEFAULT_DATASETS], metavar="NAME",
         help=f"of {', '.join(SHAPES)}")  # fmt: skip
@@ -99,191 +59,147 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--num_workers", nargs="+", type=int, default=[0, 1, 2], help="on the first dataset")
     add("--num_threads", nargs="+", type=int, default=[0, 2], help="on the first dataset")
     add("--step_ms", type=float, default=100, help="simulated training step; 0: leave it out")
-    add("--rounds", type=int, default=3)
     add("--seconds", type=float, default=2, help="measured in each run")
     add("--batch_size", type=int, default=256)
     add("--num_measurements", type=int, default=20_000_000, help="small, mixed: a tenth of it")
     add("--chunked_measurements", type=int, default=1_000_000, help="at most, of plan1")
-    add("--seed", type=int, default=1, help="of the data")
-    add("--data_dir", type=Path, default=ROOT / "build" / "benchmarks", help="data and caches")
-    add("--results", type=Path, default=results_files.FOLDER)
     args = parser.parse_args(argv)
-    args.data_dir = args.data_dir.absolute()  # loaders run in the repository's root
     if args.gcs and "gcs" not in args.loaders:
         args.loaders.append("gcs")
-    return args
+    options = {name: getattr(args, name) for name in _OPTIONS}
+    options |= {"small_batch_size": min(_SMALL_BATCH_SIZE, args.batch_size), "stored": {}}
+    bench = LoadingBench("loading", args, options, results_files.versions(_PACKAGES))
+    for dataset in args.datasets:
+        bench.make(dataset)
+    wanted = cases(args.datasets, args.loaders, args.num_workers, args.num_threads, args.step_ms)
+    wanted = [case for case in wanted if bench.can_run(asdict(case), bench.obstacle(case))]
+    bench.fill_caches(wanted)
+    # Without its cache, a loader that leaves the cache alone would be shown as one that reads it.
+    wanted = [case for case in wanted if bench.can_run(asdict(case), bench.empty_cache(case))]
+    for number, case in bench.rounds(wanted):
+        bench.keep(bench.load(case, number), _SHOWN)
+    return bench.end(loading_table.markdown(bench.results))
 
 
-def _can_run(case: Case, results: Results) -> bool:
-    """Tells whether a case can run; notes why it cannot."""
-    stored = results.options["stored"]
-    reason = obstacle(case)
-    if reason is None and case.dataset not in stored:
-        reason = "the dataset could not be made"
-    if reason is None and case.loader == "plan1" and "plan1" not in stored[case.dataset]:
-        reason = "its chunks could not be made"
-    if reason:
-        results.skipped.append(asdict(case) | {"reason": reason})
-    return reason is None
+class LoadingBench(Bench):
+    """The bench with its datasets: `stored` has what each of them takes on disk."""
 
+    @property
+    def stored(self) -> dict[str, dict]:
+        """What is known of each dataset, by name; of its chunks as plan1, of its cache as cache."""
+        return self.results.options["stored"]
 
-# --- data ---------------------------------------------------------------------------------------
+    def obstacle(self, case: Case) -> str | None:
+        """Returns why a case cannot run, or None."""
+        if reason := obstacle(case):
+            return reason
+        if case.dataset not in self.stored:
+            return "the dataset could not be made"
+        if case.loader == "plan1" and "plan1" not in self.stored[case.dataset]:
+            return "its chunks could not be made"
+        return None
 
+    def empty_cache(self, case: Case) -> str | None:
+        """Returns that the cache of a case was not filled, or None."""
+        is_filled = case.loader != "cache" or "cache" in self.stored[case.dataset]
+        return None if is_filled else "its cache was not filled"
 
-def _make(dataset: str, args: argparse.Namespace, results: Results, console: Console) -> None:
-    """Makes a dataset and padded buckets of it, and notes what they take on disk."""
-    console.print(f"making {dataset}", highlight=False)
-    flags = [f"--dataset={dataset}", f"--num_measurements={args.num_measurements}"]
-    flags += [f"--seed={args.seed}", f"--data_dir={args.data_dir}"]
-    if "gcs" in args.loaders and obstacle(Case(dataset, "gcs")) is None:
-        flags.append(f"--upload_to={_bucket_folder(dataset, args)}")
-    described = _ask("benchmarks.loading_data", flags, console)
-    if described is None:
-        return
-    folder = Path(described.pop("folder"))
-    results.options["stored"][dataset] = described
-    is_chunked = "plan1" in args.loaders and dataset in chunked(args.datasets)
-    if is_chunked and (counts := _make_chunks(dataset, folder, args, console)):
-        described["plan1"] = counts
-    for path in folder.rglob("*.arrayrecord"):  # into the page cache, for the first as the last
-        with open(path, "rb") as file:
-            while file.read(1 << 20):
-                pass
+    def make(self, dataset: str) -> None:
+        """Makes a dataset and its padded buckets, and notes what they take on disk."""
+        args = self.args
+        self.say(f"making {dataset}")
+        try:
+            described = runner.call(
+                "benchmarks.loading_data:make",
+                *(dataset, args.num_measurements, args.seed, args.data_dir),
+            )
+            rows = Path(described.pop("folder"))
+            self.stored[dataset] = described
+            if "gcs" in args.loaders and obstacle(Case(dataset, "gcs")) is None:
+                endpoint = os.environ["STORAGE_EMULATOR_HOST"]
+                target = self._bucket_folder(dataset)
+                runner.call("benchmarks.loading_data:upload", rows, target, endpoint)
+            if "plan1" in args.loaders and dataset in chunked(args.datasets):
+                described["plan1"] = self._chunks(dataset, rows)
+        except RuntimeError as error:
+            self.say(str(error))
+            return
+        runner.read_all(rows.rglob("*.arrayrecord"))
 
+    def _chunks(self, dataset: str, rows: Path) -> dict[str, int]:
+        """Makes padded buckets of a dataset unless they exist; returns their counts."""
+        chunks = self._folder("chunks", dataset)
+        if (chunks / "counts.json").exists():
+            return json.loads((chunks / "counts.json").read_text())
+        options = SHAPES[dataset].array_record_options
+        return runner.call(
+            "benchmarks.peers.plan1_buckets:convert",
+            *(rows / "train/*.arrayrecord", chunks, options, self.args.chunked_measurements),
+        )
 
-def _make_chunks(
-    dataset: str, rows: Path, args: argparse.Namespace, console: Console
-) -> dict[str, Any] | None:
-    """Makes padded buckets of a dataset if they are not there yet and returns their counts."""
-    chunks = _folder("chunks", dataset, args)
-    counts = chunks / "counts.json"
-    if counts.exists():
-        return json.loads(counts.read_text())
-    flags = [f"--rows={rows}/train/*.arrayrecord", f"--output={chunks}"]
-    flags.append(f"--max_measurements={args.chunked_measurements}")
-    flags.append(f"--array_record_options={SHAPES[dataset].array_record_options}")
-    return _ask("benchmarks.peers.plan1_buckets", flags, console)
+    def _folder(self, kind: str, dataset: str) -> Path:
+        if kind == "chunks":
+            kind = f"chunks-{self.args.chunked_measurements}"
+        name = folder_name(kind, dataset, self.args.num_measurements, self.args.seed)
+        return self.args.data_dir / name
 
+    def _bucket_folder(self, dataset: str) -> str:
+        return f"gs://probeline-bench/{self._folder('rows', dataset).name}"
 
-def _ask(module: str, flags: list[str], console: Console) -> dict[str, Any] | None:
-    """Returns what a module prints as JSON; None, having said why, if it fails."""
-    command = [sys.executable, "-m", module, *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode == 0:
-        return json.loads(done.stdout)
-    console.print(f"{module} failed: {_last_line(done.stderr)}", highlight=False, markup=False)
-    return None
-
-
-def _folder(kind: str, dataset: str, args: argparse.Namespace) -> Path:
-    if kind == "chunks":
-        kind = f"chunks-{args.chunked_measurements}"
-    return args.data_dir / folder_name(kind, dataset, args.num_measurements, args.seed)
-
-
-def _bucket_folder(dataset: str, args: argparse.Namespace) -> str:
-    return f"gs://probeline-bench/{_folder('rows', dataset, args).name}"
-
-
-# --- runs ---------------------------------------------------------------------------------------
-
-
-def _warm_up(
-    taking_part: list[Case], args: argparse.Namespace, results: Results, console: Console
-) -> None:
-    """Compiles what gets compiled and fills the caches, noting how long that took."""
-    for case in taking_part:
-        if case.loader not in OF_TRAINING or case != Case(case.dataset, case.loader):
-            continue
-        cache = _folder("cache", case.dataset, args)
-        if case.loader == "cache":
-            shutil.rmtree(cache, ignore_errors=True)
-        run = _run(case, 0, args, fill_only=True)
-        if run.error:
-            message = f"warm-up of {case.loader} on {case.dataset} failed: {run.error}"
-            console.print(message, highlight=False, markup=False)
-        elif case.loader == "cache":
+    def fill_caches(self, wanted: Sequence[Case]) -> None:
+        """Compiles what gets compiled and fills the caches; notes how long that took."""
+        for case in wanted:
+            if case.loader not in OF_TRAINING or not case.is_plain:
+                continue
+            cache = self._folder("cache", case.dataset)
+            if case.loader == "cache":
+                shutil.rmtree(cache, ignore_errors=True)
+            run = self.load(case, 0, fill_only=True)
+            self.warm_up(f"{case.loader} on {case.dataset}", run)
             files = [path for path in cache.rglob("*") if path.is_file()]
-            if num_bytes := sum(path.stat().st_size for path in files):
+            num_bytes = sum(path.stat().st_size for path in files)
+            if case.loader == "cache" and not run.error and num_bytes:
                 filled = {"fill_s": run.figures["first_batch_of_build_s"], "file_bytes": num_bytes}
-                results.options["stored"][case.dataset]["cache"] = filled
+                self.stored[case.dataset]["cache"] = filled
 
+    def load(self, case: Case, number: int, *, fill_only: bool = False) -> Run:
+        """Runs a loader; with `fill_only` until its first batch."""
 
-def _has_its_cache(case: Case, results: Results) -> bool:
-    """Tells whether a case's cache, if it has one, is filled; notes where it is not.
+        def command(folder: Path) -> list[str]:
+            loading = runner.module_command(
+                "benchmarks.loading_process",
+                output=folder / FIGURES,
+                started=time.monotonic(),
+                **self._flags(case),
+            )
+            return [*loading, *(["--fill_only"] if fill_only else [])]
 
-    Without this a loader that leaves the cache alone would be shown as one that reads it.
-    """
-    is_filled = case.loader != "cache" or "cache" in results.options["stored"][case.dataset]
-    if not is_filled:
-        results.skipped.append(asdict(case) | {"reason": "its cache was not filled"})
-    return is_filled
+        def check(folder: Path, printed: str) -> Found:
+            return Found(json.loads((folder / FIGURES).read_text()))
 
+        return self.measured(asdict(case), number, command, check)
 
-def _run(case: Case, number: int, args: argparse.Namespace, *, fill_only: bool = False) -> CaseRun:
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(prefix="loading-") as folder:
-        output = Path(folder) / "figures.json"
-        command = [sys.executable, "-m", "benchmarks.loading_process", *_flags(case, args)]
-        command += [f"--output={output}", *(["--fill_only"] if fill_only else [])]
-        with open(Path(folder) / "log", "w+", encoding="utf-8", errors="replace") as log:
-            usage = measure([*command, f"--started={time.monotonic()}"], log, cwd=ROOT)
-            log.seek(0)
-            said = _last_line(log.read())
-        figures = json.loads(output.read_text()) if output.exists() else {}
-    error = None
-    if usage.exit_code:
-        error = f"exit code {usage.exit_code}: {figures.get('error', said)}"
-        figures = {}
-    else:
-        figures = {name: float(f"{value:.5g}") for name, value in figures.items()}
-        figures["peak_mib"] = round(usage.peak_mib, 1)
-    return CaseRun(
-        case=asdict(case),
-        round=number,
-        load_before=round(load, 2),
-        figures=figures,
-        error=error and error.replace(str(args.data_dir), "DATA").replace(str(ROOT), "ROOT"),
-    )
-
-
-def _flags(case: Case, args: argparse.Namespace) -> list[str]:
-    flags = {
-        "loader": case.loader,
-        "files": _folder("rows", case.dataset, args) / "train",
-        "batch_size": args.batch_size,
-        "num_workers": case.num_workers,
-        "num_threads": case.num_threads,
-        "step_ms": case.step_ms,
-        "seconds": args.seconds,
-    }
-    if case.loader not in OF_TRAINING:
-        flags["cycle"] = 1  # what they take does not come in bursts
-    if case.loader == "seed" or "8m" in case.dataset:
-        flags["batch_size"] = min(_SMALL_BATCH_SIZE, args.batch_size)
-    if case.loader == "plan1":
-        flags["files"] = _folder("chunks", case.dataset, args)
-    elif case.loader == "cache":
-        flags["cache_dir"] = _folder("cache", case.dataset, args)
-    elif case.loader == "gcs":
-        flags["files"] = f"{_bucket_folder(case.dataset, args)}/train"
-    return [f"--{name}={value}" for name, value in flags.items()]
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["it said nothing"])[-1]
-
-
-def _line(run: CaseRun) -> str:
-    case = Case(**run.case)
-    parts = [f"{case.dataset:18} round {run.round}  {loading_table.title(run.case):32}"]
-    if run.error:
-        return f"{parts[0]} FAILED: {run.error}"
-    figures = run.figures
-    parts.append(f"{figures['tokens_per_s'] / 1e6:8.2f} M/s")
-    parts.append(f"{figures['tokens_per_cpu_s'] / 1e6:8.2f} M/CPU s")
-    parts.append(f"{figures['peak_mib']:8,.0f} MiB")
-    return "".join(parts)
+    def _flags(self, case: Case) -> dict[str, object]:
+        flags: dict[str, object] = {
+            "loader": case.loader,
+            "files": self._folder("rows", case.dataset) / "train",
+            "batch_size": self.args.batch_size,
+            "num_workers": case.num_workers,
+            "num_threads": case.num_threads,
+            "step_ms": case.step_ms,
+            "seconds": self.args.seconds,
+        }
+        if case.loader not in OF_TRAINING:
+            flags["cycle"] = 1  # what they take does not come in bursts
+        if case.loader == "seed" or "8m" in case.dataset:
+            flags["batch_size"] = self.results.options["small_batch_size"]
+        if case.loader == "plan1":
+            flags["files"] = self._folder("chunks", case.dataset)
+        elif case.loader == "cache":
+            flags["cache_dir"] = self._folder("cache", case.dataset)
+        elif case.loader == "gcs":
+            flags["files"] = f"{self._bucket_folder(case.dataset)}/train"
+        return flags
 
 
 if __name__ == "__main__":

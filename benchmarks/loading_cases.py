@@ -56,6 +56,11 @@ class Case:
     num_threads: int = 0
     step_ms: float = 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no workers, threads or simulated training steps."""
+        return self == Case(self.dataset, self.loader)
+
 
 def cases(
     datasets: Sequence[str],
@@ -96,24 +101,15 @@ def chunked(datasets: Sequence[str]) -> list[str]:
 
 
 def obstacle(case: Case) -> str | None:
-    """Says why a case cannot run here, or None."""
+    """Returns why a case cannot run here, or None."""
     if case.loader == "seed" and SHAPES[case.dataset].measurement_encoding == "compact":
         return "it reads arrow rows only"
-    if case.loader in OF_TRAINING and not _is_there("training.dataset"):
-        return "there is no training.dataset"
     if case.loader == "gcs":
         if not os.environ.get("STORAGE_EMULATOR_HOST"):
             return "no GCS emulator: set STORAGE_EMULATOR_HOST"
-        if not _is_there("google.cloud.storage"):
+        if importlib.util.find_spec("google.cloud.storage") is None:
             return "google-cloud-storage is not installed"
     return None
-
-
-def _is_there(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package that it is in is missing
-        return False
 
 
 def folder_name(kind: str, dataset: str, num_measurements: int, seed: int) -> str:

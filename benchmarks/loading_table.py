@@ -3,30 +3,8 @@
 from typing import Any
 
 from benchmarks import markdown as md
-from benchmarks.loading_cases import LOADERS
-from benchmarks.results import Results, medians
-
-SPEED_COLUMNS = (
-    "dataset",
-    "loader",
-    "M real tokens/s",
-    "M real tokens/CPU-second",
-    "ratio to plain Python",
-    "first batch s, of the process",
-    "first batch s, of the loader",
-    "peak MiB",
-)
-STEP_COLUMNS = (
-    "dataset",
-    "loader",
-    "step ms",
-    "batches",
-    "CPU of a worker",
-    "CPU of the main process",
-    "waiting for data",
-)
-STORAGE_COLUMNS = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
-PADDING_COLUMNS = ("dataset", "loader", "padding")
+from benchmarks.loading_cases import LOADERS, Case
+from benchmarks.results import Median, Results, medians
 
 
 def title(case: dict[str, Any]) -> str:
@@ -38,8 +16,28 @@ def title(case: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def speed_rows(results: Results) -> list[list[str]]:
-    """Returns a row a dataset and loader, in the order in which they ran, fastest first."""
+_NAMES: md.Columns = {
+    "dataset": lambda line: line.case["dataset"],
+    "loader": lambda line: title(line.case),
+}
+STEP_COLUMNS: md.Columns = {
+    **_NAMES,
+    "step ms": lambda line: f"{line.case['step_ms']:g}",
+    "batches": md.figure("num_batches", "{:.0f}"),
+    "CPU of a worker": md.figure("worker_cpu", "{:.1%}"),
+    "CPU of the main process": md.figure("main_cpu", "{:.1%}"),
+    "waiting for data": md.figure("waiting", "{:.1%}"),
+}
+PADDING_COLUMNS: md.Columns = {**_NAMES, "padding": md.figure("padding", "{:.3%}")}
+STORAGE_COLUMNS = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
+
+
+def _millions(number: float) -> str:
+    return f"{number / 1e6:.1f}" if number >= 10e6 else f"{number / 1e6:.2f}"
+
+
+def speed_rows(results: Results) -> tuple[md.Columns, list[list[str]]]:
+    """Returns columns and a row a dataset and loader, datasets as they ran, fastest first."""
     lines = [line for line in medians(results.runs) if not line.case["step_ms"]]
     datasets = list(dict.fromkeys(line.case["dataset"] for line in lines))
     lines.sort(
@@ -53,41 +51,36 @@ def speed_rows(results: Results) -> list[list[str]]:
         for line in lines
         if line.case["loader"] == "seed" and line.figures
     }
-    rows = []
-    for line in lines:
-        dataset, figures = line.case["dataset"], line.figures
-        cells = [dataset, title(line.case)]
-        if not figures:
-            rows.append([*cells, "failed", *[""] * (len(SPEED_COLUMNS) - 3)])
-            continue
-        seed = of_seed.get(dataset)
-        rows.append(
-            [
-                *cells,
-                _millions(figures["tokens_per_s"]),
-                _millions(figures["tokens_per_cpu_s"]),
-                _ratio(figures["tokens_per_cpu_s"] / seed) if seed else "",
-                f"{figures['first_batch_s']:.1f}",
-                f"{figures['first_batch_of_build_s']:.1f}",
-                f"{figures['peak_mib']:,.0f}",
-            ]
-        )
-    return rows
+
+    def ratio(line: Median) -> str:
+        seed = of_seed.get(line.case["dataset"])
+        if not seed:
+            return ""
+        times = line.figures["tokens_per_cpu_s"] / seed
+        return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
+
+    columns: md.Columns = {
+        **_NAMES,
+        "M real tokens/s": lambda line: _millions(line.figures["tokens_per_s"]),
+        "M real tokens/CPU-second": lambda line: _millions(line.figures["tokens_per_cpu_s"]),
+        "ratio to plain Python": ratio,
+        "first batch s, of the process": md.figure("first_batch_s", "{:.1f}"),
+        "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
+        "peak MiB": md.figure("peak_mib"),
+    }
+    return columns, md.rows(columns, lines)
 
 
 def step_rows(results: Results) -> list[list[str]]:
     """Returns a row a loader that fed a consumer which sleeps after each batch."""
-    rows = []
-    for line in medians(results.runs):
-        if not line.case["step_ms"]:
-            continue
-        cells = [line.case["dataset"], title(line.case), f"{line.case['step_ms']:g}"]
-        if not line.figures:
-            rows.append([*cells, "failed", *[""] * (len(STEP_COLUMNS) - 4)])
-            continue
-        shares = [f"{line.figures[name]:.1%}" for name in ("worker_cpu", "main_cpu", "waiting")]
-        rows.append([*cells, f"{line.figures['num_batches']:.0f}", *shares])
-    return rows
+    lines = [line for line in medians(results.runs) if line.case["step_ms"]]
+    return md.rows(STEP_COLUMNS, lines, num_named=3)
+
+
+def padding_rows(results: Results) -> list[list[str]]:
+    """Returns the mean padding of each dataset and loader without workers or threads."""
+    lines = [line for line in medians(results.runs) if line.figures]
+    return md.rows(PADDING_COLUMNS, [line for line in lines if Case(**line.case).is_plain])
 
 
 def storage_rows(results: Results) -> list[list[str]]:
@@ -104,24 +97,6 @@ def storage_rows(results: Results) -> list[list[str]]:
             numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
             rows.append([dataset, kind, *numbers, f"{per_measurement:.1f}"])
     return rows
-
-
-def padding_rows(results: Results) -> list[list[str]]:
-    """Returns the mean padding of each dataset and loader without workers or threads."""
-    rows = []
-    for line in medians(results.runs):
-        case = line.case
-        if line.figures and not (case["num_workers"] or case["num_threads"] or case["step_ms"]):
-            rows.append([case["dataset"], title(case), f"{line.figures['padding']:.3%}"])
-    return rows
-
-
-def _millions(number: float) -> str:
-    return f"{number / 1e6:.1f}" if number >= 10e6 else f"{number / 1e6:.2f}"
-
-
-def _ratio(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}"
 
 
 def notes(results: Results) -> list[str]:
@@ -145,28 +120,17 @@ def notes(results: Results) -> list[str]:
     ]
     if fills:
         lines.append(f"Filling the cache, first batch included: {', '.join(fills)}.")
-    if any(line.case["loader"] == "gcs" for line in medians(results.runs)):
+    if any(run.case["loader"] == "gcs" for run in results.runs):
         lines.append("The GCS emulator runs on the same machine; its CPU is not counted.")
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for skip in results.skipped:
-        reasons.setdefault((skip["loader"], skip["reason"]), []).append(skip["dataset"])
-    lines += [
-        f"{LOADERS[loader]}, did not run on {', '.join(dict.fromkeys(datasets))}: {reason}."
-        for (loader, reason), datasets in reasons.items()
-    ]
-    lines += [
-        f"{title(line.case)}, failed {line.num_failed} of {line.num_runs} runs on "
-        f"{line.case['dataset']}."
-        for line in medians(results.runs)
-        if line.num_failed
-    ]
-    return lines
+    return lines + md.shortfalls(
+        results, lambda case: f"{title(case)},", lambda case: f"on {case['dataset']}"
+    )
 
 
 def markdown(results: Results) -> str:
     """Returns all tables and the notes."""
-    tables: list[tuple[tuple[str, ...], list[list[str]]]] = [
-        (SPEED_COLUMNS, speed_rows(results)),
+    tables = [
+        speed_rows(results),
         (STEP_COLUMNS, step_rows(results)),
         (PADDING_COLUMNS, padding_rows(results)),
         (STORAGE_COLUMNS, storage_rows(results)),

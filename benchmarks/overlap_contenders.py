@@ -1,23 +1,19 @@
-"""Who takes part in the overlap bench, and the command each is started with."""
+"""The contenders of the overlap bench, and the command that starts each of them."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.contenders import ROOT
+from benchmarks import ROOT
+from benchmarks.runner import module_command
 
 OUTPUT_NAME = "found"  # a file of the peers, a folder of the job
 
 
 @dataclass(frozen=True)
 class OverlapJob:
-    """What one run reads, looks for and writes.
-
-    Attributes:
-      num_shards: passes over the training text; 0 lets the job decide.
-    """
+    """What one run reads, looks for and writes; the job decides on `num_shards` if it is 0."""
 
     training: Sequence[Path]
     evaluation: Path
@@ -27,7 +23,14 @@ class OverlapJob:
 
     @property
     def output(self) -> Path:
+        """Where the run leaves what it finds."""
         return self.folder / OUTPUT_NAME
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that all contenders have."""
+        flags = [f"--input_path={path}" for path in self.training]
+        return [*flags, *(f"--ngram_length={n}" for n in self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -35,44 +38,40 @@ class Contender:
     """A contender and what it cannot do.
 
     Attributes:
-      max_mb: training text of what it runs on at most, because it is too slow for more.
-      most_lengths: values of n at a time.
-      obstacle: says why it cannot take part here, or None.
+      max_mb: training text that it is given at most, because it is too slow for more.
+      max_lengths: values of n at a time.
+      obstacle: returns why it cannot take part here, or None.
     """
 
     title: str
     command: Callable[[OverlapJob], list[str]]
     max_mb: int | None = None
-    most_lengths: int | None = None
+    max_lengths: int | None = None
     reads_parquet: bool = False
     obstacle: Callable[[], str | None] = lambda: None
 
 
-def _flags(job: OverlapJob) -> list[str]:
-    flags = [f"--input_path={path}" for path in job.training]
-    return [*flags, *(f"--ngram_length={n}" for n in job.lengths)]
-
-
 def _probeline(job: OverlapJob) -> list[str]:
-    command = [sys.executable, "-m", "beam_pipeline.overlap", *_flags(job)]
-    command += [f"--decontaminate_source=bench={job.evaluation}", f"--output_path={job.output}"]
-    return [*command, f"--num_shards={job.num_shards}"]
+    command = module_command(
+        "beam_pipeline.overlap",
+        decontaminate_source=f"bench={job.evaluation}",
+        output_path=job.output,
+        num_shards=job.num_shards,
+    )
+    return [*command, *job.flags]
 
 
 def _joined(job: OverlapJob) -> list[str]:
-    command = [sys.executable, "-m", "benchmarks.peers.joined_strings", *_flags(job)]
-    return [*command, f"--evaluation={job.evaluation}", f"--output={job.output}"]
+    given = {"evaluation": job.evaluation, "output": job.output}
+    return [*module_command("benchmarks.peers.joined_strings", **given), *job.flags]
 
 
 def _datatrove(tokenizer: str) -> Callable[[OverlapJob], list[str]]:
-    def command(job: OverlapJob) -> list[str]:
-        script = ROOT / "benchmarks" / "peers" / "datatrove_decontamination.py"
-        given = [f"--evaluation={job.evaluation}", f"--output={job.output}"]
-        return [
-            str(datatrove_python()), str(script), *_flags(job), *given, f"--tokenizer={tokenizer}"
-        ]  # fmt: skip
-
-    return command
+    script = ROOT / "benchmarks" / "peers" / "datatrove_decontamination.py"
+    return lambda job: [
+        *(str(datatrove_python()), str(script), *job.flags, f"--tokenizer={tokenizer}"),
+        *(f"--evaluation={job.evaluation}", f"--output={job.output}"),
+    ]
 
 
 def datatrove_python() -> Path:
@@ -93,7 +92,7 @@ CONTENDERS = {
     PROBELINE: Contender("Probeline, the whole job", _probeline, reads_parquet=True),
     JOINED: Contender("joined strings in a set", _joined),
     "datatrove-split": Contender(
-        "datatrove, cut at spaces", _datatrove("split"), most_lengths=1, obstacle=_no_datatrove
+        "datatrove, cut at spaces", _datatrove("split"), max_lengths=1, obstacle=_no_datatrove
     ),
     "datatrove": Contender(
         "datatrove, its English tokeniser", _datatrove("english"), 20, 1, obstacle=_no_datatrove

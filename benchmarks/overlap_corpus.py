@@ -1,15 +1,13 @@
 """The corpus of the overlap bench: files of training text and of evaluation sets, by their sizes.
 
-Files are made when they are asked for, by `overlap_texts` in a process of its own, so that the
-bench stays small; they stay for the next bench. A file depends on the seed and its place alone: a
-small corpus is the beginning of a large one.
+`overlap_texts` makes a file when it is asked for, in a process of its own; it is kept for the next
+bench. A file depends on the seed and its place alone: a small corpus is the beginning of a large
+one.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 
-from benchmarks.contenders import ROOT
+from benchmarks.runner import appears_whole, call
 
 FORMATS = ("jsonl.zst", "jsonl.gz", "jsonl", "parquet")
 EVALUATION_ROWS = 9_000  # of 90 tokens on average: 700,000 n-grams of 13 tokens
@@ -17,11 +15,7 @@ BLOCK_MB, FILE_MB = 20, 100  # of text
 
 
 class Corpus:
-    """Training and evaluation files in a folder.
-
-    Args:
-      seed: another one makes other words and texts.
-    """
+    """Training and evaluation files in a folder; another seed makes other words and texts."""
 
     def __init__(self, folder: Path, seed: int):
         self._folder = folder / f"overlap-{seed}"
@@ -34,19 +28,15 @@ class Corpus:
 
     def _training(self, first_mb: int, last_mb: int, file_format: str) -> Path:
         name = f"train-{first_mb:06d}-{last_mb:06d}.{file_format}"
-        return self._made(name, "training", f"--first_mb={first_mb}", f"--last_mb={last_mb}")
+        return self._made(name, "write_training", first_mb, last_mb)
 
     def evaluation(self, num_rows: int) -> Path:
         """Returns the file of an evaluation set."""
-        return self._made(f"evaluation-{num_rows}.jsonl", "evaluation", f"--rows={num_rows}")
+        return self._made(f"evaluation-{num_rows}.jsonl", "write_evaluation", num_rows)
 
-    def _made(self, name: str, *arguments: str) -> Path:
+    def _made(self, name: str, function: str, *arguments: int) -> Path:
         path = self._folder / name
         if not path.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f"tmp-{name}"  # so that what is there is whole
-            command = [sys.executable, "-m", "benchmarks.overlap_texts", *arguments]
-            command += [f"--output={part}", f"--seed={self._seed}"]
-            subprocess.run(command, check=True, cwd=ROOT)
-            part.rename(path)
+            with appears_whole(path) as being_made:
+                call(f"benchmarks.overlap_texts:{function}", being_made, *arguments, self._seed)
         return path

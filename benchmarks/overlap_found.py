@@ -1,18 +1,11 @@
 """What a contender of the overlap bench found, and how much text there is to look through.
 
-    python -m benchmarks.overlap_found size FILE ...
-    python -m benchmarks.overlap_found ngrams OUTPUT EVALUATION
-
-A process of its own, so that the bench itself stays small. `size` prints {"num_texts",
-"text_bytes"}. `ngrams` prints {"num_read", "num_documents", "num_ngrams", "digest"}, of n-grams by
-evaluation row with their occurrences and documents, and for the job "num_passes" and "num_indexed"
-n-grams; who found the same has the same digest. A peer that tells of no n-grams has no digest.
+Contenders that found the same have the same digest: of the n-grams by evaluation row, with their
+occurrences and documents. A peer that tells of no n-grams has no digest.
 """
 
 import gzip
 import hashlib
-import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +42,17 @@ def _batches(path: str) -> Iterator[DocumentBatch]:
             yield from read_work_unit(unit)
 
 
+def ngrams(output: str, evaluation: str) -> dict[str, Any]:
+    """Returns what a run left.
+
+    Returns:
+      {"num_read", "num_documents", "num_ngrams", "digest"}; of the job also "num_passes" and
+      "num_indexed" n-grams, of a peer whatever else it tells.
+    """
+    path = Path(output)
+    return of_job(path) if path.is_dir() else of_peer(path, Path(evaluation))
+
+
 def of_job(output: Path) -> dict[str, Any]:
     """Returns what an output folder of the job tells."""
     summary = orjson.loads((output / SUMMARY).read_bytes())
@@ -65,18 +69,20 @@ def of_job(output: Path) -> dict[str, Any]:
         "num_documents": documents.num_rows,
         "num_passes": summary["num_shards"],
         "num_indexed": summary["counts"]["eval_ngrams"],
-        **_described(found),
+        **described(found),
     }
 
 
 def of_peer(output: Path, evaluation: Path) -> dict[str, Any]:
     """Returns what an output file of a peer tells; its n-grams are put to the rows they are of."""
     told = orjson.loads(output.read_bytes())
-    ngrams = told.pop("ngrams", None)
-    if ngrams is None:
+    told_ngrams = told.pop("ngrams", None)
+    if told_ngrams is None:
         return told
-    counts = {(n, ngram): (occurrences, documents) for n, ngram, occurrences, documents in ngrams}
-    return {**told, **_described(_by_row(counts, told.pop("lengths"), evaluation))}
+    counts = {
+        (n, ngram): (occurrences, documents) for n, ngram, occurrences, documents in told_ngrams
+    }
+    return {**told, **described(_by_row(counts, told.pop("lengths"), evaluation))}
 
 
 def _by_row(
@@ -91,23 +97,8 @@ def _by_row(
                         yield int(row), n, ngram, *counts[n, ngram]
 
 
-def _described(found: Iterable[Found]) -> dict[str, Any]:
+def described(found: Iterable[Found]) -> dict[str, Any]:
+    """Returns the number and the digest of what was found."""
     ordered = sorted(found)
     digest = hashlib.blake2b(orjson.dumps(ordered), digest_size=16).hexdigest()
     return {"num_ngrams": len(ordered), "digest": digest}
-
-
-def main(argv: list[str]) -> int:
-    command, *paths = argv
-    if command == "size":
-        told = size(paths)
-    elif Path(paths[0]).is_dir():
-        told = of_job(Path(paths[0]))
-    else:
-        told = of_peer(Path(paths[0]), Path(paths[1]))
-    print(json.dumps(told))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,36 +1,22 @@
 """The tables of the overlap bench and what a reader must know to judge them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from benchmarks import markdown as md
 from benchmarks.overlap_contenders import CONTENDERS, JOINED
 from benchmarks.results import Median, Results, medians
 
-_RATES = ("MB per CPU-second, whole run", "start-up, CPU s", "MB per CPU-second, start-up apart")
-PEER_COLUMNS = (
-    "contender", "n", "text MB", *_RATES, "ratio to the set, whole run",
-    "ratio to the set, start-up apart", "wall s", "peak MiB", "documents with a hit",
-)  # fmt: skip
-FORMAT_COLUMNS = ("format", "n", "passes", "text MB", *_RATES, "wall s", "peak MiB")
-GROWTH_COLUMNS = (
-    "text MB", "passes", "CPU s", "start-up, CPU s", "CPU s a GB, start-up apart", "wall s",
-    "peak MiB",
-)  # fmt: skip
 
+@dataclass(frozen=True)
+class Line:
+    """The medians of a case, the CPU seconds of its start-up, and the peer on the same text."""
 
-class _Line:
-    """The medians of a case and what of them is start-up."""
-
-    def __init__(self, line: Median, lines: Sequence[Median]):
-        self.case, self.figures = line.case, line.figures
-        self.start_s = next(
-            (
-                other.figures["cpu_s"]
-                for other in lines
-                if other.case["part"] == "start" and other.figures and _same_start(line, other)
-            ),
-            None,
-        )
+    case: dict[str, Any]
+    figures: dict[str, float]
+    start_s: float | None
+    joined: "Line | None" = None
 
     @property
     def whole_rate(self) -> float:
@@ -49,18 +35,30 @@ class _Line:
         """MB of text a CPU-second, start-up apart."""
         return self.figures["text_mb"] / self.scan_s if self.scan_s else None
 
-    @property
-    def rates(self) -> list[str]:
-        """The cells under _RATES."""
-        return [_number(self.whole_rate), _number(self.start_s), _number(self.scan_rate)]
 
-    def figure(self, name: str, pattern: str = "{:,.0f}") -> str:
-        return pattern.format(self.figures[name]) if name in self.figures else ""
-
-
-def _same_start(line: Median, other: Median) -> bool:
-    names = ("contender", "lengths", "eval_rows", "num_shards")
-    return all(line.case[name] == other.case[name] for name in names)
+def _lines(part: str, every: Sequence[Median]) -> list[Line]:
+    """Returns the lines of a part with their starts."""
+    same = ("contender", "lengths", "eval_rows", "num_shards")
+    lines = []
+    for line in every:
+        if line.case["part"] == part:
+            starts = [
+                start.figures["cpu_s"]
+                for start in every
+                if start.case["part"] == "start"
+                and start.figures
+                and all(start.case[name] == line.case[name] for name in same)
+            ]
+            lines.append(Line(line.case, line.figures, starts[0] if starts else None))
+    joined = {
+        line.case["lengths"]: line
+        for line in lines
+        if line.case["contender"] == JOINED and line.figures
+    }
+    return [
+        Line(line.case, line.figures, line.start_s, joined.get(line.case["lengths"]))
+        for line in lines
+    ]
 
 
 def _number(value: float | None) -> str:
@@ -69,87 +67,68 @@ def _number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
-def _table(
-    columns: Sequence[str],
-    lines: Sequence[_Line],
-    cells: Callable[[_Line], list[str]],
-    num_words: int,
-) -> str:
-    rows = []
-    for line in lines:
-        head, *rest = cells(line) if line.figures else [_name(line), "failed"]
-        rows.append([head, *rest, *[""] * (len(columns) - 1 - len(rest))])
-    return md.table(columns, rows, num_words)
+def _title(case: dict[str, Any]) -> str:
+    name = case["contender"]
+    return CONTENDERS[name].title if name in CONTENDERS else name
 
 
-def _name(line: _Line) -> str:
-    case = line.case
-    return {
-        "peers": _title(case["contender"]),
-        "formats": f".{case['file_format']}",
-        "growth": f"{case['mb']:,}",
-    }[case["part"]]
+def _ratio(rate: Callable[[Line], float | None]) -> Callable[[Line], str]:
+    """Returns what shows a rate as a multiple of the set's."""
+
+    def shown(line: Line) -> str:
+        own, other = rate(line), rate(line.joined) if line.joined else None
+        return _number(own / other) if own and other else ""
+
+    return shown
 
 
-def _title(contender: str) -> str:
-    return CONTENDERS[contender].title if contender in CONTENDERS else contender
+_RATES: md.Columns = {
+    "MB per CPU-second, whole run": lambda line: _number(line.whole_rate),
+    "start-up, CPU s": lambda line: _number(line.start_s),
+    "MB per CPU-second, start-up apart": lambda line: _number(line.scan_rate),
+}
+_TEXT: md.Columns = {"text MB": md.figure("text_mb")}
+_PASSES: md.Columns = {"passes": md.figure("num_passes")}
+_COSTS: md.Columns = {
+    "wall s": md.figure("wall_s", "{:.1f}"),
+    "peak MiB": md.figure("peak_mib"),
+}
+_PEERS: md.Columns = {
+    "contender": lambda line: _title(line.case),
+    "n": lambda line: line.case["lengths"],
+    **_TEXT,
+    **_RATES,
+    "ratio to the set, whole run": _ratio(lambda line: line.whole_rate),
+    "ratio to the set, start-up apart": _ratio(lambda line: line.scan_rate),
+    **_COSTS,
+    "documents with a hit": md.figure("num_documents"),
+}
+_FORMATS: md.Columns = {
+    "format": lambda line: f".{line.case['file_format']}",
+    "n": lambda line: line.case["lengths"],
+    **_PASSES,
+    **_TEXT,
+    **_RATES,
+    **_COSTS,
+}
+_GROWTH: md.Columns = {
+    "text MB": lambda line: f"{line.figures.get('text_mb', line.case['mb']):,.0f}",
+    **_PASSES,
+    "CPU s": md.figure("cpu_s", "{:.1f}"),
+    "start-up, CPU s": _RATES["start-up, CPU s"],
+    "CPU s a GB, start-up apart": lambda line: _number(
+        line.scan_s and line.scan_s / line.figures["text_mb"] * 1000
+    ),
+    **_COSTS,
+}
+_SECTIONS = (
+    ("**Beside its peers**", "peers", _PEERS, 2),
+    ("**The job, by format and by passes over the text**", "formats", _FORMATS, 2),
+    ("**More and more text**, against an index of {indexed} n-grams", "growth", _GROWTH, 0),
+)
 
 
-def peers(lines: Sequence[_Line]) -> str:
-    """Returns the table of all contenders on the same text."""
-
-    def cells(line: _Line) -> list[str]:
-        joined = next(
-            (
-                other
-                for other in lines
-                if other.case["contender"] == JOINED
-                and other.case["lengths"] == line.case["lengths"]
-                and other.figures
-            ),
-            None,
-        )
-        ratios: list[float | None] = [None, None]
-        if joined is not None:
-            ratios[0] = line.whole_rate / joined.whole_rate
-            if line.scan_rate and joined.scan_rate:
-                ratios[1] = line.scan_rate / joined.scan_rate
-        return [
-            _name(line), line.case["lengths"], line.figure("text_mb"), *line.rates,
-            *map(_number, ratios), line.figure("wall_s", "{:.1f}"), line.figure("peak_mib"),
-            line.figure("num_documents"),
-        ]  # fmt: skip
-
-    return _table(PEER_COLUMNS, lines, cells, 2)
-
-
-def formats(lines: Sequence[_Line]) -> str:
-    """Returns the table of the job on every format, and with more passes."""
-
-    def cells(line: _Line) -> list[str]:
-        return [
-            _name(line), line.case["lengths"], line.figure("num_passes"), line.figure("text_mb"),
-            *line.rates, line.figure("wall_s", "{:.1f}"), line.figure("peak_mib"),
-        ]  # fmt: skip
-
-    return _table(FORMAT_COLUMNS, lines, cells, 2)
-
-
-def growth(lines: Sequence[_Line]) -> str:
-    """Returns the table of the job on more and more text."""
-
-    def cells(line: _Line) -> list[str]:
-        a_gb = line.scan_s and line.scan_s / line.figures["text_mb"] * 1000
-        return [
-            line.figure("text_mb"), line.figure("num_passes"), line.figure("cpu_s", "{:.1f}"),
-            _number(line.start_s), _number(a_gb), line.figure("wall_s", "{:.1f}"),
-            line.figure("peak_mib"),
-        ]  # fmt: skip
-
-    return _table(GROWTH_COLUMNS, lines, cells, 0)
-
-
-def notes(results: Results) -> list[str]:
+def _notes(results: Results) -> list[str]:
     """Returns the circumstances, what is compared with what, and what did not run."""
     lines = [
         md.circumstances(results),
@@ -157,11 +136,11 @@ def notes(results: Results) -> list[str]:
         "uncompressed, without the JSON around it. Start-up is the same command on 20 documents: "
         "interpreter and libraries, the evaluation side, the end of the run.",
     ]
-    found = {}
+    found: dict[tuple, set] = {}
     for run in results.runs:
         if "num_ngrams" in run.figures and run.case["part"] != "start":
-            what = (run.case["mb"], run.case["lengths"], run.case["eval_rows"])
-            found.setdefault(what, set()).add((run.digest, run.figures["num_ngrams"]))
+            task = (run.case["mb"], run.case["lengths"], run.case["eval_rows"])
+            found.setdefault(task, set()).add((run.details["digest"], run.figures["num_ngrams"]))
     if found:
         same = all(len(digests) == 1 for digests in found.values())
         numbers = sorted({int(number) for digests in found.values() for _, number in digests})
@@ -170,40 +149,18 @@ def notes(results: Results) -> list[str]:
             "same text for the same n, by evaluation row, with occurrences and documents: "
             f"{numbers[0]:,} to {numbers[-1]:,} of them."
         )
-    versions = results.options.get("versions_of_peers", {})
-    lines += [f"{_title(name)}: version {version}." for name, version in versions.items()]
-    lines += [
-        f"{_title(skip['contender'])} did not run for n = {skip['lengths']}: {skip['reason']}."
-        for skip in results.skipped
-    ]
-    lines += [
-        f"{line.num_failed} of {line.num_runs} runs of {_title(line.case['contender'])} failed "
-        f"({line.case['part']}, n = {line.case['lengths']})."
-        for line in medians(results.runs)
-        if line.num_failed
-    ]
-    return lines
+    for name, version in results.options.get("versions_of_peers", {}).items():
+        lines.append(f"{_title({'contender': name})}: version {version}.")
+    return lines + md.shortfalls(results, _title, lambda case: f"for n = {case['lengths']}")
 
 
 def markdown(results: Results) -> str:
     """Returns all tables of which there are runs, and the notes."""
-    every = medians(results.runs)
-    parts = []
-    for title, part, table in _SECTIONS:
-        lines = [_Line(line, every) for line in every if line.case["part"] == part]
-        if lines:
-            parts += [title.format(**_indexed(lines)), table(lines)]
-    return "\n\n".join([*parts, "\n".join(notes(results))])
-
-
-def _indexed(lines: Sequence[_Line]) -> dict[str, str]:
-    """Returns what a title may say of the index."""
-    numbers = [line.figures["num_indexed"] for line in lines if "num_indexed" in line.figures]
-    return {"indexed": f"{max(numbers) / 1e6:.1f} M" if numbers else "no"}
-
-
-_SECTIONS = (
-    ("**Beside its peers**", "peers", peers),
-    ("**The job, by format and by passes over the text**", "formats", formats),
-    ("**More and more text**, against an index of {indexed} n-grams", "growth", growth),
-)
+    every, parts = medians(results.runs), []
+    for title, part, columns, num_words in _SECTIONS:
+        if lines := _lines(part, every):
+            indexed = max(line.figures.get("num_indexed", 0) for line in lines)
+            title = title.format(indexed=f"{indexed / 1e6:.1f} M" if indexed else "no")
+            cells = md.rows(columns, lines, num_named=1)
+            parts += [title, md.table(columns, cells, num_words)]
+    return "\n\n".join([*parts, "\n".join(_notes(results))])

@@ -1,15 +1,11 @@
 """The texts of the overlap bench, and the files that hold them; see `overlap_corpus`.
 
-    python -m benchmarks.overlap_texts training --output=FILE.jsonl.zst --first_mb=0 --last_mb=100
-    python -m benchmarks.overlap_texts evaluation --output=FILE.jsonl --rows=9000
-
 Words follow Zipf's law, documents are as long as a lognormal law has it, some look like program
 code, in every second one some words are beyond ASCII. A block of text depends on the seed and its
 place alone, and so does a row of an evaluation set. In the first block are `NUM_PLANTED` passages
 of the first rows.
 """
 
-import argparse
 import functools
 import gzip
 from collections.abc import Iterator
@@ -29,7 +25,7 @@ NUM_PLANTED = 50
 TINY_DOCUMENTS = 20  # of a file of no MB
 _WORDS = 50_000
 _ZIPF_SHIFT = 2.7  # as in English: the first words are less common than 1/rank says
-_DOCUMENT_WORDS, _DOCUMENT_SIGMA, _MOST_WORDS = 280, 1.0, 30_000
+_DOCUMENT_WORDS, _DOCUMENT_SIGMA, _MAX_WORDS = 280, 1.0, 30_000
 _EVALUATION_WORDS = (40, 140)
 _PLANTED_WORDS = 30
 _SHARE_OF_CODE = 0.05
@@ -62,7 +58,7 @@ class Texts:
         rng = self._rng(2, block)
         num_words = round(BLOCK_MB * 1e6 / _BYTES_A_WORD)
         lengths = rng.lognormal(np.log(_DOCUMENT_WORDS), _DOCUMENT_SIGMA, num_words // 100)
-        counts = np.clip(lengths, 10, _MOST_WORDS).astype(np.int64)
+        counts = np.clip(lengths, 10, _MAX_WORDS).astype(np.int64)
         counts = counts[: np.searchsorted(np.cumsum(counts), num_words) + 1]
         texts = self._joined(rng, counts, rng.random(len(counts)) < _SHARE_OF_CODE).to_pylist()
         if block == 0:
@@ -154,8 +150,13 @@ def _write_parquet(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
             writer.write_table(pa.Table.from_pylist(records, schema), _ROW_GROUP_ROWS)
 
 
-def write_training(path: Path, first_mb: int, last_mb: int, seed: int) -> None:
-    """Writes whole blocks of documents, in the format that the file's name tells."""
+def write_training(output: str | Path, first_mb: int, last_mb: int, seed: int) -> None:
+    """Writes whole blocks of documents, in the format that the file's name tells.
+
+    Args:
+      first_mb, last_mb: of the corpus; if the last is 0, the file has TINY_DOCUMENTS.
+    """
+    path = Path(output)
     blocks = _blocks(Texts(seed), first_mb, last_mb)
     write = _write_parquet if path.suffix == ".parquet" else _write_json_lines
     write(path, blocks)
@@ -168,27 +169,7 @@ def _blocks(texts: Texts, first_mb: int, last_mb: int) -> Iterator[list[dict[str
         yield texts.documents(number)
 
 
-def write_evaluation(path: Path, num_rows: int, seed: int) -> None:
+def write_evaluation(output: str | Path, num_rows: int, seed: int) -> None:
     """Writes an evaluation set as JSON lines."""
     rows = enumerate(Texts(seed).evaluation(num_rows))
-    path.write_bytes(_lines([{"id": f"q{row}", "text": text} for row, text in rows]))
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Writes a file of the overlap bench.")
-    parser.add_argument("kind", choices=("training", "evaluation"))
-    parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--first_mb", type=int, default=0)
-    parser.add_argument("--last_mb", type=int, default=BLOCK_MB)
-    parser.add_argument("--rows", type=int, default=EVALUATION_ROWS)
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
-    if args.kind == "training":
-        write_training(args.output, args.first_mb, args.last_mb, args.seed)
-    else:
-        write_evaluation(args.output, args.rows, args.seed)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    Path(output).write_bytes(_lines([{"id": f"q{row}", "text": text} for row, text in rows]))

@@ -1,6 +1,6 @@
-"""A bench's results: what ran where, every single run, medians; kept as JSON in results/.
+"""The results of a bench as JSON in results/: the machine, the options, every run, the medians.
 
-Nothing in a file names the machine or a folder of it.
+Nothing in a file names the machine or one of its folders.
 """
 
 import json
@@ -21,80 +21,27 @@ _PACKAGES = ("apache-beam", "array-record", "duckdb", "numba", "numpy", "polars"
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the grouping bench; `error` is None if its output held all measurements."""
+    """One run of a case.
 
-    contender: str
-    num_measurements: int
-    round: int
-    load_before: float  # the machine's load average over the minute before
-    wall_s: float
-    cpu_s: float
-    peak_mib: float
-    error: str | None
-    output: dict[str, int]  # what benchmarks.check counted
-
-    @property
-    def case(self) -> dict[str, Any]:
-        """What is the same in all rounds."""
-        return {"contender": self.contender, "num_measurements": self.num_measurements}
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """What was measured."""
-        return {"wall_s": self.wall_s, "cpu_s": self.cpu_s, "peak_mib": self.peak_mib}
-
-
-@dataclass(frozen=True)
-class CaseRun:
-    """One run of a case; `figures` are what its bench measured."""
+    Attributes:
+      case: what the run was given; the same in all rounds.
+      figures: what was measured, by name.
+      error: why the run does not count, or None.
+      load_before: the machine's load average over the minute before.
+      details: what else the bench keeps, such as a digest or a command.
+    """
 
     case: dict[str, Any]
-    round: int
-    load_before: float
     figures: dict[str, float]
-    error: str | None
-
-
-@dataclass(frozen=True)
-class EngineRun(CaseRun):
-    """One run of the engines bench; `dataset` is a digest of all that it wrote."""
-
-    dataset: str
-
-
-@dataclass(frozen=True)
-class OverlapRun(CaseRun):
-    """One run of the overlap bench; `digest` is of all n-grams found, None if it tells of none."""
-
-    digest: str | None = None
-
-
-@dataclass(frozen=True)
-class LearningRun:
-    """One seed of the learning bench: its command, its curve, and what evaluation.json says."""
-
-    case: dict[str, Any]
-    command: str
-    figures: dict[str, float]
-    error: str | None
-    curve: list[dict[str, float]] = field(default_factory=list)
-    evaluation: dict[str, Any] = field(default_factory=dict)
-
-
-_RUN_OF_BENCH = {
-    "engines": EngineRun,
-    "grouping": Run,
-    "loading": CaseRun,
-    "learning": LearningRun,
-    "overlap": OverlapRun,
-    "scale": CaseRun,
-}
-AnyRun = Run | CaseRun | LearningRun
+    error: str | None = None
+    round: int = 0
+    load_before: float = 0.0
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Results:
-    """A whole bench; what its runs are follows from its name."""
+    """All runs of one execution of a bench, and the cases that could not run, with reasons."""
 
     bench: str
     date: str  # ISO 8601, UTC
@@ -102,12 +49,12 @@ class Results:
     machine: dict[str, Any] = field(default_factory=lambda: machine())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     skipped: list[dict[str, Any]] = field(default_factory=list)
-    runs: list[Any] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Median:
-    """The medians of a case's good runs; no figures where none was good."""
+    """The medians of a case's good runs; there are no figures if none was good."""
 
     case: dict[str, Any]
     num_runs: int
@@ -128,7 +75,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """Returns the versions of Python and of the packages that do the work."""
+    """Returns the versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -138,9 +85,9 @@ def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     return found
 
 
-def medians(runs: Sequence[AnyRun]) -> list[Median]:
-    """Returns a line a case, in the order in which they first ran."""
-    cases: dict[tuple[Any, ...], list[AnyRun]] = {}
+def medians(runs: Sequence[Run]) -> list[Median]:
+    """Returns the medians of each case, in the order in which the cases first ran."""
+    cases: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         cases.setdefault(tuple(run.case.items()), []).append(run)
     lines = []
@@ -155,7 +102,7 @@ def medians(runs: Sequence[AnyRun]) -> list[Median]:
 
 
 def path_for(results: Results, folder: Path) -> Path:
-    """Returns a new file's name; a second bench of the same day gets a number."""
+    """Returns the name of a new file; a second file of the same day gets a number."""
     tag = f"{results.machine['cores']}cpu-{results.machine['memory_gib']}gib"
     stem = f"{results.bench}-{results.date[:10]}-{tag}"
     path, number = folder / f"{stem}.json", 2
@@ -165,7 +112,7 @@ def path_for(results: Results, folder: Path) -> Path:
 
 
 def save(results: Results, path: Path) -> None:
-    """Writes the results, medians included."""
+    """Writes the results with their medians."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [
         line.case | {"num_runs": line.num_runs, "num_failed": line.num_failed} | line.figures
@@ -176,11 +123,20 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Reads what `save` wrote."""
+    """Reads a file that `save` wrote, or one of its predecessors."""
     content = json.loads(path.read_text())
     del content["medians"]
-    run_type = _RUN_OF_BENCH.get(content["bench"], Run)
-    return Results(**content | {"runs": [run_type(**run) for run in content["runs"]]})
+    return Results(**content | {"runs": [_run_of(stored) for stored in content["runs"]]})
+
+
+def _run_of(stored: dict[str, Any]) -> Run:
+    """Reads a run; in older files details are beside the figures, or figures beside the case."""
+    if "case" not in stored:
+        stored["case"] = {name: stored.pop(name) for name in ("contender", "num_measurements")}
+        stored["figures"] = {name: stored.pop(name) for name in ("wall_s", "cpu_s", "peak_mib")}
+    known = ("case", "figures", "error", "round", "load_before")
+    values = {name: stored.pop(name) for name in known if name in stored}
+    return Run(**values, details=stored.pop("details", {}) | stored)
 
 
 def newest(bench: str, folder: Path) -> Results:
@@ -189,7 +145,7 @@ def newest(bench: str, folder: Path) -> Results:
 
 
 def newest_day(bench: str, folder: Path) -> list[Results]:
-    """Returns the results of the last day that has any, in the order in which they were made.
+    """Returns the results of the last day that has any, the earliest first.
 
     Raises:
       FileNotFoundError: there are none.

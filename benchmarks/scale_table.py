@@ -4,6 +4,7 @@ The first two tables are results. The third is an estimate: its formulas are in
 `benchmarks.estimate`, its prices and assumptions are printed beside it.
 """
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from beam_pipeline.dataset.layout import count_shards
@@ -28,10 +29,30 @@ from benchmarks.results import Median, Results, medians
 TARGETS = ((200_000_000, 4), (35_000_000_000, 100))  # measurements, vCPUs
 _NUM_PROBES = 10_000
 _RUN_BYTES = 16 + 0.1 * 12  # a tenth of the destinations IPv6
-_MEASURED = (
-    "shape", "where", "measurements", "CPU ns", "grouped by probe", "grouped by shard", "spilled",
-    "shards", "to GCS", "from GCS", "peak MiB",
-)  # fmt: skip
+
+
+def _each(name: str) -> Callable[[Median], str]:
+    """Returns what shows a count for each measurement."""
+    return lambda line: f"{line.figures.get(name, 0) / line.case['num_measurements']:.1f}"
+
+
+def _cpu_ns(line: Median) -> str:
+    return f"{line.figures['cpu_s'] / line.case['num_measurements'] * 1e9:,.0f}"
+
+
+_MEASURED: md.Columns = {
+    "shape": lambda line: line.case["shape"],
+    "where": lambda line: line.case["place"],
+    "measurements": lambda line: f"{line.case['num_measurements'] / 1e6:g} M",
+    "CPU ns": _cpu_ns,
+    "grouped by probe": _each("grouped_by_probe_bytes"),
+    "grouped by shard": _each("grouped_by_shard_bytes"),
+    "spilled": _each("spilled_bytes"),
+    "shards": _each("bytes_written"),
+    "to GCS": _each("uploaded_bytes"),
+    "from GCS": _each("downloaded_bytes"),
+    "peak MiB": md.figure("peak_mib"),
+}
 _STEPS = {
     "unit": "pre-group a unit of 2 M rows",
     "sort": "sort the hot probe",
@@ -42,21 +63,8 @@ _STEPS = {
 
 def measured(lines: list[Median]) -> str:
     """Returns the table of the job's runs: CPU and bytes a measurement."""
-    rows = []
-    for line in lines:
-        if line.case["shape"] == "one thread":
-            continue
-        n = line.case["num_measurements"]
-        head = [line.case["shape"], line.case["place"], f"{n / 1e6:g} M"]
-        if not line.figures:
-            rows.append([*head, "failed", *[""] * (len(_MEASURED) - len(head) - 1)])
-            continue
-        names = ("grouped_by_probe_bytes", "grouped_by_shard_bytes", "spilled_bytes")
-        names += ("bytes_written", "uploaded_bytes", "downloaded_bytes")
-        each = [f"{line.figures.get(name, 0) / n:.1f}" for name in names]
-        cpu_ns = line.figures["cpu_s"] / n * 1e9
-        rows.append([*head, f"{cpu_ns:,.0f}", *each, f"{line.figures['peak_mib']:,.0f}"])
-    return md.table(_MEASURED, rows, num_words=2)
+    jobs = [line for line in lines if line.case["shape"] != "one thread"]
+    return md.table(_MEASURED, md.rows(_MEASURED, jobs, num_named=3), num_words=2)
 
 
 def thread(lines: list[Median]) -> str:
@@ -204,8 +212,5 @@ def markdown(results: Results) -> str:
     ]
     loads = [run.load_before for run in results.runs]
     parts[2] += f" Load of the machine before a run: {min(loads)} to {max(loads)}."
-    parts += [
-        f"{skip['shape']} on {skip['place']} did not run: {skip['reason']}."
-        for skip in results.skipped
-    ]
-    return "\n\n".join(parts)
+    name, place = (lambda case: f"{case['shape']} on {case['place']}"), (lambda case: "")
+    return "\n\n".join([*parts, *md.shortfalls(results, name, place)])

@@ -1,16 +1,12 @@
 """What one thread of a worker needs, step by step: the job's own DoFns in a plain loop.
 
-    python -m benchmarks.worker --input='data/*.parquet' --num_measurements=50000000
-
-Pre-groups one unit of the input, then sorts, cuts and writes one hot probe of so many simulated
-measurements, whose chunks come one after the other, as from a shuffle service. Prints a JSON
-object: for each step the peak memory of the process, CPU and wall seconds. Linux only.
+`measure` pre-groups one work unit of the input, then sorts, cuts and writes one hot probe of so
+many simulated measurements, whose chunks come one after the other, as from a shuffle service.
+Linux only.
 """
 
-import argparse
 import ctypes
 import gc
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 
@@ -35,10 +30,8 @@ from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord, StageRecords
 from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import ReadOptions, WorkUnit, inspect, match_files, plan_units
+from benchmarks.scale import CHUNK_RECORDS, INLINE_BYTES, MIN_HOT_MEASUREMENTS
 
-INLINE_BYTES = 64 << 10
-CHUNK_RECORDS = 200
-LEAST_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorting
 _SRC_ADDR = "192.0.2.1"
 
 
@@ -154,21 +147,20 @@ def _write(shard: list[StagedRecord], folder: Path, options: DatasetOptions) -> 
     writer.teardown()
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Memory and time of a worker's steps.")
-    parser.add_argument("--input", required=True)
-    parser.add_argument("--num_measurements", type=int, default=50_000_000)
-    args = parser.parse_args(argv)
-    if args.num_measurements < LEAST_MEASUREMENTS:
-        parser.error(f"--num_measurements must be {LEAST_MEASUREMENTS} or more, for a hot probe")
-    files = [inspect(*file, ReadOptions()) for file in match_files([args.input])]
+def measure(pattern: str, num_measurements: int) -> dict[str, float]:
+    """Measures all steps, once their compiled code is loaded.
+
+    Args:
+      pattern: Parquet files; their first work unit is pre-grouped.
+      num_measurements: of the hot probe, MIN_HOT_MEASUREMENTS or more.
+
+    Returns:
+      For each step the peak memory of the process, CPU and wall seconds, and for the probe
+      "shard_run_bytes" and "spilled_bytes".
+    """
+    files = [inspect(*file, ReadOptions()) for file in match_files([pattern])]
     unit = plan_units(files)[0]
     small = unit._replace(pieces=unit.pieces[:1])
     with tempfile.TemporaryDirectory(prefix="worker-") as folder:
-        run(small, LEAST_MEASUREMENTS, Path(folder) / "warm-up")  # compiled code is loaded
-        print(orjson.dumps(run(unit, args.num_measurements, Path(folder) / "run")).decode())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        run(small, MIN_HOT_MEASUREMENTS, Path(folder) / "warm-up")
+        return run(unit, num_measurements, Path(folder) / "run")

@@ -1,8 +1,5 @@
 """Peer: fixed time buckets, tokenised ahead of time and padded; for padding, storage and reading.
 
-    python -m benchmarks.peers.plan1_buckets --rows='rows/train/*.arrayrecord' --output=chunks \\
-        --max_measurements=1000000
-
 The measurements of a probe are cut at every full five minutes; a bucket becomes chunks of whole
 measurements, at most 1,024 tokens each, fields in random order, every measurement with its time:
 absolute at a chunk's first, then deltas. A record is a chunk padded to uint16 [1024], half of
@@ -11,12 +8,10 @@ nothing is sorted anew. No measurement ends on token 0, so zeros at a chunk's en
 Reading takes the records of a batch in one call, from a shuffled order; numpy does the rest.
 """
 
-import argparse
 import glob
 import itertools
 import json
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +27,7 @@ _FILE_NAME, COUNTS_NAME = "chunks.arrayrecord", "counts.json"
 
 
 def convert(
-    rows: str, output: Path, array_record_options: str, max_measurements: int, seed: int = 0
+    rows: str, folder: str | Path, array_record_options: str, max_measurements: int, seed: int = 0
 ) -> dict[str, int]:
     """Writes the chunks of probe rows, a glob, until so many measurements are in them.
 
@@ -41,6 +36,7 @@ def convert(
       also left as counts.json beside the chunks.
     """
     rng = random.Random(seed)
+    output = Path(folder)
     output.mkdir(parents=True, exist_ok=True)
     path = output / _FILE_NAME
     writer = ArrayRecordWriter(str(path), array_record_options)
@@ -134,19 +130,3 @@ def _batch(stored: np.ndarray) -> dict[str, np.ndarray]:
         "targets_segmentation": segmentation,
         "targets_position": positions,
     }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Probe rows to padded chunks of five minutes.")
-    parser.add_argument("--rows", required=True, help="glob of ArrayRecord files")
-    parser.add_argument("--output", required=True, type=Path)
-    parser.add_argument("--array_record_options", default="group_size:1,zstd:1")
-    parser.add_argument("--max_measurements", type=int, default=1_000_000)
-    args = parser.parse_args()
-    counts = convert(args.rows, args.output, args.array_record_options, args.max_measurements)
-    print(json.dumps(counts))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,19 +11,20 @@ import orjson
 import pytest
 
 from benchmarks import (
+    ROOT,
     bench_overlap,
     overlap_corpus,
     overlap_found,
     overlap_table,
     overlap_texts,
     results,
-    table,
+    runner,
 )
-from benchmarks.bench_overlap import Case
-from benchmarks.contenders import ROOT
+from benchmarks.bench_overlap import Case, OverlapBench
 from benchmarks.overlap_contenders import CONTENDERS, OverlapJob, datatrove_python
 from benchmarks.peers import joined_strings
-from benchmarks.results import OverlapRun, Results
+from benchmarks.results import Results, Run
+from tests.support.benches import run_the_bench, shown_in_a_document
 
 PASSAGE = "The quick brown fox, it jumps over the lazy dog & runs through the wood at night"
 
@@ -90,7 +91,7 @@ def found_by(name: str, job: OverlapJob) -> dict:
     command = CONTENDERS[name].command(job)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return bench_overlap._asked("ngrams", job.output, job.evaluation)
+    return runner.call("benchmarks.overlap_found:ngrams", job.output, job.evaluation)
 
 
 def test_a_row_of_few_tokens_is_one_ngram_of_the_peer(
@@ -108,7 +109,7 @@ def test_a_row_of_few_tokens_is_one_ngram_of_the_peer(
     # The first row has as many tokens as are asked for: its 4-grams are none of its own.
     rows = [(0, 6, "it jumps over the lazy dog", 3, 2), (1, 4, "jumps over the lazy", 3, 2)]
     assert found["num_ngrams"] == 2
-    assert found["digest"] == overlap_found._described(rows)["digest"]
+    assert found["digest"] == overlap_found.described(rows)["digest"]
     told["ngrams"][0][2] += 1
     output.write_bytes(orjson.dumps(told))
     assert overlap_found.of_peer(output, own[1])["digest"] != found["digest"]
@@ -128,46 +129,32 @@ def test_datatrove_drops_the_documents_with_a_hit(
 # --- the bench ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the documents of the starts are kept from one test to the next."""
-    return tmp_path_factory.mktemp("data")
+def run_overlap(folder: Path, *flags: str, code: int = 0) -> Results:
+    return run_the_bench("overlap", folder, *flags, module="bench_overlap", code=code)
 
 
 @pytest.mark.slow
 def test_on_ones_own_data_the_peer_finds_what_the_job_finds(
-    own: tuple[Path, Path], data_dir: Path, tmp_path: Path
+    own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     flags = [f"--corpus={own[0]}", f"--evaluation={own[1]}", "--lengths=3,6", "--rounds=1"]
-    folders = [f"--data_dir={data_dir}", f"--results={tmp_path}"]
-    contenders = ["--contenders", "joined", "probeline"]
-    assert bench_overlap.main([*flags, *folders, *contenders]) == 0
-    saved = results.newest("overlap", tmp_path)
+    saved = run_overlap(tmp_path, *flags, "--contenders", "joined", "probeline")
     measured = [run for run in saved.runs if run.case["part"] == "peers"]
     assert [run.case["contender"] for run in measured] == ["joined", "probeline"]
     assert len(saved.runs) == 4  # two of them on 20 documents
-    assert len({run.digest for run in measured}) == 1
+    assert len({run.details["digest"] for run in measured}) == 1
     assert all(run.error is None and run.figures["cpu_s"] > 0 for run in saved.runs)
     for name in ("num_ngrams", "num_documents"):
         assert measured[0].figures[name] == measured[1].figures[name]
     assert measured[1].figures["num_documents"] == 2
     assert measured[1].figures["num_ngrams"] > 20
-    [path] = tmp_path.glob("overlap-*.json")
-    assert str(tmp_path) not in path.read_text() and str(ROOT) not in path.read_text()
-    document = tmp_path / "speed.md"
-    document.write_text("<!-- bench:overlap -->\n<!-- /bench:overlap -->\n")
-    flags = ["--bench=overlap", f"--document={document}", f"--results={tmp_path}"]
-    assert table.main(flags) == 0
-    assert "| joined strings in a set | 3,6 |" in document.read_text()
+    assert "| joined strings in a set | 3,6 |" in shown_in_a_document("overlap", tmp_path)
 
 
 @pytest.mark.slow
 def test_all_parts_run(tmp_path: Path) -> None:
     flags = ["--mb=20", "--peer_mb=20", "--rounds=1", "--growth_rows=2000"]
-    folders = [f"--data_dir={tmp_path}", f"--results={tmp_path}"]
-    contenders = ["--contenders", "probeline", "joined"]
-    assert bench_overlap.main([*flags, *folders, *contenders]) == 0
-    saved = results.newest("overlap", tmp_path)
+    saved = run_overlap(tmp_path, *flags, "--contenders", "probeline", "joined")
     cases = [run.case for run in saved.runs]
     assert {case["part"] for case in cases} == {"start", "peers", "formats", "growth"}
     assert all(run.error is None for run in saved.runs)
@@ -177,27 +164,23 @@ def test_all_parts_run(tmp_path: Path) -> None:
 
 def test_runs_that_found_something_else_fail(tmp_path: Path) -> None:
     folders = [f"--data_dir={tmp_path}", f"--results={tmp_path}"]
-    bench = bench_overlap._Bench(bench_overlap._arguments(folders))
+    bench = OverlapBench(bench_overlap.arguments(folders))
     case = Case("peers", "joined", 20, "jsonl", "13", 9000)
     size = {"num_texts": 5, "text_bytes": 99}
-    assert bench._fault(case, {"num_read": 5, "digest": "a"}, size) is None
+    assert bench.fault(case, {"num_read": 5, "digest": "a"}, size) is None
     other = replace(case, part="formats", contender="probeline", file_format="parquet")
-    assert "other n-grams" in str(bench._fault(other, {"num_read": 5, "digest": "b"}, size))
-    assert bench._fault(replace(other, mb=40), {"num_read": 5, "digest": "b"}, size) is None
-    fault = bench._fault(case, {"num_read": 4, "digest": "a"}, size)
+    assert "other n-grams" in str(bench.fault(other, {"num_read": 5, "digest": "b"}, size))
+    assert bench.fault(replace(other, mb=40), {"num_read": 5, "digest": "b"}, size) is None
+    fault = bench.fault(case, {"num_read": 4, "digest": "a"}, size)
     assert fault == "it read 4 texts, not 5"
 
 
 @pytest.mark.slow
-def test_a_contender_that_fails_is_in_the_results(
-    own: tuple[Path, Path], data_dir: Path, tmp_path: Path
-) -> None:
+def test_a_contender_that_fails_is_in_the_results(own: tuple[Path, Path], tmp_path: Path) -> None:
     own[0].write_text("no JSON\n")
     flags = [f"--corpus={own[0]}", f"--evaluation={own[1]}", "--lengths=5", "--rounds=1"]
-    folders = [f"--data_dir={data_dir}", f"--results={tmp_path}"]
-    assert bench_overlap.main([*flags, *folders, "--contenders=joined"]) == 1
-    run = results.newest("overlap", tmp_path).runs[-1]
-    assert "JSONDecodeError" in str(run.error)
+    saved = run_overlap(tmp_path, *flags, "--contenders=joined", code=1)
+    assert "JSONDecodeError" in str(saved.runs[-1].error)
 
 
 def test_the_bench_itself_stays_small() -> None:
@@ -209,7 +192,7 @@ def test_the_bench_itself_stays_small() -> None:
 
 
 def test_cases_and_what_cannot_run(tmp_path: Path) -> None:
-    args = bench_overlap._arguments(["--mb=1001", "--peer_mb=90"])
+    args = bench_overlap.arguments(["--mb=1001", "--peer_mb=90"])
     found = bench_overlap.cases(args)
     assert len(found) == len(set(found))
     sizes = {case.mb for case in found if case.part == "growth"}
@@ -224,16 +207,16 @@ def test_cases_and_what_cannot_run(tmp_path: Path) -> None:
     for case in found:
         start = replace(case, part="start", mb=0, file_format="jsonl.zst")
         assert start in found
-    own_data = bench_overlap._arguments(["--corpus=a.b.jsonl.gz", "--evaluation=e.jsonl"])
+    own_data = bench_overlap.arguments(["--corpus=a.b.jsonl.gz", "--evaluation=e.jsonl"])
     assert {case.file_format for case in bench_overlap.cases(own_data) if case.mb} == {"jsonl.gz"}
 
 
 # --- the table ------------------------------------------------------------------------------
 
 
-def run_of(case: Case, cpu_s: float, **figures: float) -> OverlapRun:
+def run_of(case: Case, cpu_s: float, **figures: float) -> Run:
     measured = {"text_mb": float(max(case.mb, 0)), "wall_s": cpu_s, "cpu_s": cpu_s}
-    return OverlapRun(asdict(case), 0, 0.1, {**measured, "peak_mib": 500.0, **figures}, None)
+    return Run(asdict(case), {**measured, "peak_mib": 500.0, **figures}, None, 0, 0.1)
 
 
 @pytest.fixture
@@ -244,8 +227,8 @@ def measured() -> Results:
     runs = [
         run_of(starts["probeline"], 3.0),
         run_of(starts["joined"], 1.0),
-        replace(run_of(ours, 5.0, **ngrams), digest="a"),
-        replace(run_of(replace(ours, contender="joined"), 21.0, **ngrams), digest="a"),
+        replace(run_of(ours, 5.0, **ngrams), details={"digest": "a"}),
+        replace(run_of(replace(ours, contender="joined"), 21.0, **ngrams), details={"digest": "a"}),
         run_of(replace(ours, part="formats"), 5.0, num_passes=1),
         run_of(replace(ours, part="growth", mb=400), 7.0, num_passes=2, num_indexed=15_600_000),
     ]
@@ -275,14 +258,14 @@ def test_the_tables_tell_of_failures_and_of_what_is_unknown(measured: Results) -
         "| Probeline, the whole job | 13 | 200 | 40.0 | 3.0 | 100 |  |  | 5.0 | 500 | 50 |" in shown
     )
     assert "| joined strings in a set | failed |" in shown
-    assert "1 of 1 runs of joined strings in a set failed (peers, n = 13)." in shown
+    assert "joined strings in a set failed 1 of 1 runs for n = 13." in shown
     measured.runs = [start, replace(ours, figures={**ours.figures, "cpu_s": 3.1})]
     shown = overlap_table.markdown(measured)
     assert "| 64.5 | 3.0 |  |" in shown  # too short to tell it from the start
 
 
 def test_the_note_tells_of_different_ngrams(measured: Results) -> None:
-    measured.runs[3] = replace(measured.runs[3], digest="b")
+    measured.runs[3] = replace(measured.runs[3], details={"digest": "b"})
     assert "found DIFFERENT ONES" in overlap_table.markdown(measured)
 
 

@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import engines, engines_table, results
-from benchmarks.results import EngineRun, Results
+from benchmarks import engines
+from benchmarks.results import Results, Run
+from tests.support.benches import run_the_bench
 
 
 @pytest.mark.slow
 def test_two_engines_write_the_same_bytes(tmp_path: Path, prism: str) -> None:
     flags = ["--sizes", "5k", "--rounds", "1", "--engines", "memory", "prism"]
-    folders = [f"--data_dir={tmp_path}", f"--results={tmp_path}"]
-    assert engines.main([*flags, *folders, "--num_probes=20"]) == 0
-    saved = results.newest("engines", tmp_path)
+    saved = run_the_bench("engines", tmp_path, *flags, "--num_probes=20")
     assert [run.case["engine"] for run in saved.runs] == ["memory", "prism"]
-    assert len({run.dataset for run in saved.runs}) == 1
+    assert len({run.details["dataset"] for run in saved.runs}) == 1
     assert all(run.figures["cpu_s"] > 0 and run.error is None for run in saved.runs)
     assert saved.runs[0].figures["shuffled_mb"] == saved.runs[1].figures["shuffled_mb"] > 0
 
@@ -36,7 +35,7 @@ def test_a_digest_is_of_names_and_bytes(tmp_path: Path) -> None:
 def measured() -> Results:
     figures = {"wall_s": 2.0, "cpu_s": 3.0, "peak_mib": 1400.0, "shuffled_mb": 7.25}
     case = {"engine": "memory", "num_measurements": 1_000_000}
-    run = EngineRun(case, 0, 0.1, figures, None, "abc")
+    run = Run(case, figures, details={"dataset": "abc"})
     runs = [run, replace(run, case={**case, "engine": "flink-2"})]
     skipped = [{"engine": "prism", "reason": "prism is not there"}]
     options = {"rounds": 1, "num_probes": 10, "seed": 1}
@@ -44,7 +43,7 @@ def measured() -> Results:
 
 
 def test_the_table_has_a_row_an_engine(measured: Results) -> None:
-    shown = engines_table.markdown(measured)
+    shown = engines.markdown(measured)
     assert "| Flink, parallelism 2 | 1 M | 2.0 | 3.0 | 1,400 | 7.2 |" in shown
     assert "At 1 M, 2 of 2 runs wrote the same bytes." in shown
     assert "Prism did not run: prism is not there." in shown
@@ -53,8 +52,8 @@ def test_the_table_has_a_row_an_engine(measured: Results) -> None:
 def test_the_table_tells_of_failures_and_other_bytes(measured: Results) -> None:
     memory, flink = measured.runs
     measured.runs = [memory, replace(flink, error="exit code 1: error: no")]
-    shown = engines_table.markdown(measured)
+    shown = engines.markdown(measured)
     assert "| Flink, parallelism 2 | 1 M | failed |  |  |  |" in shown
     assert "At 1 M, 1 of 2 runs wrote the same bytes." in shown
-    measured.runs = [memory, replace(flink, dataset="other")]
-    assert "DIFFERENT BYTES" in engines_table.markdown(measured)
+    measured.runs = [memory, replace(flink, details={"dataset": "other"})]
+    assert "DIFFERENT BYTES" in engines.markdown(measured)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks import learning, learning_report, table
+from benchmarks import learning, table
 from benchmarks import results as results_files
-from benchmarks.results import LearningRun, Results
+from benchmarks.results import Results, Run
 
 
 def make_evaluation(error: float = 0.1) -> dict[str, Any]:
     kinds = {"source, again": 0.05, "destination": 1.1, "RTT exponent": 2.5, "role": 1.0}
-    methods = dict.fromkeys(learning_report._METHODS, 0.4) | {"model": error}
+    methods = dict.fromkeys(learning.METHODS, 0.4) | {"model": error}
     return {
         "loss": {
             "overall": {"bits": 1.5, "kind_unigram_bits": 5.5},
@@ -34,17 +34,18 @@ def make_evaluation(error: float = 0.1) -> dict[str, Any]:
 
 def make_results(*errors: float) -> Results:
     runs = [
-        LearningRun(
+        Run(
             case={"seed": seed},
-            command=f"python -m training.train tiny init_weights_seed={seed}",
             figures={"minutes": 14.2, "cpu_minutes": 20.1, "waiting": 0.003}
-            | learning_report.figures_of(make_evaluation(error)),
-            error=None,
-            curve=[
-                {"step": 10, "minutes": 0.1, "bits": 4},
-                {"step": 20, "minutes": 0.2, "bits": 3},
-            ],
-            evaluation=make_evaluation(error),
+            | learning.figures_of(make_evaluation(error)),
+            details={
+                "command": f"python -m training.train tiny init_weights_seed={seed}",
+                "curve": [
+                    {"step": 10, "minutes": 0.1, "bits": 4},
+                    {"step": 20, "minutes": 0.2, "bits": 3},
+                ],
+                "evaluation": make_evaluation(error),
+            },
         )
         for seed, error in enumerate(errors)
     ]
@@ -53,17 +54,17 @@ def make_results(*errors: float) -> Results:
 
 
 def test_figures_of_an_evaluation():
-    figures = learning_report.figures_of(make_evaluation())
+    figures = learning.figures_of(make_evaluation())
     assert figures["bits"] == 1.5
     assert figures["source_again_bits"] == 0.05
     assert figures["unigram_destination_bits"] == 7.0
     assert figures["rtt_error"] == 0.1
     assert figures["rtt_error_ratio"] == pytest.approx(0.25)
-    assert {bar.figure for bar in learning_report.BARS} <= set(figures)
+    assert {bar.figure for bar in learning.BARS} <= set(figures)
 
 
 def test_a_missed_bar_is_marked():
-    text = learning_report.markdown(make_results(0.1, 0.21))
+    text = learning.markdown(make_results(0.1, 0.21))
     (line,) = [line for line in text.splitlines() if line.startswith("| RTT median error")]
     assert line == "| RTT median error, destination known |  | ≤ 0.15 | 10.0% | 21.0% ✗ |"
     assert text.count("✗") == 2  # also more than half of the destination median's 40 %
@@ -72,10 +73,8 @@ def test_a_missed_bar_is_marked():
 
 def test_a_failed_seed_is_told():
     results = make_results(0.1)
-    results.runs.append(LearningRun({"seed": 7}, "", {}, "training ended with 1: error: no rows"))
-    assert "Seed 7 failed: training ended with 1: error: no rows." in learning_report.markdown(
-        results
-    )
+    results.runs.append(Run({"seed": 7}, {}, "training ended with 1: error: no rows"))
+    assert "Seed 7 failed: training ended with 1: error: no rows." in learning.markdown(results)
 
 
 def test_the_table_and_the_curves_go_into_the_document(tmp_path: Path):

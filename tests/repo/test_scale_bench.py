@@ -18,20 +18,19 @@ from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import IN_MEMORY_RUNNER, parse
 from beam_pipeline.shards.claim_checks import ClaimReader, Payload
 from beam_pipeline.sources.inputs import InputFile
-from benchmarks import estimate, markdown, results, scale, scale_table, worker
-from benchmarks.contenders import ROOT
+from benchmarks import ROOT, estimate, markdown, results, scale, scale_table, worker
+from benchmarks.counted_job import billed_class
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
-from benchmarks.results import CaseRun, Results
-from benchmarks.scaled_job import billed_class
+from benchmarks.results import Results, Run
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import faulty
 
 NUM_MEASUREMENTS = 40_000
 
 
-def scaled_job(*flags: str, **environment: str) -> dict[str, int]:
+def counted_job(*flags: str, **environment: str) -> dict[str, int]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scaled_job", *flags],
+        [sys.executable, "-m", "benchmarks.counted_job", *flags],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -48,18 +47,18 @@ def measurements(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_few_probes_get_the_small_chunks_of_many(measurements, tmp_path):
-    counts = scaled_job(
+    counts = counted_job(
         f"--input={measurements}/*.parquet", f"--output={tmp_path}/rows", "--group_rows=800"
     )
     assert counts["rows_read"] == NUM_MEASUREMENTS
-    assert counts["chunks"] == pytest.approx(NUM_MEASUREMENTS / worker.CHUNK_RECORDS, rel=0.05)
+    assert counts["chunks"] == pytest.approx(NUM_MEASUREMENTS / scale.CHUNK_RECORDS, rel=0.05)
     assert counts["class_a"] == counts["class_b"] == 0
 
 
 def test_requests_to_gcs_are_counted_as_they_arrive(measurements, gcs: Gcs):
     bucket = gcs.make_bucket()
     with faulty(gcs.endpoint) as proxy:
-        counts = scaled_job(
+        counts = counted_job(
             f"--input={measurements}/*.parquet", f"--output={bucket}/rows",
             STORAGE_EMULATOR_HOST=proxy.endpoint,
         )  # fmt: skip
@@ -155,9 +154,9 @@ class CountingReader(ClaimReader):
 def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, monkeypatch):
     for module in (external_sort, estimate):
         monkeypatch.setattr(module, "MAX_FAN_IN", 8)
-    memory_bytes, chunk_bytes = 1 << 17, worker.CHUNK_RECORDS * 16
+    memory_bytes, chunk_bytes = 1 << 17, scale.CHUNK_RECORDS * 16
     num_measurements = num_runs * memory_bytes // 16
-    num_bytes = 16 * (num_measurements - num_measurements % worker.CHUNK_RECORDS)
+    num_bytes = 16 * (num_measurements - num_measurements % scale.CHUNK_RECORDS)
     reader = CountingReader()
     sort = ExternalSort(str(tmp_path), reader, memory_bytes)
     runs = sort.sort(worker.chunks(num_measurements))
@@ -187,14 +186,14 @@ def made_up_results() -> Results:
         }  # fmt: skip
         if shape.num_shards:
             figures |= {name: figures[name] + 600 for name in estimate.REQUESTS}
-        found.runs.append(CaseRun(shape.case, 0, 0.1, figures, None))
+        found.runs.append(Run(shape.case, figures, load_before=0.1))
     steps = {
         f"{step}_{unit}": 10.0 for step in ("unit", "sort", "cut", "shard")
         for unit in ("mib", "cpu_s", "wall_s")
     }  # fmt: skip
     figures = {"start_mib": 300.0, "shard_run_bytes": 1 << 28, **steps}
     case = {"shape": "one thread", "place": "memory", "num_measurements": 50_000_000}
-    found.runs.append(CaseRun(case, 0, 0.1, figures, None))
+    found.runs.append(Run(case, figures, load_before=0.1))
     return found
 
 
@@ -236,7 +235,7 @@ def test_a_pipeline_of_a_thousand_large_files_is_small():
         command="a command",
         read_options=options.read_options(),
         dataset_options=options.dataset_options(),
-        workspace=Workspace("gs://bucket/out/.probeline-temp/run", worker.INLINE_BYTES),
+        workspace=Workspace("gs://bucket/out/.probeline-temp/run", scale.INLINE_BYTES),
     )
     probe_rows.build(pipeline, files, job)
     assert len(pipeline.to_runner_api().SerializeToString()) < 400_000

@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.storage import gcs as gcs_storage
-from benchmarks.engine_servers import Flink, running_flink, running_gcs_emulator
+from benchmarks.engine_servers import (
+    Flink,
+    gcs_client,
+    running_flink,
+    running_gcs_emulator,
+    upload,
+)
 from tests.support.repository import ROOT
 
 PRISM_VERSION = "v2.77.0"
@@ -80,25 +86,12 @@ class Gcs:
     def make_bucket(self) -> str:
         """Returns the `gs://` path of a new bucket."""
         name = f"test-{uuid.uuid4().hex}"
-        self._client().create_bucket(name)
+        gcs_client(self.endpoint).create_bucket(name)
         return f"gs://{name}"
 
     def upload(self, source: Path, target: str) -> None:
         """Copies a file to a `gs://` path, or all files below a folder to below that path."""
-        bucket, _, prefix = target.removeprefix("gs://").partition("/")
-        paths = [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]
-        for path in paths:
-            below = "" if path == source else path.relative_to(source).as_posix()
-            name = "/".join(part for part in (prefix.rstrip("/"), below) if part)
-            self._client().bucket(bucket).blob(name).upload_from_filename(str(path))
-
-    def _client(self):
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud.storage import Client
-
-        return Client(
-            "test", AnonymousCredentials(), client_options={"api_endpoint": self.endpoint}
-        )
+        upload(source, target, self.endpoint)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from beam_pipeline.jobs import monitoring
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.shards import writing as sharded_write
-from benchmarks import counted
+from benchmarks import counted_job
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, write_input
 from tests.support.repository import ROOT
@@ -46,7 +46,7 @@ def source(tmp_path: Path) -> Path:
 def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "in" / "part-2.parquet").write_bytes(b"PAR1 but no more")
     flags = [f"--input={source}", f"--output={tmp_path}/out", "--on_bad_file=dead_letter"]
-    assert counted.main([*flags, *FLAGS]) == 0
+    assert counted_job.main([*flags, *FLAGS]) == 0
     told = json.loads(capsys.readouterr().err.splitlines()[-1])
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
     splits = manifest["splits"].values()

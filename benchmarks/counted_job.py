@@ -1,0 +1,115 @@
+"""The job with what Beam counted and its requests to GCS; made like a part of a larger one.
+
+    python -m benchmarks.counted_job [--group_rows=8000] --input=… --output=… [flags of the job]
+
+--group_rows sets how many rows are pre-grouped at a time, in place of 2 M: a few probes then get
+chunks as small as ten thousand probes do. The last two lines on stderr are JSON objects: each
+counter's value and each distribution's sum, as the runner commits them, where bundles that it
+retried may count twice; and the requests to GCS by the class that it bills them in.
+"""
+
+import argparse
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import apache_beam as beam
+import orjson
+import requests
+from apache_beam.runners.runner import PipelineResult
+
+from beam_pipeline import main as job
+from beam_pipeline.jobs.monitoring import NAMESPACE
+from beam_pipeline.probe_rows import grouping
+from beam_pipeline.sources import reading
+
+_API = "/storage/v1/b"
+_COUNTED = (
+    "class_a", "class_b", "deletes", "upload_parts", "uploaded_bytes", "downloaded_bytes",
+)  # fmt: skip
+
+
+def counters_of(result: PipelineResult) -> dict[str, int]:
+    """Returns our counters' values and distributions' sums by name, added up over the steps."""
+    found = result.metrics().query(beam.metrics.MetricsFilter().with_namespace(NAMESPACE))
+    totals: Counter[str] = Counter()
+    for metric in found["counters"]:
+        totals[metric.key.metric.name] += metric.result
+    for metric in found["distributions"]:
+        totals[metric.key.metric.name] += metric.result.sum
+    return dict(totals)
+
+
+def billed_class(method: str, url: str) -> str:
+    """Returns what GCS bills a request of its JSON API as; deletes and upload parts are free.
+
+    Source: "Operation charges" on cloud.google.com/storage/pricing. The parts of a resumable
+    upload belong to the request that began it.
+    """
+    if method == "DELETE":
+        return "deletes"
+    if method == "PUT":
+        return "upload_parts"
+    is_list = urlsplit(url).path.endswith("/o")
+    return "class_b" if method == "GET" and not is_list else "class_a"
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
+    original = getattr(owner, name)
+    setattr(owner, name, replacement(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the job and prints the counts; returns its exit code."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--group_rows", type=int, default=grouping.UNIT_ROWS)
+    args, flags = parser.parse_known_args(argv)
+    grouping.UNIT_ROWS = args.group_rows
+    reading.BATCH_ROWS = min(reading.BATCH_ROWS, args.group_rows)
+    results: list[PipelineResult] = []
+    counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
+    lock = threading.Lock()
+
+    def counting(send: Any) -> Any:
+        def sent(session: Any, request: requests.PreparedRequest, **arguments: Any) -> Any:
+            response = send(session, request, **arguments)
+            method, url = request.method or "", request.url or ""
+            if _API in url:  # not Google's libraries looking for credentials
+                with lock:
+                    counts[billed_class(method, url)] += 1
+                    if method in ("POST", "PUT"):
+                        length = request.headers.get("Content-Length")
+                        counts["uploaded_bytes"] += int(length or 0)
+                    elif method == "GET":
+                        length = response.headers.get("Content-Length")
+                        counts["downloaded_bytes"] += int(length or 0)
+            return response
+
+        return sent
+
+    def noting(run: Any) -> Any:
+        def noted(pipeline: beam.Pipeline, *arguments: Any) -> PipelineResult:
+            results.append(run(pipeline, *arguments))
+            return results[-1]
+
+        return noted
+
+    with _replaced(requests.Session, "send", counting), _replaced(beam.Pipeline, "run", noting):
+        code = job.main(flags)
+    if code == 0:
+        for counted in (counters_of(results[0]), counts):
+            print(orjson.dumps(counted).decode(), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

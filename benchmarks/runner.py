@@ -1,0 +1,248 @@
+"""How every bench runs: flags, rounds of interleaved runs, a process tree for each run, results.
+
+with Bench("grouping", args, {"num_probes": 5000}) as bench:
+    for number, case in bench.rounds(cases):
+bench = Bench("grouping", args, {"num_probes": 5000})
+for number, case in bench.rounds(cases):
+    bench.keep(bench.measured(case, number, command, check))
+return bench.end(table)
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError
+from beam_pipeline.report.terminal import new_console
+from benchmarks import ROOT, results
+from benchmarks.measure import last_line, measure
+from benchmarks.results import Results, Run
+
+WARM_UP_MEASUREMENTS = 20_000
+FIGURES = "figures.json"  # of a process that measures itself: {name: figure} or {"error": why}
+_SHOWN = {"cpu_s": "CPU s", "wall_s": "wall s", "peak_mib": "MiB"}
+_CALL = (
+    "import importlib, json, sys; module, name, *arguments = json.loads(sys.argv[1]); "
+    "print(json.dumps(getattr(importlib.import_module(module), name)(*arguments)))"
+)
+
+
+class Found(NamedTuple):
+    """What the check of a run found: figures, why the run does not count, and details."""
+
+    figures: dict[str, float]
+    error: str | None = None
+    details: dict[str, Any] = {}  # noqa: RUF012
+
+
+def bench_parser(name: str, description: str, rounds: int = 3) -> OneLineParser:
+    """Returns a parser with the flags that all benches have."""
+    parser = OneLineParser(f"benchmarks.{name}", description)
+    add = parser.add_argument
+    add("--rounds", type=int, default=rounds)
+    add("--seed", type=int, default=1, help="of the data")
+    add("--data_dir", type=Path, default=ROOT / "build" / "benchmarks", help="data and outputs")
+    add("--results", type=Path, default=results.FOLDER)
+    return parser
+
+
+def add_choices(parser: argparse.ArgumentParser, flag: str, names: Sequence[str]) -> None:
+    """Adds a flag that takes some of these names; the default is all of them."""
+    parser.add_argument(
+        flag, nargs="+", choices=[*names], default=[*names], metavar="NAME",
+        help=f"of {', '.join(names)}",
+    )  # fmt: skip
+
+
+def number(text: str) -> int:
+    """Parses a number such as 50k, 1m or 100m."""
+    digits, factor = text.lower(), 1
+    if digits[-1:] in ("k", "m"):
+        digits, factor = digits[:-1], {"k": 1000, "m": 1_000_000}[digits[-1]]
+    if not digits.isdecimal():
+        raise UsageError(f"{text!r} is not a number such as 50k, 1m or 100m")
+    return int(digits) * factor
+
+
+def module_command(module: str, **flags: Any) -> list[str]:
+    """Returns the command line that runs a module; a flag without a value is left out."""
+    given = [f"--{name}={value}" for name, value in flags.items() if value not in (None, "")]
+    return [sys.executable, "-m", module, *given]
+
+
+def call(function: str, *arguments: Any) -> Any:
+    """Calls a function in a process of its own and returns its value.
+
+    Args:
+      function: module and name, such as `benchmarks.check:count`.
+      arguments: become JSON, paths text; so does the value.
+
+    Raises:
+      RuntimeError: it failed; with the last line that it printed.
+    """
+    question = json.dumps([*function.split(":"), *arguments], default=str)
+    command = [sys.executable, "-c", _CALL, question]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{function} failed: {last_line(done.stderr)}")
+    return json.loads(last_line(done.stdout))
+
+
+@contextmanager
+def appears_whole(path: Path) -> Iterator[Path]:
+    """Yields a path to write to, renamed to `path` if the block succeeds."""
+    being_made = path.with_name(f"tmp-{path.name}")
+    shutil.rmtree(being_made, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield being_made
+    being_made.rename(path)
+
+
+def generated(folder: Path, **flags: Any) -> Path:
+    """Returns a folder of simulated measurements in the page cache, generated if it is missing."""
+    if not folder.exists():
+        with appears_whole(folder) as being_made:
+            command = module_command("beam_pipeline.generate", output=being_made, **flags)
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    read_all(folder.glob("*.parquet"))
+    return folder
+
+
+def read_all(paths: Iterator[Path]) -> None:
+    """Reads files into the page cache, so that the first run finds them as the last does."""
+    for path in paths:
+        with open(path, "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+
+class Bench:
+    """A bench that runs: its results, saved after every run, and its console."""
+
+    def __init__(
+        self,
+        name: str,
+        args: argparse.Namespace,
+        options: dict[str, Any],
+        versions: dict[str, str] | None = None,
+    ):
+        args.data_dir = args.data_dir.absolute()  # commands run in the repository's root
+        args.data_dir.mkdir(parents=True, exist_ok=True)
+        self.args, self.console = args, new_console()
+        self.results = Results(
+            bench=name,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            options={"rounds": getattr(args, "rounds", 1), **options},
+            versions=versions or results.versions(),
+        )
+        self._path = results.path_for(self.results, args.results)
+
+    def say(self, text: str) -> None:
+        """Prints a line."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def can_run(self, case: dict[str, Any], reason: str | None) -> bool:
+        """Tells whether there is no reason not to run a case; notes the reason in the results."""
+        if reason:
+            self.results.skipped.append({**case, "reason": reason})
+        return not reason
+
+    def rounds[Case](self, cases: Sequence[Case]) -> Iterator[tuple[int, Case]]:
+        """Yields (round, case); each round begins with another case."""
+        for number in range(self.args.rounds):
+            turn = number * len(cases) // self.args.rounds
+            for case in [*cases[turn:], *cases[:turn]]:
+                yield number, case
+
+    def measured(
+        self,
+        case: dict[str, Any],
+        number: int,
+        command: Callable[[Path], list[str]],
+        check: Callable[[Path, str], Found],
+        log_path: Path | None = None,
+    ) -> Run:
+        """Runs a command as a process tree of its own.
+
+        Args:
+          command: returns the command line, given a folder that is removed afterwards.
+          check: looks at what a successful run left, given the folder and what was printed.
+          log_path: where to keep what is printed; None keeps nothing.
+        """
+        load = os.getloadavg()[0]
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.args.data_dir) as folder:
+            path = log_path or Path(folder) / "log"
+            with open(path, "w+", encoding="utf-8", errors="replace") as log:
+                usage = measure(command(Path(folder)), log, cwd=ROOT)
+                log.seek(0)
+                printed = log.read()
+            if usage.exit_code:
+                reason = _told(Path(folder)) or last_line(printed)
+                found = Found({}, f"exit code {usage.exit_code}: {reason}")
+            else:
+                found = check(Path(folder), printed)
+        taken = {name: getattr(usage, name) for name in ("wall_s", "cpu_s", "peak_mib")}
+        return self.run(case, number, taken | found.figures, found.error, load, found.details)
+
+    def run(
+        self,
+        case: dict[str, Any],
+        number: int,
+        figures: dict[str, float],
+        error: str | None,
+        load: float,
+        details: dict[str, Any],
+    ) -> Run:
+        """Returns a run as the results keep it: figures rounded, no folder of this machine."""
+        rounded = {
+            name: value if isinstance(value, int) else float(f"{value:.6g}")
+            for name, value in figures.items()
+        }
+        if error:
+            error = error.replace(str(self.args.data_dir), "DATA").replace(str(ROOT), "ROOT")
+        return Run(case, rounded, error, number, round(load, 2), details)
+
+    def keep(self, run: Run, shown: dict[str, str] = _SHOWN) -> None:
+        """Adds a run to the results, saves them, so that a bench may be cut off, and prints it."""
+        self.results.runs.append(run)
+        self.save()
+        case = " ".join(f"{name}={value}" for name, value in run.case.items() if value)
+        figures = [f"{run.figures[n]:,.2f} {u}" for n, u in shown.items() if n in run.figures]
+        self.say("  ".join([f"round {run.round}", case, *figures, *_failed(run)]))
+
+    def warm_up(self, name: str, run: Run) -> None:
+        """Says so if a run failed that is not measured."""
+        if run.error:
+            self.say(f"warm-up of {name} failed: {run.error}")
+
+    def save(self) -> None:
+        """Writes the results as they are."""
+        results.save(self.results, self._path)
+
+    def end(self, table: str = "") -> int:
+        """Prints the table and where the results are; returns 1 if a run failed, else 0."""
+        if table:
+            self.say(table)
+        show = f"python -m benchmarks.table --bench={self.results.bench}"
+        self.say(f"written to {self._path.name}; {show} puts it into the docs")
+        return 1 if any(run.error for run in self.results.runs) else 0
+
+
+def _told(folder: Path) -> str | None:
+    """Returns the error that a process left in FIGURES; what it printed last may hide it."""
+    path = folder / FIGURES
+    return json.loads(path.read_text()).get("error") if path.exists() else None
+
+
+def _failed(run: Run) -> list[str]:
+    return [f"FAILED: {run.error}"] if run.error else []
