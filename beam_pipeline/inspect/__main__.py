@@ -1,41 +1,47 @@
-"""Shows what a finished dataset holds: in the terminal, and as a page to look at.
+"""Shows the contents of a finished dataset, in the terminal or as an HTML page.
 
   python -m beam_pipeline.inspect rows
   python -m beam_pipeline.inspect gs://bucket/rows --html=report.html
   python -m beam_pipeline.inspect rows --row=train:12          one row, decoded
   python -m beam_pipeline.inspect rows --context=7,train:12,3  a training context: seed, row, K
 
-Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest; RTT, hours,
-destinations and silences are from a bounded sample of the rows, the same each time. Needs no
+Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
+destinations and silences come from a bounded sample of the rows, the same each time. Needs no
 Beam. Exit code 0: shown. 1: there is no finished dataset, or it is damaged. 2: the command cannot
 be run as given.
 """
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS, open_dataset
 from beam_pipeline.errors import UsageError
+from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import (
     ContextName,
-    OneContext,
     draw_context,
     parse_context_name,
     print_context,
 )
-from beam_pipeline.inspect.facts import gather
+from beam_pipeline.inspect.facts import Facts, gather, sample_text
 from beam_pipeline.inspect.index import Index, RowName
-from beam_pipeline.inspect.row import OneRow, parse_row_name, print_row, read_row
-from beam_pipeline.inspect.terminal import new_console, print_facts, say
+from beam_pipeline.inspect.row import parse_row_name, print_row, read_row
+from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.report.formatting import NONE, number_of
+from beam_pipeline.report.terminal import new_console, print_sheet, say
 from beam_pipeline.storage.files import write_file
 
-# What the page is made with, and the extra of setup.py that brings it.
-_EXTRA_OF = {"matplotlib": "plots", "jinja2": "report"}
+# The packages that draw the page, and the extra of setup.py that has each.
+_EXTRAS = {"matplotlib": "plots", "jinja2": "report"}
+_VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
 
 
 class _Arguments(NamedTuple):
@@ -53,55 +59,63 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(argv: Sequence[str]) -> None:
     arguments = _parse(argv)
     dataset = open_dataset(arguments.dataset)
-    row, context = _read(dataset, arguments)
-    console = new_console()
-    if row is not None:
-        print_row(row, console)
-    if context is not None:
-        print_context(context, console)
-    if arguments.html is None and (row is not None or context is not None):
-        return
-    facts = gather(dataset)
-    num_bytes = 0
-    if arguments.html is not None:  # first, since a reader such as head may not wait for the end
-        from beam_pipeline.inspect.page import page
-
-        shown_row = row
-        if row is None and (name := facts.typical_row) is not None:
-            shown_row = read_row(dataset, facts.indexes[name.split], name)
-        data = page(facts, shown_row, context)
-        write_file(arguments.html, data)
-        num_bytes = len(data)
-    if row is None and context is None:
-        print_facts(facts)
-    if arguments.html is not None:
-        say(console, f"{arguments.html}: {num_bytes:,} bytes, to open in a browser")
-
-
-def _read(dataset: Dataset, arguments: _Arguments) -> tuple[OneRow | None, OneContext | None]:
     row = context = None
     if (name := arguments.row) is not None:
         row = read_row(dataset, Index.read(dataset, name.split), name)
     if (asked := arguments.context) is not None:
         context = draw_context(dataset, Index.read(dataset, asked.row.split), asked)
-    return row, context
+    console = new_console()
+    if row is not None:
+        print_row(row, console)
+    if context is not None:
+        print_context(context, console)
+    is_summary = row is None and context is None
+    if arguments.html is None and not is_summary:
+        return
+    facts = gather(dataset)
+    num_bytes = 0
+    if arguments.html is not None:  # first: a reader of stdout, such as head, may end the program
+        from beam_pipeline.inspect.page import page
+
+        if row is None and (name := facts.typical_row) is not None:
+            row = read_row(dataset, facts.indexes[name.split], name)
+        data = page(facts, row, context)
+        write_file(arguments.html, data)
+        num_bytes = len(data)
+    if is_summary:
+        print_facts(facts, console)
+    if arguments.html is not None:
+        say(console, f"{arguments.html}: {num_bytes:,} bytes, to open in a browser")
+
+
+def print_facts(facts: Facts, console: Console) -> None:
+    """Prints the findings and all tables, and last whether test is like train."""
+    manifest = facts.dataset.manifest
+    probes = sum(split.num_probes for split in manifest.splits.values())
+    period = f", {facts.period} UTC" if facts.period else ""
+    console.print(
+        f"[bold]{escape(facts.dataset.path)}[/]: "
+        f"{number_of(manifest.counts.measurements, 'measurement')} of "
+        f"{number_of(probes, 'probe')}{period}; made by Probeline "
+        f"{manifest.versions.get('probeline', NONE)}",
+        soft_wrap=not console.is_terminal,
+    )
+    console.print()
+    for finding in facts.findings:
+        mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
+        say(console, finding.text, mark)
+    for sheet in sheets(facts):
+        print_sheet(console, sheet, _VERDICT_STYLES, SPLITS)
+    console.print()
+    say(console, sample_text(facts))
+    if (found := conclusion(facts.comparisons)) is not None:
+        console.print()
+        say(console, found.text, style=_VERDICT_STYLES[found.verdict])
 
 
 def _parse(argv: Sequence[str]) -> _Arguments:
-    args = _parser().parse_args(argv)
-    if args.html is not None:
-        _require_packages_of_html()
-    return _Arguments(
-        args.dataset,
-        args.html,
-        None if args.row is None else parse_row_name(args.row, "row"),
-        None if args.context is None else parse_context_name(args.context),
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
-        "beam_pipeline.inspect", "Shows what a finished dataset of probe rows holds."
+        "beam_pipeline.inspect", "Shows the contents of a finished dataset of probe rows."
     )
     parser.add_argument("dataset", help="the folder that --output named, local or gs://")
     parser.add_argument(
@@ -116,16 +130,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SEED,ROW,K",
         help="show one training context in place of the summary: 7,train:12,3",
     )
-    return parser
-
-
-def _require_packages_of_html() -> None:
-    lacking = {p: e for p, e in _EXTRA_OF.items() if importlib.util.find_spec(p) is None}
-    if lacking:
+    args = parser.parse_args(argv)
+    missing = [name for name in _EXTRAS if importlib.util.find_spec(name) is None]
+    if args.html is not None and missing:
+        extras = ",".join(_EXTRAS[name] for name in missing)
         raise UsageError(
-            f"--html needs {' and '.join(lacking)}: pip install '.[{','.join(lacking.values())}]', "
-            "or leave it out"
+            f"--html needs {' and '.join(missing)}: pip install '.[{extras}]', or leave it out"
         )
+    return _Arguments(
+        args.dataset,
+        args.html,
+        None if args.row is None else parse_row_name(args.row, "row"),
+        None if args.context is None else parse_context_name(args.context),
+    )
 
 
 if __name__ == "__main__":

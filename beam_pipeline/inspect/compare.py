@@ -1,12 +1,12 @@
 """Train against test: how far apart they are, in numbers and in a sentence each.
 
-Whatever a trainer assumes to be alike on both sides is compared: RTT, losses, families, sizes,
-times, destinations. A distance is judged by its size, never waved through because it might be
-chance; where few probes carry a side, how far apart chance alone puts them is said beside it.
+Everything that a trainer assumes to be alike in both splits is compared: RTT, losses, families,
+sizes, times, destinations. The size of a distance alone decides the verdict. Where a split has few
+probes, the distance that chance alone can cause is given beside it.
 
   distributions   Kolmogorov-Smirnov: the largest difference of the cumulative shares, 0 to 1
-  shares          Cohen's h, |2 asin √p − 2 asin √q| / π, 0 to 1, so that 1 % and 4 %
-                  differ, 50 % and 53 % do not
+  shares          Cohen's h, |2 asin √p − 2 asin √q| / π, 0 to 1: 1 % and 4 % differ, 50 % and
+                  53 % do not
   destinations    half the sum of the differences of their shares, 0 to 1
 """
 
@@ -17,32 +17,32 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.inspect.figures import (
+from beam_pipeline.inspect.index import HOUR_US, Index, Period
+from beam_pipeline.inspect.sample import Sample
+from beam_pipeline.inspect.statistics import (
     HOURS,
     destination_weights,
     number_destinations,
     rtts_of,
 )
-from beam_pipeline.inspect.index import Index, Period
-from beam_pipeline.inspect.sample import Sample
-from beam_pipeline.inspect.words import ms_text, percent, period_text
+from beam_pipeline.report.formatting import ms_text, percent
 
 Verdict = Literal["alike", "differs", "unlike"]
-# From which distance on: of distributions and destinations, and of shares.
+# The smallest distance of each verdict: of distributions and destinations, and of shares.
 _DIFFERS, _UNLIKE = 0.1, 0.25
 _SHARE_DIFFERS, _SHARE_UNLIKE = 0.2 / math.pi, 0.5 / math.pi
 # Kolmogorov's 95 %: two samples of n and m differ by less than this times sqrt(1/n + 1/m).
 _CHANCE = 1.36
-_MOST_DESTINATIONS = 50  # of their own, in the comparison; all others together
+_MAX_DESTINATIONS = 50  # that are compared one by one; all others count as one
 
 
 class Comparison(NamedTuple):
-    """One thing compared.
+    """One property of both splits.
 
     Attributes:
-      train, test: what to read of each, such as "41.2 ms in the middle".
+      train, test: its values as text, such as "41.2 ms (10.1–80)".
       distance: 0 to 1.
-      chance: up to which distance chance alone goes in 95 of 100 splits; None: not worked out.
+      chance: the distance that chance alone stays below in 95 of 100 splits, if it is known.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Comparison(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        """The comparison as a sentence."""
         words = {"alike": "are alike", "differs": "differ", "unlike": "are UNLIKE each other"}
         text = f"In {self.name}, train and test {words[self.verdict]}: "
         text += f"{self.train} against {self.test} (distance {self.distance:.2f})"
@@ -66,42 +67,42 @@ class Comparison(NamedTuple):
 
 
 class Conclusion(NamedTuple):
-    """Whether test is like train, in a sentence."""
+    """Whether test is like train: the verdict, and a sentence."""
 
     verdict: Verdict
     text: str
 
 
 def compare(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list[Comparison]:
-    """Compares train with test; nothing if one of them is empty."""
+    """Compares train with test; returns no comparisons if one of them is empty."""
     if any(not len(indexes[split]) for split in SPLITS):
         return []
     train, test = (indexes[split] for split in SPLITS)
     by_probe = _chance(len(train.probes), len(test.probes))
     by_measurement = _chance(train.probes.effective_number, test.probes.effective_number)
     comparisons = [
-        _of_samples("RTT", samples, _rtt, _rtt_text, by_measurement),
-        _of_shares("failed pings", train.failed_share, test.failed_share),
-        _of_shares("IPv6 destinations", train.ipv6_share, test.ipv6_share),
-        _of_shares("IPv6 probes", _mean(train.probes.is_ipv6), _mean(test.probes.is_ipv6)),
-        _of_samples("time", samples, _time, _time_text, by_measurement),
-        _of_samples("hour of the day", samples, _hour, _hour_text, by_measurement),
-        _of_destinations(samples),
-        _of_counts(
+        _compare_samples("RTT", samples, _rtt, _rtt_text, by_measurement),
+        _compare_shares("failed pings", train.failed_share, test.failed_share),
+        _compare_shares("IPv6 destinations", train.ipv6_share, test.ipv6_share),
+        _compare_shares("IPv6 probes", train.probes.ipv6_share, test.probes.ipv6_share),
+        _compare_samples("time", samples, _time, _time_text, by_measurement),
+        _compare_samples("hour of the day", samples, _hour, _hour_text, by_measurement),
+        _compare_destinations(samples),
+        _compare_counts(
             "measurements of a probe",
             train.probes.n_measurements,
             test.probes.n_measurements,
             by_probe,
         ),
     ]
-    if any(len(index) > len(index.probes) for index in (train, test)):  # else rows are probes
+    if any(len(index) > len(index.probes) for index in (train, test)):  # else every row is a probe
         counts = (train.n_measurements, test.n_measurements)
-        comparisons.append(_of_counts("measurements of a row", *counts, by_probe))
+        comparisons.append(_compare_counts("measurements of a row", *counts, by_probe))
     return comparisons
 
 
 def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
-    """Returns in a sentence whether test is like train; None if nothing was compared."""
+    """Tells whether test is like train; None if nothing was compared."""
     if not comparisons:
         return None
     by_verdict: dict[Verdict, list[str]] = {"alike": [], "differs": [], "unlike": []}
@@ -113,9 +114,9 @@ def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
             "alike",
             f"The test set is like the train set in all {len(comparisons)} respects compared.",
         )
-    parts = [f"is unlike the train set in {_listed(unlike)}"] if unlike else []
+    parts = [f"is unlike the train set in {_joined(unlike)}"] if unlike else []
     differing = "differs" if unlike else "differs from the train set"
-    parts += [f"{differing} in {_listed(differs)}"] if differs else []
+    parts += [f"{differing} in {_joined(differs)}"] if differs else []
     return Conclusion(
         "unlike" if unlike else "differs",
         f"The test set {' and '.join(parts)}; in {len(by_verdict['alike'])} of "
@@ -124,7 +125,7 @@ def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
 
 
 def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -> Verdict:
-    """Returns what a distance is called."""
+    """Returns the verdict on a distance."""
     if distance < differs:
         return "alike"
     return "differs" if distance < unlike else "unlike"
@@ -133,7 +134,11 @@ def judge(distance: float, differs: float = _DIFFERS, unlike: float = _UNLIKE) -
 def ks_distance(
     a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.ndarray
 ) -> float:
-    """Returns the largest difference of two weighted cumulative distributions, 0 to 1."""
+    """Returns the Kolmogorov-Smirnov distance of two weighted samples, 0 to 1.
+
+    Args:
+      a, a_weights, b, b_weights: values and their weights, [n] and [m].
+    """
     values = np.concatenate([a, b])
     order = np.argsort(values, kind="stable")
     steps = np.concatenate([a_weights / a_weights.sum(), -b_weights / b_weights.sum()])[order]
@@ -145,21 +150,18 @@ def _chance(train: float, test: float) -> float:
     return min(1.0, _CHANCE * math.sqrt(1 / train + 1 / test))
 
 
-def _listed(names: list[str]) -> str:
+def _joined(names: list[str]) -> str:
+    """Returns names as a, b and c."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean())
-
-
-# --- one thing each -----------------------------------------------------------------------------
+# --- one property each --------------------------------------------------------------------------
 
 
 _Values = Callable[[Sample], tuple[np.ndarray, np.ndarray]]
 
 
-def _of_samples(
+def _compare_samples(
     name: str,
     samples: Mapping[str, Sample],
     values: _Values,
@@ -167,9 +169,10 @@ def _of_samples(
     chance: float,
 ) -> Comparison:
     train, test = (values(samples[split]) for split in SPLITS)
-    # Where one side has nothing to compare, such as no answered ping, they are as unlike as can be.
-    are_there = bool(len(train[0])) + bool(len(test[0]))
-    distance = ks_distance(*train, *test) if are_there == 2 else float(are_there == 1)
+    if len(train[0]) and len(test[0]):
+        distance = ks_distance(*train, *test)
+    else:  # such as no answered ping in one of them, or in both
+        distance = float(len(train[0]) != len(test[0]))
     train_text, test_text = (text(samples[split]) for split in SPLITS)
     return Comparison(name, train_text, test_text, distance, chance, judge(distance))
 
@@ -179,12 +182,10 @@ def _rtt(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rtt_text(sample: Sample) -> str:
-    low, middle, high = rtts_of(sample).quantiles_ms
-    return (
-        "no answered ping"
-        if math.isnan(middle)
-        else f"{ms_text(middle)} ms ({ms_text(low)}–{ms_text(high)})"
-    )
+    low, median, high = rtts_of(sample).quantiles_ms
+    if math.isnan(median):
+        return "no answered ping"
+    return f"{ms_text(median)} ms ({ms_text(low)}–{ms_text(high)})"
 
 
 def _time(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -192,11 +193,11 @@ def _time(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _time_text(sample: Sample) -> str:
-    return period_text(Period(int(sample.time_us.min()), int(sample.time_us.max())))
+    return str(Period(int(sample.time_us.min()), int(sample.time_us.max())))
 
 
 def _hour(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-    return sample.time_us // 3_600_000_000 % HOURS, sample.weight
+    return sample.time_us // HOUR_US % HOURS, sample.weight
 
 
 def _hour_text(sample: Sample) -> str:
@@ -205,34 +206,35 @@ def _hour_text(sample: Sample) -> str:
     return f"{percent(by_day[6:18].sum() / by_day.sum())} from 6 to 18 h UTC"
 
 
-def _of_shares(name: str, train: float, test: float) -> Comparison:
+def _compare_shares(name: str, train: float, test: float) -> Comparison:
     train_angle, test_angle = (2 * math.asin(math.sqrt(share)) for share in (train, test))
     distance = abs(train_angle - test_angle) / math.pi
     verdict = judge(distance, _SHARE_DIFFERS, _SHARE_UNLIKE)
     return Comparison(name, percent(train, 2), percent(test, 2), distance, None, verdict)
 
 
-def _of_counts(name: str, train: np.ndarray, test: np.ndarray, chance: float) -> Comparison:
+def _compare_counts(name: str, train: np.ndarray, test: np.ndarray, chance: float) -> Comparison:
     distance = ks_distance(train, np.ones(len(train)), test, np.ones(len(test)))
-    train_text, test_text = (f"{np.median(counts):,.0f} in the middle" for counts in (train, test))
+    train_text, test_text = (f"median {np.median(counts):,.0f}" for counts in (train, test))
     return Comparison(name, train_text, test_text, distance, chance, judge(distance))
 
 
-def _of_destinations(samples: Mapping[str, Sample]) -> Comparison:
+def _compare_destinations(samples: Mapping[str, Sample]) -> Comparison:
     pair = {split: samples[split] for split in SPLITS}
     numbered = number_destinations(pair)
     weights = destination_weights(pair, numbered)
     shares = weights / weights.sum(axis=1, keepdims=True)
     order = np.argsort(-shares.sum(axis=0), kind="stable")
-    own, rest = order[:_MOST_DESTINATIONS], order[_MOST_DESTINATIONS:]
+    own, rest = order[:_MAX_DESTINATIONS], order[_MAX_DESTINATIONS:]
     difference = np.abs(shares[0] - shares[1])[own].sum()
     difference += abs(shares[0][rest].sum() - shares[1][rest].sum())
+    distance = float(difference / 2)
     known = shares[1][weights[0] > 0].sum()
     return Comparison(
         "destinations",
         f"{np.count_nonzero(weights[0]):,} in the sample",
         f"{np.count_nonzero(weights[1]):,}; {percent(known)} of its pings go to train's",
-        float(difference / 2),
+        distance,
         None,
-        judge(float(difference / 2)),
+        judge(distance),
     )

@@ -1,4 +1,4 @@
-"""All that is known of a dataset after a look at it: `Facts`, and what stands out, in sentences."""
+"""The statistics of a dataset, `Facts`, and the findings among them, as sentences."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,9 @@ import numpy as np
 
 from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
-from beam_pipeline.inspect.figures import (
+from beam_pipeline.inspect.index import Index, Period, RowName, span_us_text, uncovered
+from beam_pipeline.inspect.sample import Sample, draw
+from beam_pipeline.inspect.statistics import (
     Destination,
     Rtts,
     Timeline,
@@ -19,13 +21,11 @@ from beam_pipeline.inspect.figures import (
     timeline,
     top_destinations,
 )
-from beam_pipeline.inspect.index import Index, Period, RowName, uncovered
-from beam_pipeline.inspect.sample import Sample, draw
-from beam_pipeline.inspect.words import bytes_text, number_of, percent, period_text, span_text
+from beam_pipeline.report.formatting import bytes_text, number_of, percent
 
-_MOST_DESTINATIONS = 15
-_MOST_BUSIEST = 10
-# What is worth a sentence.
+_MAX_DESTINATIONS = 15
+_MAX_BUSIEST = 10
+# Shares and numbers that are findings.
 _MANY_DEAD_LETTERS = 0.01
 _BUSY_PROBE, _BUSY_HUNDREDTH = 0.1, 0.5
 _MANY_FAILED = 0.2
@@ -44,7 +44,7 @@ class BusyProbe(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A sentence; `is_warning` if a person should think about it before using the dataset."""
+    """A sentence; `is_warning` if it matters before the dataset is used."""
 
     text: str
     is_warning: bool
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What was counted; the mappings have an entry a split, train first."""
+    """The statistics of a dataset; mappings have one entry per split, train first."""
 
     dataset: Dataset
     indexes: dict[str, Index]
@@ -71,7 +71,7 @@ class Facts:
 
     @property
     def typical_row(self) -> RowName | None:
-        """The row of middle size of those read, which a measurement at hand is likely in."""
+        """The row with the median number of measurements among those read."""
         for split, sample in self.samples.items():
             if len(sample.lines):
                 sizes = self.indexes[split].n_measurements[sample.lines]
@@ -88,21 +88,22 @@ def gather(dataset: Dataset) -> Facts:
     """
     indexes = {split: Index.read(dataset, split) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
-    destinations, num_destinations = top_destinations(samples, _MOST_DESTINATIONS)
+    destinations, num_destinations = top_destinations(samples, _MAX_DESTINATIONS)
     busiest = {split: _busiest(index) for split, index in indexes.items()}
-    period = _together(indexes)
+    periods = [index.period for index in indexes.values() if index.period]
+    period = Period(min(periods).begin_us, max(p.end_us for p in periods)) if periods else None
     line = timeline(samples, period) if period else None
     comparisons = compare(indexes, samples)
     silent = uncovered(indexes.values())
     empty = empty_bins(line) if line else []
     findings = [
-        *_of_splits(indexes, dataset),
-        *_of_comparisons(comparisons, indexes),
-        *_of_dead_letters(dataset),
-        *_of_probes(busiest, indexes),
-        *_of_pings(indexes),
-        *_of_time(silent, empty, samples),
-        *_of_addresses(dataset),
+        *_find_small_splits(indexes, dataset),
+        *_find_differences(comparisons, indexes),
+        *_find_dead_letters(dataset),
+        *_find_busy_probes(busiest, indexes),
+        *_find_failed_pings(indexes),
+        *_find_gaps(silent, empty, samples),
+        *_find_anonymized(dataset),
     ]
     return Facts(
         dataset=dataset,
@@ -122,13 +123,6 @@ def gather(dataset: Dataset) -> Facts:
     )
 
 
-def _together(indexes: Mapping[str, Index]) -> Period | None:
-    periods = [index.period for index in indexes.values() if index.period]
-    if not periods:
-        return None
-    return Period(min(p.begin_us for p in periods), max(p.end_us for p in periods))
-
-
 def _busiest(index: Index) -> list[BusyProbe]:
     probes, total = index.probes, max(1, index.num_measurements)
     return [
@@ -140,30 +134,28 @@ def _busiest(index: Index) -> list[BusyProbe]:
             int(probes.num_failed[probe]) / int(probes.n_measurements[probe]),
             int(probes.span_us[probe]),
         )
-        for probe in probes.busiest[:_MOST_BUSIEST].tolist()
+        for probe in probes.busiest[:_MAX_BUSIEST].tolist()
     ]
 
 
-# --- what stands out ----------------------------------------------------------------------------
+# --- findings -----------------------------------------------------------------------------------
 
 
-def _of_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterator[Finding]:
+def _find_small_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterator[Finding]:
     for split, index in indexes.items():
         if not len(index):
             ratio = dataset.manifest.options.get("train_ratio")
-            yield Finding(
-                f"There is no {split} set: no probe fell to it by --train_ratio={ratio}.", True
-            )
+            yield Finding(f"There is no {split} set: --train_ratio={ratio} gave it no probe.", True)
     probes = len(indexes["test"].probes)
     if 0 < probes < _FEW_TEST_PROBES:
         yield Finding(
-            f"The test set has {number_of(probes, 'probe')}: what is measured on it depends on "
-            "which it has.",
+            f"The test set has only {number_of(probes, 'probe')}: results on it depend on which "
+            "ones they are.",
             True,
         )
 
 
-def _of_comparisons(
+def _find_differences(
     comparisons: list[Comparison], indexes: Mapping[str, Index]
 ) -> Iterator[Finding]:
     apart = [comparison for comparison in comparisons if comparison.verdict != "alike"]
@@ -180,21 +172,21 @@ def _of_comparisons(
         yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
 
 
-def _of_dead_letters(dataset: Dataset) -> Iterator[Finding]:
+def _find_dead_letters(dataset: Dataset) -> Iterator[Finding]:
     counts = dataset.manifest.counts
     if not counts.num_dead_letters:
         yield Finding(f"All {counts.rows_read:,} input rows are in it: no dead letters.", False)
         return
-    reason, most = max(counts.dead_letters.items(), key=lambda item: item[1])
+    reason, count = max(counts.dead_letters.items(), key=lambda item: item[1])
     share = counts.num_dead_letters / counts.rows_read
     yield Finding(
         f"{counts.num_dead_letters:,} of {counts.rows_read:,} input rows ({percent(share, 2)}) are "
-        f"dead letters, most of them {reason} ({most:,}).",
+        f"dead letters, most of them {reason} ({count:,}).",
         share >= _MANY_DEAD_LETTERS,
     )
 
 
-def _of_probes(
+def _find_busy_probes(
     busiest: Mapping[str, list[BusyProbe]], indexes: Mapping[str, Index]
 ) -> Iterator[Finding]:
     for split, probes in busiest.items():
@@ -215,25 +207,22 @@ def _of_probes(
             )
 
 
-def _of_pings(indexes: Mapping[str, Index]) -> Iterator[Finding]:
+def _find_failed_pings(indexes: Mapping[str, Index]) -> Iterator[Finding]:
     for split, index in indexes.items():
         if index.failed_share >= _MANY_FAILED:
             yield Finding(f"{percent(index.failed_share, 0)} of the pings of {split} failed.", True)
 
 
-def _of_time(
+def _find_gaps(
     silent_periods: list[Period], empty: list[Period], samples: Mapping[str, Sample]
 ) -> Iterator[Finding]:
     for what, periods in (("measurement", silent_periods), ("sampled measurement", empty)):
         if periods:
-            more = (
-                f", nor in {number_of(len(periods) - 1, 'shorter period')}"
-                if len(periods) > 1
-                else ""
-            )
+            others = number_of(len(periods) - 1, "shorter period")
+            more = f", nor in {others}" if len(periods) > 1 else ""
             yield Finding(
-                f"There is no {what} from {period_text(periods[0])} "
-                f"({span_text(periods[0].length_us)}){more}.",
+                f"There is no {what} from {periods[0]} "
+                f"({span_us_text(periods[0].length_us)}){more}.",
                 True,
             )
             break  # the others are within these
@@ -243,23 +232,23 @@ def _of_time(
         longest_us = max(int(s.longest_silence_us.max(initial=0)) for s in samples.values())
         yield Finding(
             f"{silent:,} of the {rows:,} rows read have a silence, a gap of over an hour and of 20 "
-            f"times their mean interval; the longest lasts {span_text(longest_us)}.",
+            f"times their mean interval; the longest lasts {span_us_text(longest_us)}.",
             False,
         )
 
 
-def _of_addresses(dataset: Dataset) -> Iterator[Finding]:
+def _find_anonymized(dataset: Dataset) -> Iterator[Finding]:
     method = dataset.manifest.options.get("anonymize", "none")
     if method != "none":
         yield Finding(
-            f"Addresses are not the real ones: --anonymize={method} put others in their place. "
-            "Equal ones are equal still, and prefixes that were common are common.",
+            f"Addresses are not the real ones: --anonymize={method} replaced them. Equal addresses "
+            "are still equal, and common prefixes are still common.",
             False,
         )
 
 
 def sample_text(facts: Facts) -> str:
-    """Returns in a sentence what was read and what the figures are of."""
+    """Returns in a sentence what the statistics are based on."""
     parts = []
     for split, sample in facts.samples.items():
         index = facts.indexes[split]

@@ -1,8 +1,4 @@
-"""What rows.parquet alone says of a split: its rows, its probes, and the time that they cover.
-
-Enters a finished dataset; leaves `Index`, a line a row, from which exact figures follow without
-reading a record. Needs no Beam. Memory: about 100 bytes a row.
-"""
+"""What the row index of a split says: its rows, its probes, and the time that they cover."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +11,7 @@ import pyarrow.compute as pc
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.row_reader import RowReader
+from beam_pipeline.report.formatting import span_text, time_text
 
 HOUR_US = 3_600_000_000
 
@@ -25,13 +22,16 @@ class Period(NamedTuple):
     begin_us: int
     end_us: int
 
+    def __str__(self) -> str:
+        return f"{time_text(self.begin_us)} to {time_text(self.end_us)}"
+
     @property
     def length_us(self) -> int:
         return self.end_us - self.begin_us
 
 
 class RowName(NamedTuple):
-    """A row by its number in a split's rows.parquet; in words train:12."""
+    """A row by its line in a split's rows.parquet, from 0; as text, train:12."""
 
     split: str
     number: int
@@ -42,7 +42,11 @@ class RowName(NamedTuple):
 
 @dataclass(frozen=True)
 class Probes:
-    """A line a probe, in the order of src_id; `line` is its first row's in the Index."""
+    """One line per probe, in the order of src_id: arrays [probes].
+
+    Attributes:
+      line: the line of its first row in the row index.
+    """
 
     line: np.ndarray
     num_rows: np.ndarray
@@ -56,12 +60,16 @@ class Probes:
 
     @property
     def busiest(self) -> np.ndarray:
-        """The probes' numbers, those with most measurements first; ties in the order of src_id."""
+        """The probes by falling number of measurements, ties in the order of src_id."""
         return np.argsort(-self.n_measurements, kind="stable")
 
     @property
+    def ipv6_share(self) -> float:
+        return float(self.is_ipv6.mean())
+
+    @property
     def effective_number(self) -> float:
-        """As how many probes of one size the measurements weigh: (Σ n)² / Σ n², after Kish."""
+        """Kish's effective number of probes: (Σ n)² / Σ n² of their measurements."""
         n = self.n_measurements.astype(float)
         return float(n.sum() ** 2 / (n**2).sum()) if len(n) else 0.0
 
@@ -76,37 +84,48 @@ class Index(RowIndex):
 
     @property
     def failed_share(self) -> float:
-        return _share(self.num_failed, self.n_measurements)
+        """The share of the measurements that failed."""
+        return int(self.num_failed.sum()) / max(1, self.num_measurements)
 
     @property
     def ipv6_share(self) -> float:
-        """Share of the measurements whose destination is IPv6."""
-        return _share(self.num_ipv6, self.n_measurements)
+        """The share of the measurements whose destination is IPv6."""
+        return int(self.num_ipv6.sum()) / max(1, self.num_measurements)
 
     @property
     def period(self) -> Period | None:
-        """From the first measurement to the last one; None if there is none."""
+        """From the first measurement to the last one; None if there are no measurements."""
         if not len(self):
             return None
         return Period(int(self.first_us.min()), int(self.last_us.max()))
 
     @cached_property
     def probes(self) -> Probes:
+        """The probes that the rows belong to."""
         _, line, probe = np.unique(self.src_id, return_index=True, return_inverse=True)
-        count = len(line)
-        first = np.full(count, np.iinfo(np.int64).max)
-        last = np.full(count, np.iinfo(np.int64).min)
+        first, last = self.first_us[line], self.last_us[line]
         np.minimum.at(first, probe, self.first_us)
         np.maximum.at(last, probe, self.last_us)
         is_ipv6 = pc.match_substring(self.src_addr, ":").to_numpy(zero_copy_only=False)
+
+        def sums(values: np.ndarray) -> np.ndarray:
+            totals = np.zeros(len(line), np.int64)  # as integers: bincount would round
+            np.add.at(totals, probe, values)
+            return totals
+
         return Probes(
             line=line,
-            num_rows=np.bincount(probe, minlength=count),
-            n_measurements=_sums(probe, self.n_measurements, count),
-            num_failed=_sums(probe, self.num_failed, count),
+            num_rows=np.bincount(probe, minlength=len(line)),
+            n_measurements=sums(self.n_measurements),
+            num_failed=sums(self.num_failed),
             span_us=last - first,
             is_ipv6=is_ipv6[line].astype(bool),
         )
+
+
+def span_us_text(length_us: float) -> str:
+    """Returns a length of time in µs as text."""
+    return span_text(round(length_us / 1e6))
 
 
 def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
@@ -115,29 +134,17 @@ def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
     return RowReader(dataset, split, index, cure)
 
 
-def uncovered(indexes: Iterable[Index], least_us: int = HOUR_US) -> list[Period]:
-    """Returns the periods of at least that length that no row of any split spans, longest first.
+def uncovered(indexes: Iterable[Index], min_us: int = HOUR_US) -> list[Period]:
+    """Returns the periods of `min_us` or more that no row of any split spans, longest first.
 
-    A row spans all between its first and last measurement, so in these periods there is surely
-    none; silences within rows take reading them.
+    A row spans all between its first and last measurement, so nothing was measured in these
+    periods. Silences within rows do not show in the row index.
     """
     spans = [(index.first_us, index.last_us) for index in indexes]
     first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
     order = np.argsort(first, kind="stable")
     begins, ends = first[order], np.maximum.accumulate(last[order])
     lengths = begins[1:] - ends[:-1]
-    at = np.flatnonzero(lengths >= least_us)
+    at = np.flatnonzero(lengths >= min_us)
     at = at[np.argsort(-lengths[at], kind="stable")]
     return [Period(int(ends[i]), int(begins[i + 1])) for i in at]
-
-
-def _sums(group: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Adds up values by group without rounding: int64 [count]."""
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, group, values)
-    return sums
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> float:
-    total = int(whole.sum())
-    return int(part.sum()) / total if total else 0.0

@@ -1,7 +1,7 @@
-"""What a look at a dataset found, as one page that needs nothing beside it, light or dark.
+"""The facts of a dataset as one HTML file, light or dark.
 
-Enter facts; the text around them is in page.html.jinja. Nothing is loaded from anywhere and no
-script runs; there is no date and no machine in it, so the same dataset gives the same page.
+The page loads nothing and runs no script. It holds no date and no machine, so the same dataset
+gives the same page. The text around the facts is in page.html.jinja.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,16 @@ from markupsafe import Markup
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import OneContext
 from beam_pipeline.inspect.facts import Facts, sample_text
+from beam_pipeline.inspect.index import span_us_text
 from beam_pipeline.inspect.plots import Plot, plots, row_plot
 from beam_pipeline.inspect.row import OneRow, row_sheet, row_text
-from beam_pipeline.inspect.tables import Sheet, sheets
-from beam_pipeline.inspect.words import bytes_text, percent, period_text, span_text
+from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.report.formatting import NONE, bytes_text, percent
 from beam_pipeline.report.page import environment, part
+from beam_pipeline.report.terminal import Sheet
 
-# Which tables belong below which picture.
-_TABLES_OF = {
+# The tables below each picture.
+_TABLES = {
     "hours": ("hours",),
     "destinations": ("destinations",),
     "sizes": ("sizes",),
@@ -28,9 +30,8 @@ _TABLES_OF = {
     "families": ("families",),
     "dead_letters": ("dead_letters",),
 }
-_OF_NO_SPLIT = "dead_letters"
-_KINDS = ("start", "source", "destination", "time", "RTT", "failed")
-# What leads to a section, at the top of the page.
+_TOKEN_KINDS = ("start", "source", "destination", "time", "RTT", "failed")
+# The links to the sections, at the top of the page.
 _CONTENTS = {
     "comparison": "Train against test",
     "rtt": "RTT",
@@ -47,7 +48,7 @@ _CONTENTS = {
 
 
 def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
-    """Returns the page; a row and a context are shown in it if they are given."""
+    """Returns the page as UTF-8, with a row and a context if they are given."""
     manifest = facts.dataset.manifest
     tables = {sheet.name: sheet for sheet in sheets(facts)}
     comparison = tables.get("comparison")
@@ -70,7 +71,7 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
         pictures=pictures,
         row=row and _row(row),
         context=context,
-        kinds=_KINDS,
+        kinds=_TOKEN_KINDS,
         sample=sample_text(facts),
         versions=", ".join(
             f"{name} {number}" for name, number in sorted(manifest.versions.items())
@@ -85,7 +86,7 @@ def _subtitle(facts: Facts) -> str:
         return "A dataset of probe rows without a measurement."
     return (
         "A dataset of probe rows: everything that each probe measured, in time order, "
-        f"{period_text(facts.period)} UTC."
+        f"{facts.period} UTC."
     )
 
 
@@ -98,17 +99,16 @@ def _tiles(facts: Facts) -> Iterator[tuple[str, str]]:
     yield f"{sum(len(index.probes) for index in indexes):,}", "probes"
     yield f"{sum(len(index) for index in indexes):,}", "rows"
     yield bytes_text(sum(split.num_bytes for split in splits.values())), "in shards"
-    yield span_text(facts.period.length_us) if facts.period else "–", "covered"
-    yield percent(failed / measurements, 2) if measurements else "–", "of the pings failed"
+    yield span_us_text(facts.period.length_us) if facts.period else NONE, "covered"
+    yield percent(failed / measurements if measurements else None, 2), "of the pings failed"
     yield f"{facts.dataset.manifest.counts.num_dead_letters:,}", "dead letters"
 
 
 def _pictures(facts: Facts, tables: dict[str, Sheet]) -> Iterator[tuple[Plot, list[Sheet], bool]]:
     """Yields each plot, the tables below it, and whether it has the colours of the splits."""
     for plot in plots(facts):
-        names = _TABLES_OF.get(plot.name, ())
-        below = [tables[name] for name in names if name in tables]
-        yield plot, below, plot.name != _OF_NO_SPLIT
+        below = [tables[name] for name in _TABLES.get(plot.name, ()) if name in tables]
+        yield plot, below, plot.name != "dead_letters"
 
 
 def _row(one: OneRow) -> dict[str, Any]:

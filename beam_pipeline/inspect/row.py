@@ -1,4 +1,4 @@
-"""One row of a dataset, decoded: which probe, how much, and its measurements."""
+"""One row of a dataset, decoded: its probe, its size and its measurements."""
 
 from typing import NamedTuple
 
@@ -10,16 +10,15 @@ from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, RowName, open_rows
-from beam_pipeline.inspect.tables import Sheet
-from beam_pipeline.inspect.terminal import print_sheet, say
-from beam_pipeline.inspect.words import bytes_text, ms_text, percent, span_text, time_text
+from beam_pipeline.inspect.index import Index, RowName, open_rows, span_us_text
+from beam_pipeline.report.formatting import bytes_text, ms_text, percent, time_text
+from beam_pipeline.report.terminal import Sheet, print_sheet, say
 
-_MOST_AT_AN_END = 10
+_NUM_AT_EACH_END = 10
 
 
 class OneRow(NamedTuple):
-    """A row, and where it was found."""
+    """A row and its place."""
 
     name: RowName
     shard: str
@@ -28,15 +27,15 @@ class OneRow(NamedTuple):
 
 
 def parse_row_name(text: str, flag: str) -> RowName:
-    """Parses train:12, test:3, or 12, which is of train.
+    """Parses train:12, test:3, or 12, which is a row of train.
 
     Raises:
-      UsageError: it is none of them.
+      UsageError: the text has another form.
     """
     split, _, number = text.rpartition(":")
     if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
         raise UsageError(
-            f"--{flag}: {text!r} is no row: give its number in rows.parquet from 0, after its "
+            f"--{flag}: {text!r} is not a row: give its number in rows.parquet from 0, after its "
             "split if that is not train, such as 12, train:12 or test:3"
         )
     return RowName(split or SPLITS[0], int(number))
@@ -50,7 +49,7 @@ def check_row_name(name: RowName, index: Index, flag: str) -> None:
 
 
 def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
-    """Reads a row of a split's index.
+    """Reads a row.
 
     Raises:
       UsageError: the split has no such row.
@@ -67,19 +66,18 @@ def read_row(dataset: Dataset, index: Index, name: RowName) -> OneRow:
 
 
 def row_text(one: OneRow) -> str:
-    """Returns in two sentences what the row is."""
-    row, run = one.row, one.row.run
+    """Describes the row in two sentences."""
+    row, run = one.row, widen(one.row.run)
     answered = run["rtt"][run["rtt"] >= 0]
-    middle = ms_text(float(np.median(answered))) if len(answered) else "–"
+    median = ms_text(float(np.median(answered)) if len(answered) else None)
     failed = 1 - len(answered) / len(run)
-    wide = widen(run)
-    destinations = len(np.unique(np.stack([wide["dst_hi"], wide["dst_lo"]]), axis=1).T)
+    destinations = len(np.unique(run[["dst_hi", "dst_lo"]]))
     span_us = row.last_timestamp_us - row.first_timestamp_us
     return (
         f"Row {one.name} is row {row.row_index} of probe {row.src_addr} ({one.shard} record "
         f"{one.position}): {row.n_measurements:,} measurements of {destinations:,} destinations in "
-        f"{bytes_text(row.num_bytes)}, {row.encoding}, over {span_text(span_us)} from "
-        f"{time_text(row.first_timestamp_us)} UTC. Median RTT {middle} ms, {percent(failed)} "
+        f"{bytes_text(row.num_bytes)}, {row.encoding}, over {span_us_text(span_us)} from "
+        f"{time_text(row.first_timestamp_us)} UTC. Median RTT {median} ms, {percent(failed)} "
         "failed."
     )
 
@@ -88,24 +86,24 @@ def row_sheet(one: OneRow) -> Sheet:
     """Returns the measurements at both ends of the row."""
     run = widen(one.row.run)
     places = np.arange(len(run))
-    if len(run) > 2 * _MOST_AT_AN_END:
-        places = np.concatenate([places[:_MOST_AT_AN_END], places[-_MOST_AT_AN_END:]])
+    if len(run) > 2 * _NUM_AT_EACH_END:
+        places = np.concatenate([places[:_NUM_AT_EACH_END], places[-_NUM_AT_EACH_END:]])
     some = run[places]
-    texts = addresses.format_any(
-        np.ascontiguousarray(some["dst_hi"]), np.ascontiguousarray(some["dst_lo"])
-    )
-    unit = "s" if one.row.encoding == "compact" else "us"  # compact rows know no more
+    halves = (np.ascontiguousarray(some[half]) for half in ("dst_hi", "dst_lo"))
+    texts = addresses.format_any(*halves).to_pylist()
+    unit = "s" if one.row.encoding == "compact" else "us"  # compact rows have whole seconds
     times = np.datetime_as_string(some["event_time"].astype("datetime64[us]"), unit)
     rows = [
         (f"{place:,}", str(time).replace("T", " "), text, "failed" if rtt < 0 else f"{rtt:.3f}")
         for place, time, text, rtt in zip(
-            places.tolist(), times, texts.to_pylist(), some["rtt"].tolist(), strict=True
+            places.tolist(), times, texts, some["rtt"].tolist(), strict=True
         )
     ]
     title = f"Its measurements, {len(rows)} of {len(run):,}"
     if len(rows) < len(run):
-        rows.insert(_MOST_AT_AN_END, ("⋮", "", "", ""))
-    return Sheet("row", title, ("number", "time, UTC", "destination", "RTT, ms"), rows, num_text=3)
+        rows.insert(_NUM_AT_EACH_END, ("⋮", "", "", ""))
+    columns = ("number", "time, UTC", "destination", "RTT, ms")
+    return Sheet(title, columns, rows, num_text=3, name="row")
 
 
 def print_row(one: OneRow, console: Console) -> None:

@@ -1,10 +1,9 @@
 """A bounded, repeatable sample of a split's measurements, drawn from its rows.
 
-Enters an `Index`; leaves a `Sample`. Points are laid at even distances over all measurements, in
-the order of src_id and row_index; the rows that they fall into are read, and of each row
-measurements spread over all of it are taken. So a row is read as likely as it is long, and every
-measurement stands for about as many. A split that is small enough is taken whole. The same
-dataset gives the same sample, wherever it lies.
+Points are laid at even distances over all measurements, in the order of src_id and row_index. The
+rows that they fall into are read, and measurements spread over each of them are taken. So a row is
+read with a probability in proportion to its length, and all measurements weigh about the same. A
+split that is small enough is taken whole. The same dataset always gives the same sample.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
 MAX_ROWS = 400
 MAX_BYTES = 64 << 20
 MAX_MEASUREMENTS = 400_000
-# A silence is longer than an hour and than so many times the row's mean interval.
+# A silence is longer than an hour and than this many mean intervals of the row.
 _INTERVALS_OF_SILENCE = 20
 _THREADS = 4
 
 
 class Plan(NamedTuple):
-    """Which rows are read: their lines in the Index, and the share of all that each stands for."""
+    """The rows to read: their lines in the Index, and the share of the split each stands for."""
 
     lines: np.ndarray
     shares: np.ndarray
@@ -43,12 +42,12 @@ class Sample:
     """Measurements [m] of some rows [r].
 
     Attributes:
-      lines: int64 [r], of the rows read, in the Index.
-      num_bytes: of these rows.
-      num_silences, longest_silence_us: int64 [r], within each row read.
-      row: int64 [m], a place in `lines`.
-      time_us, hi, lo, rtt: as in `runs.WIDE`.
-      weight: float64 [m], how many measurements of the split each stands for.
+      lines: int64 [r], the lines of the rows in the Index.
+      num_bytes: the size of these rows.
+      num_silences, longest_silence_us: int64 [r], within each row.
+      row: int64 [m], an index into `lines`.
+      time_us, hi, lo, rtt: as in `sorted_run.WIDE`.
+      weight: float64 [m], the number of measurements of the split that each stands for.
     """
 
     lines: np.ndarray
@@ -72,7 +71,7 @@ class Sample:
 
 
 class _Taken(NamedTuple):
-    """What was taken of one row."""
+    """The sampled measurements of one row, and its silences."""
 
     run: np.ndarray
     num_silences: int
@@ -80,7 +79,7 @@ class _Taken(NamedTuple):
 
 
 def plan(index: Index) -> Plan:
-    """Chooses the rows; no more than MAX_ROWS, nor, unless one row is larger, than MAX_BYTES."""
+    """Chooses the rows: at most MAX_ROWS and, unless a single row is larger, MAX_BYTES."""
     total = index.num_measurements
     fits = len(index) <= MAX_ROWS and int(index.num_bytes.sum()) <= MAX_BYTES
     if total <= MAX_MEASUREMENTS and fits:
@@ -101,10 +100,10 @@ def plan(index: Index) -> Plan:
 
 
 def draw(dataset: Dataset, split: str, index: Index) -> Sample:
-    """Reads the planned rows and takes the sample.
+    """Draws the sample of a split.
 
     Raises:
-      ProbelineError: a row cannot be read, or is another one than rows.parquet says.
+      ProbelineError: a row cannot be read, or differs from its line in rows.parquet.
     """
     planned = plan(index)
     taken = _read_all(open_rows(dataset, split, index), planned)

@@ -1,42 +1,27 @@
-"""What a look at a dataset found, as tables: for a terminal, and for the page.
+"""The tables of a dataset, which the terminal and the page both show."""
 
-A `Sheet` is a table of plain text. The terminal and the page show the same ones, so that what
-stands in one stands in the other.
-"""
-
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
 from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.figures import FAMILIES, HOURS, Rtts, family_counts
-from beam_pipeline.inspect.index import Index
-from beam_pipeline.inspect.words import (
+from beam_pipeline.inspect.index import Index, span_us_text
+from beam_pipeline.inspect.statistics import FAMILIES, HOURS, Rtts, family_counts
+from beam_pipeline.report.formatting import (
+    NONE,
     bytes_text,
+    count_text,
     ms_text,
     percent,
-    period_text,
-    span_text,
     time_text,
 )
+from beam_pipeline.report.terminal import Sheet
 
-_MOST_PERIODS = 5
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table: `num_text` columns at the left are text, the others numbers."""
-
-    name: str
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    num_text: int = 1
+_MAX_PERIODS = 5
 
 
 def sheets(facts: Facts) -> Iterator[Sheet]:
-    """Yields all tables, in the order in which a person wants to see them."""
+    """Yields all tables, in the order of the report."""
     yield _overview(facts)
     if facts.comparisons:
         yield _comparison(facts)
@@ -60,30 +45,30 @@ def _overview(facts: Facts) -> Sheet:
         ("measurements", *(f"{index.num_measurements:,}" for index in indexes)),
         ("bytes", *(bytes_text(splits[split].num_bytes) for split in facts.indexes)),
         ("shards", *(f"{len(splits[split].shards):,}" for split in facts.indexes)),
-        ("first measurement", *(time_text(p.begin_us) if p else "–" for p in periods)),
-        ("last measurement", *(time_text(p.end_us) if p else "–" for p in periods)),
+        ("first measurement", *(time_text(p.begin_us) if p else NONE for p in periods)),
+        ("last measurement", *(time_text(p.end_us) if p else NONE for p in periods)),
         ("failed pings", *(percent(index.failed_share, 2) for index in indexes)),
-        ("RTT, ms: middle (80 %)", *map(_rtt, rtts)),
+        ("RTT, ms: median (80 %)", *map(_rtt, rtts)),
     ]
-    return Sheet("overview", "Both sides", ("", *facts.indexes), rows)
+    return Sheet("Both sides", ("", *facts.indexes), rows, name="overview")
 
 
 def _rtt(rtts: Rtts) -> str:
-    """Returns the median, and between what 80 % of the answered pings are, in ms."""
+    """Returns the median of the answered pings and the range of their middle 80 %, in ms."""
     low, middle, high = map(ms_text, rtts.quantiles_ms)
-    return middle if middle == "–" else f"{middle} ({low}–{high})"
+    return middle if middle == NONE else f"{middle} ({low}–{high})"
 
 
 def _comparison(facts: Facts) -> Sheet:
     rows = [
         (
             *(c.name, c.train, c.test, f"{c.distance:.2f}"),
-            *("–" if c.chance is None else f"{c.chance:.2f}", c.verdict),
+            *(NONE if c.chance is None else f"{c.chance:.2f}", c.verdict),
         )
         for c in facts.comparisons
     ]
     columns = ("", "train", "test", "distance", "by chance", "verdict")
-    return Sheet("comparison", "Train against test", columns, rows, num_text=3)
+    return Sheet("Train against test", columns, rows, num_text=3, name="comparison")
 
 
 def _hours(facts: Facts) -> Sheet:
@@ -94,40 +79,40 @@ def _hours(facts: Facts) -> Sheet:
             cells += [_rtt(hours[hour]), percent(hours[hour].failed_share)]
         rows.append(cells)
     columns = [f"{split} {what}" for split in facts.hours for what in ("ms (80 %)", "failed")]
-    return Sheet("hours", "RTT by hour, UTC", ("hour", *columns), rows)
+    return Sheet("RTT by hour, UTC", ("hour", *columns), rows, name="hours")
 
 
 def _destinations(facts: Facts) -> Sheet:
-    totals = {split: index.num_measurements for split, index in facts.indexes.items()}
     rows = []
     for destination in facts.destinations:
         cells = [destination.address]
-        for split, there in destination.rtts.items():
-            cells += [
-                percent(there.count / max(1, totals[split])),
-                _rtt(there),
-                percent(there.failed_share),
-            ]
+        for split, rtts in destination.rtts.items():
+            share = rtts.count / max(1, facts.indexes[split].num_measurements)
+            cells += [percent(share), _rtt(rtts), percent(rtts.failed_share)]
         rows.append(cells)
     columns = [f"{s} {what}" for s in facts.indexes for what in ("share", "ms (80 %)", "failed")]
     title = f"RTT by destination: the {len(rows)} busiest of {facts.num_destinations:,} sampled"
-    return Sheet("destinations", title, ("destination", *columns), rows)
+    return Sheet(title, ("destination", *columns), rows, name="destinations")
 
 
 def _sizes(facts: Facts) -> Sheet:
     rows = []
     for split, index in facts.indexes.items():
         for name, values, text in (
-            ("measurements of a row", index.n_measurements, "{:,.0f}".format),
+            ("measurements of a row", index.n_measurements, _rounded),
             ("bytes of a row", index.num_bytes, bytes_text),
-            ("measurements of a probe", index.probes.n_measurements, "{:,.0f}".format),
-            ("time of a probe", index.probes.span_us, span_text),
+            ("measurements of a probe", index.probes.n_measurements, _rounded),
+            ("time of a probe", index.probes.span_us, span_us_text),
         ):
             if len(values):
                 points = np.quantile(values, (0, 0.1, 0.5, 0.9, 1)).tolist()
                 rows.append((split, name, *map(text, points)))
-    columns = ("", "", "least", "10 %", "middle", "90 %", "most")
-    return Sheet("sizes", "Sizes of rows and histories", columns, rows, num_text=2)
+    columns = ("", "", "min", "10 %", "median", "90 %", "max")
+    return Sheet("Sizes of rows and histories", columns, rows, num_text=2, name="sizes")
+
+
+def _rounded(count: float) -> str:
+    return count_text(round(count))
 
 
 def _families(facts: Facts) -> Sheet:
@@ -136,7 +121,7 @@ def _families(facts: Facts) -> Sheet:
         (name, *(_count_and_share(index, counts[s][at]) for s, index in facts.indexes.items()))
         for at, name in enumerate(FAMILIES)
     ]
-    return Sheet("families", "Families: probe → destination", ("", *facts.indexes), rows)
+    return Sheet("Families: probe → destination", ("", *facts.indexes), rows, name="families")
 
 
 def _count_and_share(index: Index, count: int) -> str:
@@ -149,11 +134,11 @@ def _busiest(facts: Facts) -> Iterator[Sheet]:
         rows = [
             (
                 *(probe.address, f"{probe.n_measurements:,}", percent(probe.share)),
-                *(f"{probe.num_rows:,}", percent(probe.failed_share), span_text(probe.span_us)),
+                *(f"{probe.num_rows:,}", percent(probe.failed_share), span_us_text(probe.span_us)),
             )
             for probe in probes
         ]
-        yield Sheet(f"busiest_{split}", f"The busiest probes of {split}", columns, rows)
+        yield Sheet(f"The busiest probes of {split}", columns, rows, name=f"busiest_{split}")
 
 
 def _dead_letters(facts: Facts) -> Sheet:
@@ -163,16 +148,16 @@ def _dead_letters(facts: Facts) -> Sheet:
         for reason, count in sorted(counts.dead_letters.items(), key=lambda item: -item[1])
     ]
     title = f"Dead letters: {counts.num_dead_letters:,} of {counts.rows_read:,} input rows"
-    return Sheet("dead_letters", title, ("reason", "rows", "of the input"), rows)
+    return Sheet(title, ("reason", "rows", "of the input"), rows, name="dead_letters")
 
 
 def _gaps(facts: Facts) -> Sheet:
-    periods = [("no row spans it", period) for period in facts.uncovered[:_MOST_PERIODS]]
-    periods += [("nothing sampled in it", period) for period in facts.empty[:_MOST_PERIODS]]
-    rows = [(how, period_text(period), span_text(period.length_us)) for how, period in periods]
+    periods = [("no row spans it", period) for period in facts.uncovered[:_MAX_PERIODS]]
+    periods += [("nothing sampled in it", period) for period in facts.empty[:_MAX_PERIODS]]
+    rows = [(how, str(period), span_us_text(period.length_us)) for how, period in periods]
     for split, sample in facts.samples.items():
         silent = int((sample.num_silences > 0).sum())
-        longest = int(sample.longest_silence_us.max(initial=0))
+        longest_us = int(sample.longest_silence_us.max(initial=0))
         what = f"silences in {silent:,} of {len(sample.lines):,} rows read of {split}"
-        rows.append((what, f"{int(sample.num_silences.sum()):,} in all", span_text(longest)))
-    return Sheet("gaps", "Gaps in time", ("", "when", "the longest"), rows, num_text=2)
+        rows.append((what, f"{int(sample.num_silences.sum()):,} in all", span_us_text(longest_us)))
+    return Sheet("Gaps in time", ("", "when", "the longest"), rows, num_text=2, name="gaps")

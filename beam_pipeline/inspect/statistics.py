@@ -1,7 +1,6 @@
-"""What is counted in a sample: RTT by hour and by destination, measurements over time.
+"""Statistics of a sample: RTT by hour and by destination, measurements over time.
 
-Pure functions of `Sample`s, whose measurements count with their weights. Nothing is drawn or
-printed here.
+Pure functions of `Sample`s; each measurement counts with its weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.inspect.index import Index, Period
+from beam_pipeline.inspect.index import HOUR_US, Index, Period
 from beam_pipeline.inspect.sample import Sample
 
 QUANTILES = (0.1, 0.5, 0.9)
 HOURS = 24
 _SECOND_US = 1_000_000
-_HOUR_US = 3600 * _SECOND_US
-_MOST_BINS, _A_BIN = 180, 20
-# Widths that people know: of a second to a day, then weeks and years.
+_MAX_BINS, _MIN_BIN_MEASUREMENTS = 180, 20
+# From a second to a day, then weeks and years.
 _WIDTHS_S = (
     *(1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400),
     *(7 * 86400, 28 * 86400, 91 * 86400, 365 * 86400),
@@ -29,10 +27,10 @@ class Rtts(NamedTuple):
     """The pings of one group, such as an hour or a destination.
 
     Attributes:
-      count: how many measurements of the split they stand for.
-      sampled: how many of them were looked at.
-      failed_share: NaN if there are none.
-      quantiles_ms: of the answered ones, at QUANTILES; NaN if there are none.
+      count: the estimated number of measurements of the split.
+      sampled: the number of measurements in the sample.
+      failed_share: NaN if the group is empty.
+      quantiles_ms: of the answered pings, at QUANTILES; NaN if there are none.
     """
 
     count: float
@@ -49,7 +47,7 @@ class Destination(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Measurements over time: `begins_us` of each bin, and the share of each split's in it."""
+    """Measurements over time: the beginning of each bin, and its share of each split, [bins]."""
 
     begins_us: np.ndarray
     width_us: int
@@ -57,7 +55,7 @@ class Timeline(NamedTuple):
 
 
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, ...]:
-    """Returns the values at QUANTILES of all weight; NaN if there are no values."""
+    """Returns the values [n] at QUANTILES of the weights [n]; NaN if there are no values."""
     if not len(values):
         return (float("nan"),) * len(QUANTILES)
     order = np.argsort(values, kind="stable")
@@ -67,7 +65,7 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, 
 
 
 def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
-    """Returns the RTTs of some of the sample's measurements."""
+    """Returns the RTTs of the chosen measurements, by default all."""
     rtt, weight = sample.rtt[chosen], sample.weight[chosen]
     answered, total = rtt >= 0, float(weight.sum())
     failed = float(weight[~answered].sum()) / total if total else float("nan")
@@ -76,8 +74,8 @@ def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
 
 
 def by_hour(sample: Sample) -> list[Rtts]:
-    """Returns the RTTs of each hour of the day, UTC."""
-    hour = sample.time_us // _HOUR_US % HOURS
+    """Returns the RTTs of each of the 24 hours of the day, UTC."""
+    hour = sample.time_us // HOUR_US % HOURS
     return [rtts_of(sample, hour == h) for h in range(HOURS)]
 
 
@@ -85,7 +83,7 @@ def by_hour(sample: Sample) -> list[Rtts]:
 
 
 class DestinationCodes(NamedTuple):
-    """Destinations of all samples, numbered: `codes` [m] by split, `hi` and `lo` by number."""
+    """Destinations of all samples: `codes` [m] by split, and the address of each code, [d]."""
 
     codes: dict[str, np.ndarray]
     hi: np.ndarray
@@ -93,7 +91,7 @@ class DestinationCodes(NamedTuple):
 
 
 def number_destinations(samples: Mapping[str, Sample]) -> DestinationCodes:
-    """Numbers the destinations in the order of their addresses."""
+    """Codes the destinations by the order of their addresses."""
     hi = np.concatenate([sample.hi for sample in samples.values()])
     lo = np.concatenate([sample.lo for sample in samples.values()])
     order = np.lexsort((lo, hi))
@@ -107,7 +105,7 @@ def number_destinations(samples: Mapping[str, Sample]) -> DestinationCodes:
 
 
 def destination_weights(samples: Mapping[str, Sample], numbered: DestinationCodes) -> np.ndarray:
-    """Returns how many measurements of each split go to each destination: float64 [split, d]."""
+    """Returns the number of measurements by split and destination, float64 [splits, d]."""
     return np.stack(
         [
             np.bincount(numbered.codes[split], sample.weight, len(numbered.hi))
@@ -116,11 +114,11 @@ def destination_weights(samples: Mapping[str, Sample], numbered: DestinationCode
     )
 
 
-def top_destinations(samples: Mapping[str, Sample], most: int) -> tuple[list[Destination], int]:
-    """Returns the destinations with most measurements, and how many there are in the samples."""
+def top_destinations(samples: Mapping[str, Sample], count: int) -> tuple[list[Destination], int]:
+    """Returns the `count` busiest destinations, and the number of all in the samples."""
     numbered = number_destinations(samples)
     weights = destination_weights(samples, numbered).sum(axis=0)
-    top = np.argsort(-weights, kind="stable")[:most]
+    top = np.argsort(-weights, kind="stable")[:count]
     texts = addresses.format_any(numbered.hi[top], numbered.lo[top]).to_pylist()
     found = [
         Destination(
@@ -139,16 +137,16 @@ def top_destinations(samples: Mapping[str, Sample], most: int) -> tuple[list[Des
 
 
 def timeline(samples: Mapping[str, Sample], period: Period) -> Timeline:
-    """Counts the measurements in bins of a width that people know, at most some 180 of them.
+    """Counts the measurements in at most some 180 bins of a round width.
 
-    Bins are no narrower than it takes for _A_BIN sampled measurements on average: of an even
-    stream none would then be empty by chance.
+    A bin has _MIN_BIN_MEASUREMENTS sampled measurements or more on average, so that no bin of an
+    even stream is empty by chance.
     """
     sampled = sum(len(sample) for sample in samples.values())
-    most_bins = min(_MOST_BINS, max(1, sampled // _A_BIN))
+    max_bins = min(_MAX_BINS, max(1, sampled // _MIN_BIN_MEASUREMENTS))
     width_us = _WIDTHS_S[-1] * _SECOND_US
     for width_s in reversed(_WIDTHS_S):
-        if period.length_us // (width_s * _SECOND_US) < most_bins:
+        if period.length_us // (width_s * _SECOND_US) < max_bins:
             width_us = width_s * _SECOND_US
     first = period.begin_us // width_us
     count = period.end_us // width_us - first + 1
@@ -160,8 +158,8 @@ def timeline(samples: Mapping[str, Sample], period: Period) -> Timeline:
 
 
 def empty_bins(line: Timeline) -> list[Period]:
-    """Returns the runs of bins in which no split has a sampled measurement, the longest first."""
-    is_empty = sum(line.shares.values()) == 0  # type: ignore[arg-type]
+    """Returns the periods without a sampled measurement in any split, longest first."""
+    is_empty = np.sum(list(line.shares.values()), axis=0) == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_empty, [0]])))
     begins, ends = edges[::2], edges[1::2]
     order = np.argsort(begins - ends, kind="stable")
@@ -178,7 +176,7 @@ FAMILIES = ("IPv4 → IPv4", "IPv4 → IPv6", "IPv6 → IPv4", "IPv6 → IPv6")
 
 
 def family_counts(index: Index) -> list[int]:
-    """Returns how many measurements are of each of FAMILIES: source, destination."""
+    """Returns the number of measurements of each of FAMILIES, probe → destination."""
     probes = index.probes
     _, probe = np.unique(index.src_id, return_inverse=True)
     is_ipv6 = probes.is_ipv6[probe]
@@ -189,8 +187,8 @@ def family_counts(index: Index) -> list[int]:
     return counts
 
 
-def cumulative(probes_measurements: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the share of probes, the busiest first, and the share of measurements they have."""
-    counts = np.sort(np.asarray(probes_measurements))[::-1]
+def cumulative(n_measurements: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the cumulative shares of probes, busiest first, and of their measurements, [n]."""
+    counts = np.sort(np.asarray(n_measurements))[::-1]
     whole = max(1, int(counts.sum()))
     return np.arange(1, len(counts) + 1) / max(1, len(counts)), np.cumsum(counts) / whole

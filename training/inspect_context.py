@@ -1,0 +1,78 @@
+"""Draws the training context that `python -m beam_pipeline.inspect --context` shows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.errors import UsageError
+from beam_pipeline.inspect.context import ContextName, DecodedMeasurement, OneContext, Token
+from training.padding.feed_report import measurement_text
+from training.padding.feed_statistics import KIND_NAMES, token_kinds
+from training.rows.row_source import ProbeRowDataSource
+from training.sampler import Example, ProbeRowSampler
+from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
+
+# As short as they can be told apart; a byte is shown as its value.
+_SHORT_ROLES = ("start", "src4", "src6", "dst4", "dst6", "abs", "+1", "+4", "rtt", "put", "failed")
+
+
+def draw_context(dataset: Dataset, name: ContextName) -> OneContext:
+    """Draws a context of a row that the dataset has, in epoch 0.
+
+    Raises:
+      UsageError: the row has no such context.
+      ProbelineError: the row cannot be read.
+    """
+    row = ProbeRowDataSource(dataset.file(name.row.split))[name.row.number]
+    sampler = ProbeRowSampler(seed=name.seed)
+    if sampler.is_small(row):
+        return _draw_from_small_row(name, row, sampler)
+    count = sampler.num_contexts(len(row["measurements"]))
+    _check_k(name, count)
+    context = sampler.contexts(row)[name.k]
+    about = (
+        f"Context {name.k} of {count} that row {name.row} gives in epoch 0 with seed {name.seed}: "
+        f"timestamp mode {context.mode}; {context.num_measurements} of a window of "
+        f"{context.window:,} measurements from number {context.first:,} on, "
+        f"{context.num_timed} of them with their time; {context.num_tokens:,} tokens, the last one "
+        "a target only."
+    )
+    return OneContext(name, about, _decode(context.example))
+
+
+def _draw_from_small_row(
+    name: ContextName, row: Mapping[str, object], sampler: ProbeRowSampler
+) -> OneContext:
+    examples = list(sampler.examples(row))
+    _check_k(name, len(examples))
+    about = (
+        f"Example {name.k} of {len(examples)} of the small row {name.row} in epoch 0 with seed "
+        f"{name.seed}: all its measurements come once; in training several such rows are packed "
+        f"into a crop of {sampler.crop_size:,} tokens."
+    )
+    return OneContext(name, about, _decode(examples[name.k]))
+
+
+def _check_k(name: ContextName, count: int) -> None:
+    if name.k >= count:
+        raise UsageError(
+            f"--context: K is {name.k}, row {name.row} gives contexts 0 to {count - 1}"
+        )
+
+
+def _decode(example: Example) -> list[DecodedMeasurement]:
+    """Decodes an example of one segment, its last target included."""
+    count = int((example["inputs_segmentation"] > 0).sum())
+    tokens = np.append(example["inputs"][:1], example["targets"][:count])
+    as_batch = {"inputs": tokens[None], "inputs_segmentation": np.ones((1, len(tokens)))}
+    shown = [
+        Token(_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), KIND_NAMES[kind])
+        for t, kind in zip(tokens.tolist(), token_kinds(as_batch)[0].tolist(), strict=True)
+    ]
+    starts = np.flatnonzero(tokens == MEASUREMENT_START).tolist()
+    ends = [*starts[1:], len(tokens)]
+    return [
+        DecodedMeasurement(shown[start:end], measurement_text(measurement))
+        for start, end, measurement in zip(starts, ends, decode(tokens), strict=True)
+    ]
