@@ -29,9 +29,9 @@ from beam_pipeline.inspect.compare import (
     ks_distance,
 )
 from beam_pipeline.inspect.facts import Facts, gather
-from beam_pipeline.inspect.statistics import weighted_quantiles
 from beam_pipeline.inspect.index import Index, uncovered
 from beam_pipeline.inspect.sample import draw, plan
+from beam_pipeline.inspect.statistics import weighted_quantiles
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.main import main
 from beam_pipeline.storage import files as storage_files
