@@ -1,14 +1,13 @@
-"""What must hold between records (SPEC 4): shard order, rows.parquet, and the rows of a probe.
+"""What must hold between records: shard order, rows.parquet, and the rows of a probe.
 
-Of every row some 50 bytes of facts are kept, whatever it holds, and sorted by probe once all
-shards are read; each promise is a small generator of faults over these columns.
+Of every row some 50 bytes of facts are kept and, once all shards are read, sorted by probe. Each
+promise is a small generator of faults over these columns.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +16,12 @@ import pyarrow.compute as pc
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
+from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.verify.record import Fault, StoredRow
 
 _US_PER_SECOND = 1_000_000
 _MIN_FULL = 0.98
 
-INDEX_SCHEMA = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("position", pa.int64()),
-        ("num_bytes", pa.int64()),
-        ("src_id", pa.int64()),
-        ("src_addr", pa.string()),
-        ("row_index", pa.int32()),
-        ("n_measurements", pa.int32()),
-        ("num_ipv6", pa.int32()),
-        ("num_failed", pa.int32()),
-        ("first_timestamp", pa.timestamp("us")),
-        ("last_timestamp", pa.timestamp("us")),
-    ]
-)
 # One measurement at an end of a row, without its time; the order is that of the fields.
 END = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("rtt", "<f4")])
 ENDS = np.dtype([("first", END), ("last", END)])
@@ -59,137 +44,55 @@ FACTS = np.dtype(
 # --- the records of a shard ---------------------------------------------------------------------
 
 
-class IndexLine(NamedTuple):
-    """What rows.parquet must say of a record; the fields are those of INDEX_SCHEMA."""
-
-    shard: int
-    position: int
-    num_bytes: int
-    src_id: int
-    src_addr: str
-    row_index: int
-    n_measurements: int
-    num_ipv6: int
-    num_failed: int
-    first_timestamp: int
-    last_timestamp: int
-
-
-def index_line(stored: StoredRow) -> IndexLine:
-    """Returns the line of a record, its counts taken from the measurements themselves."""
-    row, columns, place = stored.row, stored.columns, stored.place
-    return IndexLine(
-        place.shard_number,
-        place.record,
-        row.num_bytes,
-        row.src_id,
-        row.src_addr,
-        row.row_index,
-        len(columns.time_us),
-        int(np.count_nonzero(columns.family == addresses.FAMILY_IPV6)),
-        int(np.count_nonzero(columns.rtt < 0)),
-        row.first_timestamp_us,
-        row.last_timestamp_us,
-    )
-
-
-def shard_order(shard: str, lines: Iterable[IndexLine]) -> Iterator[Fault]:
-    """The records of a shard are in the order of (src_id, row_index).
-
-    Equal neighbours are duplicates, a fault of `row_indices`.
-    """
-    before: tuple[int, int] | None = None
-    for line in lines:
-        key = line.src_id, line.row_index
-        if before is not None and key < before:
-            yield Fault(shard, line.position, f"(src_id, row_index) {key} comes after {before}")
-        before = key
-
-
-def index_lines(shard: str, found: pa.Table, lines: list[IndexLine]) -> Iterator[Fault]:
-    """rows.parquet says of each record what it is.
-
-    Args:
-      found: the shard's part of rows.parquet, a line for each of its records if all is well.
-      lines: what it must say of the records that could be read.
-    """
-    there = [line for line in lines if line.position < found.num_rows]
-    for line in lines[len(there) :]:
-        yield Fault(shard, line.position, "rows.parquet has no line for it")
-    columns = zip(*there, strict=True) if there else [()] * len(INDEX_SCHEMA)
-    expected = pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)],
-        schema=INDEX_SCHEMA,
-    )
-    found = found.take(pa.array([line.position for line in there], pa.int64()))
-    if found.equals(expected):
-        return
-    differs = {
-        name: pc.fill_null(pc.not_equal(found[name], expected[name]), True).to_numpy()
-        for name in INDEX_SCHEMA.names
-    }
-    for at in np.flatnonzero(np.logical_or.reduce(list(differs.values()))).tolist():
-        names = [name for name, mask in differs.items() if mask[at]]
-        said = ", ".join(
-            f"{name} {_plain(found[name][at])} (is {_plain(expected[name][at])})" for name in names
-        )
-        yield Fault(shard, there[at].position, f"rows.parquet says {said}")
-
-
-def _plain(value: pa.Scalar) -> object:
-    """Timestamps as µs: not every int64 is a date."""
-    return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
-
-
-# --- all rows -----------------------------------------------------------------------------------
-
-
-def least_full_bytes(options: DatasetOptions) -> int:
-    """Returns the size from which on a row counts as full: 98 %, or no room for one more.
-
-    One more measurement takes up to 72 bytes, padding included; in compact up to 30 and the
-    bitmap of families, which comes with the first destination of the other family. In a tf_example
-    the lengths around it, its count and its time may take 16 more.
-    """
-    limit = options.row_format.max_row_bytes
-    step = 72 if options.measurement_encoding == "arrow" else 30 + limit // 80
-    step += 16 if options.record_encoding == "tf_example" else 0
-    return min(int(limit * _MIN_FULL), limit - step)
-
-
 class FactCollector:
     """Keeps what the checks across rows need, shard by shard.
 
-    The ends of a row, for ties with its neighbours', are kept of probes with several rows only.
+    The ends of a row are compared with its neighbours': they are kept of probes with several rows.
     """
 
     def __init__(self, options: DatasetOptions) -> None:
-        self._full_bytes = least_full_bytes(options)
+        self._full_bytes = min_full_bytes(options)
         self._facts: list[np.ndarray] = []
-        self._of_shard: list[tuple] = []
         self._ends: list[tuple] = []
+        self._shard_lines: list[tuple] = []
+        self._shard_facts: list[tuple] = []
 
     def add(self, stored: StoredRow) -> None:
         """Keeps the facts of a row."""
         row, place, columns = stored.row, stored.place, stored.columns
         ends = -1
-        is_of_several = row.row_index > 0 or row.num_bytes >= self._full_bytes
-        if is_of_several and len(columns.rtt):
+        has_several_rows = row.row_index > 0 or row.num_bytes >= self._full_bytes
+        if has_several_rows and len(columns.rtt):
             ends = len(self._ends)
             first, last = (
                 (int(columns.hi[i]), int(columns.lo[i]), float(columns.rtt[i])) for i in (0, -1)
             )
             self._ends.append((first, last))
-        checksum = zlib.crc32(row.src_addr.encode())
-        self._of_shard.append(
-            (row.src_id, checksum, row.row_index, place.split, place.shard_number, place.record,
-             row.first_timestamp_us, row.last_timestamp_us, row.num_bytes, ends)
+        times = row.first_timestamp_us, row.last_timestamp_us
+        num_ipv6 = int(np.count_nonzero(columns.family == addresses.FAMILY_IPV6))
+        num_failed = int(np.count_nonzero(columns.rtt < 0))
+        self._shard_lines.append(
+            (place.shard_number, place.record, row.num_bytes, row.src_id, row.src_addr,
+             row.row_index, len(columns.time_us), num_ipv6, num_failed, *times)
+        )  # fmt: skip
+        self._shard_facts.append(
+            (row.src_id, zlib.crc32(row.src_addr.encode()), row.row_index, place.split,
+             place.shard_number, place.record, *times, row.num_bytes, ends)
         )  # fmt: skip
 
-    def end_shard(self) -> None:
-        """Packs what was added since the last call."""
-        self._facts.append(np.array(self._of_shard, FACTS))
-        self._of_shard = []
+    def end_shard(self) -> pa.Table:
+        """Returns the lines that rows.parquet must have for the rows since the last call.
+
+        Counts are taken from the measurements themselves.
+        """
+        self._facts.append(np.array(self._shard_facts, FACTS))
+        columns = zip(*self._shard_lines, strict=True) if self._shard_lines else [()] * 11
+        lines = pa.Table.from_arrays(
+            [pa.array(values, f.type) for values, f in zip(columns, INDEX_SCHEMA, strict=True)],
+            schema=INDEX_SCHEMA,
+        )
+        self._shard_lines, self._shard_facts = [], []
+        return lines
 
     def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
         """Returns the facts of all rows; `shards` names them by split and number."""
@@ -198,6 +101,70 @@ class FactCollector:
         names = ("record", "shard", "split", "row_index", "src_id")
         facts = facts[np.lexsort([facts[name] for name in names])]
         return AllRows(facts, np.array(self._ends, ENDS), shards)
+
+
+def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
+    """The records of a shard are in the order of (src_id, row_index).
+
+    Equal neighbours are duplicates, a fault of `row_indices`.
+    """
+    src_id, index, position = (
+        lines.column(name).to_numpy() for name in ("src_id", "row_index", "position")
+    )
+    is_less = (src_id[1:] == src_id[:-1]) & (index[1:] < index[:-1])
+    for at in np.flatnonzero((src_id[1:] < src_id[:-1]) | is_less).tolist():
+        before, key = ((int(src_id[i]), int(index[i])) for i in (at, at + 1))
+        message = f"(src_id, row_index) {key} comes after {before}"
+        yield Fault(shard, int(position[at + 1]), message)
+
+
+def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]:
+    """rows.parquet agrees with each record.
+
+    Args:
+      found: the lines of the shard in rows.parquet.
+      lines: the lines that it must have for the records that could be read.
+    """
+    position = lines.column("position").to_numpy()
+    for at in position[position >= found.num_rows].tolist():
+        yield Fault(shard, at, "rows.parquet has no line for it")
+    expected = lines.slice(0, int(np.searchsorted(position, found.num_rows)))
+    found = found.take(expected.column("position"))
+    if found.equals(expected):
+        return
+    differs = {
+        name: pc.fill_null(pc.not_equal(found[name], expected[name]), True).to_numpy()
+        for name in INDEX_SCHEMA.names
+    }
+    for at in np.flatnonzero(np.logical_or.reduce(list(differs.values()))).tolist():
+        said = ", ".join(
+            f"{name} {_plain(found[name][at])} (is {_plain(expected[name][at])})"
+            for name, is_other in differs.items()
+            if is_other[at]
+        )
+        yield Fault(shard, int(position[at]), f"rows.parquet says {said}")
+
+
+def _plain(value: pa.Scalar) -> object:
+    """Returns a value; timestamps as µs, since not every int64 is a date."""
+    return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
+
+
+# --- all rows -----------------------------------------------------------------------------------
+
+
+def min_full_bytes(options: DatasetOptions) -> int:
+    """Returns the size from which on a row counts as full: 98 %, or no room for one more.
+
+    One more measurement takes up to 72 bytes, padding included; in compact up to 30 and the
+    bitmap of families, which comes with the first destination of the other family. In a tf_example
+    the lengths around it, its count and its time may take 16 more.
+    """
+    row_format = options.row_format
+    limit = row_format.max_row_bytes
+    step = 72 if row_format.encoding == "arrow" else 30 + limit // 80
+    step += 16 if row_format.record_encoding == "tf_example" else 0
+    return min(int(limit * _MIN_FULL), limit - step)
 
 
 @dataclass(frozen=True)
@@ -216,25 +183,26 @@ class AllRows:
 
     @cached_property
     def followed(self) -> np.ndarray:
-        """Those of `neighbours` that are followed by a later row, not by a double."""
+        """The rows among `neighbours` that are followed by a later row, not by a duplicate."""
         row_index, at = self.facts["row_index"], self.neighbours
         return at[row_index[at] < row_index[at + 1]]
 
     def name(self, at: int) -> str:
-        """Says where a row is."""
+        """Returns the place of a row as text."""
         shard, record, _ = self.fault(at, "")
         return f"{shard} record {record}"
 
     def fault(self, at: int, message: str) -> Fault:
+        """Returns a fault of a row."""
         fact = self.facts[at]
         shard = self.shards[int(fact["split"]), int(fact["shard"])]
         return Fault(shard, int(fact["record"]), message)
 
 
 def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
-    """The rows of a probe are numbered 0, 1, … without a gap or a double.
+    """The rows of a probe are numbered 0, 1, … without a gap or a duplicate.
 
-    Gaps are no faults unless the facts are complete: an unreadable record explains them.
+    Gaps are faults only if the facts are complete: an unreadable record explains them.
     """
     src_id, index = rows.facts["src_id"], rows.facts["row_index"].astype(np.int64)
     at = rows.neighbours
@@ -270,9 +238,9 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
 
 
 def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
-    """Every row but a probe's last is full, unless in compact its seconds ran out."""
+    """Every row but a probe's last is full, or in compact ended by the limit of its seconds."""
     facts, at = rows.facts, rows.followed
-    full_bytes = least_full_bytes(options)
+    full_bytes = min_full_bytes(options)
     at = at[facts["num_bytes"][at] < full_bytes]
     if options.measurement_encoding == "compact":
         second = facts["first_us"] // _US_PER_SECOND

@@ -1,8 +1,8 @@
-"""What must hold of one record of a dataset (SPEC 4), each promise a small generator of faults.
+"""What must hold of one record of a dataset, each promise a small generator of faults.
 
-A check takes a StoredRow, the measurements as columns, so that nothing is done per measurement
-in Python. Expected values are worked out from what is stored, not with the writer's own sort or
-sizes, so that a fault of the writer shows. Checks across records are in `verify_rows`.
+A check takes a StoredRow, whose measurements are columns, so that nothing is done per measurement
+in Python. Expected values are computed from what is stored, without the writer's own sort or
+sizes, so that a fault of the writer shows. Checks across records are in `across`.
 """
 
 import ipaddress
@@ -28,12 +28,12 @@ from beam_pipeline.dataset.row_codec import (
 from beam_pipeline.dataset.sorted_run import widen
 
 _US_PER_SECOND = 1_000_000
-# What `read_row` raises for bytes that are no record.
+# What `read_row` raises for bytes that are not a record.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
 
 class Fault(NamedTuple):
-    """A promise that is not kept; `record` counts from 0 in its shard, None: the whole file."""
+    """A broken promise; `record` counts from 0 in its shard, None is the whole file."""
 
     shard: str
     record: int | None
@@ -53,8 +53,8 @@ class Place(NamedTuple):
 class Columns(NamedTuple):
     """n measurements as stored: int64 µs, uint64 address halves, float32 ms, [n] each.
 
-    `family` is 4 or 6, or what `addresses.parse` says of a text that is no address. Only the
-    arrow encoding stores `versions`, int8 [n], and `texts`, the addresses as text.
+    `family` is 4 or 6, or the status of `addresses.parse` for a text that is not an address. Only
+    the arrow encoding stores `versions`, int8 [n], and `texts`, the addresses as text.
     """
 
     time_us: np.ndarray
@@ -68,18 +68,31 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A record that could be read, and where it was found."""
+    """A decoded record, and where it was found."""
 
     row: ProbeRow
     columns: Columns
     place: Place
 
     def fault(self, message: str) -> Fault:
+        """Returns a fault of this record."""
         return Fault(self.place.shard, self.place.record, message)
+
+    def first_fault(self, is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[Fault]:
+        """Yields one fault if any is wrong: of the first, with the number of others.
+
+        Args:
+          is_wrong: bool [n], by measurement.
+          message: describes the fault of a measurement by its number.
+        """
+        wrong = np.flatnonzero(is_wrong)
+        if len(wrong):
+            others = f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
+            yield self.fault(f"{message(int(wrong[0]))}{others}")
 
     @cached_property
     def canonical_src_addr(self) -> str | None:
-        """The canonical text of src_addr, None if it is no address."""
+        """The canonical text of src_addr, None if it is not an address."""
         try:
             address = ipaddress.ip_address(self.row.src_addr)
         except ValueError:
@@ -93,7 +106,7 @@ def read_row(record: bytes, place: Place) -> StoredRow:
     """Decodes a record.
 
     Raises:
-      UNREADABLE_RECORD: the bytes are no record of RECORD_SCHEMA and MEASUREMENT_SCHEMA.
+      UNREADABLE_RECORD: the bytes are not a record of RECORD_SCHEMA and MEASUREMENT_SCHEMA.
     """
     row = decode_record(record)
     read = _compact_columns if row.encoding == "compact" else _arrow_columns
@@ -118,22 +131,22 @@ def _compact_columns(row: ProbeRow) -> Columns:
     return Columns(run["event_time"], hi, lo, family, run["rtt"])
 
 
-# --- one record ---------------------------------------------------------------------------------
+# --- the checks ---------------------------------------------------------------------------------
 
 
 def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
-    """A record and its measurements have the encodings that the options say."""
-    wanted = options.measurement_encoding
-    if stored.row.encoding != wanted:
-        yield stored.fault(f"its encoding is {stored.row.encoding}, the options say {wanted}")
-    if stored.row.record_encoding != options.record_encoding:
+    """A record and its measurements have the encodings of the options."""
+    row_format, row = options.row_format, stored.row
+    if row.encoding != row_format.encoding:
+        yield stored.fault(f"its encoding is {row.encoding}, the options say {row_format.encoding}")
+    if row.record_encoding != row_format.record_encoding:
         yield stored.fault(
-            f"the record is {stored.row.record_encoding}, the options say {options.record_encoding}"
+            f"the record is {row.record_encoding}, the options say {row_format.record_encoding}"
         )
 
 
 def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
-    """The row's columns tell of its measurements; compact ones know whole seconds only."""
+    """The row's columns agree with its measurements; compact ones have whole seconds only."""
     row, time_us = stored.row, stored.columns.time_us
     if len(time_us) == 0:
         yield stored.fault("it holds no measurement")
@@ -147,7 +160,7 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
             yield stored.fault(f"{name}_timestamp is {said} µs, that measurement has {found} µs")
     span = (row.last_timestamp_us - row.first_timestamp_us) / _US_PER_SECOND
     if row.record_encoding == "tf_example":
-        span = float(np.float32(span))  # its float_list has no other
+        span = float(np.float32(span))  # all that a float_list holds
     if row.time_span_seconds != span:
         yield stored.fault(f"time_span_seconds is {row.time_span_seconds}, it should be {span}")
 
@@ -157,28 +170,31 @@ def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[Fa
     time_us, hi, lo, _, rtt, *_ = stored.columns
     if len(time_us) and time_us[0] < 0:
         yield stored.fault(f"measurement 0 is from before 1970 ({time_us[0]} µs)")
-    wrong = np.flatnonzero(time_us[1:] < time_us[:-1])
-    if stored.row.encoding == "arrow" and len(wrong) == 0:
+    is_earlier = time_us[1:] < time_us[:-1]
+    is_wrong = is_earlier.copy()
+    if stored.row.encoding == "arrow" and not is_wrong.any():
         a = np.flatnonzero(time_us[1:] == time_us[:-1])
         b = a + 1
         lower = (lo[b] < lo[a]) | ((lo[b] == lo[a]) & (rtt[b] < rtt[a]))
-        wrong = a[(hi[b] < hi[a]) | ((hi[b] == hi[a]) & lower)]
-    if len(wrong):
-        at = int(wrong[0])
-        by = "event_time" if time_us[at + 1] < time_us[at] else "dst_addr and rtt"
-        yield stored.fault(f"measurement {at + 1} belongs before {at} by {by}{_others(wrong)}")
+        is_wrong[a] = (hi[b] < hi[a]) | ((hi[b] == hi[a]) & lower)
+    yield from stored.first_fault(
+        is_wrong,
+        lambda at: (
+            f"measurement {at + 1} belongs before {at} by "
+            f"{'event_time' if is_earlier[at] else 'dst_addr and rtt'}"
+        ),
+    )
 
 
 def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     """An rtt is finite, negative only as -1.0, and zero is not negative."""
     rtt = stored.columns.rtt
-    wrong = np.flatnonzero(~np.isfinite(rtt) | (np.signbit(rtt) & (rtt != -1)))
-    if len(wrong):
-        at = int(wrong[0])
-        yield stored.fault(
-            f"measurement {at} has rtt {rtt[at]}, which is neither -1.0 (failed) nor 0.0 or "
-            f"more{_others(wrong)}"
-        )
+    yield from stored.first_fault(
+        ~np.isfinite(rtt) | (np.signbit(rtt) & (rtt != -1)),
+        lambda at: (
+            f"measurement {at} has rtt {rtt[at]}, which is neither -1.0 (failed) nor 0.0 or more"
+        ),
+    )
 
 
 def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
@@ -188,29 +204,25 @@ def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
         yield from _compact_destinations(stored)
         return
     known = (family == addresses.FAMILY_IPV4) | (family == addresses.FAMILY_IPV6)
+    yield from stored.first_fault(
+        ~known, lambda at: f"measurement {at} goes to {texts[at]}, which is not an address"
+    )
     if not known.all():
-        wrong = np.flatnonzero(~known)
-        at = int(wrong[0])
-        yield stored.fault(f"measurement {at} goes to {texts[at]}, no address{_others(wrong)}")
         return
-    wrong = np.flatnonzero(versions != family)
-    if len(wrong):
-        at = int(wrong[0])
-        yield stored.fault(
-            f"measurement {at} to {texts[at]} has ip_version {versions[at]}{_others(wrong)}"
-        )
+    yield from stored.first_fault(
+        versions != family,
+        lambda at: f"measurement {at} to {texts[at]} has ip_version {versions[at]}",
+    )
     canonical = addresses.format_any(hi, lo)
     if not canonical.equals(texts):
-        wrong = np.flatnonzero(pc.not_equal(canonical, texts).to_numpy(zero_copy_only=False))
-        at = int(wrong[0])
-        yield stored.fault(
-            f"measurement {at} goes to {texts[at]}, which is written {canonical[at]}"
-            f"{_others(wrong)}"
+        yield from stored.first_fault(
+            pc.not_equal(canonical, texts).to_numpy(zero_copy_only=False),
+            lambda at: f"measurement {at} goes to {texts[at]}, which is written {canonical[at]}",
         )
 
 
 def _compact_destinations(stored: StoredRow) -> Iterator[Fault]:
-    """Compact rows hold addresses as numbers: only the family can be a wrong one."""
+    """Compact rows hold addresses as numbers: only the family can be wrong."""
     num_ipv6 = COMPACT_HEADER.unpack_from(stored.row.measurements)[2]
     found = int(np.count_nonzero(stored.columns.family == addresses.FAMILY_IPV6))
     if num_ipv6 != found:
@@ -230,7 +242,7 @@ def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     """src_addr is a canonical address and src_id its hash."""
     row, canonical = stored.row, stored.canonical_src_addr
     if canonical is None:
-        yield stored.fault(f"src_addr {row.src_addr!r} is no address")
+        yield stored.fault(f"src_addr {row.src_addr!r} is not an address")
         return
     if canonical != row.src_addr:
         yield stored.fault(f"src_addr {row.src_addr!r} is written {canonical}")
@@ -240,10 +252,10 @@ def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
 
 
 def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
-    """A row is in the split that its address says and the shard that its key says."""
+    """A row is in the split of its address and the shard of its key."""
     place, src_addr = stored.place, stored.canonical_src_addr
     if src_addr is None:
-        return  # a fault of `identity`; where it belongs nobody knows
+        return  # a fault of `identity`; without an address it has no place
     split = split_of(src_addr, options.train_ratio, options.split_seed)
     if split != place.split:
         yield stored.fault(f"probe {src_addr} belongs to {SPLITS[split]}")
@@ -252,10 +264,6 @@ def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     shard = shard_of(key, place.num_shards)
     if shard != place.shard_number:
         yield stored.fault(f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}")
-
-
-def _others(wrong: np.ndarray) -> str:
-    return f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
 
 
 RecordCheck = Callable[[StoredRow, DatasetOptions], Iterator[Fault]]

@@ -490,8 +490,8 @@ def test_the_page_is_written_though_nobody_reads_on(alike: Path, tmp_path: Path)
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
-    (["--row=dev:1"], "'dev:1' is no row"),
-    (["--row=-1"], "'-1' is no row"),
+    (["--row=dev:1"], "'dev:1' is not a row"),
+    (["--row=-1"], "'-1' is not a row"),
     (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
     (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
     (["--context=1,test:60,0"], "there is no row test:60"),
