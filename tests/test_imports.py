@@ -40,11 +40,21 @@ def test_the_packages_are_light(package: str) -> None:
         *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
         *("dataset.rtt", "dataset.data_card", "storage.files", "storage.gcs"),
         *("generate", "cli.flags", "report.page"),
-        *("inspect.__main__", "inspect.page", "inspect.context"),
+        *("inspect.__main__", "inspect.page", "inspect.context", "verify.__main__"),
     ],
 )
 def test_reading_and_generating_need_no_beam(module: str) -> None:
     assert "apache_beam" not in loaded_by(f"beam_pipeline.{module}")
+
+
+def test_verify_is_imported_in_less_than_a_second_of_cpu() -> None:
+    script = "import time, beam_pipeline.verify.__main__; print(time.process_time())"
+
+    def cpu_seconds() -> float:
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+        return float(result.stdout)
+
+    assert min(cpu_seconds() for _ in range(3)) < 1
 
 
 def test_training_needs_no_beam() -> None:

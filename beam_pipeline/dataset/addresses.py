@@ -1,9 +1,9 @@
 """IP addresses as columns: text to two 64-bit halves and back, without a Python object each.
 
-An address is 128 bits, `hi` and `lo` (uint64); IPv4 is ::ffff:a.b.c.d, so that an IPv4-mapped
-IPv6 address *is* that IPv4 address and every spelling of an address is one value. Common
-spellings are parsed by compiled kernels; whatever they are unsure of goes to the standard
-library's `ipaddress`, which decides. Text is written as RFC 5952 wants it.
+An address is 128 bits, `hi` and `lo` (uint64). IPv4 is ::ffff:a.b.c.d, so an IPv4-mapped IPv6
+address is that IPv4 address, and every spelling of an address is one value. Compiled kernels parse
+the common spellings; the standard library's `ipaddress` decides on all others. Text is written in
+the form of RFC 5952.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from beam_pipeline.kernels import kernel
 
 MAPPED_IPV4 = 0xFFFF << 32
 MAX_TEXT_BYTES = 39
-# What `parse` says of a text: a family, or why it is none.
+# The status of a text in `parse`: a family, or why it is not an address.
 FAMILY_IPV4, FAMILY_IPV6 = 4, 6
 INVALID, ZONE_ID, UNSURE, NULL = 0, 1, 2, 3
 
 
 @kernel
 def parse_ipv4_text(data, start, end):
-    """Returns the 32-bit address, or -1 where the text is not plain dotted decimal."""
+    """Returns the 32-bit address, or -1 if the text is not plain dotted decimal."""
     value = octet = dots = digits = 0
     for at in range(start, end):
         char = data[at]
@@ -48,7 +48,7 @@ def parse_ipv4_text(data, start, end):
 
 @kernel
 def parse_ipv6_text(data, start, end, groups):
-    """Fills the eight 16-bit `groups`; returns False where the text is not plain hex groups."""
+    """Fills the eight 16-bit `groups`; returns False if the text is not plain hex groups."""
     count = 0
     gap = -1
     value = digits = 0
@@ -121,7 +121,7 @@ def _parse_all(offsets, data, hi, lo, status):
 
 
 def _parse_unusual(text: str) -> tuple[int, int]:
-    """Returns (128-bit value, status) as `ipaddress` sees it."""
+    """Returns the 128-bit value and the status by `ipaddress`."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -142,7 +142,7 @@ def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
       texts: a string, large_string or string_view array of n values.
 
     Returns:
-      hi, lo: uint64 [n], the halves of the 128-bit address, zero where there is none.
+      hi, lo: uint64 [n], the halves of the 128-bit address, zero if there is none.
       status: uint8 [n], 4 or 6 for an address of that family, else INVALID, ZONE_ID or NULL.
     """
     if not pa.types.is_string(texts.type):
@@ -171,7 +171,7 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _octet_texts() -> np.ndarray:
-    """Returns uint8 [256, 4]: the decimal digits of each octet, left aligned, and their number."""
+    """Returns uint8 [256, 4]: the digits of each octet, left aligned, and their number."""
     table = np.zeros((256, 4), np.uint8)
     for octet in range(256):
         text = str(octet).encode()
@@ -185,7 +185,7 @@ _OCTETS = _octet_texts()
 
 @kernel
 def _write_ipv4(value, out, at):
-    """Writes up to 16 bytes from `at` on: three digits and a dot each, of which some count."""
+    """Writes an address at `at` and returns its end; overwrites up to 16 bytes."""
     for shift in (24, 16, 8, 0):
         octet = (value >> shift) & 255
         out[at] = _OCTETS[octet, 0]
@@ -199,7 +199,7 @@ def _write_ipv4(value, out, at):
 
 @kernel
 def _longest_zeros(groups):
-    """Returns (start, length) of the run of zero groups that '::' replaces, length 0 if none."""
+    """Returns start and length of the zero groups that '::' replaces, length 0 if none."""
     best_start, best, start, length = 0, 0, 0, 0
     for i in range(8):
         if groups[i] == 0:
@@ -263,14 +263,14 @@ def _format_any(hi, lo, offsets, out):
 
 
 def format_ipv4(values: np.ndarray) -> pa.StringArray:
-    """Writes uint32 [n] IPv4 addresses as text; offsets and bytes are compact."""
+    """Writes IPv4 addresses, uint32 [n], as text with compact offsets and bytes."""
     offsets, out = np.zeros(len(values) + 1, np.int32), np.empty(len(values) * 15 + 4, np.uint8)
     size = _format_ipv4(values, offsets, out)
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(out[:size]))
 
 
 def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:
-    """Writes addresses given as halves, uint64 [n] each, as text; compact as `format_ipv4`."""
+    """Writes addresses, halves of uint64 [n] each, as text with compact offsets and bytes."""
     offsets = np.zeros(len(hi) + 1, np.int32)
     out = np.empty(len(hi) * MAX_TEXT_BYTES + 4, np.uint8)
     size = _format_any(hi, lo, offsets, out)
@@ -279,7 +279,7 @@ def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:
 
 @kernel
 def ipv4_text_lengths(values):
-    """Returns uint8 [n]: how many bytes `format_ipv4` writes for each of uint32 [n]."""
+    """Returns the bytes that `format_ipv4` writes for each of uint32 [n]: uint8 [n]."""
     lengths = np.empty(len(values), np.uint8)
     for row in range(len(values)):
         length = 3
@@ -296,6 +296,6 @@ def packed(address: str) -> bytes:
 
 
 def src_id(address: str) -> int:
-    """Returns the 63-bit identifier of a probe: blake2b of the packed address (SPEC 4)."""
+    """Returns the 63-bit identifier of a probe: blake2b of its packed address."""
     digest = hashlib.blake2b(packed(address), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,8 +1,7 @@
 """The columns of a record, and a record as one Arrow IPC stream with one row.
 
-RowColumns go in, the bytes of a record come out, and back; `tf_example` does the same in another
-form. Streams are built from compact buffers, without validity bitmaps or slice offsets, so that
-their bytes follow from their values alone.
+`tf_example` is the other form of a record. Streams are built from compact buffers, without validity
+bitmaps or slice offsets, so that their bytes follow from their values alone.
 """
 
 from typing import Any, NamedTuple
@@ -42,17 +41,17 @@ class RowColumns(NamedTuple):
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    """Returns what a stream of that schema begins with."""
+    """Returns the bytes that every stream of a schema begins with."""
     return schema.serialize().to_pybytes()
 
 
 def make_stream(head: bytes, batch: pa.RecordBatch) -> bytes:
-    """Returns a stream of one batch, its schema's message being `head`."""
+    """Returns a stream of one batch; `head` is the message of its schema."""
     return b"".join((head, memoryview(batch.serialize()), _END_OF_STREAM))
 
 
 def primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
-    """Returns an array of numbers without validity bitmap."""
+    """Returns an array of numbers without a validity bitmap."""
     buffer = pa.py_buffer(np.ascontiguousarray(values))
     return pa.Array.from_buffers(dtype, len(values), [None, buffer])
 
@@ -88,7 +87,7 @@ def read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch
         if len(batches) != 1:
             raise ValueError(f"an Arrow stream of {len(batches)} batches, not of 1")
         batches[0].validate(full=True)
-    except (OSError, pa.ArrowException) as error:  # Arrow has both for bytes that are no stream
+    except (OSError, pa.ArrowException) as error:  # Arrow raises either
         raise ValueError(f"not an Arrow stream: {error}") from error
     return batches[0]
 
@@ -97,7 +96,7 @@ def decode_record(record: bytes) -> RowColumns:
     """Reads a record; its measurements are not copied.
 
     Raises:
-      ValueError: the bytes are no record of RECORD_SCHEMA with one row.
+      ValueError: the bytes are not a record of RECORD_SCHEMA with one row.
     """
     batch = read_stream(record, RECORD_SCHEMA)
     if batch.num_rows != 1 or any(column.null_count for column in batch.columns):

@@ -19,7 +19,7 @@ MAX_VALUE_CHARS = 4096
 
 
 class DeadLetter(NamedTuple):
-    """One row: `row` counts from 0 in its file (of a JSON file: lines)."""
+    """One row of the input; `row` counts the rows of its file, or lines of JSON, from 0."""
 
     file: str
     row: int
@@ -41,5 +41,5 @@ def to_table(letters: Sequence[DeadLetter]) -> pa.Table:
 
 
 def count_by_reason(letters: Iterable[DeadLetter]) -> dict[str, int]:
-    """Returns how many letters have each reason."""
+    """Returns the number of letters by reason."""
     return dict(Counter(letter.reason for letter in letters))

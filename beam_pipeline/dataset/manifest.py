@@ -1,10 +1,9 @@
-"""The manifest: what a finished dataset is made of, and the only way for a reader to open one.
+"""The manifest of a dataset, and `open_dataset`, the way to open one for reading.
 
-A dataset is committed when `_SUCCESS` is there, holding the checksum of `manifest.json`. Readers
-ask `open_dataset`, which refuses a folder that is not finished, was changed, or was written by a
-newer format, even when it is given a bare glob of shards. The manifest holds nothing that
-differs between two runs over the same input: no date, no run, no machine. No Beam here: training
-reads with it.
+A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`.
+`open_dataset` refuses a folder that is not finished, was changed, or has a newer format, even if
+it is given a glob of shards. The manifest holds nothing that differs between two runs over the
+same input, such as a date or a machine. Training reads with this module, so it loads no Beam.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Counts:
-    """What came in and what became of it: rows_read = measurements + the dead letters' sum."""
+    """The input by outcome: rows_read = measurements + the sum of the dead letters."""
 
     input_files: int
     rows_read: int
@@ -61,11 +60,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of `manifest.json`.
+    """The contents of `manifest.json`.
 
     Attributes:
       options: the options that shape the bytes of the shards, by flag name.
-      versions: of the libraries that shape them.
+      versions: the versions of the libraries that shape them.
     """
 
     format_version: int
@@ -86,7 +85,7 @@ class Manifest:
 
     @staticmethod
     def from_json(data: bytes) -> "Manifest":
-        """Inverts `to_json`; KeyError, TypeError or ValueError if the bytes are no manifest."""
+        """Inverts `to_json`; KeyError, TypeError or ValueError if the bytes are not a manifest."""
         values = orjson.loads(data)
         splits = {
             name: Split(**{**split, "shards": [Shard(**shard) for shard in split["shards"]]})
@@ -98,7 +97,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset: where it lies and its manifest."""
+    """A finished dataset: its folder and its manifest."""
 
     path: str
     manifest: Manifest
@@ -109,12 +108,12 @@ class Dataset:
 
 
 def success_stamp(manifest: bytes) -> bytes:
-    """Returns what `_SUCCESS` holds beside a manifest of these bytes."""
+    """Returns the contents of `_SUCCESS` for a manifest of these bytes."""
     return f"{checksum_text(crc32c(manifest))}\n".encode()
 
 
 def dataset_folder(path: str) -> str:
-    """Returns the dataset that a folder, a split's folder, a shard or a glob of shards is in."""
+    """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
     folder = path.rstrip("/")
     while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
         folder = folder.rpartition("/")[0]
@@ -129,7 +128,7 @@ def open_dataset(path: str) -> Dataset:
     """Opens a finished dataset, given its folder, a split's folder, a shard or a glob of shards.
 
     Raises:
-      ProbelineError: it is not finished, was changed since, or is of a newer format.
+      ProbelineError: it is not finished, was changed since, or has a newer format.
     """
     folder = dataset_folder(path)
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
@@ -154,8 +153,8 @@ def open_dataset(path: str) -> Dataset:
             return Dataset(folder, Manifest.from_json(data))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProbelineError(
-            f"{folder}/{MANIFEST_NAME} is no manifest ({type(error).__name__}: {error}): copy the "
-            "dataset again as a whole"
+            f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
+            "the dataset again as a whole"
         ) from error
     raise ProbelineError(
         f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "

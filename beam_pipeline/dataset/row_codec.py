@@ -1,15 +1,16 @@
 """The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
 
-In goes a run (see `runs`), out comes a record of at most the wanted size, and back. Needs numpy
-and Arrow only: training reads with it. A record may also be a `tf_example`, which has the same
-columns. It and `measurements`, which has two encodings, are told apart by their first bytes:
+A sorted run becomes a record of at most a given size, and back. Training reads with this module,
+which needs numpy and Arrow only. A record may also be a `tf_example`, with the same columns. The
+first bytes of a record tell its form, those of `measurements` one of two encodings:
 
   arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
            uint16 [n] RTT (see `rtt`), [n / 8] bits "is IPv6" if the row has both families,
            then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
-           10 or 22 bytes. Time is floored to whole seconds; RTT is off by at most 0.049 %
-           (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136 years).
+           10 or 22 bytes. Time is floored to whole seconds; the error of an RTT is at most
+           0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
+           years).
 
 Bytes follow from the measurements alone: Arrow arrays are built from compact buffers, without
 validity bitmaps or slice offsets.
@@ -63,7 +64,7 @@ class RowFormat:
 
 
 class RowKey(NamedTuple):
-    """Where a row belongs: rows of a probe count from 0 in time order."""
+    """Identifies a row: the rows of a probe count from 0 in time order."""
 
     src_addr: str
     row_index: int
@@ -77,7 +78,7 @@ def _padded(size: np.ndarray | int) -> np.ndarray | int:
 
 
 def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
-    """Returns the size of n measurements in arrow encoding whose addresses take `text_bytes`."""
+    """Returns the size of n measurements in arrow encoding; their addresses take `text_bytes`."""
     buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
     return _overheads()[0] + buffers + _padded(n) + _padded(4 * n)
 
@@ -95,10 +96,10 @@ def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndar
 
 
 class RowStart(NamedTuple):
-    """How much of a run the next row takes."""
+    """The beginning of a sorted run that makes one row."""
 
     count: int
-    is_full: bool  # False: the run ended before the row was full
+    is_full: bool  # False if the run ended before the row was full
 
 
 def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
@@ -151,14 +152,14 @@ def surely_fits(run: np.ndarray, row_format: RowFormat) -> bool:
 
 
 def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
-    """Returns about what the measurements take in a row, framing and padding left out."""
+    """Returns roughly the size of the measurements in a row, without framing and padding."""
     if encoding == "arrow":
         return 17 * len(run) + int(_text_lengths(run).sum(dtype=np.int64))
     return 10 * len(run) + 12 * count_ipv6(run)
 
 
 def count_ipv6(run: np.ndarray) -> int:
-    """Returns how many destinations are IPv6."""
+    """Returns the number of IPv6 destinations."""
     return int(np.count_nonzero(_is_ipv6(run)))
 
 
@@ -202,7 +203,7 @@ def _encode_arrow(run: np.ndarray) -> bytes:
 
 
 def encode_compact(run: np.ndarray) -> bytes:
-    """Returns the measurements of a sorted run, which spans less than 2**32 s, as compact bytes."""
+    """Encodes the measurements of a sorted run that spans less than 2**32 s as compact bytes."""
     seconds = run["event_time"] // _US_PER_SECOND
     is_ipv6 = _is_ipv6(run)
     num_ipv6 = int(np.count_nonzero(is_ipv6))
@@ -244,7 +245,7 @@ def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
 
 @cache
 def _overheads() -> tuple[int, int]:
-    """Measures what Arrow's framing adds to the padded buffers; it does not depend on values."""
+    """Returns the bytes that Arrow's framing adds to the buffers of measurements and record."""
     run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
     measurements = len(_encode_arrow(run))
     record = len(_encode_record(b"\0" * 8, run, RowKey("10.0.0.1", 0)))
@@ -256,9 +257,9 @@ def _overheads() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One record, its measurements still encoded until asked for.
+    """One record; its measurements are decoded when they are used.
 
-    Attributes hold the record's columns; timestamps are µs since 1970 UTC. The span of a
+    Attributes are the columns of the record; timestamps are µs since 1970 UTC. The span of a
     tf_example is a float32.
     """
 
@@ -275,17 +276,18 @@ class ProbeRow:
 
     @property
     def encoding(self) -> Encoding:
+        """The encoding of the measurements."""
         is_compact = bytes(self.measurements[:4]) == COMPACT_MAGIC
         return "compact" if is_compact else "arrow"
 
     @cached_property
     def run(self) -> np.ndarray:
-        """The measurements as a NARROW or WIDE run; whole seconds where the row is compact."""
+        """The measurements as a NARROW or WIDE sorted run; compact ones in whole seconds."""
         decode = _decode_compact if self.encoding == "compact" else _decode_arrow
         return decode(self.measurements)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The measurements as MEASUREMENT_SCHEMA, without a copy where the row is arrow."""
+        """Returns the measurements as MEASUREMENT_SCHEMA, without a copy if they are arrow."""
         if self.encoding == "arrow":
             return read_stream(self.measurements, MEASUREMENT_SCHEMA)
         stream = _encode_arrow(self.run)
@@ -296,7 +298,7 @@ def decode_record(record: bytes) -> ProbeRow:
     """Reads a record.
 
     Raises:
-      ValueError: the bytes are no record of RECORD_SCHEMA with one row, nor a tf_example.
+      ValueError: the bytes are neither a record of RECORD_SCHEMA with one row nor a tf_example.
     """
     is_example = record.startswith(tf_example.MAGIC)
     row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
@@ -324,7 +326,7 @@ def _decode_arrow(measurements: memoryview) -> np.ndarray:
 
 
 def _make_run(times: np.ndarray, hi: np.ndarray, lo: np.ndarray, rtt: np.ndarray) -> np.ndarray:
-    """Returns a run of the narrowest layout from int64 µs, address halves and float32 ms, [n]."""
+    """Returns a run as narrow as possible of int64 µs, address halves and float32 ms, [n]."""
     narrow = not hi.any() and bool(np.all(lo >> np.uint64(32) == 0xFFFF))
     run = np.empty(len(times), NARROW if narrow else WIDE)
     run["event_time"], run["rtt"] = times, rtt
@@ -342,7 +344,9 @@ def _decode_compact(measurements: memoryview) -> np.ndarray:
     if len(measurements) != expected or num_ipv6 > n:
         raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
     if first_second > MAX_FIRST_SECOND:
-        raise ValueError(f"compact measurements from second {first_second} on, past all time")
+        raise ValueError(
+            f"compact measurements from second {first_second} on, past the range of dates"
+        )
     at = COMPACT_HEADER.size
     seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
     codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)

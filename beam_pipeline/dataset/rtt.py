@@ -1,7 +1,7 @@
-"""RTT in two bytes, as compact rows hold it and as the tokeniser of training splits it.
+"""RTT in two bytes, in compact rows and in the tokens of training.
 
-The high 5 bits are an exponent, the low 11 a mantissa: mantissa << exponent is the RTT in µs. It
-is off by at most 0.5 µs below 2.048 ms and by 2**-11 = 0.049 % above.
+The high 5 bits are an exponent, the low 11 a mantissa: the RTT is mantissa << exponent, in µs. The
+error is at most 0.5 µs below 2.048 ms and 2**-11 = 0.049 % above.
 """
 
 import math
@@ -40,8 +40,8 @@ def _encode_all(rtt_ms, codes):
 def encode_rtt(rtt_ms: np.ndarray) -> np.ndarray:
     """Encodes float [n] milliseconds as uint16 [n]: 5 bits exponent, 11 bits mantissa of µs.
 
-    The value is mantissa << exponent, the nearest one that there is. Negative (failed) becomes
-    FAILED_RTT; what is too large (50 days) becomes the largest value.
+    Each RTT becomes the nearest value. A negative one (a failed ping) becomes FAILED_RTT, one that
+    is too large (50 days) the largest value.
     """
     values = np.ascontiguousarray(rtt_ms)
     if values.dtype != np.float32:

@@ -1,9 +1,9 @@
-"""Runs: measurements of one probe as packed records, in the one order that a probe row has.
+"""Sorted runs: measurements of one probe as packed records, in the order of a probe row.
 
 A run is a numpy array of NARROW (16 bytes, all destinations IPv4) or WIDE (28 bytes) records.
-The order is (event_time, destination as a 128-bit number, rtt): total, so that equal neighbours
-are equal bytes and no result depends on the order of arrival. Records side by side, not columns:
-a piece of a run is a range of bytes, so runs are cut, joined and stored without decoding.
+The order is (event_time, destination as a 128-bit number, rtt). It is total: equal neighbours are
+equal bytes, and no result depends on the order of arrival. Since records lie side by side, a piece
+of a run is a range of bytes, and runs are cut, joined and stored without decoding.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def _insertion_sort(records, start, end):
 
 @kernel
 def _radix_sort(records, start, end, scratch, earliest, span):
-    """Stable least-significant-digit sort by event_time, 8 bits a pass over `span`'s bits."""
+    """Sorts stably by event_time, least significant digit first, 8 bits of `span` a pass."""
     counts = np.zeros(256, np.int64)
     in_scratch = False
     shift = 0
@@ -62,7 +62,7 @@ def _radix_sort(records, start, end, scratch, earliest, span):
 
 @kernel
 def _sort_groups_by_time(records, bounds, scratch):
-    """Sorts each records[bounds[g]:bounds[g+1]] by event_time; returns the number of ties."""
+    """Sorts each records[bounds[g]:bounds[g + 1]] by event_time; returns the number of ties."""
     ties = 0
     for group in range(len(bounds) - 1):
         start, end = bounds[group], bounds[group + 1]
@@ -87,7 +87,7 @@ def _sort_groups_by_time(records, bounds, scratch):
 
 
 def sort_groups(records: np.ndarray, bounds: np.ndarray) -> None:
-    """Sorts in place every group of a NARROW or WIDE array.
+    """Sorts every group of a NARROW or WIDE array in place.
 
     Args:
       records: [n] measurements, group after group.
@@ -112,13 +112,13 @@ def _break_ties(records: np.ndarray, bounds: np.ndarray) -> None:
     run_number = np.cumsum(np.concatenate([[True], ~equal]))[rows]
     some = records[rows]
     halves = [some["dst_hi"]] if "dst_hi" in (some.dtype.names or ()) else []
-    # numpy's lexsort takes the least significant key first.
+    # The least significant key comes first.
     order = np.lexsort([some["rtt"], some["dst_lo"], *halves, run_number])
     records[rows] = some[order]
 
 
 def widen(run: np.ndarray) -> np.ndarray:
-    """Returns a run with WIDE records: IPv4 destinations become ::ffff:a.b.c.d."""
+    """Returns a run as WIDE records: IPv4 destinations become ::ffff:a.b.c.d."""
     if run.dtype == WIDE:
         return run
     wide = np.zeros(len(run), WIDE)
@@ -131,21 +131,21 @@ def join(runs: Sequence[np.ndarray]) -> np.ndarray:
     """Concatenates runs of one probe, widened if any of them is wide."""
     if any(run.dtype != runs[0].dtype for run in runs):
         runs = [widen(run) for run in runs]
-    # As plain bytes: numpy is slow to agree with itself on equal record types.
+    # As plain bytes: numpy compares record types slowly.
     joined = np.concatenate([np.ascontiguousarray(run).view(np.uint8) for run in runs])
     return joined.view(runs[0].dtype)
 
 
 def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns one run with the records of sorted `runs`, all of them in memory."""
-    # Files of one period each are the usual input: then joining in time order is all there is.
+    """Merges sorted runs in memory."""
+    # Usually each input file covers one period: joined in time order, the runs are sorted.
     merged = join(sorted(runs, key=lambda run: int(run["event_time"][0])))
     sort_groups(merged, np.array([0, len(merged)]))
     return merged
 
 
 def count_up_to(run: np.ndarray, last: np.void) -> int:
-    """Returns how many records of a sorted run are not after `last` (of the same dtype)."""
+    """Returns the number of records of a sorted run that are not after `last`, of its dtype."""
     time = run["event_time"]
     start = int(np.searchsorted(time, last["event_time"], "left"))
     end = int(np.searchsorted(time, last["event_time"], "right"))
@@ -156,13 +156,3 @@ def count_up_to(run: np.ndarray, last: np.void) -> int:
     if "dst_hi" in (run.dtype.names or ()):
         before = (tied["dst_hi"] < last["dst_hi"]) | ((tied["dst_hi"] == last["dst_hi"]) & before)
     return start + int(np.count_nonzero(before))
-
-
-def is_sorted(run: np.ndarray) -> bool:
-    """Tells whether a run is in order, destinations and rtt included."""
-    time = run["event_time"]
-    if np.any(time[1:] < time[:-1]):
-        return False
-    checked = run.copy()
-    _break_ties(checked, np.array([0, len(run)]))
-    return checked.tobytes() == run.tobytes()

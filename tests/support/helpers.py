@@ -224,6 +224,12 @@ def records_as_tuples(run: np.ndarray) -> list[tuple[int, int, float]]:
     return list(zip(run["event_time"].tolist(), destinations, run["rtt"].tolist(), strict=True))
 
 
+def is_sorted(run: np.ndarray) -> bool:
+    """Tells whether a run is in order, destinations and rtt included."""
+    records = records_as_tuples(run)
+    return records == sorted(records)
+
+
 def run_of_tuples(
     records: Iterable[tuple[int, int, float]], wide: bool | None = None
 ) -> np.ndarray:

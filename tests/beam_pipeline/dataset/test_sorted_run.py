@@ -9,7 +9,6 @@ from beam_pipeline.dataset.sorted_run import (
     NARROW,
     WIDE,
     count_up_to,
-    is_sorted,
     join,
     merge,
     sort_groups,
@@ -155,7 +154,7 @@ def test_widening_a_wide_run_is_nothing():
     assert widen(run).tobytes() == run.tobytes()
 
 
-# --- count_up_to, is_sorted ---------------------------------------------------------------------
+# --- count_up_to --------------------------------------------------------------------------------
 
 
 @settings(max_examples=200, deadline=None)
@@ -166,23 +165,3 @@ def test_count_up_to_counts_what_is_not_after_the_last(wide, data):
     last = data.draw(st.sampled_from(records) | candidates if records else candidates)
     counted = count_up_to(run_of_tuples(records, wide), run_of_tuples([last], wide)[0])
     assert counted == sum(record <= last for record in records)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.booleans(), st.data())
-def test_is_sorted_is_what_sorted_says(wide, data):
-    records = data.draw(st.lists(records_strategy(wide), max_size=6))
-    assert is_sorted(run_of_tuples(records, wide)) == (records == sorted(records))
-
-
-def test_an_empty_run_is_sorted():
-    assert is_sorted(np.zeros(0, NARROW))
-
-
-def test_is_sorted_sees_a_wrong_destination_and_a_wrong_rtt_among_ties():
-    first, second = (1, MAPPED_IPV4 | 1, 2.0), (1, MAPPED_IPV4 | 2, 1.0)
-    assert is_sorted(run_of_tuples([first, second]))
-    assert not is_sorted(run_of_tuples([second, first]))
-    slow = (1, MAPPED_IPV4 | 1, 3.0)
-    assert is_sorted(run_of_tuples([first, slow]))
-    assert not is_sorted(run_of_tuples([slow, first]))

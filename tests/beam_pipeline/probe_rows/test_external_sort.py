@@ -9,12 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE, is_sorted
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
-from tests.support.helpers import make_run, records_as_tuples, records_strategy, run_of_tuples
+from tests.support.helpers import (
+    is_sorted,
+    make_run,
+    records_as_tuples,
+    records_strategy,
+    run_of_tuples,
+)
 
 
 def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE, is_sorted
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank_sources
 from beam_pipeline.sources.measurements import Block, check
 from tests.support.helpers import (
     MAPPED_IPV4,
     as_number,
+    is_sorted,
     measurements_table,
     records_as_tuples,
     reference_rows,

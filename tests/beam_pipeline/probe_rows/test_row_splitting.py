@@ -17,7 +17,7 @@ from beam_pipeline.dataset.row_codec import (
     encode_row,
     fit,
 )
-from beam_pipeline.dataset.sorted_run import is_sorted, widen
+from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
@@ -26,6 +26,7 @@ from tests.support.helpers import (
     FakeBag,
     FakeState,
     eager,
+    is_sorted,
     make_run,
     records_as_tuples,
     runs_strategy,
