@@ -304,5 +304,6 @@ def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
             "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
         )
         (segment,) = segments_of(run, [], encoding)
-        first[index] = len(as_array(*next(open_rows.append(segment))[1:]))
+        row = next(open_rows.append(segment))
+        first[index] = len(as_array(row.is_wide, row.data))
     assert first == {0: 40, 2**31 - 2: 39}
