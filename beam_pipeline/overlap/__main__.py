@@ -10,8 +10,8 @@ On Dataflow:
     --runner=DataflowRunner --project=P --region=R --temp_location=gs://bucket/temp \\
     --setup_file=./setup.py
 
-Exit code 0: the results are there. 1: the run failed. 2: the command cannot be run as given. 130:
-somebody ended it, or ended the waiting for a job on Dataflow.
+Exit code 0: success. 1: the run failed. 2: the command cannot be run as given. 130: the run, or the
+wait for a job on Dataflow, was interrupted.
 """
 
 import sys

@@ -1,7 +1,7 @@
 """The job from Python: a function that runs it, and steps for an executor that calls functions.
 
-A step is a name, a function and its config; running it is `step.fn(step.config)`, here or wherever
-it was pickled to. Making one needs no Beam, which comes when it runs.
+A step is a name, a function and its config; `step.fn(step.config)` runs it, also after pickling.
+Beam is imported when a step runs, not when it is built.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ PROOFPILE_LENGTHS = (5, 10, 15)
 
 @dataclass(frozen=True)
 class ExecutorStep:
-    """What an executor runs: `fn(config)`.
+    """A step of an executor, which calls `fn(config)`.
 
     Attributes:
-      name: what the step is called; executors make paths of it.
-      fn: returns the path of what it made.
-      description: for a person.
+      name: the name of the step, from which executors make paths.
+      fn: returns the path of its output.
+      config: the argument of `fn`.
+      description: one line for people.
     """
 
     name: str
@@ -41,7 +42,7 @@ def run_train_test_overlap(
     """Finds all n-grams that evaluation sets share with training documents.
 
     Args:
-      config: what is compared, and where the results go.
+      config: the options of the run.
       beam_options: Beam's options, or its flags; by default the job runs in memory.
 
     Returns:
@@ -49,7 +50,7 @@ def run_train_test_overlap(
 
     Raises:
       UsageError: the job cannot be run as given.
-      ProbelineError: it failed; nothing that looks finished is left.
+      ProbelineError: it failed and left no finished output.
     """
     from beam_pipeline.overlap.job import launch
 
@@ -66,11 +67,11 @@ def build_overlap_step(
     """Returns a step that compares evaluation sets with training documents.
 
     Args:
-      name: of the step.
-      config: other fields of DeconConfig, such as ngram.
+      name: the name of the step.
+      input_path, decontaminate_source, output_path, config: fields of DeconConfig.
 
     Raises:
-      UsageError: a value of the config cannot be.
+      UsageError: a value of the config is not allowed.
     """
     settings = DeconConfig(
         input_path=input_path,
@@ -91,8 +92,7 @@ def build_proofpile_step(
 ) -> ExecutorStep:
     """Returns the step for Proof-Pile-2: n of 5, 10 and 15, its texts in the field `text`.
 
-    Where the corpus, the evaluation sets and the results are is not ours to know. All the rest
-    has a default that `config` may replace.
+    All options but the paths have a default that `config` may replace.
 
     Args:
       input_path: the corpus, as compressed JSON lines.
@@ -101,7 +101,7 @@ def build_proofpile_step(
       config: other fields of DeconConfig.
 
     Raises:
-      UsageError: a value of the config cannot be.
+      UsageError: a value of the config is not allowed.
     """
     settings = {"ngram": NGramConfig(PROOFPILE_LENGTHS), **config}
     return build_overlap_step(

@@ -1,7 +1,6 @@
-"""What came out of an overlap run, for the person who waits for it.
+"""The summary that an overlap run prints: a table of the overlaps, counts and the next command.
 
-Read from the files of the finished output, so that it says what is there and not what a worker
-reported.
+It is read from the files of the finished output, not from what workers reported.
 """
 
 import json
@@ -21,7 +20,7 @@ from beam_pipeline.storage.files import open_file
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
-    """Prints the overlap of each evaluation set, what was left out and what to try next."""
+    """Prints the overlap of each evaluation set, what caps left out, and the next command."""
     console = Console(file=sys.stdout, highlight=False)
     with open_file(FileSystems.join(output, STATS)) as file:
         stats = [json.loads(line) for line in file]  # orjson refuses ids with lone surrogates
@@ -45,7 +44,7 @@ def _table(output: str, stats: list[dict[str, Any]]) -> Table:
 
 
 def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: float) -> list[str]:
-    """Returns what stands below the table, a line each."""
+    """Returns the lines below the table."""
     counts = summary["counts"]
     lines = [
         f"{counts['train_texts']:,} texts of {summary['num_train_files']:,} training files and "

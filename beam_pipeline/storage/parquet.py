@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.storage.files import is_local, open_ranges
 
+PIECE_BYTES = 8 << 20  # of a column chunk, where memory must not depend on it
+
 
 def open_parquet(
     path: str, dictionary_columns: list[str] | None = None, buffer_bytes: int = 0
@@ -28,6 +30,13 @@ def open_parquet(
         buffer_size=buffer_bytes,
         pre_buffer=is_remote and not buffer_bytes,
     )
+
+
+def read_row_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    """Yields the row groups of a file as tables, some of the columns or all."""
+    with open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
+        for number in range(file.num_row_groups):
+            yield file.read_row_group(number, columns=columns)
 
 
 class RowGroups(NamedTuple):

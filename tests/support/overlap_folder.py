@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, to_parquet
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths, ngrams
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA
 from beam_pipeline.overlap.results.layout import DEAD_LETTERS
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
+from tests.support.overlap_reference import ngrams
 
 Texts = Sequence[tuple[str | None, str]]
 

@@ -10,10 +10,20 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths, ngrams
+from beam_pipeline.overlap.ngrams.tokenizers import Token, Tokenizer, effective_lengths
 
 Records = list[dict[str, Any]]
 INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
+
+
+def ngrams(tokens: list[Token], n: int) -> dict[str, list[list[int]]]:
+    """Returns every n-gram, joined by spaces, and the ranges [start, end) where it stands."""
+    found: dict[str, list[list[int]]] = {}
+    for at in range(len(tokens) - n + 1):
+        words = tokens[at : at + n]
+        place = [words[0].start, words[-1].end]
+        found.setdefault(" ".join(word.text for word in words), []).append(place)
+    return found
 
 
 class EvalRow(NamedTuple):

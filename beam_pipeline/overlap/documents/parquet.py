@@ -16,9 +16,8 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, excerpt
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.record_ids import document_id
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-READ_BYTES = 8 << 20
 _BATCH_BYTES = 4 << 20
 _MAX_BATCH_ROWS = 4096
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
@@ -52,7 +51,7 @@ def read_batches(
     Raises:
       ProbelineError: the file has no column of texts of that name.
     """
-    with open_parquet(path, buffer_bytes=READ_BYTES) as file:
+    with open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
         schema = file.schema_arrow
         check_text_column(path, schema, fields.text)
         batches = file.iter_batches(

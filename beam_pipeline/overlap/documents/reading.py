@@ -3,7 +3,7 @@
 JSON lines, JSON arrays and Parquet, the JSON plain, gzip or Zstandard, local or on `gs://`. A work
 unit is a run of row groups, a range of bytes of a plain file of lines, or a whole file. Rows count
 from 0 in their file, records without a text and dead letters included. A work unit that begins
-within a file of lines counts from its own first line, since nobody has counted those before it.
+within a file of lines counts from its own first line, since those before it have not been counted.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class WorkUnit(NamedTuple):
     start: int
     end: int
     row_groups: tuple[int, ...] = ()
-    first_row: int | None = 0  # None: nobody has counted the rows before it
+    first_row: int | None = 0  # None: the rows before it have not been counted
     version: int = 0
     file_number: int = 0  # of the training file, in the order of the output
     number: int = 0  # of the work unit in its file
@@ -69,7 +69,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
     or .zst, and nothing whose name, or the name of a folder on the way, starts with `.` or `_`.
 
     Args:
-      patterns: folders, globs or files; `**` stands for any number of folders.
+      patterns: folders, globs or files; `**` matches any number of folders.
       option: the flag that the user gave, for messages.
 
     Raises:

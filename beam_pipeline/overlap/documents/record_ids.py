@@ -1,8 +1,7 @@
-"""The names of evaluation sets and of their records, from what the user gave.
+"""The names of evaluation sets and the ids of their records.
 
-A record is known by its `id`, or by a hash of all its fields where it has none. An evaluation
-set is known by the folder that it lies in, less what executors append to it, or by the name that
-the user gave it.
+The id of a record is its `id`, or a hash of all its fields. The name of an evaluation set is the
+one that the user gave, or that of its folder, without the suffixes that executors append.
 """
 
 import hashlib
@@ -39,10 +38,10 @@ def document_id(record: dict[str, Any], id_field: str = "id") -> str:
 def record_hash(record: dict[str, Any]) -> str:
     """Returns a 64-bit hash of a record's fields, whatever their order, as a decimal number.
 
-    The hash is BLAKE2b of the record in MessagePack with its keys sorted. That cannot hold an
-    integer of more than 64 bits, a lone surrogate or a key that is no text: such a record is
-    hashed as JSON, its keys sorted, all but ASCII escaped, and what JSON has no form for as
-    Python writes it. MessagePack here writes a decimal, a date or a time as text in ISO form.
+    The hash is BLAKE2b of the record in MessagePack with its keys sorted; decimals, dates and times
+    are text in ISO form. MessagePack cannot hold integers of more than 64 bits, lone surrogates or
+    keys that are not text: such a record is hashed as ASCII JSON, its keys sorted, and values
+    without a JSON form as Python's repr.
     """
     try:
         data = _packed(record)
@@ -55,8 +54,8 @@ def record_hash(record: dict[str, Any]) -> str:
 def parse_evaluation_source(text: str) -> EvaluationSource:
     """Reads PATH or NAME=PATH; without a name the path gives it (`dataset_name`).
 
-    What stands before the first `=` is a name if no slash is in it: `lang=en/x.jsonl` has the
-    name `lang`, `./lang=en/x.jsonl` is a path.
+    The text before the first `=` is a name unless it has a slash: `lang=en/x.jsonl` has the name
+    `lang`, `./lang=en/x.jsonl` is a path.
 
     Raises:
       UsageError: the name or the path is empty.
@@ -72,10 +71,9 @@ def parse_evaluation_source(text: str) -> EvaluationSource:
 
 
 def dataset_name(path: str) -> str:
-    """Returns the name of the evaluation set at a path: of its folder, less `-1a2b3c` and `-dolma`.
+    """Returns the name of an evaluation set: that of its folder, without `-1a2b3c` and `-dolma`.
 
-    A file or glob is named by the folder that it is in, a glob by the last one above its first
-    wildcard.
+    The folder of a glob is the last one above its first wildcard.
 
     Raises:
       UsageError: the path has no folder with a name.

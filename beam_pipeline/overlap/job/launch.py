@@ -76,7 +76,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     Returns None if the options ask for a template, as a Flex Template's launcher does.
 
     Raises:
-      ProbelineError: the run failed; nothing that looks finished is left.
+      ProbelineError: the run failed and left no finished output.
     """
     bound_parallelism(beam_options, config.processes)
     job = dataflow.job_of(beam_options)

@@ -92,7 +92,7 @@ def _open_rows(path: str) -> EvaluationRows:
 class Prepared(NamedTuple):
     """The evaluation side of a job run."""
 
-    folder: str  # of index shards and match files; a run that goes on with this one has the same
+    folder: str  # of index shards and match files; the same for a run that resumes this one
     rows_path: str
     fingerprint: str
     num_index_shards: int

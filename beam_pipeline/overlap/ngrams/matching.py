@@ -4,7 +4,8 @@ A match is one (evaluation row, training row, n-gram) with all places of the n-g
 Only documents with candidates get here, so this is plain Python.
 """
 
-from collections import OrderedDict, defaultdict
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -72,8 +73,8 @@ class Matcher:
         self._text_of = text_of
         self._tokenizer = tokenizer
         self._finder = CandidateFinder(index, tokenizer)
-        self._tokenized: OrderedDict[int, TokenizedText] = OrderedDict()
-        self._by_key: OrderedDict[tuple[int, int], dict[str, dict[int, Places]]] = OrderedDict()
+        self._rows_with = functools.lru_cache(_KEYS_IN_MEMORY)(self._find_rows_with)
+        self._row_text = functools.lru_cache(_TEXTS_IN_MEMORY)(self._tokenize_row)
 
     def matches(self, utf8: np.ndarray, bounds: np.ndarray) -> Iterator[Match]:
         """Yields the matches of the documents utf8[bounds[i]:bounds[i + 1]], in their order.
@@ -103,26 +104,14 @@ class Matcher:
         ]
         yield from sorted(found, key=lambda match: (match.row, match.n, match.eval_places))
 
-    def _rows_with(self, key: int, n: int) -> dict[str, dict[int, Places]]:
+    def _find_rows_with(self, key: int, n: int) -> dict[str, dict[int, Places]]:
         """Returns the n-grams with a key and a length: by n-gram and row, their places there."""
-        if (known := self._by_key.get((key, n))) is not None:
-            self._by_key.move_to_end((key, n))
-            return known
         found: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(list))
         rows, tokens = self._index.places(key, n)
         for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            text = self._text(row)
+            text = self._row_text(row)
             found[text.ngram(token, n)][row].append(text.place(token, n))
-        self._by_key[key, n] = found
-        if len(self._by_key) > _KEYS_IN_MEMORY:
-            self._by_key.popitem(last=False)
         return found
 
-    def _text(self, row: int) -> TokenizedText:
-        if (known := self._tokenized.get(row)) is not None:
-            self._tokenized.move_to_end(row)
-            return known
-        text = self._tokenized[row] = TokenizedText(self._text_of(row), self._tokenizer)
-        if len(self._tokenized) > _TEXTS_IN_MEMORY:
-            self._tokenized.popitem(last=False)
-        return text
+    def _tokenize_row(self, row: int) -> TokenizedText:
+        return TokenizedText(self._text_of(row), self._tokenizer)

@@ -1,9 +1,9 @@
-"""Tokens and n-gram hashes of UTF-8, compiled: what `tokenizers` does, without an object a token.
+"""Tokens and n-gram hashes of UTF-8, compiled: the work of `tokenizers` without Python objects.
 
-A tokeniser becomes a table of code points: what each is lower-cased to, or that it separates. A
-token's hash runs over its lower-cased code points, an n-gram's over its tokens' hashes, and is a
-difference of two prefix hashes whatever n is. Many documents are tokenised in one call. Final
-sigma depends on its context: a text that has a capital one is lower-cased by Python first.
+A tokenizer becomes a table of code points: the lower case of each, or that it separates. The hash
+of a token is over its lower-cased code points; that of an n-gram is over its tokens' hashes, and a
+difference of two prefix hashes for any n. Many documents are tokenized in one call. Final sigma
+depends on its context: a text with a capital sigma is lower-cased by Python first.
 """
 
 import functools
@@ -30,7 +30,7 @@ _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache 
 
 @functools.cache
 def table_of(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns uint32 [1,114,112]: each code point's lower case, or what is special about it."""
+    """Returns uint32 [1,114,112]: each code point's lower case, or a mark."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     if tokenizer.lowercase:
@@ -56,9 +56,9 @@ def mix(value):
 
 @kernel
 def _next_code_point(utf8, at):
-    """Returns the code point of two to four bytes that begins at one, and where the next begins.
+    """Returns the code point of two to four bytes at a place, and the place of the next.
 
-    Indices are unsigned here and below: numba looks whether a signed one is negative.
+    Indices are unsigned here and below: numba checks whether a signed one is negative.
     """
     first = utf8[at]
     second = np.uint32(utf8[at + _ONE] & 0x3F)
@@ -78,11 +78,12 @@ def _tokenize(
     utf8, bounds, first, table, lowercase, keep_empty, hashes, firsts, unfinished, with_places,
     starts, ends,
 ):  # fmt: skip
-    """Fills the hashes of all tokens of the documents from `first` on, as long as there is room.
+    """Fills the hashes of all tokens of the documents from `first` on, while there is room.
 
     Document d is utf8[bounds[d]:bounds[d + 1]], and its tokens are those from firsts[d - first]
-    to firsts[d - first + 1]. One that Python has to lower-case has none, and is marked. With
-    places, `starts` and `ends` are filled, too, in code points. Returns the document to go on with.
+    to firsts[d - first + 1]. A document that Python has to lower-case is marked and has
+    none. With places, `starts` and `ends` are filled, too, in code points. Returns the document to
+    continue with.
     """
     count = 0
     for document in range(first, bounds.size - 1):
@@ -152,7 +153,7 @@ def encode(text: str) -> np.ndarray:
 
 
 def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
-    """Returns what `tokenizer.tokenize` returns, as arrays, hashes in place of texts."""
+    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts."""
     if tokenizer.function is not None:
         return _tokens_of_function(text, tokenizer)
     found = _tokens_of_utf8(encode(text), tokenizer)
@@ -181,7 +182,7 @@ def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
 
 
 class TokenBatch(NamedTuple):
-    """The tokens of d consecutive documents; one that another batch has has none here."""
+    """The tokens of d consecutive documents; a document of another batch has none here."""
 
     first: int  # the first document's number
     hashes: np.ndarray  # uint64 [k]
@@ -193,7 +194,7 @@ def token_batches(
 ) -> Iterator[TokenBatch]:
     """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
 
-    A batch is good until the next one is asked for.
+    A batch is valid until the next one is requested.
 
     Args:
       utf8: uint8, lone surrogates as their three bytes.
@@ -253,7 +254,7 @@ def _hash_of_code_points(codes):
 
 @kernel
 def salt_of(n):
-    """Returns what tells the hashes of one n from those of another."""
+    """Returns a number that makes the hashes of one n differ from those of another."""
     return np.uint64(n) * _MIX_1
 
 

@@ -1,9 +1,9 @@
-"""Tokenisers with offsets in the original text: what is compared when n-grams are.
+"""Tokenizers with offsets in the original text.
 
-A text becomes tokens, each with the range [start, end) of code points that it stands for. This is
-the plain form, by Python's own `lower` and `re`; `token_kernels` does the same at a hundred times
-the speed, and tests hold the two together. Lower-casing comes first, of the whole text, since it
-depends on context (final sigma) and may change the length (U+0130).
+A text becomes tokens, each with its range [start, end) of code points. This is the plain form, by
+Python's own `lower` and `re`; `token_kernels` does the same a hundred times as fast, and tests
+compare the two. The whole text is lower-cased first, since lower case depends on context (final
+sigma) and may change the length (U+0130).
 """
 
 import importlib
@@ -21,7 +21,7 @@ _EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a co
 
 
 class Token(NamedTuple):
-    """A token as it is compared, and where it stands in the original text, in code points."""
+    """A token in the form that is compared, and its place in the original text in code points."""
 
     text: str
     start: int
@@ -30,14 +30,14 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How a text is cut.
+    """How a text becomes tokens.
 
     Attributes:
       name: its name, or the import path of a function.
-      separators: a regular expression of what stands between tokens.
+      separators: a regular expression of the text between tokens.
       lowercase: whether the whole text is lower-cased first.
       keep_empty: whether a separator at an end of the text leaves an empty token there.
-      function: cuts a text instead of all this: returns Tokens, or (text, start, end).
+      function: replaces all this: takes a text, returns Tokens or (text, start, end).
     """
 
     name: str
@@ -65,7 +65,7 @@ class Tokenizer:
 
 
 def origins(text: str) -> list[int]:
-    """Returns for each place in the lower-cased text, its end included, where it comes from."""
+    """Returns the place in a text of each place in its lower case, the end included."""
     places: list[int] = []
     for at, char in enumerate(text):
         places += [at] * (2 if char == _EXPANDS else 1)
@@ -85,10 +85,10 @@ TOKENIZERS = {
 
 
 def tokenizer_named(name: str) -> Tokenizer:
-    """Returns a tokeniser by its name or as `package.module:function`.
+    """Returns a tokenizer by its name or as `package.module:function`.
 
     Raises:
-      UsageError: there is no such tokeniser, or it cannot be imported.
+      UsageError: the name is unknown, or the function cannot be imported.
     """
     if name in TOKENIZERS:
         return TOKENIZERS[name]
@@ -105,15 +105,5 @@ def tokenizer_named(name: str) -> Tokenizer:
 
 
 def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:
-    """Returns the n that a text of so many tokens has n-grams of: min(n, tokens), each once."""
+    """Returns the lengths of the n-grams of a text of so many tokens: min(n, tokens), each once."""
     return sorted({min(n, num_tokens) for n in lengths if num_tokens})
-
-
-def ngrams(tokens: list[Token], n: int) -> dict[str, list[list[int]]]:
-    """Returns every n-gram, joined by spaces, and the ranges [start, end) where it stands."""
-    found: dict[str, list[list[int]]] = {}
-    for at in range(len(tokens) - n + 1):
-        words = tokens[at : at + n]
-        place = [words[0].start, words[-1].end]
-        found.setdefault(" ".join(word.text for word in words), []).append(place)
-    return found

@@ -1,7 +1,7 @@
-"""The files of an overlap run by their names, relative to its output folder.
+"""The names of the files of an overlap run, relative to its output folder.
 
-What lies below WORK_FOLDER is what a run may go on from that begins where another one died. All
-the rest is written at the end, so that a run which begins anew removes it.
+A run can resume from the files below WORK_FOLDER. All others are written at the end; a run that
+starts from scratch removes them.
 """
 
 SUCCESS_NAME = ".SUCCESS"
@@ -19,7 +19,7 @@ DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
 CLEAN_FOLDER = "clean"
 WORK_FOLDER = "tmp/work"
 
-# By folder, the names of our files in it. Evaluation sets have any name.
+# By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
     r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_matches\.parquet",
@@ -31,6 +31,6 @@ PATTERNS = {
 
 
 def clean_list_names(datasets: list[str], lengths: tuple[int, ...]) -> list[str]:
-    """Returns the names of the lists of untouched instances: of a set, and of each n of several."""
+    """Returns the names of the lists of clean instances: of each set, and of each of several n."""
     by_length = [f"-n{n}" for n in lengths] if len(lengths) > 1 else []
     return [f"{dataset}{which}.jsonl" for dataset in datasets for which in ("", *by_length)]

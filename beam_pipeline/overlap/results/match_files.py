@@ -13,7 +13,7 @@ import heapq
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
@@ -25,12 +25,11 @@ import pyarrow.parquet as pq
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.overlap.documents.batch import DocumentBatch, decode, encode
-from beam_pipeline.overlap.documents.parquet import READ_BYTES
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import Match, Places
 from beam_pipeline.overlap.results.output_files import TableWriter
 from beam_pipeline.storage.files import atomic_write
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
 _PLACES = pa.list_(pa.uint32())  # start, end, start, end, …
 SCHEMA = pa.schema(
@@ -206,9 +205,10 @@ def _order_in_document(match: Match) -> tuple:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def _open(path: str) -> pq.ParquetFile:
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
     try:
-        return open_parquet(path, buffer_bytes=READ_BYTES)
+        yield
     except (OSError, pa.ArrowException) as error:
         raise ProbelineError(
             f"cannot read the match file {path}: {one_line(error)}; remove it and run the same "
@@ -222,7 +222,7 @@ def read_summary(path: str) -> ScanSummary:
     Raises:
       ProbelineError: the file is not a match file.
     """
-    with _open(path) as file:
+    with _explained(path), open_parquet(path) as file:
         text = (file.metadata.metadata or {}).get(_SUMMARY_KEY.encode())
     if text is None:
         raise ProbelineError(f"{path} is not a match file of this version: remove it and run again")
@@ -238,9 +238,14 @@ def _order(match: UnitMatch) -> tuple:
     return match.row, match.number, match.n, match.eval_places, match.ngram
 
 
+def _read_tables(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    with _explained(path):
+        yield from read_row_groups(path, columns)
+
+
 def _read_file(path: str, keep: Keep | None) -> Iterator[UnitMatch]:
     text, at_row, doc_id = "", -1, None
-    for table in _read_groups(path):
+    for table in _read_tables(path):
         is_kept = np.ones(len(table), bool) if keep is None else keep(_columns_of(table))
         columns = [table.column(name).to_pylist() for name in SCHEMA.names if name != "ngram_crc"]
         for kept, (row, id_bytes, data, number, n, ngram, eval_places, train_places) in zip(
@@ -252,12 +257,6 @@ def _read_file(path: str, keep: Keep | None) -> Iterator[UnitMatch]:
             if kept:
                 places = _pairs(eval_places), _pairs(train_places)
                 yield UnitMatch(row, doc_id, text, number, n, decode(ngram), *places)
-
-
-def _read_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    with _open(path) as file:
-        for index in range(file.num_row_groups):
-            yield file.read_row_group(index, columns=columns)
 
 
 def _pairs(flat: list[int]) -> Places:
@@ -285,7 +284,7 @@ def read_columns(paths: Sequence[str], keep: Keep | None = None) -> Iterator[Mat
       file 1  [0 0 2 5] [6 9]         → [0 0 2 5 | 0 1 5]  [6 | 6 8]  [9 | 9]
       file 2  [0 1 5 6 8] [9]
     """
-    sources = [map(_columns_of, _read_groups(path, _COUNTED)) for path in paths]
+    sources = [map(_columns_of, _read_tables(path, _COUNTED)) for path in paths]
     heads = [next(source, None) for source in sources]
     while any(head is not None for head in heads):
         last_row = min(head.rows[-1] for head in heads if head is not None)

@@ -1,7 +1,7 @@
 """The formats of the files of an overlap run: JSON lines, gzip and Parquet.
 
 A gzip file may be several
-members one after another, so that workers compress and whoever gathers only copies. zlib makes the
+members one after another, so that workers compress and the last step only copies. zlib makes the
 same bytes on any processor; ISA-L, ten times as fast, chooses its code by the processor.
 """
 

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
-from beam_pipeline.overlap.documents.parquet import READ_BYTES
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
@@ -43,7 +42,7 @@ from beam_pipeline.overlap.results.output_files import (
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
 from beam_pipeline.storage.files import atomic_write, open_file
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import read_row_groups
 
 _ROWS_PER_GROUP = 1 << 16
 
@@ -183,7 +182,7 @@ def _clean_records(instances: _Instances, dataset: str, hit: set[int]) -> Iterat
             yield {"id": row.instance_id, "eval_path": row.eval_path, "eval_row": row.eval_row}
 
 
-# --- what is gathered ---------------------------------------------------------------------------
+# --- other files --------------------------------------------------------------------------------
 
 
 def _boilerplate_records(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -217,21 +216,14 @@ def _write_matches(path: str, temp_folder: str, units: Sequence[ExpandedUnit]) -
     with atomic_write(path, temp_folder) as stream:
         with pq.ParquetWriter(stream, MATCHES_SCHEMA, compression="zstd") as writer:
             pending = MATCHES_SCHEMA.empty_table()
-            for unit in units:
-                for table in _read_groups(unit.matches_path):
+            for path in (unit.matches_path for unit in units if unit.matches_path is not None):
+                for table in read_row_groups(path):
                     pending = pa.concat_tables([pending, table])
                     while len(pending) >= _ROWS_PER_GROUP:
                         writer.write_table(pending.slice(0, _ROWS_PER_GROUP).combine_chunks())
                         pending = pending.slice(_ROWS_PER_GROUP)
             if len(pending):
                 writer.write_table(pending.combine_chunks())
-
-
-def _read_groups(path: str | None) -> Iterator[pa.Table]:
-    if path is not None:
-        with open_parquet(path, buffer_bytes=READ_BYTES) as file:
-            for group in range(file.num_row_groups):
-                yield file.read_row_group(group)
 
 
 def write_dead_letters(
@@ -248,7 +240,7 @@ def write_dead_letters(
     with atomic_write(f"{output_path}/{DEAD_LETTERS}", temp_folder) as stream:
         with pq.ParquetWriter(stream, dead_letters.SCHEMA, compression="zstd") as writer:
             for path, row_offset in files:
-                for table in _read_groups(letters_path(path)):
+                for table in read_row_groups(letters_path(path)):
                     rows = pa.array(table.column("row").to_numpy() + row_offset)
                     writer.write_table(table.set_column(1, "row", rows))
     return DEAD_LETTERS

@@ -24,8 +24,9 @@ from beam_pipeline.overlap.ngrams.index import (
     open_index,
     write_index,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
+from tests.support.overlap_reference import ngrams
 
 DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800"]

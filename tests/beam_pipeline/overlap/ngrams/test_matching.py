@@ -9,8 +9,9 @@ from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import candidates, matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Match, Matcher, TokenizedText
-from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths, ngrams
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
+from tests.support.overlap_reference import ngrams
 
 DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]

@@ -21,9 +21,9 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
     Token,
     Tokenizer,
     effective_lengths,
-    ngrams,
     tokenizer_named,
 )
+from tests.support.overlap_reference import ngrams
 
 DEFAULT = TOKENIZERS["default"]
 # Characters that lower-case, separate or encode in their own way.
