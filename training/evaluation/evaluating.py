@@ -16,7 +16,6 @@ from training.evaluation.examples import (
     draw_examples,
     take_batches,
 )
-from training.evaluation.kinds import parse
 from training.evaluation.losses import count_unigrams, summarise_losses
 from training.evaluation.predictions import Pass, Tell, causal_pass, second_bytes_after
 from training.evaluation.results import Evaluation
@@ -28,6 +27,7 @@ from training.evaluation.rtt import (
     integral_transforms,
     median_codes,
 )
+from training.tokens.kinds import parse
 
 
 def evaluate(

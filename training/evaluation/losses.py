@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 _SMOOTHING = 0.01  # is added to every count

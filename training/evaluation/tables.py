@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from training.evaluation.kinds import LEAST_TO_TELL_MODE
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation, conclusions
 from training.evaluation.rtt import GROUPS, MODEL
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE
 
 
 def print_tables(evaluation: Evaluation) -> None:
@@ -101,9 +101,8 @@ def _calibration(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
 def _loss(loss: Loss, total: int) -> tuple[str, ...]:
     bits = (loss.bits, loss.kind_unigram_bits, loss.unigram_bits)
     share = f"{loss.num_tokens / total:.1%}"
-    name = (
-        f"{loss.name} (< {LEAST_TO_TELL_MODE} measurements)" if loss.name == "short" else loss.name
-    )
+    note = f" (< {MIN_MEASUREMENTS_FOR_MODE} measurements)" if loss.name == "short" else ""
+    name = loss.name + note
     return (name, f"{loss.num_tokens:,}", share, *(f"{value:.3f}" for value in bits))
 
 

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from beam_pipeline.report.plot_style import COLORS, new_picture, say_none, span_axis, two_axes
-from training.padding.feed_statistics import KIND_NAMES, Feed, mode_counts
-from training.padding.statistics import LEAST_OF_A_SMALL_ROW
+from training.padding.feed_statistics import Feed, mode_counts, segment_modes
 from training.padding.summary import percent
 from training.tokens.draws import MODE_NAMES, PARTIAL
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE
 
 _KIND_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
 _MOST_EXAMPLES = 64  # in the picture of tokens
@@ -58,7 +58,7 @@ def _modes(picture: Figure, feed: Feed) -> None:
     left.set(title="Timestamp modes, as the tokens show them", ylabel="share of segments, %")
     for shift, least, name in (
         (-0.2, 1, "all segments"),
-        (0.2, LEAST_OF_A_SMALL_ROW, f"of {LEAST_OF_A_SMALL_ROW} measurements or more"),
+        (0.2, MIN_MEASUREMENTS_FOR_MODE, f"of {MIN_MEASUREMENTS_FOR_MODE} measurements or more"),
     ):
         counts = np.array(mode_counts(segments, least))
         label = f"{name}: {counts.sum():,}"
@@ -68,7 +68,7 @@ def _modes(picture: Figure, feed: Feed) -> None:
     left.set_xticks(range(len(MODE_NAMES)), MODE_NAMES)
     left.legend(fontsize=8)
     right.set_title("Measurements without timestamp, mode partial")
-    some = segments[segments["mode"] == PARTIAL]
+    some = segments[segment_modes(segments) == PARTIAL]
     if not len(some):
         say_none(right, "partial segments")
         return
@@ -124,23 +124,23 @@ def _rtt(picture: Figure, feed: Feed) -> None:
 
 def _tokens(picture: Figure, feed: Feed) -> None:
     axes = picture.subplots()
-    kinds = feed.kinds[:_MOST_EXAMPLES]
+    fields = feed.fields[:_MOST_EXAMPLES]
     axes.imshow(
-        kinds,
+        fields,
         ListedColormap(_KIND_COLORS),
         vmin=0,
-        vmax=len(KIND_NAMES) - 1,
+        vmax=len(FIELD_NAMES) - 1,
         aspect="auto",
         interpolation="nearest",
     )
     axes.set(
-        title=f"Tokens of the first batch, {len(kinds)} of {len(feed.kinds)} examples",
+        title=f"Tokens of the first batch, {len(fields)} of {len(feed.fields)} examples",
         xlabel="position",
         ylabel="example",
     )
     patches = [
         Patch(facecolor=color, edgecolor="grey", label=name)
-        for color, name in zip(_KIND_COLORS, KIND_NAMES, strict=True)
+        for color, name in zip(_KIND_COLORS, FIELD_NAMES, strict=True)
     ]
     picture.legend(handles=patches, loc="outside right upper", fontsize=8)
 

@@ -7,7 +7,6 @@ and sources are of a few examples of each batch, of all of them in debug mode, w
 """
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import orjson
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.report.plot_style import prepare_folder
-from training.padding.feed_statistics import Feed, Step, segment_lines, summarise, token_kinds
+from training.padding.feed_statistics import Feed, Step, mode_counts, summarise
 from training.padding.summary import percent
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import (
@@ -28,11 +27,11 @@ from training.tokens.example_faults import (
     target_fault,
     token_fault,
 )
+from training.tokens.kinds import measurement_text, parse_segments, token_fields
 from training.tokens.tokenizer import Measurement
 
 _MOST_DECODED = 32  # examples of a batch, without `log`
 _MOST_CONTEXTS = 6  # that are written in words
-_LATEST_S = 32_503_680_000  # the year 3000; a later second is told as a number
 
 
 class FeedReport:
@@ -128,25 +127,25 @@ def _take(feed: Feed, batch: Batch, decodes_all: bool) -> tuple[Step, Measuremen
     num_decoded = num_examples if decodes_all else min(num_examples, _MOST_DECODED)
     chosen = np.linspace(0, num_examples - 1, num_decoded).astype(int).tolist()
     contexts = [context for example in chosen for context in _decode(batch, example)]
-    segmentation, lines = batch["inputs_segmentation"], segment_lines(batch)
+    segmentation = batch["inputs_segmentation"]
+    segments = parse_segments(batch["targets"], segmentation)
     is_padding = segmentation == 0
-    counts = np.bincount(lines["mode"], minlength=len(MODE_NAMES)).tolist()
     step = Step(
         step=len(feed.steps),
         examples=num_examples,
         crop_size=crop_size,
         real_tokens=int((~is_padding).sum()),
         padding=float(is_padding.mean()),
-        segments=len(lines),
+        segments=len(segments),
         segments_decoded=len(contexts),
-        **dict(zip(MODE_NAMES, counts, strict=True)),
+        **dict(zip(MODE_NAMES, mode_counts(segments), strict=True)),
     )
     if not feed.steps:
-        feed.kinds = token_kinds(batch)
+        feed.fields = token_fields(batch["inputs"], segmentation)
     feed.steps.append(step)
     feed.padding.append(is_padding.mean(axis=1))
     feed.num_segments.append(segmentation.max(axis=1, initial=0))
-    feed.segments.append(lines)
+    feed.segments.append(segments)
     for context in contexts:
         _count(feed, context)
     return step, contexts[0].measurements[0] if contexts else None
@@ -196,14 +195,3 @@ def _line_of(step: Step, first: Measurement | None) -> str:
         f"step {step.step}: [{step.examples}, {step.crop_size}], {step.real_tokens:,} tokens, "
         f"padding {percent(step.padding, 2)}, {step.segments:,} segments: {modes}; {example}"
     )
-
-
-def measurement_text(measurement: Measurement) -> str:
-    """Returns source, destination, RTT and time in a line; – is what the tokens do not tell."""
-    rtt, second = measurement.rtt_ms, measurement.event_time
-    rtt_text = "–" if rtt is None else "failed" if rtt < 0 else f"{rtt:.3f} ms"
-    time = "–" if second is None else f"second {second}"
-    if second is not None and second < _LATEST_S:
-        time = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
-    ends = f"{measurement.src_addr or '–':15} → {measurement.dst_addr or '–':15}"
-    return f"{ends} {rtt_text:>12}  {time}" + ("" if measurement.is_whole else "  (cut)")

@@ -10,24 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from training.padding.statistics import LEAST_OF_A_SMALL_ROW
-from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL
-from training.tokens.example_faults import Batch
-from training.tokens.tokenizer import (
-    FIRST_BYTE,
-    MEASUREMENT_START,
-    TIMESTAMP_ABS,
-    TIMESTAMP_DELTA4,
-    VOCABULARY_SIZE,
-)
+from training.tokens.draws import MODE_NAMES
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 _MOST_SOURCES = 10  # that are named
-
-# A segment; `num_timed` are its measurements with a timestamp, `mode` is what they look like.
-SEGMENT = np.dtype([(name, np.int64) for name in ("num_measurements", "num_timed", "mode")])
-KIND_NAMES = ("padding", "start", "source", "destination", "time", "RTT", "failed")
-_KIND_OF_ROLE = np.zeros(VOCABULARY_SIZE, np.uint8)  # of a byte without a role: none
-_KIND_OF_ROLE[:FIRST_BYTE] = (1, 2, 2, 3, 3, 4, 4, 4, 5, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -53,8 +39,8 @@ class Feed:
     Attributes:
       padding: share of each example.
       num_segments: of each example.
-      segments: SEGMENT.
-      kinds: of each token of the first batch, its place in KIND_NAMES.
+      segments: `kinds.SEGMENT`.
+      fields: of each input of the first batch, its place in FIELD_NAMES.
       spans_s: between the ends of the timestamps of a decoded segment, if it has two.
       rtts_ms: of decoded measurements, -1.0 is a failed ping.
       sources: how many decoded segments are of an address.
@@ -65,50 +51,11 @@ class Feed:
     padding: list[np.ndarray] = field(default_factory=list)
     num_segments: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)
-    kinds: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    fields: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     spans_s: list[int] = field(default_factory=list)
     rtts_ms: list[float] = field(default_factory=list)
     sources: Counter[str] = field(default_factory=Counter)
     contexts: list[str] = field(default_factory=list)
-
-
-# --- one batch ----------------------------------------------------------------------------------
-
-
-def segment_lines(batch: Batch) -> np.ndarray:
-    """Counts in the tokens of a checked batch: SEGMENT [segments], in the batch's order.
-
-    The last measurement of a segment that fills the crop can be cut before its timestamp: if it
-    alone has none, the mode is full.
-    """
-    segments, inputs = batch["inputs_segmentation"], batch["inputs"]
-    is_real = segments > 0
-    is_last = is_real.copy()
-    is_last[:, :-1] &= segments[:, :-1] != segments[:, 1:]
-    number = (is_real & (batch["inputs_position"] == 0)).cumsum().reshape(segments.shape) - 1
-    of_input, end = number[is_real], batch["targets"][is_last]
-    inputs = inputs[is_real]
-    lines = np.zeros(len(end), SEGMENT)
-    for name, least, most in (
-        ("num_measurements", MEASUREMENT_START, MEASUREMENT_START),
-        ("num_timed", TIMESTAMP_ABS, TIMESTAMP_DELTA4),
-    ):
-        is_one = (inputs >= least) & (inputs <= most)
-        lines[name] = np.bincount(of_input[is_one], minlength=len(end))
-        lines[name] += (end >= least) & (end <= most)
-    untimed = lines["num_measurements"] - lines["num_timed"]
-    fills_crop = np.nonzero(is_last)[1] == segments.shape[1] - 1
-    is_full = untimed <= fills_crop
-    lines["mode"] = np.where(lines["num_timed"] == 0, NONE, np.where(is_full, FULL, PARTIAL))
-    return lines
-
-
-def token_kinds(batch: Batch) -> np.ndarray:
-    """Returns the place in KIND_NAMES of each input of a checked batch; bytes are as their role."""
-    inputs, is_real = batch["inputs"], batch["inputs_segmentation"] > 0
-    places = np.where(inputs < FIRST_BYTE, np.arange(inputs.shape[1]), 0)
-    roles = np.take_along_axis(inputs, np.maximum.accumulate(places, axis=1), axis=1)
-    return np.where(is_real, _KIND_OF_ROLE[roles], 0).astype(np.uint8)
 
 
 # --- all of them --------------------------------------------------------------------------------
@@ -132,10 +79,10 @@ def summarise(feed: Feed) -> dict[str, Any]:
                     "measurements_at_least": least,
                     **dict(zip(MODE_NAMES, mode_counts(segments, least), strict=True)),
                 }
-                for least in (1, LEAST_OF_A_SMALL_ROW)
+                for least in (1, MIN_MEASUREMENTS_FOR_MODE)
             ],
             "kinds_in_the_first_batch": {
-                name: int((feed.kinds == kind).sum()) for kind, name in enumerate(KIND_NAMES)
+                name: int((feed.fields == kind).sum()) for kind, name in enumerate(FIELD_NAMES)
             },
         },
         "decoded": {
@@ -150,13 +97,18 @@ def summarise(feed: Feed) -> dict[str, Any]:
     }
 
 
-def mode_counts(segments: np.ndarray, least: int) -> list[int]:
+def segment_modes(segments: np.ndarray) -> np.ndarray:
+    """Returns the timestamp mode of SEGMENTs, as their tokens show it: int64."""
+    return timestamp_modes(segments, segments["fills_crop"])
+
+
+def mode_counts(segments: np.ndarray, least: int = 1) -> list[int]:
     """Returns how many segments of `least` measurements or more are of each mode.
 
     Of few measurements a partial segment can look full, or like one without timestamps.
     """
-    modes = segments["mode"][segments["num_measurements"] >= least]
-    return np.bincount(modes, minlength=len(MODE_NAMES)).tolist()
+    segments = segments[segments["num_measurements"] >= least]
+    return np.bincount(segment_modes(segments), minlength=len(MODE_NAMES)).tolist()
 
 
 def _distribution(values: np.ndarray) -> dict[str, float | None]:

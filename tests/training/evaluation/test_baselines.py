@@ -21,10 +21,11 @@ from tests.support.probe_rows_on_disk import (
     shard_paths,
     write_dataset,
 )
-from training.evaluation import baselines, kinds, rtt
+from training.evaluation import baselines, rtt
 from training.evaluation.baselines import look_back, predict, training_medians
 from training.evaluation.examples import Examples, Extent, open_splits
-from training.evaluation.kinds import parse
+from training.tokens import kinds
+from training.tokens.kinds import parse
 
 
 def prefix_of(address: str) -> bytes:

@@ -17,8 +17,8 @@ from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.probe_rows_on_disk import CROP
 from training.evaluation.examples import Examples
-from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES
 from training.evaluation.losses import count_unigrams
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES
 
 
 def test_a_uniform_model_has_the_same_bits_everywhere(stored: Stored) -> None:

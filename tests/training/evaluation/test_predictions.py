@@ -12,8 +12,8 @@ from tests.support.evaluation_helpers import stored as stored
 from tests.support.probe_rows_on_disk import CROP
 from training.evaluation import rtt
 from training.evaluation.examples import Examples
-from training.evaluation.kinds import parse
 from training.evaluation.predictions import byte_probabilities, causal_pass, second_bytes_after
+from training.tokens.kinds import parse
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 

@@ -13,9 +13,10 @@ from tests.support.evaluation_helpers import Stored, Uniform, evaluate_stored, p
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.probe_rows_on_disk import CROP, RowSpec, write_dataset
-from training.evaluation import kinds, rtt
+from training.evaluation import rtt
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.results import conclusions
+from training.tokens import kinds
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 

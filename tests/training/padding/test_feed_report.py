@@ -17,7 +17,8 @@ from tests.support.batches import Batch
 from tests.support.contexts import measured as measurements
 from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
 from tests.support.probe_rows_on_disk import CROP
-from training.padding.feed_report import FeedReport, measurement_text
+from training.padding.feed_report import FeedReport
+from training.tokens.kinds import measurement_text
 from training.tokens.tokenizer import Measurement, encode
 
 PICTURES = ("padding", "modes", "segments", "windows", "rtt", "tokens")

@@ -10,10 +10,10 @@ from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurem
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.helpers import canonical
 from tests.support.probe_rows_on_disk import CROP
-from training.evaluation import kinds
-from training.evaluation.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
+from training.tokens import kinds
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, parse
 from training.tokens.tokenizer import encode
 
 
@@ -93,7 +93,7 @@ def test_modes_are_those_that_were_drawn(stored: Stored) -> None:
         for name in ("targets", "targets_segmentation")
     )
     parsed = parse(targets, segmentation)
-    is_long = 1 + (parsed.kinds == kinds.START).sum(axis=1) >= kinds.LEAST_TO_TELL_MODE
+    is_long = 1 + (parsed.kinds == kinds.START).sum(axis=1) >= kinds.MIN_MEASUREMENTS_FOR_MODE
     assert (parsed.modes[~is_long, 0] == kinds.SHORT).all()
     right: dict[str, list[bool]] = {"full": [], "partial": [], "none": []}
     for number in np.flatnonzero(is_long):
