@@ -1,42 +1,48 @@
-"""What every picture of training data has in common; matplotlib is imported when one is drawn."""
+"""The common style of all matplotlib figures; matplotlib is imported when one is drawn.
+
+Figures are drawn with Agg, without pyplot and without a display. A function that draws takes the
+figure, or one of its axes, and what to draw.
+"""
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from beam_pipeline.cli.command import require_packages
 from beam_pipeline.errors import UsageError, explained_os_errors
-from training.padding.tables import span_text
+from beam_pipeline.report.formatting import span_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
-_SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 DPI = 120
+SIZE = (10.0, 4.5)
+_SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
 
 
 def prepare_folder(folder: str, option: str) -> Path:
-    """Makes the folder that `option` names and finds out whether pictures can be written into it.
+    """Creates a local folder for figures and checks that files can be written into it.
+
+    Args:
+      folder: the folder.
+      option: the flag that names it, for messages.
 
     Raises:
-      UsageError: there is no matplotlib, or the folder is not local.
-      ProbelineError: it cannot be made or written into.
+      UsageError: matplotlib is not installed, or the folder is not local.
+      ProbelineError: the folder cannot be created or written into.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            f"{option} needs matplotlib for its pictures: pip install 'matplotlib>=3.9,<4', or "
-            f"leave {option} out"
-        )
+    require_packages(option, {"matplotlib": "plots"})
     if "://" in folder:
         raise UsageError(
-            f"{option} is {folder}: pictures are written to local folders only; give one, and copy "
-            "it when they are there"
+            f"{option} is {folder}: figures are written to local folders only; give one, and copy "
+            "it afterwards"
         )
     path = Path(folder)
     with explained_os_errors("write into", folder):
@@ -45,33 +51,67 @@ def prepare_folder(folder: str, option: str) -> Path:
     return path
 
 
-def new_picture(place: str, width: float = 10, height: float = 4.5) -> Figure:
-    """Returns an empty picture that says below what it is of."""
-    from matplotlib.figure import Figure  # draws with Agg, without pyplot's state
+def new_figure(note: str = "", size: tuple[float, float] = SIZE) -> Figure:
+    """Returns an empty figure with a grey note below; `size` is width and height in inches."""
+    from matplotlib.figure import Figure
 
-    picture = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    picture.supxlabel(place, fontsize=8, color="grey")
-    return picture
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure.supxlabel(note, fontsize=8, color="grey")
+    return figure
 
 
-def two_axes(picture: Figure) -> tuple[Axes, Axes]:
-    """Returns the left and the right half of a picture."""
-    left, right = picture.subplots(1, 2)
+def write_figures(
+    folder: Path,
+    note: str,
+    drawings: Mapping[str, Callable[[Figure], None]],
+    sizes: Mapping[str, tuple[float, float]] | None = None,
+) -> list[str]:
+    """Writes a PNG for each drawing and returns the names of the files.
+
+    Args:
+      drawings: a function that draws, by the name of its file without .png.
+      sizes: sizes in inches of those that differ from SIZE.
+    """
+    for name, draw in drawings.items():
+        figure = new_figure(note, (sizes or {}).get(name, SIZE))
+        draw(figure)
+        figure.savefig(folder / f"{name}.png")
+    return [f"{name}.png" for name in drawings]
+
+
+def two_axes(figure: Figure, widths: tuple[float, float] = (1, 1)) -> tuple[Axes, Axes]:
+    """Returns the left and the right part of a figure."""
+    left, right = figure.subplots(1, 2, width_ratios=widths)
     return left, right
 
 
-def say_none(axes: Axes, what: str) -> None:
-    """Writes where something would be drawn that there is none."""
-    axes.text(0.5, 0.5, f"there are no {what}", ha="center", va="center", transform=axes.transAxes)
-    axes.set_xticks([])
-    axes.set_yticks([])
+def say_none(what: str, *axes: Axes) -> None:
+    """Writes "there are no …" into axes that have nothing to show."""
+    for one in axes:
+        one.text(
+            0.5, 0.5, f"there are no {what}", ha="center", va="center", transform=one.transAxes
+        )
+        one.set_xticks([])
+        one.set_yticks([])
+
+
+def percent_histogram(
+    axes: Axes, shares: np.ndarray, color: str, step: float = 2.5, label: str | None = None
+) -> None:
+    """Draws how often shares of 1 occur, in bins of `step` percent."""
+    axes.hist(100 * shares, np.arange(0, 100 + step, step).tolist(), color=color, label=label)
+
+
+def log_bins(values: np.ndarray, count: int) -> list[float]:
+    """Returns the ends of `count` - 1 bins that are equally wide on a logarithmic axis."""
+    return np.geomspace(values.min(), values.max() * 1.01 + 1e-3, count).tolist()
 
 
 def span_axis(axes: Axes, spans: np.ndarray, which: str) -> None:
-    """Makes an axis of seconds logarithmic, with ticks that people know."""
-    least, most = max(1.0, float(spans.min())), max(2.0, float(spans.max()))
-    ticks = [t for t in _SPAN_TICKS if least / 60 <= t <= most * 2]
-    setter = {"x": (axes.set_xscale, axes.set_xticks), "y": (axes.set_yscale, axes.set_yticks)}
-    setter[which][0]("log")
-    setter[which][1](ticks, [span_text(t).replace(".0", "") for t in ticks])
-    setter[which][1]([], minor=True)
+    """Makes the x or y axis logarithmic, with familiar ticks for lengths of time in seconds."""
+    shortest, longest = max(1.0, float(spans.min())), max(2.0, float(spans.max()))
+    ticks = [t for t in _SPAN_TICKS if shortest / 60 <= t <= longest * 2]
+    axis = {"x": axes.xaxis, "y": axes.yaxis}[which]
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_ticks(ticks, [span_text(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)

@@ -1,6 +1,5 @@
-"""What `training.analyze_padding` measures and shows.
+"""What rows become in training: the analysis of a dataset and the report on training's first steps.
 
-`measuring` samples a dataset into the columns of `figures`; `summary` takes means and shares of
-them; `checklist` judges them, by `example_faults` among others; `tables` and `plots` show them.
-`example_faults` and `pictures` are `training.padding.feed_report`'s, too.
+`measuring` samples a dataset into `statistics`, `summary` makes tables of them, `checklist` judges
+them, `tables` prints and `plots` draws. `feed_report` does all that for batches of a training run.
 """

@@ -1,66 +1,157 @@
-"""Draws `Figures` as pictures; needs matplotlib, and no display."""
+"""Draws `Statistics` and `FeedStatistics` with matplotlib."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-from beam_pipeline.report.plot_style import COLORS, new_picture, say_none, span_axis, two_axes
-from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Figures
-from training.padding.summary import Line, expected_contexts, mean_padding, untimed_shares
+from beam_pipeline.report.formatting import percent
+from beam_pipeline.report.plot_style import (
+    COLORS,
+    log_bins,
+    percent_histogram,
+    say_none,
+    span_axis,
+    two_axes,
+    write_figures,
+)
+from training.padding.statistics import (
+    FAMILIES,
+    SIZE_NAMES,
+    SMALL,
+    FeedStatistics,
+    Statistics,
+    mode_counts,
+    segment_modes,
+)
+from training.padding.summary import Summary, expected_contexts, padding_line, untimed_shares
 from training.tokens.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE
+
+_FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
+_MAX_EXAMPLES = 64  # in the figure of tokens
+_MIN_RTT_MS = 0.001
 
 
-def write_plots(figures: Figures, summary: dict[str, list[Line]], folder: Path) -> list[str]:
-    """Writes all pictures of which there is something to show; returns their names."""
-    names = []
-    for name, draw in (
-        ("padding", _padding),
-        ("modes", _modes),
-        ("contexts_per_row", _contexts_per_row),
-        ("window_spans", _window_spans),
-        ("strides", _strides),
-        ("tokens_per_measurement", _tokens),
-        ("bytes_per_measurement", _bytes),
-    ):
-        place = f"{figures.dataset.path} · {figures.shards.split} · {figures.encoding}"
-        picture = new_picture(place)
-        draw(picture, figures, summary)
-        names.append(f"{name}.png")
-        picture.savefig(folder / names[-1])
-    return names
+def write_plots(statistics: Statistics, summary: Summary, folder: Path) -> list[str]:
+    """Writes the figures of a dataset and returns the names of the files."""
+    drawings = {
+        "padding": _padding,
+        "modes": _modes,
+        "contexts_per_row": _contexts_per_row,
+        "window_spans": _window_spans,
+        "strides": _strides,
+        "tokens_per_measurement": _tokens,
+        "bytes_per_measurement": _bytes,
+    }
+    place = (statistics.dataset.path, statistics.shards.split, statistics.encoding)
+    return write_figures(
+        folder,
+        " · ".join(place),
+        {
+            name: partial(draw, statistics=statistics, summary=summary)
+            for name, draw in drawings.items()
+        },
+    )
 
 
-def _padding(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = picture.subplots(1, 2, width_ratios=(3, 2))
+def write_feed_plots(feed: FeedStatistics, folder: Path, host: str) -> None:
+    """Writes the figures of what a host was fed, with `host` in their names."""
+    first = feed.steps[0]
+    num_decoded, num_segments = (
+        sum(getattr(step, name) for step in feed.steps) for name in ("segments_decoded", "segments")
+    )
+    note = (
+        f"{host} · {len(feed.steps)} steps of [{first.examples}, {first.crop_size}] · "
+        f"{num_decoded:,} of {num_segments:,} segments decoded"
+    )
+    drawings = {
+        "padding": _feed_padding,
+        "modes": _feed_modes,
+        "segments": _feed_segments,
+        "windows": _feed_windows,
+        "rtt": _feed_rtt,
+        "tokens": _feed_tokens,
+    }
+    write_figures(
+        folder,
+        note,
+        {f"{name}-{host}": partial(draw, feed=feed) for name, draw in drawings.items()},
+        {f"tokens-{host}": (16, 6)},  # a point per token
+    )
+
+
+# --- panels of both -----------------------------------------------------------------------------
+
+
+def _draw_untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
+    axes.set_title("Measurements without timestamp, mode partial")
+    if not len(shares):
+        say_none(f"partial {what}", axes)
+        return
+    percent_histogram(axes, shares, COLORS[2], step=5)
+    axes.set(xlabel="share of the measurements, %", ylabel=what)
+
+
+def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
+    """Draws histograms of spans in seconds, one upon the other, by their labels."""
+    values = {label: np.maximum(group, 1) for label, group in spans.items()}
+    together = np.concatenate(list(values.values()))
+    axes.hist(
+        list(values.values()),
+        log_bins(together, 50),
+        stacked=True,
+        color=COLORS[: len(values)],
+        label=list(values),
+    )
+    axes.set_xlabel("logarithmic; below 1 s shown as 1 s")
+    span_axis(axes, together, "x")
+
+
+def _draw_whole_numbers(axes: Axes, values: np.ndarray, color: str) -> None:
+    """Draws how often each number occurs, several to a bar if they are far apart."""
+    smallest, largest = int(values.min()), int(values.max())
+    width = 1 + (largest - smallest) // 40
+    bins = np.arange(smallest, largest + width + 1, width) - 0.5
+    axes.hist(values, bins.tolist(), color=color)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+# --- of a dataset -------------------------------------------------------------------------------
+
+
+def _padding(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure, (3, 2))
     kinds = list(dict.fromkeys(line["of"] for line in summary["padding"]))
     lines = [line for line in summary["padding"] if line["examples"]][::-1]
     labels = [f"{line['of']}: {line['group']}" for line in lines]
     means = [100 * line["mean"] for line in lines]
-    colors = [COLORS[kinds.index(line["of"])] for line in lines]
-    left.barh(labels, means, color=colors)
-    for place, mean in enumerate(means):
-        left.text(mean + 1, place, f"{mean:.3g} %", va="center", fontsize=7)
+    bars = left.barh(labels, means, color=[COLORS[kinds.index(line["of"])] for line in lines])
+    left.bar_label(bars, [f"{mean:.3g} %" for mean in means], padding=3, fontsize=7)
     left.set(xlim=(0, 115), xlabel="mean padding, % of the crop", title="Padding by kind")
     left.tick_params(axis="y", labelsize=7)
     right.set(title="Small rows: what packing saves", xlabel="padding of an example, %")
-    if not len(figures.padded):
-        say_none(right, "small rows")
+    if not len(statistics.padded):
+        say_none("small rows", right)
         return
-    padded = 100 * figures.padded["num_padding"] / figures.extent.crop_size
-    right.hist(padded, np.linspace(0, 100, 41).tolist(), color=COLORS[1], label="a row alone")
-    right.axvline(float(padded.mean()), color="black", linestyle="--", label="mean, alone")
-    packed = mean_padding(summary, "batches of build_dataset")["mean"]
+    padded = statistics.padded["num_padding"] / statistics.extent.crop_size
+    percent_histogram(right, padded, COLORS[1], label="a row alone")
+    right.axvline(100 * padded.mean(), color="black", linestyle="--", label="mean, alone")
+    packed = padding_line(summary, "batches of build_dataset")["mean"]
     if packed is not None:
         right.axvline(100 * packed, color=COLORS[0], linewidth=3, label="mean, packed in batches")
-    right.set_ylabel("examples")
-    right.set_ylim(0, 1.3 * right.get_ylim()[1])  # the legend above the bars
+    right.set(ylabel="examples", ylim=(0, 1.3 * right.get_ylim()[1]))  # the legend above the bars
     right.legend(fontsize=8)
 
 
-def _modes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = two_axes(picture)
+def _modes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure)
     places = np.arange(len(MODE_NAMES))
     lines = summary["modes"]
     left.bar(places, [100 * x["expected"] for x in lines], 0.8, color="0.88", label="expected")
@@ -78,140 +169,202 @@ def _modes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) ->
     left.set_xticks(places, MODE_NAMES)
     left.set(ylabel="share, %", title="Timestamp modes, with 4 σ of a binomial draw", ylim=0)
     left.legend(fontsize=8)
-    right.set_title("Measurements without timestamp, mode partial")
-    shares = 100 * untimed_shares(figures, PARTIAL)
-    if not len(shares):
-        say_none(right, "partial contexts of 20 measurements")
-        return
-    right.hist(shares, np.linspace(0, 100, 21).tolist(), color=COLORS[2])
-    for share in (LEAST_UNTIMED, MOST_UNTIMED):
+    shares, _ = untimed_shares(statistics, PARTIAL)
+    _draw_untimed(right, shares, "contexts")
+    for share in (LEAST_UNTIMED, MOST_UNTIMED) if len(shares) else ():
         right.axvline(100 * share, color="black", linestyle="--")
-    right.set(xlabel="share of a context's measurements, %", ylabel="contexts")
 
 
-def _contexts_per_row(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = two_axes(picture)
-    large = figures.sampled[figures.sampled["size"] != SMALL]
-    small = figures.sampled[figures.sampled["size"] == SMALL]
-    n = np.unique(np.geomspace(1, figures.rows.n_measurements.max(), 300).astype(np.int64))
+def _contexts_per_row(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure)
+    everything = statistics.rows.n_measurements
+    n = np.unique(np.geomspace(1, everything.max(), 300).astype(np.int64))
     left.step(n, expected_contexts(n), color="0.7", label="min(⌈n / 30⌉, 16)", where="post")
-    for name, color, rows in (("large rows", 0, large), ("small rows, packed", 1, small)):
-        if len(rows):
+    is_small = statistics.sampled["size"] == SMALL
+    for name, color, chosen in (("large rows", 0, ~is_small), ("small rows, packed", 1, is_small)):
+        if chosen.any():
+            rows = statistics.sampled[chosen]
             x, y = rows["num_measurements"], rows["num_contexts"]
             left.scatter(x, y, 12, color=COLORS[color], label=name)
     left.set(xscale="log", xlabel="measurements of the row", ylabel="contexts an epoch, K")
     left.set_title("Contexts per row, rows sampled")
-    left.legend(fontsize=8)
-    everything = figures.rows.n_measurements
     bins = np.geomspace(1, everything.max() + 1, 40)
     for size, name in enumerate(SIZE_NAMES):
-        if (figures.sizes == size).any():
+        if (statistics.sizes == size).any():
             label = name if size == SMALL else f"large, {name}"
-            right.hist(everything[figures.sizes == size], bins, color=COLORS[size], label=label)
+            right.hist(everything[statistics.sizes == size], bins, color=COLORS[size], label=label)
     right.set(xscale="log", yscale="log", xlabel="measurements of the row", ylabel="rows")
     right.set_title(f"All {len(everything):,} rows by size")
-    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.legend(fontsize=8)
 
 
-def _window_spans(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = two_axes(picture)
-    contexts = figures.contexts
+def _window_spans(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure)
+    contexts = statistics.contexts
     left.set(title="Time between the ends of a window", ylabel="contexts")
     right.set(title="Windows by their size", xlabel="measurements of the window")
     if not len(contexts):
-        for axes in (left, right):
-            say_none(axes, "large rows")
+        say_none("large rows", left, right)
         return
-    spans = np.maximum(contexts["span_seconds"], 1)
-    sizes = figures.facts(contexts, "size")
-    there = [size for size in range(len(SIZE_NAMES)) if (sizes == size).any()]
-    left.hist(
-        [spans[sizes == size] for size in there],
-        np.geomspace(spans.min(), spans.max() * 1.01 + 1, 50).tolist(),
-        stacked=True,
-        color=[COLORS[size] for size in there],
-        label=[f"rows {SIZE_NAMES[size]}" for size in there],
-    )
-    left.set_xlabel("seconds to days, logarithmic; below 1 s shown as 1 s")
+    sizes, spans = statistics.row_column(contexts, "size"), contexts["span_seconds"]
+    occurring = np.unique(sizes).tolist()
+    _draw_spans(left, {f"rows {SIZE_NAMES[size]}": spans[sizes == size] for size in occurring})
     left.legend(fontsize=8)
-    for size in there:
-        some = sizes == size
-        right.scatter(contexts["window"][some], spans[some], 4, color=COLORS[size], alpha=0.5)
-    right.set_xscale("log")
-    right.set_ylabel("time between its ends")
-    span_axis(left, spans, "x")
+    for size, color in zip(occurring, COLORS, strict=False):
+        some = contexts[sizes == size]
+        heights = np.maximum(some["span_seconds"], 1)
+        right.scatter(some["window"], heights, 4, color=color, alpha=0.5)
+    right.set(xscale="log", ylabel="time between its ends")
     span_axis(right, spans, "y")
 
 
-def _strides(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = two_axes(picture)
+def _strides(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure)
     left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
     right.set(title="Time that their contexts span", xlabel="stride")
     lines = summary["strides"]
     if not lines:
-        for axes in (left, right):
-            say_none(axes, "large rows")
+        say_none("large rows", left, right)
         return
     labels = [f"{line['stride']}" for line in lines]
     bars = left.bar(labels, [100 * line["share"] for line in lines], color=COLORS[0])
     left.bar_label(bars, [f"{line['contexts']}" for line in lines], fontsize=7)
-    strided = figures.strided[figures.facts(figures.strided, "size") != SMALL]
+    strided = statistics.strided[statistics.row_column(statistics.strided, "size") != SMALL]
     spans = np.maximum(strided["span_seconds"], 1)
-    right.boxplot(
-        [spans[strided["window"] == line["stride"]] for line in lines],
-        tick_labels=labels,
-        whis=(0, 100),
-    )
+    by_stride = [spans[strided["window"] == line["stride"]] for line in lines]
+    right.boxplot(by_stride, tick_labels=labels, whis=(0, 100))
     span_axis(right, spans, "y")
     for axes in (left, right):
         axes.tick_params(axis="x", labelsize=7)
 
 
-def _tokens(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    families = [f for f in range(len(FAMILIES)) if (figures.sampled["family"] == f).any()]
-    contexts = figures.contexts[figures.contexts["whole_measurements"] > 0]
-    of_family = figures.facts(contexts, "family")
-    values = contexts["whole_tokens"] / np.maximum(contexts["whole_measurements"], 1)
-    panels = picture.subplots(1, max(1, len(families)), squeeze=False)[0]
+def _tokens(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    families = np.unique(statistics.sampled["family"]).tolist()
+    contexts = statistics.contexts[statistics.contexts["whole_measurements"] > 0]
+    values = contexts["whole_tokens"] / contexts["whole_measurements"]
+    panels = figure.subplots(1, max(1, len(families)), squeeze=False)[0]
     for axes, family in zip(panels, families, strict=False):
-        some = values[of_family == family]
-        axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens a measurement")
-        if not len(some):
-            say_none(axes, "large rows of this family")
+        is_family = statistics.row_column(contexts, "family") == family
+        axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens per measurement")
+        if not is_family.any():
+            say_none("large rows of this family", axes)
             continue
+        some = values[is_family]
         bins = np.linspace(math.floor(some.min()), math.ceil(some.max() + 0.01), 60)
         for mode, name in enumerate(MODE_NAMES):
-            in_mode = values[(of_family == family) & (contexts["mode"] == mode)]
+            in_mode = some[contexts["mode"][is_family] == mode]
             axes.hist(in_mode, bins, color=COLORS[mode], alpha=0.7, label=f"mode {name}")
         axes.set_ylabel("contexts")
         axes.legend(fontsize=8)
 
 
-def _bytes(picture: Figure, figures: Figures, summary: dict[str, list[Line]]) -> None:
-    left, right = two_axes(picture)
-    rows = figures.sampled
+def _bytes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+    left, right = two_axes(figure)
+    rows = statistics.sampled
     left.set_title("Bytes of the encoded measurements")
     right.set_title("Bytes of the whole record")
     if not len(rows):
-        for axes in (left, right):
-            say_none(axes, "rows that could be read")
+        say_none("rows that could be read", left, right)
         return
-    tokens = rows["untimed_tokens"] / rows["num_measurements"]
-    largest = 0.0
+    n = rows["num_measurements"]
+    tokens, largest = rows["untimed_tokens"] / n, (rows["record_bytes"] / n).max()
+    ticks = [t for t in (10, 14, 20, 30, 40, 60, 100, 200, 500, 1000) if t <= 1.3 * largest]
     for axes, name in ((left, "measurements_bytes"), (right, "record_bytes")):
-        stored = rows[name] / rows["num_measurements"]
-        largest = max(largest, float(stored.max()))
-        for family, label in enumerate(FAMILIES):
-            some = rows["family"] == family
-            if some.any():
-                n, color = rows["num_measurements"][some], COLORS[family]
-                axes.scatter(n, stored[some], 12, color=color, label=f"{label}: bytes")
-                axes.scatter(n, tokens[some], 12, color=color, marker="_", label=f"{label}: tokens")
+        for family in np.unique(rows["family"]).tolist():
+            some, color = rows["family"] == family, COLORS[family]
+            for values, marker, what in ((rows[name] / n, "o", "bytes"), (tokens, "_", "tokens")):
+                label = f"{FAMILIES[family]}: {what}"
+                axes.scatter(n[some], values[some], 12, color=color, marker=marker, label=label)
         axes.set(xscale="log", yscale="log", xlabel="measurements of the row")
-        axes.set_ylabel("bytes, and tokens without time, a measurement")
-    for axes in (left, right):
-        axes.set_ylim(0.8 * min(10.0, float(tokens.min())), 1.3 * largest)
-        ticks = [t for t in (10, 14, 20, 30, 40, 60, 100, 200, 500, 1000) if t <= 1.3 * largest]
+        axes.set_ylabel("bytes, and tokens without time, per measurement")
+        axes.set_ylim(0.8 * min(10.0, tokens.min()), 1.3 * largest)
         axes.set_yticks(ticks, [str(t) for t in ticks])
         axes.set_yticks([], minor=True)
     left.legend(fontsize=8)
+
+
+# --- of what training was fed -------------------------------------------------------------------
+
+
+def _feed_padding(figure: Figure, feed: FeedStatistics) -> None:
+    left, right = two_axes(figure)
+    sizes = [step.crop_size for step in feed.steps]
+    shares = [e["num_padding"] / size for e, size in zip(feed.examples, sizes, strict=True)]
+    percent_histogram(left, np.concatenate(shares), COLORS[0])
+    left.set(title="Padding of an example", xlabel="share of the crop, %", ylabel="examples")
+    for label, take in (("max", np.max), ("mean", np.mean)):
+        right.plot([100 * take(values) for values in shares], ".-", label=label)
+    right.set(title="Padding by step", xlabel="step", ylabel="share of the crop, %", ylim=(-2, 102))
+    right.legend(fontsize=8)
+
+
+def _feed_modes(figure: Figure, feed: FeedStatistics) -> None:
+    left, right = two_axes(figure)
+    segments = np.concatenate(feed.segments)
+    left.set(title="Timestamp modes, as the tokens show them", ylabel="share of segments, %")
+    for shift, minimum, name in (
+        (-0.2, 1, "all segments"),
+        (0.2, MIN_MEASUREMENTS_FOR_MODE, f"of {MIN_MEASUREMENTS_FOR_MODE} measurements or more"),
+    ):
+        counts = np.array(list(mode_counts(segments, minimum).values()))
+        places = np.arange(len(MODE_NAMES)) + shift
+        heights, label = 100 * counts / max(1, counts.sum()), f"{name}: {counts.sum():,}"
+        left.bar(places, heights, 0.4, color=COLORS[shift > 0], label=label)
+    left.set_xticks(range(len(MODE_NAMES)), MODE_NAMES)
+    left.legend(fontsize=8)
+    some = segments[segment_modes(segments) == PARTIAL]
+    _draw_untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
+
+
+def _feed_segments(figure: Figure, feed: FeedStatistics) -> None:
+    left, right = two_axes(figure)
+    _draw_whole_numbers(left, np.concatenate(feed.examples)["num_segments"], COLORS[0])
+    left.set(title="Segments of an example", xlabel="segments", ylabel="examples")
+    right.set(title="Contexts of a source, decoded", xlabel="contexts", ylabel="source addresses")
+    if feed.sources:
+        _draw_whole_numbers(right, np.array(list(feed.sources.values())), COLORS[1])
+    else:
+        say_none("sources", right)
+
+
+def _feed_windows(figure: Figure, feed: FeedStatistics) -> None:
+    left, right = two_axes(figure)
+    left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
+    right.set(title="Measurements of a segment", xlabel="measurements", ylabel="segments")
+    measurements = np.concatenate(feed.segments)["num_measurements"]
+    if len(measurements):
+        _draw_whole_numbers(right, measurements, COLORS[1])
+    else:
+        say_none("segments", right)
+    if feed.spans_seconds:
+        _draw_spans(left, {"": np.array(feed.spans_seconds, float)})
+    else:
+        say_none("decoded segments with two timestamps", left)
+
+
+def _feed_rtt(figure: Figure, feed: FeedStatistics) -> None:
+    axes: Axes = figure.subplots()
+    rtts = np.array(feed.rtts_ms)
+    answered = np.maximum(rtts[rtts >= 0], _MIN_RTT_MS)
+    axes.set_title("RTT of decoded measurements")
+    if not len(answered):
+        say_none("answered pings", axes)
+        return
+    failed = percent(1 - len(answered) / len(rtts))
+    axes.set_title(f"RTT of {len(rtts):,} decoded measurements, of which {failed} failed")
+    axes.hist(answered, log_bins(answered, 80), color=COLORS[0])
+    axes.set(xscale="log", xlabel="ms, logarithmic", ylabel="measurements")
+
+
+def _feed_tokens(figure: Figure, feed: FeedStatistics) -> None:
+    axes: Axes = figure.subplots()
+    fields, colors = feed.fields[:_MAX_EXAMPLES], np.array([to_rgb(c) for c in _FIELD_COLORS])
+    axes.imshow(colors[fields], aspect="auto", interpolation="nearest")
+    title = f"Tokens of the first batch, {len(fields)} of {len(feed.fields)} examples"
+    axes.set(title=title, xlabel="position", ylabel="example")
+    patches = [
+        Patch(facecolor=color, edgecolor="grey", label=name)
+        for color, name in zip(_FIELD_COLORS, FIELD_NAMES, strict=True)
+    ]
+    figure.legend(handles=patches, loc="outside right upper", fontsize=8)

@@ -1,154 +1,65 @@
-"""Prints what `summary` says, and the checklist, as tables for a terminal."""
+"""Prints the summary and the checklist as tables for a terminal."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from beam_pipeline.report.formatting import NONE, count_text, percent, span_text
+from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
+from training.padding.checklist import FAIL, NOT_APPLICABLE, PASS, Check
+from training.padding.statistics import Statistics
+from training.padding.summary import Summary
 
-from training.padding.checklist import FAIL, PASS, Check
-from training.padding.statistics import Figures
-from training.padding.summary import SPAN_BANDS, Line, percent
-
-_STYLES = {PASS: "green", FAIL: "bold red"}
-
-
-def print_tables(figures: Figures, summary: dict[str, list[Line]], checks: list[Check]) -> None:
-    """Prints what was looked at, all tables, and the checklist, to stdout."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = 110  # of a log nobody knows
-    console.print(sample_text(figures), soft_wrap=True, markup=False)
-    for table in _tables(summary):
-        console.print()
-        console.print(table)
-    console.print()
-    console.print(_checklist(checks))
+_TITLES = {
+    "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
+    "padding": "Padding",
+    "modes": "Timestamp modes; a bound is 4 σ",
+    "spans": "Windows of large rows: time between their ends",
+    "strides": "Strides of large rows (ProbeWindowSampler)",
+    "density": "Tokens and bytes per measurement, of the rows sampled",
+}
+_STYLES = {PASS: "green", FAIL: "bold red", NOT_APPLICABLE: "yellow"}
+_NOT_PRINTED = ("mean_seconds", "min_seconds")  # for want of width
 
 
-def sample_text(figures: Figures) -> str:
-    """Returns in a sentence what the figures are of."""
-    extent, epochs = figures.extent, figures.epochs
+def print_tables(statistics: Statistics, summary: Summary, checks: Sequence[Check]) -> None:
+    """Prints the extent of the sample, all tables, and the checklist to stdout."""
+    console = new_console()
+    say(console, sample_text(statistics))
+    for name, title in _TITLES.items():
+        lines = [line for line in summary[name] if line.get("examples") != 0]
+        keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
+        columns = [key.removesuffix("_seconds").replace("_", " ") for key in keys]
+        rows = [[_text(name, key, line[key]) for key in keys] for line in lines]
+        print_sheet(console, Sheet(title, columns, rows, num_text=1 + (name == "padding")))
+    rows = [(check.name, check.expectation, check.measured, check.result) for check in checks]
+    print_sheet(
+        console,
+        Sheet("Checklist", ("check", "expected", "measured", "result"), rows, num_text=4),
+        _STYLES,
+    )
+
+
+def sample_text(statistics: Statistics) -> str:
+    """Returns a sentence on what was measured."""
+    extent, epochs = statistics.extent, statistics.epochs
     return (
-        f"{figures.dataset.path}, split {figures.shards.split}, {figures.encoding}: "
-        f"{len(figures.sampled):,} of {len(figures.rows):,} rows read, the first and others drawn "
-        f"evenly over sizes and families (seed {extent.seed}); {len(figures.contexts):,} contexts "
-        f"of large rows (epochs: {epochs.large}), {len(figures.padded):,} examples of small rows "
-        f"({epochs.small}), {len(figures.strided):,} contexts by strides ({epochs.strided}); "
-        f"{figures.num_batches} batches of {figures.batch_size} examples (mixed_rows=1); crop size "
-        f"{extent.crop_size}"
+        f"{statistics.dataset.path}, split {statistics.shards.split}, {statistics.encoding}: "
+        f"{len(statistics.sampled):,} of {len(statistics.rows):,} rows read, the first and others "
+        f"drawn evenly over sizes and families (seed {extent.seed}); {len(statistics.contexts):,} "
+        f"contexts of large rows (epochs: {epochs.large}), {len(statistics.padded):,} examples of "
+        f"small rows ({epochs.small}), {len(statistics.strided):,} contexts by strides "
+        f"({epochs.strided}); {statistics.num_batches} batches of {statistics.batch_size} examples "
+        f"(mixed_rows=1); crop size {extent.crop_size}"
     )
 
 
-def _tables(summary: dict[str, list[Line]]) -> Iterator[Table]:
-    yield _table(
-        "Rows and contexts, of all rows (small: packed, without K)",
-        "measurements a row | rows | measurements | sampled | K least | median | most | contexts "
-        "an epoch",
-        [(x["size"], *map(_count, list(x.values())[1:])) for x in summary["rows"]],
-    )
-    columns = ("mean", "median", "most")
-    yield _table(
-        "Padding",
-        "of | | examples | mean | median | most",
-        [
-            (x["of"], x["group"], _count(x["examples"]), *(percent(x[c], 3) for c in columns))
-            for x in summary["padding"]
-            if x["examples"]
-        ],
-        num_text=2,
-    )
-    yield _table(
-        "Timestamp modes",
-        "mode | expected | large rows | ± 4 σ | small rows | ± 4 σ | untimed least | mean | most",
-        [(x["mode"], *(percent(x[name]) for name in _MODE_COLUMNS)) for x in summary["modes"]],
-    )
-    yield _table(
-        "Windows of large rows: time between their ends",
-        "| contexts | 10 % | median | 90 % | most | " + " | ".join(SPAN_BANDS),
-        [
-            (
-                *(x["group"], _count(x["contexts"])),
-                *(*_spans(x), *(percent(x[band]) for band in SPAN_BANDS)),
-            )
-            for x in summary["spans"]
-        ],
-    )
-    yield _table(
-        "Strides of large rows (ProbeWindowSampler)",
-        "stride | contexts | share | 10 % | median | 90 % | most | mean padding",
-        [
-            (
-                *(_count(x["stride"]), _count(x["contexts"]), percent(x["share"])),
-                *(*_spans(x), percent(x["mean_padding"], 3)),
-            )
-            for x in summary["strides"]
-        ],
-    )
-    yield _table(
-        "Tokens and bytes a measurement, of the rows sampled",
-        "| rows | measurements | tokens full | partial | none | without time | bytes | in record "
-        "| in file",
-        [
-            (
-                *(x["group"], _count(x["rows"]), _count(x["measurements"])),
-                *map(_number, list(x.values())[3:]),
-            )
-            for x in summary["density"]
-        ],
-    )
-
-
-_MODE_COLUMNS = (
-    *("expected", "large_share", "large_bound", "small_share", "small_bound"),
-    *("least_untimed", "mean_untimed", "most_untimed"),
-)
-
-
-def _table(title: str, columns: str, lines: Sequence[tuple], num_text: int = 1) -> Table:
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
-    table.title_style = "bold"
-    names = [name.strip() for name in columns.split("|")]
-    for number, name in enumerate(names):
-        table.add_column(name, justify="left" if number < num_text else "right")
-    if not lines:
-        lines = [("none", *[""] * (len(names) - 1))]
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _checklist(checks: list[Check]) -> Table:
-    table = Table("check", "expected", "measured", "", box=None, pad_edge=False)
-    table.title, table.title_justify, table.title_style = "Checklist", "left", "bold"
-    table.columns[3].no_wrap = True
-    for check in checks:
-        style = _STYLES.get(check.result, "yellow")
-        texts = (check.name, check.expectation, check.measured)
-        escaped = (text.replace("[", "\\[") for text in texts)
-        table.add_row(*escaped, f"[{style}]{check.result}[/]")
-    return table
-
-
-def _count(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def _spans(line: dict[str, Any]) -> tuple[str, ...]:
-    names = ("p10_seconds", "median_seconds", "p90_seconds", "most_seconds")
-    return tuple(span_text(line[name]) for name in names)
-
-
-def span_text(seconds: float) -> str:
-    """Returns a span in the largest unit of which it has one or more."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.1f} s"
+def _text(table: str, key: str, value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or NONE
+    if isinstance(value, int) or table == "rows":
+        return count_text(value)
+    if key.endswith("_seconds"):
+        return span_text(value)
+    if table == "density":
+        return f"{value:.2f}"
+    return percent(value, 3 if "padding" in (table, key.removeprefix("mean_")) else 1)

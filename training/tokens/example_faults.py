@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from training.tokens.tokenizer import MEASUREMENT_START, VOCABULARY_SIZE, Measurement, decode
+from training.tokens.tokenizer import VOCABULARY_SIZE, Measurement, decode
 
 BATCH_KEYS = tuple(
     f"{side}{suffix}"
@@ -109,12 +109,6 @@ def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
     for segment in range(1, int(segments.max(initial=0)) + 1):
         at = np.flatnonzero(segments == segment)
         yield np.append(batch["inputs"][example, at], batch["targets"][example, at[-1:]])
-
-
-def whole_measurements(tokens: np.ndarray) -> tuple[int, int]:
-    """Returns how many measurements come before the last one, and how many tokens they take."""
-    starts = np.flatnonzero(tokens == MEASUREMENT_START)
-    return (len(starts) - 1, int(starts[-1])) if len(starts) else (0, 0)
 
 
 def decoded(tokens: np.ndarray) -> tuple[list[Measurement], str | None]:

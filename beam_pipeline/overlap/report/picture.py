@@ -11,7 +11,7 @@ from beam_pipeline.overlap.report.shares import cell_colors, share_text
 from beam_pipeline.overlap.report.statistics import EvaluationSet, Hits, Statistics
 from beam_pipeline.report.formatting import NONE
 from beam_pipeline.report.page import shown
-from beam_pipeline.report.plot_style import new_picture
+from beam_pipeline.report.plot_style import new_figure
 
 MAX_SETS = 200
 _ROW_INCHES, _COLUMN_INCHES = 0.42, 1.25
@@ -27,7 +27,7 @@ def matrix_picture(statistics: Statistics) -> bytes:
         note = f"{len(sets)} of {len(statistics.sets):,} evaluation sets: those with most hits"
     width = _MARGIN_INCHES[0] + _COLUMN_INCHES * (len(lengths) + 1)
     height = _MARGIN_INCHES[1] + _ROW_INCHES * max(1, len(sets))
-    picture = new_picture(note, width, height)
+    picture = new_figure(note, (width, height))
     picture.suptitle("Instances that share an n-gram with the training data", fontsize=11)
     axes = picture.subplots()
     if sets:

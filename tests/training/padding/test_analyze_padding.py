@@ -22,7 +22,6 @@ from training.dataset import DataConfig, build_dataset
 from training.padding import checklist
 from training.padding.measuring import draw_rows, measure
 from training.padding.statistics import (
-    LEAST_OF_A_SMALL_ROW,
     SIZE_NAMES,
     SMALL,
     Extent,
@@ -30,7 +29,6 @@ from training.padding.statistics import (
     size_classes,
 )
 from training.padding.summary import binomial_bound, summarise
-from training.padding.tables import span_text
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.tokens.draws import MODE_NAMES
@@ -44,8 +42,8 @@ from training.tokens.example_faults import (
     shape_fault,
     target_fault,
     time_fault,
-    whole_measurements,
 )
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse_segments
 from training.tokens.tokenizer import Measurement
 
 PICTURES = (
@@ -198,7 +196,7 @@ def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> No
         for epoch in range(figures.epochs.small):
             examples = list(sampler.examples(row, epoch))
             padding += [int((e["targets_segmentation"] == 0).sum()) for e in examples]
-            if len(row["measurements"]) >= LEAST_OF_A_SMALL_ROW:
+            if len(row["measurements"]) >= MIN_MEASUREMENTS_FOR_MODE:
                 modes.append(sampler.contexts(row, epoch)[0].mode)  # drawn by the same key
     assert figures.padded["num_padding"].tolist() == padding
     lines = {line["mode"]: line for line in summarise(figures)["modes"]}
@@ -261,13 +259,6 @@ def test_sizes_and_families(arrow_dataset: Path) -> None:
 
 def test_bound_of_modes() -> None:
     assert binomial_bound(0.4, 1000) == pytest.approx(0.06197, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.25, "0.2 s"), (90, "1.5 min"), (7200, "2.0 h"), (129600, "1.5 d")]
-)
-def test_span_text(seconds: float, text: str) -> None:
-    assert span_text(seconds) == text
 
 
 # --- what is wrong is found ---------------------------------------------------------------------
@@ -336,7 +327,7 @@ def test_another_encoding_than_the_manifest_says(copy: DamagedDataset, tmp_path:
 
 @pytest.mark.parametrize(
     ("bound", "name"),
-    [("MOST_CONTEXT_PADDING", "context_padding"), ("MOST_BATCH_PADDING", "batch_padding")],
+    [("MAX_CONTEXT_PADDING", "context_padding"), ("MAX_BATCH_PADDING", "batch_padding")],
 )
 def test_a_bound_that_cannot_be_kept(
     bound: str,
@@ -415,10 +406,11 @@ def test_faults_of_decoding(batch: dict[str, np.ndarray]) -> None:
     tokens = next(segments_of(batch, longest))
     measurements, fault = decoded(tokens)
     assert fault is None and len(measurements) > 5
-    num_whole, end = whole_measurements(tokens)
+    segment = parse_segments(batch["targets"], batch["targets_segmentation"])[longest]
+    num_whole, end = segment["num_measurements"] - 1, segment["whole_tokens"]
     assert num_whole == len(measurements) - 1 and len(decoded(tokens[:end])[0]) == num_whole
     assert "not MEASUREMENT_START" in (decoded(tokens[1:])[1] or "")
-    assert whole_measurements(tokens[:0]) == (0, 0)
+    assert len(parse_segments(batch["targets"][:0], batch["targets_segmentation"][:0])) == 0
 
 
 def test_faults_of_contexts() -> None:
@@ -450,7 +442,7 @@ def test_a_tally_keeps_a_few_faults() -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--max_rows=0"], "--max_rows=0: give 1 or more"),
+        (["--max_rows=0"], "--max_rows=0 is under 1"),
         (["--num-batches=-1"], "--num_batches=-1"),
         (["--crop_size=10"], "crop_size is 10: it must be 64 or more"),
         (["--bogus"], "unrecognized arguments: --bogus"),
@@ -485,7 +477,7 @@ def test_without_matplotlib(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main([str(compact_dataset), *BRIEF, f"--output={tmp_path}"]) == 2
-    assert "pip install 'matplotlib" in capsys.readouterr().err
+    assert "pip install '.[plots]'" in capsys.readouterr().err
 
 
 def test_needs_neither_beam_nor_matplotlib_for_tables(compact_dataset: Path) -> None:

@@ -114,10 +114,10 @@ def test_the_numbers_are_those_of_the_batch(batch: Batch, tmp_path: Path) -> Non
     counted, decoded = numbers["counted"], numbers["decoded"]
     assert [counted[name] for name in ("examples", "real_tokens", "segments")] == [4, 288, 4]
     padding = counted["padding"]
-    assert [padding[name] for name in ("number", "mean", "least", "median", "most")] == [
+    assert [padding[name] for name in ("number", "mean", "min", "median", "max")] == [
         *(4, (0.25 + 0.5 + 1) / 4, 0, 0.375, 1)
     ]
-    assert counted["segments_per_example"]["most"] == 2
+    assert counted["segments_per_example"]["max"] == 2
     assert counted["measurements_per_segment"]["mean"] == (3 + 3 + 4 + 8) / 4
     assert counted["modes"] == [
         {"measurements_at_least": 1, "full": 2, "partial": 1, "none": 1},
@@ -136,7 +136,7 @@ def test_the_numbers_are_those_of_the_batch(batch: Batch, tmp_path: Path) -> Non
     assert (decoded["measurements_with_rtt"], decoded["failed"]) == (17, 1)
     assert (decoded["rtt_ms"]["number"], decoded["rtt_ms"]["mean"]) == (16, 1)
     spans = decoded["span_seconds"]
-    assert (spans["number"], spans["least"], spans["most"]) == (2, 60, 400)
+    assert (spans["number"], spans["min"], spans["max"]) == (2, 60, 400)
     assert decoded["largest_sources"] == {"192.0.2.2": 2, "192.0.2.1": 1, "192.0.2.3": 1}
     assert decoded["contexts_per_source"]["number"] == 3
     assert lines == [
@@ -144,7 +144,7 @@ def test_the_numbers_are_those_of_the_batch(batch: Batch, tmp_path: Path) -> Non
         "192.0.2.1 → 8.8.8.8 1.000 ms 1970-01-01 00:16:40",
         "step 1: [1, 128], 0 tokens, padding 100.00 %, 0 segments: 0 full, 0 partial, 0 none; "
         "no measurement",
-        f"pictures of 2 steps are in {tmp_path / 'new' / 'folder'}",
+        f"figures of 2 steps are in {tmp_path / 'new' / 'folder'}",
     ]
     text = (tmp_path / "new" / "folder" / "decoded-host3.txt").read_text()
     assert text.count("\n  ") == 18
@@ -227,7 +227,7 @@ def test_nothing_but_padding_is_drawn(tmp_path: Path) -> None:
     assert names_in(tmp_path) == files_of(0)
     assert numbers_in(tmp_path)["decoded"]["rtt_ms"] == {
         "number": 0,
-        **dict.fromkeys(("mean", "least", "p10", "median", "p90", "most")),
+        **dict.fromkeys(("mean", "min", "p10", "median", "p90", "max")),
     }
 
 
@@ -346,7 +346,7 @@ def test_what_came_before_a_wrong_batch_is_drawn(batch: Batch, tmp_path: Path) -
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    words = ("grain_visualization_dir needs matplotlib", "pip install 'matplotlib")
+    words = ("grain_visualization_dir needs matplotlib", "pip install '.[plots]'")
     refusal_of(lambda: FeedReport(str(tmp_path), 0), *words, kind=UsageError)
     FeedReport(None, 0, log=print)
 
