@@ -1,11 +1,11 @@
-"""One RTT before it is measured: a probe's history and a destination in, a distribution out.
+"""Predicts one RTT: a probe's history and a destination in, a distribution out.
 
   predictor = load_predictor("runs/first")
   predict_rtt(predictor, "192.0.2.1", history, "198.51.100.7", event_time).quantile_ms(0.5)
 
-The history is told to the model as in training, with the destination (and the time) of the next
-ping behind it, and each first byte that an RTT can have behind that: one pass of the model for
-all of them gives the probability of every RTT that two bytes can tell.
+The model gets the history as in training, then the destination (and the time) of the next ping,
+then each first byte that an RTT can have. That gives the probability of every RTT that two bytes
+can encode.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,16 @@ import pyarrow as pa
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.errors import UsageError
-from training.evaluation.examples import Predictor
-from training.evaluation.predictions import ask, byte_probabilities
+from training.evaluation.predictions import Predictor, ask, byte_probabilities
 from training.tokens.tokenizer import FAILED, FIELD_ORDERS, FIRST_BYTE, RTT_START, encode
 
-# Source, destination, time, RTT: what is known of a ping before its RTT.
+# Orders that end with the RTT: source, destination and time come first.
 _RTT_LAST = {
     is_timed: FIELD_ORDERS.tolist().index(order)
     for is_timed, order in ((False, [0, 1, 2, 9]), (True, [0, 1, 3, 2]))
 }
 _RTT_TOKENS = 3  # RTT_START and two bytes
-_LEAST_TOKENS = 12  # of a measurement: failed, IPv4, without its time
+_MIN_TOKENS = 12  # of a measurement: failed, IPv4, without time
 _ALL_CODES = np.arange(1 << 16)
 # What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.
 _CODES = _ALL_CODES[((_ALL_CODES < 2048) | (_ALL_CODES & 1024 > 0)) & (_ALL_CODES != FAILED_RTT)]
@@ -37,13 +36,13 @@ _BATCH_SIZE = len(_FIRST_BYTES) // 4
 
 @dataclass(frozen=True)
 class RttDistribution:
-    """What a model thinks that the next RTT will be.
+    """A model's prediction of the next RTT.
 
     Attributes:
       p_failed: probability that the ping fails.
-      rtt_ms: float64 [n], every RTT that two bytes can tell, ascending.
-      p: float64 [n], their probabilities if the ping does not fail.
-      num_history: the last measurements of the history, which are what the model was told.
+      rtt_ms: float64 [n], every RTT that two bytes can encode, ascending.
+      p: float64 [n], the probability of each if the ping does not fail.
+      num_history: how many of the last measurements of the history the model got.
     """
 
     p_failed: float
@@ -52,7 +51,7 @@ class RttDistribution:
     num_history: int
 
     def quantile_ms(self, share: float) -> float:
-        """Returns the least RTT with that share of the probability at it or below."""
+        """Returns the smallest RTT at or below which that share of the probability lies."""
         return float(self.rtt_ms[np.searchsorted(self.p.cumsum(), share * self.p.sum())])
 
 
@@ -67,15 +66,15 @@ def predict_rtt(
 
     Args:
       src_addr: the probe.
-      history: its measurements so far, `row_codec.MEASUREMENT_SCHEMA`, in order of time. As many
-        of the last ones as fit into a crop are told to the model.
-      dst_addr: whom it pings next.
-      event_time: when; without a zone it is UTC. If None, the model is told no times at all.
+      history: its measurements so far, `row_codec.MEASUREMENT_SCHEMA`, in order of time. The
+        model gets as many of the last ones as fit into a crop.
+      dst_addr: the destination of the next ping.
+      event_time: its time; UTC if it has no zone. If None, the model gets no times at all.
 
     Raises:
-      ValueError: an address is none.
+      ValueError: an address is invalid.
       UsageError: the model's crop does not hold one measurement.
-      ProbelineError: the model does not predict our tokens.
+      ProbelineError: the model predicts other tokens.
     """
     tokens, num_history = _tokens(predictor.crop_size, src_addr, history, dst_addr, event_time)
     length = len(tokens) + 1
@@ -91,7 +90,7 @@ def predict_rtt(
         inputs[:, length - 1] = FIRST_BYTE + first_bytes
         log_p = ask(predictor, inputs, positions, segmentation)
         second[first_bytes] = byte_probabilities(log_p[:, length - 1])
-    # What comes before the first byte is the same in every line.
+    # All lines are alike up to the first byte.
     first = byte_probabilities(log_p[:1, length - 2])[0]
     p = first[_CODES >> 8] * second[_CODES >> 8, _CODES & 255]
     log_odds = float(log_p[0, length - 3, FAILED]) - float(log_p[0, length - 3, RTT_START])
@@ -110,7 +109,7 @@ def _tokens(
     dst_addr: str,
     event_time: datetime | None,
 ) -> tuple[np.ndarray, int]:
-    """Returns the tokens up to the RTT_START that is asked for, and how much history they hold."""
+    """Returns the tokens up to the RTT_START to predict, and how much history they hold."""
     at = datetime(1970, 1, 1) if event_time is None else event_time
     asked = pa.RecordBatch.from_pydict(
         {
@@ -121,7 +120,7 @@ def _tokens(
         },
         schema=MEASUREMENT_SCHEMA,
     )
-    for num_history in range(min(history.num_rows, crop_size // _LEAST_TOKENS), -1, -1):
+    for num_history in range(min(history.num_rows, crop_size // _MIN_TOKENS), -1, -1):
         known = history.slice(history.num_rows - num_history)
         told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
         is_timed = np.full(told.num_rows, event_time is not None)

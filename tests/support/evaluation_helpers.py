@@ -19,11 +19,11 @@ from training.evaluation.evaluating import evaluate
 from training.evaluation.examples import (
     Examples,
     Extent,
-    Predictor,
     Split,
     draw_examples,
     open_splits,
 )
+from training.evaluation.predictions import Predictor
 from training.evaluation.results import Evaluation
 from training.tokens.example_faults import segments_of
 from training.tokens.tokenizer import FAILED, MEASUREMENT_START, RTT_START, VOCABULARY_SIZE, decode

@@ -222,8 +222,8 @@ def test_errors_of_the_command(
         ([f"--data={untrained}"], f"{untrained}/train has no rows"),
         ([data, f"--output={tmp_path}/file"], "cannot write into"),
         ([data, "--output=gs://bucket/there"], "local folders only"),
-        ([data, "--num_contexts=0"], "--num_contexts=0: give 1 or more"),
-        ([data, "--num-rtt=-1"], "--num_rtt=-1: give 0 or more"),
+        ([data, "--num_contexts=0"], "--num_contexts=0 is under 1"),
+        ([data, "--num-rtt=-1"], "--num_rtt=-1 is under 0"),
         ([data, "--batches=2"], "--help lists the flags"),
         ([], "--data"),
     ):
@@ -234,7 +234,7 @@ def test_errors_of_the_command(
     assert "MaxText" in the_error(capsys)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main([*BRIEF, data]) == 2
-    assert "pip install 'matplotlib" in the_error(capsys)
+    assert "pip install '.[plots]'" in the_error(capsys)
 
 
 def test_stopped(

@@ -1,23 +1,13 @@
-"""Evaluates a model on held-out contexts: draws, asks, compares.
+"""Evaluates a model on held-out contexts: draws examples, asks the model, compares.
 
 Everything follows from the model, the data and the seed. Memory is the examples' tokens, one batch
-of predictions and some KiB a query.
+of predictions and some KiB per query.
 """
 
-import numpy as np
-
-from training.evaluation.baselines import History, look_back, predict, training_medians
-from training.evaluation.examples import (
-    Examples,
-    Extent,
-    Predictor,
-    Split,
-    config_of,
-    draw_examples,
-    take_batches,
-)
+from training.evaluation.baselines import look_back, predict, training_medians
+from training.evaluation.examples import Extent, Split, draw_examples, take_batches
 from training.evaluation.losses import count_unigrams, summarise_losses
-from training.evaluation.predictions import Pass, Tell, causal_pass, second_bytes_after
+from training.evaluation.predictions import Advance, Predictor, causal_pass, second_bytes_after
 from training.evaluation.results import Evaluation
 from training.evaluation.rtt import (
     MODEL,
@@ -29,18 +19,21 @@ from training.evaluation.rtt import (
 )
 from training.tokens.kinds import parse
 
+NUM_PASSES = 2  # over the examples: as they are, and what if
+
 
 def evaluate(
     predictor: Predictor,
     split: Split,
     train: Split,
     extent: Extent,
-    tell: Tell = lambda what, done, total: None,
+    advance: Advance = lambda _: None,
 ) -> Evaluation:
-    """Evaluates a model on a split, as `examples.open_splits` gives it and the training split.
+    """Evaluates a model on a split.
 
     Args:
-      tell: is told what is done, and of how many how many batches.
+      split, train: the split to evaluate and the training split, see `examples.open_splits`.
+      advance: called with the share of one of NUM_PASSES that has been done.
 
     Raises:
       ProbelineError: rows cannot be read, or the model does not suit the data.
@@ -52,14 +45,28 @@ def evaluate(
     numbers = choose_queries(parsed.measurements, extent.num_rtt)
     queries = parsed.measurements[numbers]
     medians = training_medians(train, queries, extent) if len(queries) else None
-    config = config_of(train, predictor.crop_size, extent.num_train_contexts, extent)
-    unigrams = count_unigrams(take_batches(config, extent.num_train_contexts))
-    found = causal_pass(predictor, examples, queries, tell)
+    batches = take_batches(train, predictor.crop_size, extent.num_train_contexts, extent)
+    unigrams = count_unigrams(batches)
+    found = causal_pass(predictor, examples, queries, advance)
     rtt = None
     if len(queries):
         history = look_back(parsed.measurements, numbers)
+        codes, num_what_if = median_codes(
+            found.first,
+            found.second,
+            queries["code"],
+            lambda chosen, first_bytes: second_bytes_after(
+                predictor, examples, queries[chosen], first_bytes, advance
+            ),
+        )
         baselines = predict(history, medians) if medians else {}
-        rtt = _rtt(predictor, examples, queries, found, history, baselines, tell)
+        rtt = RttPredictions(
+            true_ms=code_ms(queries["code"]),
+            is_repeat=history.is_repeat,
+            predicted_ms={MODEL: code_ms(codes), **baselines},
+            pit=integral_transforms(found.first, found.second, queries["code"]),
+            num_what_if=num_what_if,
+        )
     return Evaluation(
         model={
             "description": predictor.description,
@@ -76,30 +83,4 @@ def evaluate(
         num_possible_queries=int(parsed.measurements["is_query"].sum()),
         rtt=rtt,
         medians=medians,
-    )
-
-
-def _rtt(
-    predictor: Predictor,
-    examples: Examples,
-    queries: np.ndarray,
-    found: Pass,
-    history: History,
-    baselines: dict[str, np.ndarray],
-    tell: Tell,
-) -> RttPredictions:
-    codes, num_what_if = median_codes(
-        found.first,
-        found.second,
-        queries["code"],
-        lambda numbers, first_bytes: second_bytes_after(
-            predictor, examples, queries[numbers], first_bytes, tell
-        ),
-    )
-    return RttPredictions(
-        true_ms=code_ms(queries["code"]),
-        is_repeat=history.is_repeat,
-        predicted_ms={MODEL: code_ms(codes), **baselines},
-        pit=integral_transforms(found.first, found.second, queries["code"]),
-        num_what_if=num_what_if,
     )

@@ -3,10 +3,11 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.cli.flags import check_limits, flag
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig, fitting
@@ -14,53 +15,23 @@ from training.dataset import build_dataset
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 
-class Predictor(Protocol):
-    """A trained model: tokens in, the next token's distribution out.
-
-    Attributes:
-      crop_size: tokens of the examples that it was trained on.
-      step: of training.
-      description: of the model, for people.
-    """
-
-    @property
-    def crop_size(self) -> int: ...
-
-    @property
-    def step(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def description(self) -> str: ...
-
-    def __call__(
-        self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
-    ) -> np.ndarray:
-        """Returns natural logarithms of probabilities, float32 [batch, crop, 267].
-
-        Args: int32 [batch, crop_size] each, as in a batch of `build_dataset`.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class Extent:
-    """How much is looked at.
+    """How much is evaluated; `batch_size` is halved until the rows give that many examples."""
 
-    Attributes:
-      num_train_contexts: of the training split, on which unigrams are counted.
-      num_train_rows: of the training split, at most, from which RTT medians are taken.
-      batch_size: halved until the rows have contexts for so many examples.
-    """
+    num_contexts: int = flag("examples that are evaluated.", 192, limits=(1, None))
+    num_rtt: int = flag("RTTs that are predicted, at most.", 2000, limits=(0, None))
+    num_train_contexts: int = flag(
+        "training examples in which unigrams are counted.", 2000, limits=(1, None)
+    )
+    num_train_rows: int = flag(
+        "training rows of which RTT medians are taken, at most.", 4000, limits=(1, None)
+    )
+    batch_size: int = flag("examples that the model predicts at once.", 8, limits=(1, None))
+    seed: int = flag("seed of the contexts and samples that are drawn.", 0, limits=(0, None))
 
-    num_contexts: int = 192
-    num_rtt: int = 2000
-    num_train_contexts: int = 2000
-    num_train_rows: int = 4000
-    batch_size: int = 8
-    seed: int = 0
+    def __post_init__(self) -> None:
+        check_limits(self)
 
 
 @dataclass(frozen=True)
@@ -87,10 +58,13 @@ class Examples(NamedTuple):
 
 
 def open_splits(data: str) -> tuple[Split, Split]:
-    """Returns the split that `data` means, of a dataset's folder the test split, and training's.
+    """Opens the split to evaluate and the training split.
+
+    Args:
+      data: a dataset's folder (its test split), a split's, or a glob of shards.
 
     Raises:
-      ProbelineError: there is no such finished dataset, or one of them has no rows.
+      ProbelineError: there is no such finished dataset, or one of the splits has no rows.
     """
     dataset = open_dataset(data)
     files = dataset.file("test") if data.rstrip("/") == dataset.path else data
@@ -108,23 +82,17 @@ def _open_split(files: str) -> Split:
     return Split(files, shards, rows)
 
 
-def config_of(split: Split, crop_size: int, num_contexts: int, extent: Extent) -> DataConfig:
-    """Returns the configuration of a split's batches.
+def take_batches(
+    split: Split, crop_size: int, num_contexts: int, extent: Extent
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields batches of a split with at least `num_contexts` examples together.
 
     Raises:
-      UsageError: its rows give no example of that crop size.
+      UsageError: the rows give no example of that crop size.
     """
-    config = DataConfig(
-        split.files,
-        batch_size=min(extent.batch_size, num_contexts),
-        crop_size=crop_size,
-        seed=extent.seed,
-    )
-    return fitting(config, split.rows)
-
-
-def take_batches(config: DataConfig, num_contexts: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of at least so many examples."""
+    size = min(extent.batch_size, num_contexts)
+    config = DataConfig(split.files, batch_size=size, crop_size=crop_size, seed=extent.seed)
+    config = fitting(config, split.rows)
     batches = iter(build_dataset(config))
     try:
         yield from itertools.islice(batches, -(-num_contexts // config.batch_size))
@@ -134,12 +102,10 @@ def take_batches(config: DataConfig, num_contexts: int) -> Iterator[dict[str, np
 
 def draw_examples(split: Split, crop_size: int, extent: Extent) -> Examples:
     """Draws the examples that are evaluated."""
-    config = config_of(split, crop_size, extent.num_contexts, extent)
-    batches = list(take_batches(config, extent.num_contexts))
+    batches = list(take_batches(split, crop_size, extent.num_contexts, extent))
     inputs, targets, positions, segmentation = (
         np.concatenate([batch[name] for batch in batches])
         for name in ("inputs", "targets", "inputs_position", "inputs_segmentation")
     )
-    return Examples(
-        inputs, targets, positions, segmentation, config.batch_size, extent.num_contexts
-    )
+    size = len(batches[0]["inputs"])
+    return Examples(inputs, targets, positions, segmentation, size, extent.num_contexts)

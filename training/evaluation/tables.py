@@ -1,11 +1,9 @@
-"""Prints an `Evaluation` as tables for a terminal, and what follows from it."""
+"""Prints an `Evaluation` as tables for a terminal, and its conclusions."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from beam_pipeline.report.formatting import ms_text, percent
+from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation, conclusions
 from training.evaluation.rtt import GROUPS, MODEL
@@ -13,104 +11,77 @@ from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE
 
 
 def print_tables(evaluation: Evaluation) -> None:
-    """Prints what was looked at, all tables, and the conclusions, to stdout."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = 110  # of a log nobody knows
-    console.print(sample_text(evaluation), soft_wrap=True, markup=False)
-    for table in _tables(evaluation):
-        console.print()
-        console.print(table)
+    """Prints what was evaluated, all tables, and the conclusions to stdout."""
+    console = new_console()
+    say(console, _sample_text(evaluation))
+    for sheet in _sheets(evaluation):
+        print_sheet(console, sheet)
     console.print()
     for sentence in conclusions(evaluation):
         console.print(f"- {sentence}", soft_wrap=True, markup=False)
 
 
-def sample_text(evaluation: Evaluation) -> str:
-    """Returns in a few sentences what the figures are of."""
+def _sample_text(evaluation: Evaluation) -> str:
     shards, extent, medians = evaluation.split.shards, evaluation.extent, evaluation.medians
     text = (
         f"{evaluation.model['description']}, step {evaluation.model['step']:,}, on "
         f"{shards.dataset.path}, split {shards.split} ({shards.fingerprint}"
         f"{', not held out' if shards.split == 'train' else ''}): "
         f"{extent.num_contexts:,} examples of {evaluation.model['crop_size']:,} tokens from "
-        f"{len(evaluation.split.rows):,} rows (seed {extent.seed}). Unigrams are of "
+        f"{len(evaluation.split.rows):,} rows (seed {extent.seed}). Unigrams are counted in "
         f"{extent.num_train_contexts:,} examples of split train, "
         f"{evaluation.num_train_tokens:,} tokens"
     )
     if medians:
-        text += f"; its RTT medians of {medians.num_rtts:,} RTTs in {medians.num_rows:,} rows"
+        text += f"; RTT medians in {medians.num_rtts:,} RTTs of {medians.num_rows:,} of its rows"
     return text + "."
 
 
-def _tables(evaluation: Evaluation) -> Iterator[Table]:
-    losses = evaluation.losses
+def _sheets(evaluation: Evaluation) -> Iterator[Sheet]:
+    losses, calibration = evaluation.losses, evaluation.calibration
     total = losses.overall.num_tokens
-    columns = "tokens | share | model | unigram of the kind | one unigram"
-    yield _table(
-        "Loss in bits a token, by kind",
-        f"kind of token | {columns}",
-        [_loss(loss, total) for loss in (losses.overall, *losses.kinds)],
-    )
-    yield _table(
-        "Loss in bits a token, by timestamp mode",
-        f"mode of the segment | {columns}",
-        [_loss(loss, total) for loss in losses.modes],
-    )
-    yield _table(
-        "Median errors of RTTs",
-        "destination | all | | first seen | | seen before |",
-        list(_errors(evaluation)),
-    )
-    yield _table("Calibration of the model's RTTs", "|", list(_calibration(evaluation)))
+    yield _loss_sheet("kind", "kind of token", (losses.overall, *losses.kinds), total)
+    yield _loss_sheet("timestamp mode", "mode of the segment", losses.modes, total)
+    columns = ("destination", "all", "", "first seen", "", "seen before", "")
+    yield Sheet("Median errors of RTTs", columns, list(_error_rows(evaluation)))
+    rows = []
+    if calibration:
+        rows = [
+            *((f"truths in the central {x}", percent(y)) for x, y in calibration.coverage.items()),
+            ("deviation from uniform", f"{calibration.deviation:.4f}"),
+            ("by chance, if calibrated", f"{calibration.deviation_by_chance:.4f}"),
+        ]
+    yield Sheet("Calibration of the model's RTTs", ("measure", "value"), rows)
 
 
-def _errors(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
+def _loss_sheet(by: str, column: str, losses: Sequence[Loss], total: int) -> Sheet:
+    notes = {"short": f" (< {MIN_MEASUREMENTS_FOR_MODE} measurements)"}
+    return Sheet(
+        f"Loss in bits per token, by {by}",
+        (column, "tokens", "share", "model", "unigram of the kind", "one unigram"),
+        [
+            (
+                *(
+                    x.name + notes.get(x.name, ""),
+                    f"{x.num_tokens:,}",
+                    percent(x.num_tokens / total),
+                ),
+                *(f"{bits:.3f}" for bits in (x.bits, x.kind_unigram_bits, x.unigram_bits)),
+            )
+            for x in losses
+        ],
+    )
+
+
+def _error_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:
     errors = {(error.method, error.group): error for error in evaluation.errors}
     for method in dict.fromkeys(error.method for error in evaluation.errors):
         found = [errors.get((method, group)) for group in GROUPS]
         if method == MODEL:
             counts = (f"{error.num_queries:,}" if error else "none" for error in found)
-            yield ("queries", *(cell for count in counts for cell in (count, "")))
-        yield (
-            method,
-            *(
-                cell
-                for error in found
-                for cell in (
-                    (f"{error.median_relative:.2%}", _ms(error.median_ms)) if error else ("", "")
-                )
-            ),
+            yield "queries", *(cell for count in counts for cell in (count, ""))
+        cells = (
+            (percent(e.median_relative, 2), f"{ms_text(e.median_ms)} ms") if e else ("", "")
+            for e in found
         )
-
-
-def _ms(value: float) -> str:
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
-
-
-def _calibration(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    calibration = evaluation.calibration
-    if calibration is None:
-        return
-    for name, share in calibration.coverage.items():
-        yield f"truths in the central {name}", f"{share:.1%}"
-    yield "deviation from uniform", f"{calibration.deviation:.4f}"
-    yield "by chance, if calibrated", f"{calibration.deviation_by_chance:.4f}"
-
-
-def _loss(loss: Loss, total: int) -> tuple[str, ...]:
-    bits = (loss.bits, loss.kind_unigram_bits, loss.unigram_bits)
-    share = f"{loss.num_tokens / total:.1%}"
-    note = f" (< {MIN_MEASUREMENTS_FOR_MODE} measurements)" if loss.name == "short" else ""
-    name = loss.name + note
-    return (name, f"{loss.num_tokens:,}", share, *(f"{value:.3f}" for value in bits))
-
-
-def _table(title: str, columns: str, lines: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left", title_style="bold")
-    names = [name.strip() for name in columns.split("|")]
-    for number, name in enumerate(names):
-        table.add_column(name, justify="right" if number else "left")
-    for line in lines or [("none", *[""] * (len(names) - 1))]:
-        table.add_row(*line)
-    return table
+        yield method, *(cell for pair in cells for cell in pair)
