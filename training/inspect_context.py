@@ -7,10 +7,9 @@ import numpy as np
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.context import ContextName, DecodedMeasurement, OneContext, Token
-from training.padding.feed_report import measurement_text
-from training.padding.feed_statistics import KIND_NAMES, token_kinds
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import Example, ProbeRowSampler
+from training.tokens.kinds import FIELD_NAMES, measurement_text, token_fields
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
 
 # As short as they can be told apart; a byte is shown as its value.
@@ -65,10 +64,10 @@ def _decode(example: Example) -> list[DecodedMeasurement]:
     """Decodes an example of one segment, its last target included."""
     count = int((example["inputs_segmentation"] > 0).sum())
     tokens = np.append(example["inputs"][:1], example["targets"][:count])
-    as_batch = {"inputs": tokens[None], "inputs_segmentation": np.ones((1, len(tokens)))}
+    fields = token_fields(tokens[np.newaxis], np.ones((1, len(tokens))))[0]
     shown = [
-        Token(_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), KIND_NAMES[kind])
-        for t, kind in zip(tokens.tolist(), token_kinds(as_batch)[0].tolist(), strict=True)
+        Token(_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), FIELD_NAMES[field])
+        for t, field in zip(tokens.tolist(), fields.tolist(), strict=True)
     ]
     starts = np.flatnonzero(tokens == MEASUREMENT_START).tolist()
     ends = [*starts[1:], len(tokens)]
