@@ -2,14 +2,13 @@
 
   Output → [Instance]: coverage at each n, and passages of both texts
 
-Coverage and details are read once each, line by line. Only the details of chosen rows are parsed,
-and only a few documents' passages are kept.
+Coverage and details are read once each, line by line, and only a few documents' passages are kept
+of each row.
 """
 
 from __future__ import annotations
 
 import heapq
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.overlap.report.output import Advance, Output, decoded, reading
+from beam_pipeline.overlap.report.output import Advance, Output, reading
 from beam_pipeline.overlap.report.passages import Passages, passages
 from beam_pipeline.overlap.results.layout import COVERAGE, DETAILS, MATCHES
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
@@ -28,12 +27,6 @@ from beam_pipeline.storage.parquet import open_parquet
 
 DOCUMENTS_PER_INSTANCE = 3
 _BUFFER_BYTES, _BATCH_ROWS = 8 << 20, 16_384
-_STRING = rb'"(?:[^"\\]|\\.)*"'
-# The evaluation row of a line, if its first fields name it.
-_HEAD = re.compile(
-    rb'\{"eval_dataset": ?%b, ?"eval_path": ?%b, ?"eval_row": ?\d+' % (_STRING, _STRING)
-)
-
 RowKey = tuple[str, str, int]  # an evaluation row: set, path, number
 
 
@@ -109,11 +102,7 @@ class Instance(NamedTuple):
 
 
 def worst_instances(output: Output, num_instances: int, advance: Advance) -> list[Instance]:
-    """Returns the rows of highest coverage, of equal ones those in more documents first.
-
-    Args:
-      advance: called with the number of bytes of the details read, as stored.
-    """
+    """Returns the rows of highest coverage, of equal ones those in more documents first."""
 
     def rank(instance: Instance) -> tuple:
         lines = ((-line.coverage, -line.num_train_documents) for line in instance.coverage)
@@ -124,23 +113,12 @@ def worst_instances(output: Output, num_instances: int, advance: Advance) -> lis
     worst = heapq.nsmallest(num_instances, rows, key=rank)
     if worst:
         chosen = {instance.key: instance for instance in worst}
-        _add_documents(_details(output, chosen, advance), chosen)
-        textless = {_key_in_parquet(one.key): one for one in worst if not one.documents}
-        if textless:
-            _add_documents(_matches(output, textless), textless)
+        details = output.records(DETAILS, Detail, advance)
+        _add_documents((detail for detail in details if detail.key in chosen), chosen)
+        if textless := [instance for instance in worst if not instance.documents]:
+            in_matches = {_key_in_parquet(instance.key): instance for instance in textless}
+            _add_documents(_matches(output, in_matches), in_matches)
     return worst
-
-
-def _details(
-    output: Output, chosen: Mapping[RowKey, Instance], advance: Advance
-) -> Iterator[Detail]:
-    decoder = msgspec.json.Decoder(RowRecord)
-
-    def is_wanted(line: bytes) -> bool:
-        head = _HEAD.match(line)
-        return decoded(head[0] + b"}" if head else line, decoder).key in chosen
-
-    return output.records(DETAILS, Detail, advance, is_wanted)
 
 
 def _matches(output: Output, chosen: Mapping[RowKey, Instance]) -> Iterator[Detail]:

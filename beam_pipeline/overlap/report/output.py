@@ -59,18 +59,13 @@ class Output:
             return msgspec.json.decode(stream.read(), type=record_type)
 
     def records[T](
-        self,
-        name: str,
-        record_type: type[T],
-        advance: Advance = lambda num_bytes: None,
-        is_wanted: Callable[[bytes], bool] = lambda line: True,
+        self, name: str, record_type: type[T], advance: Advance = lambda num_bytes: None
     ) -> Iterator[T]:
         """Yields the records of a file of JSON lines, compressed or not.
 
         Args:
           record_type: the msgspec.Struct of a record; other fields of a line are skipped.
           advance: called now and then with the number of bytes read since, as stored.
-          is_wanted: tells from a line whether its record is yielded.
         """
         path = self.file(name)
         decoder = msgspec.json.Decoder(record_type)
@@ -82,10 +77,10 @@ class Output:
                 for lines in split_lines(read_blocks(decompressed(stored)), sys.maxsize):
                     advance(stored.tell() - num_read)
                     num_read = stored.tell()
-                    yield from (decoded(line, decoder) for line in lines if is_wanted(line))
+                    yield from (_decoded(line, decoder) for line in lines)
 
 
-def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def _decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Returns the record of a line, which may hold lone surrogates: msgspec refuses them."""
     try:
         return decoder.decode(line)

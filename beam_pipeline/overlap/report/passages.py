@@ -12,8 +12,7 @@ from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 WHOLE_CHARS = 1_500  # a text no longer than that is shown whole
 _AROUND_CHARS = 160
 _MIN_OMITTED_CHARS = 80
-_WHOLE_SPAN_CHARS = 1_200  # of a longer span the ends are shown
-_END_CHARS = 500
+_END_CHARS = 600  # of a span longer than twice that, the ends are shown
 _MAX_SPANS = 6
 _MAX_UNSEEN_CHARS = 20_000
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero width joiner, variation selectors
@@ -58,18 +57,13 @@ def _windows(text: str, spans: Sequence[Span]) -> list[Span]:
     if size <= WHOLE_CHARS:
         return [(0, size)]
     longest = sorted(spans, key=lambda span: (span[0] - span[1], span))[:_MAX_SPANS]
-    wanted = [part for span in longest for part in _surroundings(*span)] or [(0, WHOLE_CHARS)]
+    wanted = [(0, WHOLE_CHARS)] if not spans else []
+    for start, end in longest:
+        before, after = start - _AROUND_CHARS, end + _AROUND_CHARS
+        wanted += [(before, min(start + _END_CHARS, after)), (max(end - _END_CHARS, before), after)]
     whole_words = [(_boundary(text, start), _boundary(text, end)) for start, end in wanted]
     windows = merge_spans([(0, 0), *whole_words, (size, size)], max_gap=_MIN_OMITTED_CHARS - 1)
     return [(start, end) for start, end in windows if start < end]
-
-
-def _surroundings(start: int, end: int) -> list[Span]:
-    """Returns what is shown for a span: the text around it too, of a long one its two ends."""
-    before, after = start - _AROUND_CHARS, end + _AROUND_CHARS
-    if end - start <= _WHOLE_SPAN_CHARS:
-        return [(before, after)]
-    return [(before, start + _END_CHARS), (end - _END_CHARS, after)]
 
 
 def _boundary(text: str, at: int) -> int:
@@ -79,14 +73,13 @@ def _boundary(text: str, at: int) -> int:
         return at
     back = range(at, max(0, at - _MAX_BACK_CHARS), -1)
     between_words = (place for place in back if text[place - 1].isspace())
-    between_characters = (place for place in back if not _continues(text, place))
+    between_characters = (
+        place
+        for place in back
+        if not unicodedata.combining(text[place]) and text[place] not in _JOINERS
+        if text[place - 1] != _JOINERS[0]
+    )
     return next(between_words, next(between_characters, at))
-
-
-def _continues(text: str, place: int) -> bool:
-    """Tells whether a code point belongs to the character before it."""
-    joins = text[place] in _JOINERS or text[place - 1] == _JOINERS[0]
-    return joins or unicodedata.combining(text[place]) > 0
 
 
 def _pieces(text: str, spans: Sequence[Span], start: int, end: int) -> Iterator[Piece]:
@@ -102,10 +95,9 @@ def _pieces(text: str, spans: Sequence[Span], start: int, end: int) -> Iterator[
 
 def _unseen(text: str, spans: Sequence[Span], windows: Sequence[Span]) -> str:
     """Returns the text of spans that are not shown whole, up to a limit."""
-    found: list[str] = []
-    num_left = _MAX_UNSEEN_CHARS
-    for start, end in spans:
-        if num_left > 0 and not any(first <= start and end <= last for first, last in windows):
-            found.append(text[start : min(end, start + num_left)])
-            num_left -= end - start
-    return "\n".join(found)
+    hidden = (
+        text[start:end]
+        for start, end in spans
+        if not any(first <= start and end <= last for first, last in windows)
+    )
+    return "\n".join(hidden)[:_MAX_UNSEEN_CHARS]

@@ -7,7 +7,7 @@ import io
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from beam_pipeline.overlap.report.shares import cell_colors, share_text
+from beam_pipeline.overlap.report.page import cell_colors, share_text
 from beam_pipeline.overlap.report.statistics import EvaluationSet, Hits, Statistics
 from beam_pipeline.report.formatting import NONE
 from beam_pipeline.report.page import shown

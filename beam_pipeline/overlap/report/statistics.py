@@ -104,15 +104,7 @@ class Statistics:
 
 
 def read_statistics(output: Output, num_instances: int, advance: Advance) -> Statistics:
-    """Reads what a report shows.
-
-    Args:
-      num_instances: how many instances are shown with their texts.
-      advance: called with the number of bytes of the details read, as stored.
-
-    Raises:
-      ProbelineError: a file is missing, damaged or of another version.
-    """
+    """Reads what a report shows; `num_instances` of them with their texts."""
     summary = output.record(SUMMARY, Summary)
     sets = list(_sets(output))
     instances = worst_instances(output, num_instances, advance)

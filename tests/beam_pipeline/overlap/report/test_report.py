@@ -22,9 +22,9 @@ from matplotlib.image import imread
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.report import __main__ as report
 from beam_pipeline.overlap.report.output import Output
+from beam_pipeline.overlap.report.page import cell_colors, share_text
 from beam_pipeline.overlap.report.passages import WHOLE_CHARS, passages
 from beam_pipeline.overlap.report.picture import MAX_SETS
-from beam_pipeline.overlap.report.shares import cell_colors, share_text
 from beam_pipeline.overlap.report.statistics import Statistics, read_statistics
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
 from beam_pipeline.report.plot_style import DPI
