@@ -1,1 +1,1 @@
-"""What both jobs need of a runner: flags, Beam options, launching, Dataflow, the output folder."""
+"""What both jobs need of a runner: Beam options, launching, Dataflow, output folder, monitoring."""

@@ -1,1 +1,1 @@
-"""Files, local and on gs://: reading, atomic writing, checksums, local copies.."""
+"""Files, local and on gs://: reading, atomic writing, checksums, local copies."""

@@ -58,7 +58,7 @@ def bucket(gcs: Gcs, measurements: Path) -> str:
 
 
 def options_of(job: types.Job) -> dict:
-    """Returns what the workers are told: {"options": …, "display_data": …}."""
+    """Returns the options that the workers get: {"options": …, "display_data": …}."""
     return json_format.MessageToDict(types.Environment.pb(job.environment).sdk_pipeline_options)
 
 

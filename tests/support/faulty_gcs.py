@@ -21,7 +21,7 @@ _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"
 
 
 class Passed(NamedTuple):
-    """A request that reached the emulator: what it is about, and how much was answered."""
+    """A request that reached the emulator: its method, object, and the size of the answer."""
 
     method: str
     name: str
@@ -121,7 +121,7 @@ class FaultyGcs:
 
 
 def _reset(request: http.server.BaseHTTPRequestHandler) -> None:
-    """Ends the connection as a network does that fails: without a word."""
+    """Ends the connection as a failing network does: without an answer."""
     with contextlib.suppress(OSError):
         request.wfile.flush()
         request.connection.shutdown(socket.SHUT_RDWR)

@@ -42,7 +42,7 @@ from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs
 from tests.support.repository import ROOT
 
-# What a person reads in the job's graph; Beam's own steps below these are left out.
+# The steps of the job's graph without Beam's own steps below them.
 LABELS = [
     "All rows",
     "Commit the dataset",

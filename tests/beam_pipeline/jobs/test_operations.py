@@ -1,4 +1,4 @@
-"""What a person who watches a run sees: every counter explained, every error told where."""
+"""Monitoring of a run: every counter is documented, every logged error names its place."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ def test_the_docs_list_the_counters_as_the_code_does() -> None:
     assert dict(listed) == explained
 
 
-def test_a_counter_that_nobody_explained_cannot_be_made() -> None:
+def test_an_undocumented_counter_cannot_be_made() -> None:
     with pytest.raises(KeyError):
         monitoring.counter("surprises")
     with pytest.raises(KeyError):
@@ -47,7 +47,7 @@ def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -
     (tmp_path / "in" / "part-2.parquet").write_bytes(b"PAR1 but no more")
     flags = [f"--input={source}", f"--output={tmp_path}/out", "--on_bad_file=dead_letter"]
     assert counted_job.main([*flags, *FLAGS]) == 0
-    told = json.loads(capsys.readouterr().err.splitlines()[-1])
+    values = json.loads(capsys.readouterr().err.splitlines()[-1])
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
     splits = manifest["splits"].values()
     shards = [shard for split in splits for shard in split["shards"]]
@@ -57,20 +57,20 @@ def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -
         count for table in rows_per_probe for count in table["count_all"].to_pylist() if count > 1
     )
     assert split_rows > 0
-    assert told["rows_read"] == 2504
-    assert told["files_unreadable"] == 1
-    assert told["dead_letters_src_addr_invalid"] == 3
-    assert told["dead_letters_file_unreadable"] == 1
-    assert told["probes"] == 12
-    assert told["measurements_per_probe"] == 2500
-    assert told["row_splits"] == split_rows
-    assert told["records_written"] == sum(shard["num_records"] for shard in shards)
-    assert told["shards_written"] == len(shards)
-    assert told["bytes_written"] == sum(shard["num_bytes"] for shard in shards)
-    assert told["record_bytes"] == sum(sum(table["num_bytes"].to_pylist()) for table in index)
-    assert (told["train_probes"], told["test_probes"]) == (11, 1)
-    assert min(told[f"grouped_by_{what}_bytes"] for what in ("probe", "shard")) > 0
-    assert told["cut_bytes"] > 0
+    assert values["rows_read"] == 2504
+    assert values["files_unreadable"] == 1
+    assert values["dead_letters_src_addr_invalid"] == 3
+    assert values["dead_letters_file_unreadable"] == 1
+    assert values["probes"] == 12
+    assert values["measurements_per_probe"] == 2500
+    assert values["row_splits"] == split_rows
+    assert values["records_written"] == sum(shard["num_records"] for shard in shards)
+    assert values["shards_written"] == len(shards)
+    assert values["bytes_written"] == sum(shard["num_bytes"] for shard in shards)
+    assert values["record_bytes"] == sum(sum(table["num_bytes"].to_pylist()) for table in index)
+    assert (values["train_probes"], values["test_probes"]) == (11, 1)
+    assert min(values[f"grouped_by_{what}_bytes"] for what in ("probe", "shard")) > 0
+    assert values["cut_bytes"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Taking the output folder: what is refused, what is removed, and what is never touched."""
+"""Holding the output folder: refused runs, removed leftovers, and files that are never touched."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def files_below(folder: Path) -> set[str]:
 
 @pytest.fixture
 def finished(tmp_path) -> Path:
-    """A finished dataset, with files of somebody else in it."""
+    """A finished dataset with foreign files in its folder."""
     folder = tmp_path / "out"
     fill(folder, [*(name for name in OURS if not name.startswith(TEMP_FOLDER)), *FOREIGN])
     write_success(str(folder), b"{}")
@@ -246,7 +246,7 @@ def test_a_lock_that_its_holder_removes_at_the_last_moment_does_not_let_two_in(
 
 
 def test_a_run_may_end_while_the_next_one_begins(tmp_path, monkeypatch):
-    """Which makes the temporary folder anew while the first still removes it."""
+    """It creates the temporary folder again while the first run still removes it."""
     remove = os.remove
 
     def next_one_begins(path):

@@ -58,13 +58,13 @@ def test_a_local_file_is_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
-def test_a_local_file_that_is_not_there_is_none(tmp_path, path):
+def test_a_missing_local_file_is_none(tmp_path, path):
     (tmp_path / "file").write_bytes(b"x")
     assert read_file(f"{tmp_path}/{path}") is None
     assert file_infos([f"{tmp_path}/{path}"]) == {f"{tmp_path}/{path}": None}
 
 
-def test_a_local_path_that_cannot_be_read_is_told_in_one_line(tmp_path):
+def test_a_local_path_that_cannot_be_read_is_a_one_line_error(tmp_path):
     assert refusal_of(lambda: read_file(str(tmp_path))) == (
         f"cannot read {tmp_path}: Is a directory; check the path and who may read it"
     )
@@ -103,7 +103,7 @@ def test_an_empty_file_on_gs_is_a_file(gcs: Gcs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nothing", "a", "a/", "a/fil", "a/file/below"])
-def test_a_file_on_gs_that_is_not_there_is_none(gcs: Gcs, tmp_path, name):
+def test_a_missing_object_is_none(gcs: Gcs, tmp_path, name):
     (tmp_path / "file").write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, f"{bucket}/a")
@@ -145,7 +145,7 @@ def test_a_checksum_keeps_its_leading_zeros(gcs: Gcs, tmp_path):
     assert str(info_of(data).crc32c).startswith("00")
 
 
-def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs):
+def test_a_missing_bucket_is_reported(gcs: Gcs):
     wanted = f"cannot read {PATH}: there is no bucket bucket; check its name"
     assert refusal_of(lambda: read_file(PATH)) == wanted
     assert refusal_of(lambda: file_infos([PATH])) == wanted
@@ -300,7 +300,7 @@ NO_CREDENTIALS = (
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("call", [read_file, lambda path: file_infos([path])])
-def test_without_credentials_a_private_bucket_is_told(answer, no_credentials, status, call):
+def test_without_credentials_a_private_bucket_is_reported(answer, no_credentials, status, call):
     answer(status)
     message = refusal_of(lambda: call(PATH))
     assert message == f"cannot read {PATH}: it is not public: {NO_CREDENTIALS}"
@@ -324,7 +324,7 @@ def test_with_credentials_array_record_is_left_alone(answer, monkeypatch):
     assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in os.environ
 
 
-def test_an_account_without_the_right_is_told_which_one(answer, monkeypatch):
+def test_the_missing_role_is_named(answer, monkeypatch):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(403)
     message = refusal_of(lambda: read_file(PATH))
@@ -332,7 +332,7 @@ def test_an_account_without_the_right_is_told_which_one(answer, monkeypatch):
     assert message.endswith("; give the account the role Storage Object Viewer")
 
 
-def test_credentials_that_have_run_out_are_told(answer, monkeypatch):
+def test_expired_credentials_are_reported(answer, monkeypatch):
     class Expired(AnonymousCredentials):
         def before_request(self, request, method, url, headers):
             raise RefreshError("Reauthentication is needed.\nRun something", {"error": "grant"})
@@ -344,7 +344,7 @@ def test_credentials_that_have_run_out_are_told(answer, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [400, 503])
-def test_a_server_that_fails_is_told(answer, monkeypatch, status):
+def test_a_failing_server_is_reported(answer, monkeypatch, status):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(status)
     message = refusal_of(lambda: read_file(PATH))
@@ -352,7 +352,7 @@ def test_a_server_that_fails_is_told(answer, monkeypatch, status):
     assert message.endswith("; check the network and try again")
 
 
-def test_a_host_that_does_not_answer_is_told(monkeypatch):
+def test_an_unreachable_host_is_reported(monkeypatch):
     monkeypatch.setattr(google_storage, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -362,7 +362,7 @@ def test_a_host_that_does_not_answer_is_told(monkeypatch):
     assert "Connection refused" in message
 
 
-def test_a_key_file_that_is_not_there_is_told(answer, monkeypatch, tmp_path):
+def test_a_missing_key_file_is_reported(answer, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/key.json")
     answer(401)
     message = refusal_of(lambda: read_file(PATH))
@@ -381,7 +381,7 @@ def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
     assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
 
 
-def test_the_look_for_a_metadata_server_is_short():
+def test_the_probe_for_a_metadata_server_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):
