@@ -1,11 +1,11 @@
-"""Writes Parquet shaped like real ping data, from a simulated network whose truth is known.
+"""Writes simulated ping measurements as Parquet, shaped like real data, with known truth.
 
     python -m beam_pipeline.generate --output=/tmp/pings --num_measurements=10000000 \\
         --num_probes=5000 --seed=1
 
-Leaves `measurements-00000-of-00004.parquet`, … (time-ordered, also from file to file) and the
+Writes `measurements-00000-of-00004.parquet`, …, in time order within and across files, and the
 truth behind them in `truth/probes.parquet` and `truth/anchors.parquet`. The same flags give the
-same bytes. Measurements stream: memory does not grow with them (about 210 MiB for 5,000 probes),
+same bytes. Memory does not grow with the number of measurements (about 210 MiB for 5,000 probes),
 only with the network, by about 2 KiB a probe.
 """
 
@@ -200,7 +200,7 @@ def _regroup(arrays: Iterable[np.ndarray], sizes: Iterable[int]) -> Iterator[np.
 
 
 def _to_table(rows: np.ndarray, sources: pa.Array, destinations: pa.Array) -> pa.Table:
-    """Turns MEASUREMENT rows into Arrow; addresses as dictionaries, which Parquet takes over."""
+    """Returns MEASUREMENT rows as Arrow; Parquet writes the dictionaries of addresses as is."""
     is_ipv6 = rows["destination"] >= len(destinations) // 2
     columns = [
         pa.array(rows["time_us"].copy()).cast(_EVENT_TIME),

@@ -1,4 +1,4 @@
-"""Makes a dataset of probe rows from ping measurements.
+"""Writes a dataset of probe rows from ping measurements.
 
 On a laptop:
   python -m beam_pipeline.main --input 'data/*.parquet' --output rows
@@ -8,8 +8,8 @@ On Dataflow:
     --runner=DataflowRunner --project=P --region=R --temp_location=gs://bucket/temp \\
     --setup_file=./setup.py
 
-Exit code 0: the dataset is there. 1: the run failed. 2: the command cannot be run as given. 130:
-somebody ended it, or ended the waiting for a job on Dataflow.
+Exit codes: 0, the dataset is finished; 1, the job failed; 2, the command is not valid; 130,
+interrupted, or stopped waiting for a job on Dataflow.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     Returns None if the options ask for a template, as a Flex Template's launcher does.
 
     Raises:
-      ProbelineError: the run failed; nothing that looks finished is left.
+      ProbelineError: the job failed; no dataset that looks finished is left.
     """
     dataflow_job = dataflow.job_of(beam_options)
     if dataflow_job is not None:
@@ -95,7 +95,7 @@ def _check_key_is_shared(options: Options) -> None:
 
 def _progress(files: list, run_folder: str) -> contextlib.AbstractContextManager[None]:
     if not is_local(run_folder):
-        return contextlib.nullcontext()  # nothing to look at from here
+        return contextlib.nullcontext()  # its files cannot be watched from here
     known = files if files and isinstance(files[0], inputs.InputFile) else []
     units = inputs.plan_units(known)
     return progress.watched(run_folder, units, sys.stderr)

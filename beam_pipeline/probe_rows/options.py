@@ -1,8 +1,8 @@
-"""Every flag of the probe-rows job, once: name, default, limits and help are the fields below.
+"""The flags of the probe-rows job: each field of `Options` has name, default, limits and help.
 
-`parse` splits a command line into these and what goes on to Beam, such as `--runner`. A dash and
-an underscore in a flag are the same. Contradictions and values outside their limits are one line
-each; a flag that neither we nor Beam know is an error, not a silent no-op.
+`parse` splits a command line into these and Beam's flags, such as `--runner`. Flags may be written
+with dashes or underscores. A contradiction, a value outside its limits or a flag that neither the
+job nor Beam knows is an error of one line.
 """
 
 from collections.abc import Sequence
@@ -26,16 +26,16 @@ from beam_pipeline.sources.measurements import COLUMNS
 from beam_pipeline.storage.files import is_local
 
 _LOCAL_RUNNERS = (IN_MEMORY_RUNNER, PRISM_RUNNER)
-# A reference through a shuffle in memory costs some 320 bytes, and a local read next to nothing. A
-# ranged read of an object store costs milliseconds, as much as the shuffle of tens of kilobytes.
+# In an in-memory shuffle a reference takes some 320 bytes, and a local read costs almost nothing. A
+# ranged read of an object store takes milliseconds, as long as shuffling tens of kilobytes.
 _LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
-# Decompressing a row costs a trainer more than all else that it does with it (docs/format.md).
+# Decompressing a row would cost a trainer more than all other work on it (docs/format.md).
 DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags; `help` of each says what it means."""
+    """The flags; each field's `help` explains it."""
 
     input: tuple[str, ...] = flag(
         "File, folder or glob of measurements, on any Beam filesystem; may be given again.",
@@ -133,10 +133,10 @@ class Options:
         _renamed(self.columns)
 
     def read_options(self) -> ReadOptions:
-        """Returns the part that reading needs; reads the key of --anonymize.
+        """Returns the options of reading; reads the key of --anonymize.
 
         Raises:
-          ProbelineError: there is no such key, or it cannot be read.
+          ProbelineError: the key does not exist or cannot be read.
         """
         key = None
         if self.anonymize != "none":
@@ -150,10 +150,10 @@ class Options:
         )
 
     def dataset_options(self) -> DatasetOptions:
-        """Returns the part that shapes the dataset's bytes."""
+        """Returns the options that shape the dataset's bytes."""
         values = {item.name: getattr(self, item.name) for item in fields(DatasetOptions)}
         if self.output_format != "arrayrecord":
-            values["array_record_options"] = ""  # nothing of it is in the bytes
+            values["array_record_options"] = ""  # it has no effect
         return DatasetOptions(**values)
 
     def inline_bytes_for(self, beam_options: PipelineOptions) -> int:
@@ -161,7 +161,7 @@ class Options:
         if self.inline_bytes >= 0:
             return self.inline_bytes
         runner = beam_options.view_as(StandardOptions).runner
-        # Flink sorts a group within its managed memory: little may be inline.
+        # Flink sorts a group within its managed memory, so little may be inline.
         is_bounded = runner in RUNNERS_WITH_OWN_FLAGS
         if is_bounded or (runner in _LOCAL_RUNNERS and is_local(self.output)):
             return _LOCAL_INLINE_BYTES
@@ -198,7 +198,7 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
 
 
 def make_parser() -> OneLineParser:
-    """Returns the parser of our flags."""
+    """Returns the parser of the job's flags."""
     description = "Turns ping measurements into probe rows in sharded ArrayRecord."
     return job_parser("beam_pipeline.main", description, fields(Options))
 
@@ -207,7 +207,7 @@ def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
     """Parses a command line.
 
     Raises:
-      UsageError: one line on what is wrong with it.
+      UsageError: one line about what is wrong with it.
     """
     known, rest = make_parser().parse_known_args(argv)
     values = vars(known)

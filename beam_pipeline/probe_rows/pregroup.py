@@ -1,9 +1,9 @@
-"""Pre-grouping: the measurements of one unit of work, sorted into one run a probe.
+"""Pre-grouping: the measurements of one work unit, as one sorted run per probe.
 
-Many probes share a unit, and each gets one chunk out of it, so that the shuffle sees few and
-large references instead of measurements. Linear time and about 40 bytes a measurement.
+Each probe in a work unit gets one chunk, so that the shuffle moves few large references instead of
+measurements. Linear time and about 40 bytes a measurement.
 
-  blocks of a unit            records                      chunks
+  blocks of a work unit       records                      chunks
   t  src  dst  rtt    rank    probe A | probe B | probe C   (A, bytes) (B, bytes) (C, bytes)
 """
 
@@ -19,10 +19,10 @@ from beam_pipeline.sources.measurements import Block
 
 
 class Grouped(NamedTuple):
-    """The measurements of a unit, probe after probe: p probes, n narrow and m wide records."""
+    """The measurements of a work unit by probe: p probes, n narrow and m wide records."""
 
     src_addrs: list[str]  # [p], canonical
-    narrow: np.ndarray  # NARROW [n], a sorted run a probe
+    narrow: np.ndarray  # NARROW [n], one sorted run per probe
     narrow_bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
     wide: np.ndarray  # WIDE [m]
     wide_bounds: np.ndarray  # int64 [p + 1]
@@ -32,7 +32,7 @@ class Grouped(NamedTuple):
 def _place(
     times, src_ranks, dst_codes, dst_hi, dst_lo, is_ipv4, rtts, narrow, narrow_at, wide, wide_at
 ):
-    """Writes each measurement behind those of the same probe that came before."""
+    """Appends each measurement to those of its probe."""
     for row in range(len(times)):
         rank, dst = src_ranks[row], dst_codes[row]
         if is_ipv4[dst]:
@@ -51,7 +51,7 @@ def _place(
 
 
 def rank_sources(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Numbers the probes of all blocks, whatever the spelling and the table they came from.
+    """Numbers the probes of all blocks, regardless of their spelling and table.
 
     Returns:
       hi, lo: uint64 [p], the distinct addresses in order.
@@ -70,7 +70,7 @@ def rank_sources(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, list[
 
 
 def pregroup(blocks: Sequence[Block]) -> Grouped:
-    """Sorts the measurements of a unit by probe, and each probe's in the order of a row."""
+    """Sorts the measurements of a work unit by probe, and each probe's in the order of a row."""
     blocks = [block for block in blocks if len(block)]
     if not blocks:
         none = np.zeros(1, np.int64)

@@ -1,8 +1,8 @@
 """What a simulated network measures: pings by the clock, with delays, losses and outages.
 
-A `Network` enters, time-ordered NumPy arrays leave. Time is cut into slices of about half a
-million measurements (a day at most), and the ticks, delays and losses of a slice are a pure
-function of (options, slice index): memory does not grow with the number of measurements.
+`simulate` yields the measurements of a `Network` as arrays in time order. Time is cut into slices
+of about half a million measurements (a day at most). The ticks, delays and losses of a slice are a
+pure function of (options, slice index), so memory does not grow with the number of measurements.
 """
 
 import itertools
@@ -40,7 +40,7 @@ _SPIKE_SHARE, _SPIKE_MS = 0.05, 5.0
 def simulate(network: Network, options: NetworkOptions) -> Iterator[np.ndarray]:
     """Yields exactly `num_measurements` rows of dtype MEASUREMENT, in time order throughout.
 
-    The arrays hold about half a million rows or, where a day has fewer, a day's.
+    An array has about half a million rows, or those of a day if these are fewer.
     """
     num_left = options.num_measurements
     slices_per_day = math.ceil(network.rows_per_day / _SLICE_ROWS)

@@ -1,9 +1,8 @@
 """A network with known truth: probes and anchors in cities, and the paths between them.
 
-A `NetworkOptions` enters; a `Network` leaves: every address, place, rate, delay and loss rate,
-drawn from the seed. An address prefix belongs to one city: who knows source prefix and
-destination can predict the round trip, which is what a model trained on such data should learn.
-What the network measures is in `simulated_measurements`.
+`build_network` draws every address, place, rate, delay and loss rate from the seed. An address
+prefix belongs to one city, so that the round trip can be predicted from the source prefix and the
+destination: a model trained on such data should learn this. `simulation.measurements` measures it.
 """
 
 import functools
@@ -42,7 +41,7 @@ NETWORK_STREAM, OUTAGE_STREAM, SLICE_STREAM = range(3)
 
 
 class City(NamedTuple):
-    """A place where probes and anchors stand; `weight` is relative."""
+    """A city with probes and anchors; `weight` is their relative number."""
 
     name: str
     latitude: float
@@ -142,7 +141,7 @@ class NetworkOptions:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Where things stand: arrays of one length; `city` is an index into CITIES, degrees."""
+    """Places as arrays of one length: `city` is an index into CITIES, the others are degrees."""
 
     city: Ints
     latitude: Floats
@@ -173,7 +172,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which probe pings what, how often and how far: `[num_pairs]` each, in probe order."""
+    """The (probe, destination) pairs that are pinged: `[num_pairs]` each, in probe order."""
 
     probe: NDArray[np.int32]
     destination: NDArray[np.int32]
@@ -380,7 +379,7 @@ def _ipv6_texts(rng: np.random.Generator, city: Ints) -> list[str]:
 
 
 def _draw_hosts(rng: np.random.Generator, city: Ints, num_hosts: int) -> tuple[Ints, Ints]:
-    """Returns for each node a prefix of its city and a host number below num_hosts, all unlike."""
+    """Returns for each node a prefix of its city and a host below num_hosts, all distinct."""
     number = np.empty(len(city), np.int64)
     for index in range(len(CITIES)):
         members = np.flatnonzero(city == index)

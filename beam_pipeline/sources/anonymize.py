@@ -1,9 +1,9 @@
-"""Addresses replaced by others before anything is written, so that prefixes stay what they were.
+"""Prefix-preserving anonymisation: addresses are replaced before anything is written.
 
-Checked measurements enter, the same with other addresses leave: two that share their first k bits
-still do, and nothing else of an address is kept. That is CryptoPAn (Xu, Fan, Ammar and Moon, 2002):
-bit p is flipped by one bit of AES over the p bits before it, filled up with a secret pad. It is
-computed here, on `cryptography`'s AES, since the packages that have it take an address at a time.
+Two addresses that share exactly their first k bits still do afterwards, and nothing else of an
+address is kept. This is CryptoPAn (Xu, Fan, Ammar and Moon, 2002): bit p is flipped by one bit of
+AES over the p bits before it, padded with secret bits. It is computed here with the AES of
+`cryptography`, since existing packages process one address at a time.
 """
 
 import functools
@@ -20,19 +20,19 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.anonymize_key import KeyReference, described, fingerprint, read_key
 from beam_pipeline.sources.measurements import AddressColumn, Block
 
-# What stands in place of what a dead letter would have told of its row.
+# Replaces the values of a row in its dead letter.
 WITHHELD = "withheld by --anonymize"
 
-_CHUNK_BLOCKS = 1 << 15  # half a MiB, so that the blocks stay in the processor's cache
-_CACHE_SLOTS = 1 << 17  # 4 MiB; twice what the dictionary of a Parquet column chunk usually holds
+_CHUNK_BLOCKS = 1 << 15  # half a MiB, which fits the processor's cache
+_CACHE_SLOTS = 1 << 17  # 4 MiB; twice the usual dictionary of a Parquet column chunk
 
 
 @functools.cache
 def anonymizer_of(reference: KeyReference) -> "Anonymizer":
-    """Returns this process's anonymizer, for which the key is read once.
+    """Returns this process's anonymizer; reads the key once.
 
     Raises:
-      ProbelineError: the key cannot be read here, or it is not the one that the run began with.
+      ProbelineError: the key cannot be read here, or is not the one that the job began with.
     """
     key = read_key(reference.source)
     if fingerprint(key) != reference.fingerprint:
@@ -44,10 +44,11 @@ def anonymizer_of(reference: KeyReference) -> "Anonymizer":
 
 
 class Anonymizer:
-    """CryptoPAn with one key; may be shared by threads.
+    """CryptoPAn with one key; safe to share between threads.
 
-    IPv4 stays IPv4, ::ffff:0:0/96 here, as does IPv6: that an address comes out of CryptoPAn in
-    that range has a chance of 2**-96. The first 32 bits of both are replaced in the same way.
+    IPv4 addresses, ::ffff:0:0/96 here, remain IPv4. IPv6 addresses remain IPv6: CryptoPAn maps
+    one into that range with a probability of 2**-96. The first 32 bits of both families are
+    replaced in the same way.
     """
 
     def __init__(self, key: bytes):
@@ -70,7 +71,7 @@ class Anonymizer:
         return AddressColumn(column.codes, hi, lo)
 
     def addresses(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Replaces addresses, given and returned as their halves, uint64 [n] each."""
+        """Returns replacements of addresses; both are given as halves, uint64 [n] each."""
         new_hi, new_lo, missing = self._cache.look_up(hi, lo)
         if len(missing):
             new_hi[missing], new_lo[missing] = self._compute(hi[missing], lo[missing])
@@ -89,7 +90,7 @@ class Anonymizer:
         return new_hi, new_lo
 
     def _flips(self, hi: np.ndarray, lo: np.ndarray, num_bits: int) -> np.ndarray:
-        """Returns which of the first bits change, uint8 [n, num_bits / 8], as the bits lie."""
+        """Returns which of the first bits are flipped, packed as uint8 [n, num_bits / 8]."""
         out = np.empty((len(hi), num_bits // 8), np.uint8)
         masks, pads = self._masks[:num_bits], self._pads[:num_bits]
         step = _CHUNK_BLOCKS // num_bits
@@ -119,18 +120,18 @@ def _fill(hi, lo, masks, pads, blocks):
 
 
 class _Cache:
-    """What some addresses became, in bounded memory: a later one takes the place of an earlier.
+    """Replacements of recent addresses, in a hash table of fixed size without collision lists.
 
     The batches of a file repeat their addresses, and an IPv6 address takes 128 blocks of AES.
     """
 
     def __init__(self) -> None:
-        self._slots = np.zeros((_CACHE_SLOTS, 4), np.uint64)  # halves: address, what it became
+        self._slots = np.zeros((_CACHE_SLOTS, 4), np.uint64)  # halves: address, replacement
         self._is_used = np.zeros(_CACHE_SLOTS, np.bool_)
-        self._lock = threading.Lock()  # the kernels run without the interpreter's
+        self._lock = threading.Lock()  # kernels run without the interpreter's lock
 
     def look_up(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns what n addresses became, uint64 [n] twice, and int64 [k], those not known."""
+        """Returns the replacements, uint64 [n] twice, and the positions of misses, int64 [k]."""
         new_hi, new_lo = np.empty_like(hi), np.empty_like(lo)
         is_known = np.empty(len(hi), np.bool_)
         with self._lock:

@@ -1,8 +1,8 @@
-"""The key of --anonymize: where it is, how workers come by it, and what the manifest tells of it.
+"""The key of --anonymize: where it is stored, how workers read it, and its fingerprint.
 
-A path, the name of a secret or an environment variable enters; what leaves for the workers is a
-KeyReference, never the key: a pipeline is stored, shown and logged in places that its input is not
-meant for. Each process reads the key again and compares its fingerprint.
+The key is in a file, in Secret Manager or in an environment variable. Workers receive a
+KeyReference, never the key, since pipelines are stored, shown and logged in places that may not
+see it. Each process reads the key again and compares its fingerprint.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ _KEY_BYTES = 32
 _SECRET = re.compile(r"projects/[^/]+/secrets/[^/]+/versions/[^/]+")
 _HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 _MAKE_ONE = "make one with: openssl rand -hex 32 > key.hex"
-_MIN_DISTINCT_BYTES = 8  # of 32 random ones, fewer are less likely than guessing the key
+_MIN_DISTINCT_BYTES = 8  # fewer among 32 random bytes are less likely than guessing the key
 
 
 @dataclass(frozen=True)
 class KeyReference:
-    """Where the key is, and what tells that it is the right one: all of it that travels.
+    """Where the key is, and its fingerprint: all that workers receive.
 
     Attributes:
       source: a path, the name of a secret's version, or "" for the environment variable.
-      fingerprint: a keyed hash, which the manifest shows.
+      fingerprint: a keyed hash, which the manifest lists.
     """
 
     source: str
@@ -39,48 +39,48 @@ class KeyReference:
 
 
 def is_secret(source: str) -> bool:
-    """Tells the name of a version in Secret Manager from a path."""
+    """Tells whether a source is the name of a version in Secret Manager."""
     return _SECRET.fullmatch(source) is not None
 
 
 def check_source(source: str) -> None:
-    """Raises UsageError, without naming it, for a key where its place should stand."""
+    """Raises UsageError, without quoting it, if the source is itself a key."""
     if _HEX_KEY.fullmatch(source):
         raise UsageError(
-            "--anonymize_key_file has 64 hex digits and takes the name of a file: what stands in "
-            f"a command line is seen by others, so do not use this key; {_MAKE_ONE}"
+            "--anonymize_key_file has 64 hex digits and takes the name of a file: others can see "
+            f"a command line, so do not use this key; {_MAKE_ONE}"
         )
 
 
 def is_on_this_machine(source: str) -> bool:
-    """Tells whether workers elsewhere would not find the key there."""
+    """Tells whether only this machine can read the key."""
     return is_local(source) and not is_secret(source)
 
 
 def described(source: str) -> str:
-    """Returns how a person gave the key."""
+    """Returns the flag or variable that names the key, for messages."""
     return f"--anonymize_key_file={source}" if source else f"the variable {KEY_VARIABLE}"
 
 
 def find_key(source: str) -> KeyReference:
-    """Reads the key once, before a run begins, and returns what workers need to read it again.
+    """Reads the key before the job begins and returns the reference for the workers.
 
     Raises:
-      UsageError: there is no key, or it is none.
+      UsageError: there is no key, or it is not valid.
       ProbelineError: it cannot be read.
     """
     if source and is_on_this_machine(source):
-        source = os.path.abspath(source)  # a worker may run in another folder
+        source = os.path.abspath(source)  # a worker may have another working directory
     return KeyReference(source, fingerprint(read_key(source)))
 
 
 def fingerprint(key: bytes) -> str:
-    """Returns 16 hex digits that name a key and do not lead back to it."""
+    """Returns 16 hex digits that identify a key without revealing it."""
     return hashlib.blake2b(key=key, digest_size=8, person=b"anonymize").hexdigest()
 
 
 def as_options(reference: KeyReference | None) -> dict[str, str]:
-    """Returns what the manifest tells: the method, and of a key its fingerprint."""
+    """Returns the entries of the manifest: the method, and the key's fingerprint."""
     if reference is None:
         return {"anonymize": "none"}
     return {
@@ -90,7 +90,7 @@ def as_options(reference: KeyReference | None) -> dict[str, str]:
 
 
 def read_key(source: str) -> bytes:
-    """Returns the 32 bytes of a key; errors as those of `find_key`."""
+    """Returns the 32 bytes of a key; raises as `find_key`."""
     if not source:
         text = os.environ.get(KEY_VARIABLE)
         if text is None:
@@ -113,10 +113,10 @@ def read_key(source: str) -> bytes:
 
 
 def parse_key(data: bytes, name: str) -> bytes:
-    """Returns the 32 bytes that a key's file holds, as they are or in hex.
+    """Returns the 32 bytes of a key, given as bytes or in hex.
 
     Raises:
-      UsageError: it holds no key; the message has nothing of what it holds.
+      UsageError: `data` is not a key; the message quotes nothing of it.
     """
     text = data.strip()
     is_hex = re.fullmatch(rb"[0-9A-Fa-f]*", text) is not None

@@ -1,10 +1,10 @@
-"""RIPE Atlas ping results: JSON lines or BigQuery exports in, batches of measurements out.
+"""RIPE Atlas ping results: JSON lines and BigQuery exports as batches of measurements.
 
-`read_json` takes the lines of a daily dump, `explode_bigquery` Parquet rows exported from
-`ripencc-atlas.measurements.ping`. Both give batches with the columns of measurements.COLUMNS, in
-which a missing value is null: `measurements.check` decides what is a measurement and what a dead
-letter, here as for any other input. A result is parsed once in Python; what its pings have in
-common is repeated by Arrow, so that a measurement costs one float.
+`read_json` reads the lines of a daily dump, `explode_bigquery` Parquet rows exported from
+`ripencc-atlas.measurements.ping`. Both return batches with the columns of measurements.COLUMNS, in
+which missing values are null; as with any other input, `measurements.check` applies the rules. A
+result is parsed once in Python, and Arrow repeats the values that its pings share, so that a
+measurement costs one float.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from beam_pipeline.storage.lines import read_blocks, split_lines
 AtlasSource = Literal["from", "src_addr"]
 
 # Why a whole line is one dead letter. The last two are rules of `check`, applied here to values
-# that its columns cannot hold.
+# that do not fit into its columns.
 LINE_REASONS = (
     "json_invalid",
     "json_not_an_object",
@@ -53,19 +53,19 @@ _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
 
 
 class JsonBatch(NamedTuple):
-    """What some consecutive lines hold."""
+    """The measurements of consecutive lines."""
 
     measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
-    lines: np.ndarray  # int64 [n], the line that each comes from, counted from 0
+    lines: np.ndarray  # int64 [n], the line of each measurement, counted from 0
     bad_lines: list[tuple[int, str, str]]  # (line, one of LINE_REASONS, the line's text)
-    num_lines: int  # how many lines, blank ones included
+    num_lines: int  # blank lines included
 
 
 class Exploded(NamedTuple):
     """The pings of a batch of BigQuery rows."""
 
     measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
-    rows: np.ndarray  # int64 [n], the row of the batch that each comes from
+    rows: np.ndarray  # int64 [n], the row of the batch of each measurement
     empty_rows: np.ndarray  # int64 [k], the rows without pings: dead letters, 'no_results'
 
 
@@ -74,7 +74,7 @@ class _BadLineError(Exception):
 
 
 class _Result(NamedTuple):
-    """What the pings of one line have in common."""
+    """The values that the pings of one line share."""
 
     line: int
     num_pings: int
@@ -87,23 +87,23 @@ class _Result(NamedTuple):
 def read_json(
     stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072
 ) -> Iterator[JsonBatch]:
-    """Reads RIPE Atlas ping results, one JSON object a line.
+    """Reads RIPE Atlas ping results, one JSON object per line.
 
-    Each entry of `result` is a measurement at the result's `timestamp`, which is all that Atlas
-    tells of its time: `rtt`, or a failed ping where it has `x` (timeout) or `error`. An entry
-    with neither has a null rtt. An entry marked `dup` is a measurement too: firmware marks every
-    reply with an unexpected sequence number, and so also one that came after its timeout
-    (`{"x":"*"},{"dup":1,"rtt":1635.4}`); only traceroute knows `late`. A failed name resolution
-    is an `error` without a destination. Firmware 1 reports only means over its pings: no_results.
+    Each entry of `result` is a measurement at the result's `timestamp`, the only time that Atlas
+    reports: its `rtt`, or a failed ping if it has `x` (timeout) or `error`. An entry with none of
+    them has a null rtt. An entry marked `dup` is a measurement, too: firmware marks every reply
+    with an unexpected sequence number, including replies after their timeout
+    (`{"x":"*"},{"dup":1,"rtt":1635.4}`); only traceroute has `late`. A failed name resolution is
+    an `error` without a destination. Firmware 1 reports only means over its pings: no_results.
 
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
-      stream: the decompressed file; only `read` is used. Lines end with a line feed, and blank
-        ones count but hold nothing.
+      stream: the decompressed file; only `read` is used. Lines end with a line feed; blank lines
+        are counted.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
-      batch_rows: a batch ends with the line that brings it to this many measurements and bad
-        lines; a result is never spread over two.
+      batch_rows: a batch ends with the line at which it reaches this many measurements and bad
+        lines; a result is never split between batches.
 
     Raises:
       ProbelineError: the file is one JSON array. The caller knows its name.
@@ -142,7 +142,7 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _excerpt(text: bytes) -> str:
-    # A character is at most four bytes, so the cut leaves as many as a dead letter keeps.
+    # A character takes at most four bytes, so enough bytes remain for a dead letter.
     return text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")[:MAX_VALUE_CHARS]
 
 
@@ -177,7 +177,7 @@ def _parse(
     return result, [_rtt(ping) for ping in pings]
 
 
-# The types are compared exactly because JSON's true would pass as the integer 1.
+# Types are compared exactly, since Python's True is an int.
 
 
 def _event_time(timestamp: Any) -> int | None:
@@ -254,7 +254,7 @@ def _to_batch(
 
 
 def _family(addrs: pa.DictionaryArray) -> pa.Array:
-    """Returns 4 or 6 for each address, null where it is none."""
+    """Returns 4 or 6 for each address, null for invalid ones."""
     _, _, status = addresses.parse(addrs.dictionary)
     families = pa.array(status, pa.int8(), mask=status < addresses.FAMILY_IPV4)
     return families.take(addrs.indices)
@@ -268,7 +268,7 @@ def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.Re
 
 
 def is_bigquery_export(schema: pa.Schema) -> bool:
-    """Returns whether this can only be an export of the BigQuery table: it has `pings` lists."""
+    """Tells an export of the BigQuery table, which has `pings` lists, from other Parquet."""
     index = schema.get_field_index("pings")
     return index >= 0 and _is_list(schema.field(index).type)
 
@@ -278,7 +278,7 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 
 def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> list[str]:
-    """Returns the dotted paths of the columns to read: of `pings` only what is needed.
+    """Returns the dotted paths of the columns to read, of `pings` only the fields needed.
 
     The paths between a list and its fields differ with the writer (`pings.list.element.rtt`,
     `pings.list.item.rtt`), so they are taken from the file's schema.
@@ -333,21 +333,21 @@ def _pings_problem(dtype: pa.DataType) -> str | None:
 
 
 def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Exploded:
-    """Turns rows of the BigQuery table into measurements, one for each entry of `pings`.
+    """Returns the measurements of BigQuery rows, one for each entry of `pings`.
 
-    An entry with `timeout` or `error` is a failed ping; one with none of these and no rtt has a
-    null rtt. The source is `synth_addr`, the public address, or `src_addr`.
+    An entry with `timeout` or `error` is a failed ping; an entry without these and without an rtt
+    has a null rtt. The source is `synth_addr`, the public address, or `src_addr`.
 
     Schema: https://github.com/RIPE-NCC/ripe-atlas-bigquery/blob/main/docs/measurements_ping.md
 
     Args:
-      batch: n rows with at least the columns of `bigquery_columns`; a slice will do.
+      batch: rows with at least the columns of `bigquery_columns`; may be a slice.
       atlas_source: `from` (the JSON name of the public address) or `src_addr`.
     """
     lists = batch.column("pings")
     num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     parents = np.repeat(np.arange(len(lists)), num_pings)
-    # `struct_field` gives null for the fields of a null entry, as `StructArray.field` would not.
+    # `struct_field` returns null for the fields of a null entry; `StructArray.field` does not.
     pings = lists.flatten()
     timeout, error, rtt = (pc.struct_field(pings, name) for name in _PING_FIELDS)
     failed = pc.or_kleene(timeout, error).fill_null(False)
@@ -362,5 +362,5 @@ def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Explod
 
 
 def _encoded(texts: pa.Array) -> pa.Array:
-    # Codes are repeated for a fraction of what strings cost, and `check` wants codes anyway.
+    # Repeating codes costs a fraction of repeating strings, and `check` needs codes.
     return texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
