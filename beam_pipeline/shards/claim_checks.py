@@ -10,7 +10,7 @@ import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.jobs.messages import Message
@@ -118,8 +118,7 @@ class ClaimReader:
 
     def __init__(self, root: str = "") -> None:
         self.root = root
-        self._descriptors: OrderedDict[str, int] = OrderedDict()
-        self._streams: OrderedDict[str, BinaryIO] = OrderedDict()
+        self._files: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def read(self, payload: Payload) -> bytes:
         """Returns the payload's bytes.
@@ -131,8 +130,13 @@ class ClaimReader:
             return payload
         path = self.root + payload.path
         with explained_os_errors("read back", path):
-            read = self._read_local if is_local(path) else self._read_remote
-            data = read(path, payload)
+            file = self._files.get(path) or self._open(path)
+            if is_local(path):
+                # pread stops at about 2 GiB a call; a payload is far smaller.
+                data = os.pread(file.fileno(), payload.length, payload.offset)
+            else:
+                file.seek(payload.offset)
+                data = file.read(payload.length)
         if len(data) != payload.length or (
             payload.crc32c is not None and crc32c(data) != payload.crc32c
         ):
@@ -146,29 +150,15 @@ class ClaimReader:
             f"{payload.offset + payload.length}): check the storage, then run again"
         )
 
-    def _read_local(self, path: str, payload: StoredPayload) -> bytes:
-        descriptor = self._descriptors.get(path)
-        if descriptor is None:
-            descriptor = self._descriptors[path] = os.open(path, os.O_RDONLY)
-            if len(self._descriptors) > _MAX_OPEN_FILES:
-                os.close(self._descriptors.popitem(last=False)[1])
-        # pread stops at about 2 GiB a call; a payload is far smaller.
-        return os.pread(descriptor, payload.length, payload.offset)
-
-    def _read_remote(self, path: str, payload: StoredPayload) -> bytes:
-        stream = self._streams.get(path)
-        if stream is None:
-            stream = self._streams[path] = open_ranges(path)
-            if len(self._streams) > _MAX_OPEN_FILES:
-                self._streams.popitem(last=False)[1].close()
-        stream.seek(payload.offset)
-        return stream.read(payload.length)
+    def _open(self, path: str) -> BinaryIO:
+        file = open(path, "rb", buffering=0) if is_local(path) else open_ranges(path)
+        self._files[path] = cast(BinaryIO, file)
+        if len(self._files) > _MAX_OPEN_FILES:
+            self._files.popitem(last=False)[1].close()
+        return self._files[path]
 
     def close(self) -> None:
         """Closes every file."""
-        for descriptor in self._descriptors.values():
-            os.close(descriptor)
-        for stream in self._streams.values():
-            stream.close()
-        self._descriptors.clear()
-        self._streams.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
