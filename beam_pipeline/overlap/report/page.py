@@ -1,4 +1,4 @@
-"""The report as one HTML file that loads nothing, and how shares look on it and in the picture.
+"""The report as one HTML file that loads nothing; text and colours of shares, for the picture too.
 
 Jinja escapes all data, and the page's policy allows no script but its own, which it names by hash.
 Shares have one hue from light to dark (on a dark page from dark to light), so that colour-blind

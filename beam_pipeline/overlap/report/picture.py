@@ -21,7 +21,7 @@ _MAX_NAME_CHARS = 32
 
 def matrix_picture(statistics: Statistics) -> bytes:
     """Returns the PNG; of many sets it shows those with the largest share of hits."""
-    sets, lengths = _most_hit(statistics.sets), statistics.lengths
+    sets, lengths = _highest_shares(statistics.sets), statistics.lengths
     note = ""
     if len(sets) < len(statistics.sets):
         note = f"{len(sets)} of {len(statistics.sets):,} evaluation sets: those with most hits"
@@ -46,7 +46,7 @@ def matrix_picture(statistics: Statistics) -> bytes:
     return data.getvalue()
 
 
-def _most_hit(sets: list[EvaluationSet]) -> list[EvaluationSet]:
+def _highest_shares(sets: list[EvaluationSet]) -> list[EvaluationSet]:
     order = sorted(range(len(sets)), key=lambda place: (-sets[place].at_any.share, place))
     return [sets[place] for place in sorted(order[:MAX_SETS])]
 

@@ -711,7 +711,7 @@ def test_the_picture_of_many_sets_shows_those_hit_most(tmp_path: Path) -> None:
     from beam_pipeline.overlap.report import picture
 
     statistics = statistics_of(tmp_path)
-    assert [one.name for one in picture._most_hit(statistics.sets)] == names[30:]
+    assert [one.name for one in picture._highest_shares(statistics.sets)] == names[30:]
     assert picture.matrix_picture(statistics).startswith(b"\x89PNG")
 
 
