@@ -1,7 +1,7 @@
 """Errors that a user can meet: one line with the value seen, the limit, and the cure.
 
 A worker's exception reaches the launcher as the text of a traceback, on some runners only in
-their log. `user_message` finds our line in it again, so that `main` can print that line alone.
+their log. `user_message` finds the line of the error in it, so that `main` prints that line alone.
 """
 
 import errno
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class ProbelineError(Exception):
-    """The run failed; the message says what, why and what to do."""
+    """The program failed; the message says what failed, why, and what to do."""
 
     exit_code = 1
 
@@ -23,13 +23,13 @@ class UsageError(ProbelineError):
 
 
 class DetachedError(ProbelineError):
-    """Somebody ended the waiting for a job that goes on elsewhere."""
+    """The launcher stopped waiting for a job that goes on elsewhere."""
 
     exit_code = 130
 
 
 def same_src_id(src_id: int, one: str, other: str) -> ProbelineError:
-    """Returns the error of two probes that have one identifier."""
+    """Returns the error for two probes with the same identifier."""
     return ProbelineError(
         f"probes {one} and {other} have the same src_id {src_id}: leave one of them out of the "
         "input"
@@ -44,7 +44,7 @@ _OUR_LINE = re.compile(
 
 
 def user_message(error: BaseException) -> str | None:
-    """Returns the one line meant for a person, or None if `error` is not one of ours."""
+    """Returns the line of a ProbelineError, also of one in a traceback; None for other errors."""
     if isinstance(error, ProbelineError):
         return re.sub(r" \[while running .*", "", str(error), flags=re.DOTALL)
     matches = list(_OUR_LINE.finditer(str(error)))
@@ -52,7 +52,7 @@ def user_message(error: BaseException) -> str | None:
 
 
 def user_error(error: BaseException) -> ProbelineError | None:
-    """Returns `user_message` as an error of its kind, or None if `error` is not one of ours."""
+    """Returns `user_message` as an error of its kind; None for other errors."""
     message = user_message(error)
     kind = type(error) if isinstance(error, ProbelineError) else ProbelineError
     return None if message is None else kind(message)
@@ -71,7 +71,7 @@ _CURES = {
 _STATUS_CURES = {
     401: "log in with `gcloud auth application-default login`",
     403: "give the account that runs this the role Storage Object User on the bucket",
-    404: "check that the bucket is there and its name is right",
+    404: "check that the bucket exists and its name is right",
     429: "the storage is busy: run the same command again",
 }
 
@@ -82,7 +82,7 @@ def one_line(error: BaseException) -> str:
 
 
 def explained(action: str, path: str, error: Exception) -> ProbelineError:
-    """Returns an error of a storage as one line: `cannot action path: reason; cure`."""
+    """Returns a storage error as one line: `cannot <action> <path>: <reason>; <cure>`."""
     if isinstance(error, OSError) and error.errno:
         cure = _CURES.get(error.errno, "check the path and the storage behind it")
         return ProbelineError(f"cannot {action} {path}: {error.strerror or error}; {cure}")
@@ -95,18 +95,18 @@ def explained(action: str, path: str, error: Exception) -> ProbelineError:
 
 
 def _cause(error: Exception) -> Exception:
-    """Returns the first of the errors that one of Beam's filesystems has collected."""
+    """Returns the first error of those that a filesystem of Beam has collected."""
     collected = getattr(error, "exception_details", None) or {}
     return next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
 
 
 @contextmanager
 def explained_os_errors(action: str, path: str) -> Iterator[None]:
-    """Raises what a storage, local or not, raises inside as `explained`."""
+    """Turns the errors of local and remote storage inside into those of `explained`."""
     try:
         yield
     except Exception as error:
-        is_googles = type(error).__module__.startswith("google.")  # not loaded for local paths
-        if not isinstance(error, OSError) and not is_googles:
+        is_remote = type(error).__module__.startswith("google.")  # not loaded for local paths
+        if not isinstance(error, OSError) and not is_remote:
             raise
         raise explained(action, path, error) from error

@@ -1,12 +1,12 @@
-"""`kernel`: compile with numba, and keep what was compiled for the next process.
+"""`kernel`: compiles with numba, and caches the result for the next process.
 
-numba's own cache goes wrong in three ways, each of which ends in wrong results or a crash:
+numba's own cache fails in three ways, each of which ends in wrong results or a crash:
 
-  - A kernel is compiled anew when its own file changes, but not when another file does, with a
-    function that it calls. Here the key of what is kept covers all that a kernel calls.
-  - A compiled function's name has a number in it that every process counts from 1, and stands for
-    a structured dtype by such a number, too. Functions from two processes can have one name, and
-    the linker then takes the first for both. Here every process counts from somewhere else.
+  - A kernel is compiled again when its own file changes, but not when a function that it calls
+    changes in another file. Here the key of the cache covers everything that a kernel calls.
+  - The name of a compiled function contains a number that every process counts from 1, and so do
+    the names of structured dtypes. Functions of two processes can share a name, and the linker
+    then takes the first for both. Here every process counts from a random number.
   - Two processes that compile at once may write to one file. Here each kernel and signature has
     a file of its own.
 """
@@ -27,7 +27,7 @@ from numba.core.extending import _Intrinsic
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compiles a function when it is first called; it runs without the interpreter's lock."""
+    """Compiles a function when it is first called; it runs without the interpreter's lock (GIL)."""
     dispatcher = njit(nogil=True)(function)
     dispatcher._cache = _Cache(function)
     return dispatcher
@@ -53,7 +53,7 @@ class _Cache(FunctionCache):
 
 
 def digest_of(function: Callable[..., Any]) -> str:
-    """Returns a digest of a function's code, of all compiled code that it calls, and constants."""
+    """Returns a digest of a function's code and constants, and of all compiled code it calls."""
     digest = hashlib.blake2b(digest_size=16)
     seen: set[Callable[..., Any]] = set()
     todo = [function]
@@ -79,7 +79,7 @@ def digest_of(function: Callable[..., Any]) -> str:
 
 
 def _globals_of(function: Callable[..., Any], code: types.CodeType) -> Iterator[tuple[str, object]]:
-    """Yields what a function's code may mean by its names: globals, attributes of modules."""
+    """Yields what the names in a function's code can refer to: globals, attributes of modules."""
     namespaces = [function.__globals__]
     for name in code.co_names:
         if isinstance(value := function.__globals__.get(name), types.ModuleType):
@@ -91,13 +91,13 @@ def _globals_of(function: Callable[..., Any], code: types.CodeType) -> Iterator[
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
-    """Returns a function's code and that of the functions within it."""
+    """Returns the code of a function and of the functions inside it."""
     inner = [value for value in code.co_consts if isinstance(value, types.CodeType)]
     return [code, *(part for each in inner for part in _codes(each))]
 
 
 def _is_plain(value: object) -> bool:
-    """Tells whether `repr` says all of a value."""
+    """Tells whether `repr` describes a value completely."""
     if isinstance(value, tuple):
         return all(_is_plain(part) for part in value)
     return isinstance(value, (int, float, str, bytes, np.generic, np.dtype))

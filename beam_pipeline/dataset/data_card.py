@@ -1,15 +1,15 @@
-"""The data card of a dataset: README.md in its folder, for whoever finds it.
+"""The data card of a dataset: README.md in its folder, for people who find it.
 
-Enter the manifest, what rows.parquet sums up to, and the command; leaves Markdown. It follows from
-the data and the command alone: no date, no run, no machine. It is for people, who may add to it:
-no checksum covers it. A README.md without our first line is somebody else's and stays.
+The card follows from the manifest, the row index and the command alone: it has no date and no
+machine. People may add to it, so no checksum covers it. A README.md without FIRST_LINE is not a
+data card and is never overwritten.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,55 +20,47 @@ CARD_NAME = "README.md"
 FIRST_LINE = (
     "<!-- Data card by Probeline, written with the dataset; --overwrite writes it anew. -->"
 )
-# Where the key of --anonymize lies is nobody's business.
-_PLACES = {"anonymize_key_file": "KEY_FILE"}
-# What these say is not in the bytes of a dataset.
-_OF_THE_RUN_ONLY = ("output", "overwrite", "debug", "inline_bytes")
+# The place of the key of --anonymize stays secret.
+_PLACEHOLDERS = {"anonymize_key_file": "KEY_FILE"}
+# These do not shape the bytes of a dataset.
+_NOT_SHAPING = ("output", "overwrite", "debug", "inline_bytes")
 CARD_COLUMNS = (
     *("row_index", "n_measurements", "num_bytes", "num_ipv6", "num_failed"),
     *("first_timestamp", "last_timestamp"),
 )
 
 
-@dataclass
-class SplitTotals:
-    """What rows.parquet of a split sums up to; times are µs since 1970 UTC."""
+class SplitTotals(NamedTuple):
+    """Totals of the row index of a split; times are µs since 1970 UTC."""
 
     num_ipv6: int = 0
     num_failed: int = 0
-    most_measurements: int = 0
-    most_bytes: int = 0
-    probes_of_several_rows: int = 0
+    max_measurements: int = 0
+    max_bytes: int = 0
+    probes_with_several_rows: int = 0
     first_us: int | None = None
     last_us: int | None = None
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Adds lines of rows.parquet, of which CARD_COLUMNS are looked at."""
-        if not batch.num_rows:
-            return
-        column = {name: batch.column(name) for name in CARD_COLUMNS}
-        self.num_ipv6 += int(column["num_ipv6"].to_numpy().sum(dtype=np.int64))
-        self.num_failed += int(column["num_failed"].to_numpy().sum(dtype=np.int64))
-        most = int(column["n_measurements"].to_numpy().max())
-        self.most_measurements = max(self.most_measurements, most)
-        self.most_bytes = max(self.most_bytes, int(column["num_bytes"].to_numpy().max()))
-        self.probes_of_several_rows += int((column["row_index"].to_numpy() == 1).sum())
-        first = int(column["first_timestamp"].cast(pa.int64()).to_numpy().min())
-        last = int(column["last_timestamp"].cast(pa.int64()).to_numpy().max())
-        self.first_us = first if self.first_us is None else min(first, self.first_us)
-        self.last_us = last if self.last_us is None else max(last, self.last_us)
-
 
 def totals_of(batches: Iterable[pa.RecordBatch]) -> SplitTotals:
-    """Returns what the lines of one rows.parquet sum up to."""
-    totals = SplitTotals()
-    for batch in batches:
-        totals.add(batch)
-    return totals
+    """Returns the totals of a row index, of which CARD_COLUMNS are read."""
+    by_batch = [_batch_totals(batch) for batch in batches if batch.num_rows]
+    functions = (sum, sum, max, max, sum, min, max)
+    columns = zip(*by_batch, strict=True)
+    return SplitTotals(*(add(column) for add, column in zip(functions, columns, strict=False)))
+
+
+def _batch_totals(batch: pa.RecordBatch) -> tuple[int, ...]:
+    row_index, n_measurements, num_bytes, num_ipv6, num_failed, first, last = (
+        batch.column(name).cast(pa.int64()).to_numpy() for name in CARD_COLUMNS
+    )
+    several = (row_index == 1).sum()
+    ends = (n_measurements.max(), num_bytes.max(), several, first.min(), last.max())
+    return tuple(map(int, (num_ipv6.sum(), num_failed.sum(), *ends)))
 
 
 def command_of(options: Any) -> str:
-    """Returns the command that makes a dataset of the same bytes, --output left open.
+    """Returns the command that writes a dataset of the same bytes to DATASET.
 
     Args:
       options: the dataclass of the job's flags, `options.Options`.
@@ -79,10 +71,10 @@ def command_of(options: Any) -> str:
     words += ["--output", "DATASET"]
     for item in fields(options):
         value = getattr(options, item.name)
-        if item.name in ("input", *_OF_THE_RUN_ONLY) or item.default is MISSING:
+        if item.name in ("input", *_NOT_SHAPING) or item.default is MISSING:
             continue
         if value != item.default:
-            words.append(f"--{item.name}={_PLACES.get(item.name, value)}")
+            words.append(f"--{item.name}={_PLACEHOLDERS.get(item.name, value)}")
     return shlex.join(words)
 
 
@@ -102,7 +94,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
         f"{_fence(command)}sh\n{command}\n{_fence(command)}\n",
         "The same command on the same input, with the versions below, writes the same bytes, "
         "whatever the runner and the number of workers. `DATASET` is where it goes.\n",
-        _of_input(manifest.counts),
+        _input_text(manifest.counts),
         _table(("option", "value"), [(n, f"`{v}`") for n, v in sorted(manifest.options.items())]),
         _table(("library", "version"), sorted(manifest.versions.items())),
         "## Known limits\n",
@@ -114,7 +106,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
 
 
 def _fence(text: str) -> str:
-    """Returns backticks that end no sooner than the text."""
+    """Returns a fence of more backticks than the text has in a row."""
     return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
@@ -137,7 +129,7 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 def _numbers(manifest: Manifest, totals: dict[str, SplitTotals]) -> Iterator[tuple[str, ...]]:
     splits = manifest.splits
     yield "probes", *(f"{split.num_probes:,}" for split in splits.values())
-    several = (totals[name].probes_of_several_rows for name in splits)
+    several = (totals[name].probes_with_several_rows for name in splits)
     yield "of these with several rows", *(f"{number:,}" for number in several)
     yield "rows", *(f"{split.num_records:,}" for split in splits.values())
     yield "measurements", *(f"{split.num_measurements:,}" for split in splits.values())
@@ -149,8 +141,8 @@ def _numbers(manifest: Manifest, totals: dict[str, SplitTotals]) -> Iterator[tup
         pairs = ((getattr(totals[name], column), split.num_measurements)
                  for name, split in splits.items())  # fmt: skip
         yield what, *(f"{100 * part / whole:.2f} %" if whole else "–" for part, whole in pairs)
-    yield "measurements of the largest row", *(f"{totals[n].most_measurements:,}" for n in splits)
-    yield "bytes of the largest row", *(f"{totals[name].most_bytes:,}" for name in splits)
+    yield "measurements of the largest row", *(f"{totals[n].max_measurements:,}" for n in splits)
+    yield "bytes of the largest row", *(f"{totals[name].max_bytes:,}" for name in splits)
 
 
 def _time(time_us: int | None) -> str:
@@ -159,7 +151,7 @@ def _time(time_us: int | None) -> str:
     return str(np.datetime_as_string(np.datetime64(time_us, "us"), "s")).replace("T", " ")
 
 
-def _of_input(counts: Counts) -> str:
+def _input_text(counts: Counts) -> str:
     text = (
         f"{counts.input_files:,} input files, {counts.rows_read:,} rows read: "
         f"{counts.measurements:,} measurements and {counts.num_dead_letters:,} dead letters.\n"

@@ -16,6 +16,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.dataset.row_index import IndexedRows
+from beam_pipeline.dataset.tfrecord import FRAMING_BYTES, HEAD_BYTES
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import open_ranges
 from beam_pipeline.storage.gcs import prepare_native_reader
@@ -24,8 +25,6 @@ READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
 # What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
 _MAX_OPEN_SHARDS = 64
-_TFRECORD_LENGTH = struct.Struct("<Q")
-_TFRECORD_HEAD_BYTES, _TFRECORD_FRAMING_BYTES = 12, 16
 
 
 class BadRowError(ProbelineError):
@@ -147,15 +146,15 @@ class _ArrayRecordShard:
 class _TFRecordShard:
     def __init__(self, path: str, record_bytes: np.ndarray):
         self._record_bytes = record_bytes
-        framed = record_bytes + _TFRECORD_FRAMING_BYTES
+        framed = record_bytes + FRAMING_BYTES
         self._begins = np.cumsum(framed) - framed
         self._file = open_ranges(path)
         self.close = self._file.close
 
     def read(self, position: int) -> bytes:
         self._file.seek(int(self._begins[position]))
-        head, said = self._file.read(_TFRECORD_HEAD_BYTES), int(self._record_bytes[position])
-        (length,) = _TFRECORD_LENGTH.unpack(head[: _TFRECORD_LENGTH.size])
+        said = int(self._record_bytes[position])
+        length = int.from_bytes(self._file.read(HEAD_BYTES)[:8], "little")
         if length != said:
             raise ValueError(f"it has {length} bytes, rows.parquet says {said}")
         return self._file.read(length)

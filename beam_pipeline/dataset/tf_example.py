@@ -14,6 +14,7 @@ the three lists; a list is its value. All of these are delimited: a tag, a lengt
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 
@@ -24,7 +25,7 @@ _FLOAT = struct.Struct("<f")
 _INT32 = range(-(2**31), 2**31)
 MAGIC = b"\x0a"  # the first byte of an Example: the tag of its features
 
-_LIST_OF = {
+_LISTS = {
     "src_id": _INT64_LIST,
     "measurements": _BYTES_LIST,
     "n_measurements": _INT64_LIST,
@@ -34,37 +35,32 @@ _LIST_OF = {
     "src_addr": _BYTES_LIST,
     "row_index": _INT64_LIST,
 }
-_NAMES = sorted(_LIST_OF)
+# --- encoding -----------------------------------------------------------------------------------
 
 
-# --- sizes --------------------------------------------------------------------------------------
-
-
-def _varint_bytes(number: int) -> int:
-    """Returns the size of an int64; a negative one takes the maximum of 10 bytes."""
-    return 10 if number < 0 else max(1, -(-number.bit_length() // 7))
-
-
-def _delimited_bytes(size: int) -> int:
-    return 1 + _varint_bytes(size) + size
-
-
-def _entry_bytes(name: str, value_bytes: int) -> int:
-    feature = _delimited_bytes(_delimited_bytes(value_bytes))
-    return _delimited_bytes(_delimited_bytes(len(name)) + _delimited_bytes(feature))
+def encode_example(row: RowColumns) -> bytes:
+    """Returns a row as an Example; the same row gives the same bytes."""
+    return b"".join(_parts(row, row.measurements))
 
 
 def example_bytes(row: RowColumns, measurements_bytes: int) -> int:
     """Returns the size of a row's Example with measurements of that many bytes."""
-    sizes = {"measurements": measurements_bytes, "src_addr": len(row.src_addr.encode())}
-    sizes["time_span_seconds"] = _FLOAT.size
-    for name, kind in _LIST_OF.items():
-        if kind == _INT64_LIST:
-            sizes[name] = _varint_bytes(getattr(row, name))
-    return _delimited_bytes(sum(_entry_bytes(name, size) for name, size in sizes.items()))
+    return sum(map(len, _parts(row, range(measurements_bytes))))
 
 
-# --- encoding -----------------------------------------------------------------------------------
+def _parts(row: RowColumns, measurements: Any) -> list[Any]:
+    """Returns an Example as parts, so that `measurements` are copied once or need only a length."""
+    values = {name: _encode_value(value) for name, value in row._asdict().items()}
+    values["measurements"] = measurements
+    features: list[Any] = []
+    for name, value in sorted(values.items()):
+        feature = _delimited(_LISTS[name] << 3 | _DELIMITED, _delimited(_ONE, [value]))
+        features += _delimited(_ONE, _delimited(_ONE, [name.encode()]) + _delimited(_TWO, feature))
+    return _delimited(_ONE, features)
+
+
+def _delimited(tag: int, parts: list[Any]) -> list[Any]:
+    return [bytes([tag]) + _varint(sum(map(len, parts))), *parts]
 
 
 def _varint(number: int) -> bytes:
@@ -77,31 +73,12 @@ def _varint(number: int) -> bytes:
     return bytes(digits)
 
 
-def _delimited(tag: int, parts: list[bytes]) -> list[bytes]:
-    """Returns a field as parts, so that a large value is copied once, when all are joined."""
-    return [bytes([tag]) + _varint(sum(map(len, parts))), *parts]
-
-
-def _entry(name: str, value: bytes) -> list[bytes]:
-    values = _delimited(_ONE, [value])
-    feature = _delimited(_LIST_OF[name] << 3 | _DELIMITED, values)
-    return _delimited(_ONE, _delimited(_ONE, [name.encode()]) + _delimited(_TWO, feature))
-
-
-def encode_example(row: RowColumns) -> bytes:
-    """Returns a row as an Example; the same row gives the same bytes."""
-    features: list[bytes] = []
-    for name in _NAMES:
-        features += _entry(name, _encode_value(getattr(row, name)))
-    return b"".join(_delimited(_ONE, features))
-
-
-def _encode_value(value: int | float | str | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return value
+def _encode_value(value: Any) -> Any:
+    if isinstance(value, int):
+        return _varint(value)
     if isinstance(value, str):
         return value.encode()
-    return _FLOAT.pack(value) if isinstance(value, float) else _varint(value)
+    return _FLOAT.pack(value) if isinstance(value, float) else value
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -117,11 +94,10 @@ def decode_example(record: bytes) -> RowColumns:
     found = {}
     for field, entry in _fields(features):
         name, feature = _name_and_feature(entry) if field == 1 else ("", entry)
-        if name not in _LIST_OF or name in found:
+        if name not in _LISTS or name in found:
             raise ValueError(f"an Example with an unknown or repeated feature {name!r}")
-        found[name] = _decode_value(_LIST_OF[name], feature)
-    missing = [name for name in _NAMES if name not in found]
-    if missing:
+        found[name] = _decode_value(_LISTS[name], feature)
+    if missing := sorted(_LISTS.keys() - found.keys()):
         raise ValueError(f"an Example without {', '.join(missing)}")
     try:
         row = RowColumns(**found | {"src_addr": found["src_addr"].decode()})

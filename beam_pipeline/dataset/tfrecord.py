@@ -17,7 +17,8 @@ from beam_pipeline.storage.files import crc32c, create_file, open_file
 
 SUFFIX = ".tfrecord"
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
-_HEAD_BYTES = _LENGTH.size + _CHECKSUM.size
+HEAD_BYTES = _LENGTH.size + _CHECKSUM.size
+FRAMING_BYTES = HEAD_BYTES + _CHECKSUM.size  # of one record
 _READ_BYTES = 16 << 20
 _MASK_DELTA = 0xA282EAD8
 
@@ -70,7 +71,7 @@ def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
     """
     with open_file(path) as file:
         number = 0
-        while head := _read(file, _HEAD_BYTES):
+        while head := _read(file, HEAD_BYTES):
             length = _length_of(head, number)
             record = _read(file, length)
             tail = _read(file, _CHECKSUM.size)
@@ -84,7 +85,7 @@ def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
 
 
 def _length_of(head: bytes, number: int) -> int:
-    if len(head) < _HEAD_BYTES:
+    if len(head) < HEAD_BYTES:
         raise DamagedRecordError(f"it ends within the length of record {number}")
     length, checksum = head[: _LENGTH.size], head[_LENGTH.size :]
     if masked_crc32c(length) != _CHECKSUM.unpack(checksum)[0]:

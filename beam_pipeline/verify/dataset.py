@@ -117,7 +117,8 @@ def verify(
     manifest = dataset.manifest
     report.take("counts", sums(manifest), 2 + 3 * len(manifest.splits))
     report.take("dead_letters", letters(dataset), manifest.counts.num_dead_letters)
-    walk = _Walk(dataset, _options(dataset), report, advance)
+    options = _options(dataset)
+    walk = _Walk(dataset, options, report, advance, FactCollector(options))
     for name, split in manifest.splits.items():
         if name in SPLITS:
             walk.check_split(name, split)
@@ -137,33 +138,27 @@ def _options(dataset: Dataset) -> DatasetOptions:
         ) from error
 
 
+@dataclass
 class _Walk:
-    """One pass over all records."""
+    """One pass over all records; `shard_paths` by split and number."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        options: DatasetOptions,
-        report: Report,
-        advance: Callable[[float], None],
-    ):
-        self._dataset = dataset
-        self._options = options
-        self._report = report
-        self._advance = advance
-        self._facts = FactCollector(options)
-        self._shard_paths: dict[tuple[int, int], str] = {}
+    dataset: Dataset
+    options: DatasetOptions
+    report: Report
+    advance: Callable[[float], None]
+    facts: FactCollector
+    shard_paths: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def check_split(self, name: str, split: Split) -> None:
         """Checks the files and records of a split."""
-        take = self._report.take
-        names = shard_names(name, split, self._options.shard_suffix)
-        take("files", chain(names, stray_files(self._dataset, name, split)))
+        take = self.report.take
+        names = shard_names(name, split, self.options.shard_suffix)
+        take("files", chain(names, stray_files(self.dataset, name, split)))
         index = self._read_index(name, split)
         is_whole, num_probes, first_line = True, 0, 0
         for number, shard in enumerate(split.shards):
             place = Place(shard.path, 0, SPLITS.index(name), number, len(split.shards))
-            self._shard_paths[place.split, number] = shard.path
+            self.shard_paths[place.split, number] = shard.path
             lines = self._check_shard(shard, place)
             is_whole = is_whole and len(lines) == shard.num_records
             num_probes += int((lines.column("row_index").to_numpy() == 0).sum())
@@ -173,59 +168,59 @@ class _Walk:
                 take("index", index_lines(shard.path, found, lines), len(lines))
             first_line += shard.num_records
         if is_whole:
-            take("totals", split_totals(name, split, num_probes, self._options), 1)
+            take("totals", split_totals(name, split, num_probes, self.options), 1)
 
     def check_all_rows(self) -> None:
         """Checks what only all rows together show."""
-        rows = self._facts.all_rows(self._shard_paths)
-        take = self._report.take
-        take("probe_rows", row_indices(rows, self._report.is_complete), len(rows.facts))
+        rows = self.facts.all_rows(self.shard_paths)
+        take = self.report.take
+        take("probe_rows", row_indices(rows, self.report.is_complete), len(rows.facts))
         for name, check in ROW_CHECKS:
-            take(name, check(rows, self._options))
+            take(name, check(rows, self.options))
 
     def _check_shard(self, shard: Shard, place: Place) -> pa.Table:
         """Checks a shard; returns the lines of rows.parquet for the records that can be read."""
         num_bytes = self._check_file(shard.path, shard.crc32c)
-        self._advance(shard.num_bytes)
+        self.advance(shard.num_bytes)
         if num_bytes is None:
-            self._report.is_complete = False
-            return self._facts.end_shard()
-        path, num_records, num_read = self._dataset.file(shard.path), 0, 0
+            self.report.is_complete = False
+            return self.facts.end_shard()
+        path, num_records, num_read = self.dataset.file(shard.path), 0, 0
         try:
-            for record in read_shard(path, self._options.output_format):
+            for record in read_shard(path, self.options.output_format):
                 num_read += self._check_record(record, place._replace(record=num_records))
                 num_records += 1
-                self._advance(num_bytes / max(1, shard.num_records))
+                self.advance(num_bytes / max(1, shard.num_records))
         except UnreadableError as error:
-            self._report.is_complete = False
-            self._report.take("records", [Fault(shard.path, None, str(error))])
-            return self._facts.end_shard()
-        lines = self._facts.end_shard()
+            self.report.is_complete = False
+            self.report.take("records", [Fault(shard.path, None, str(error))])
+            return self.facts.end_shard()
+        lines = self.facts.end_shard()
         counted = int(lines.column("n_measurements").to_numpy().sum())
         if num_read < num_records:  # already a fault, which explains missing measurements
             counted = shard.num_measurements
-        self._report.take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
+        self.report.take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
         return lines
 
     def _check_file(self, path: str, crc32c: str) -> int | None:
         """Checks a file's checksum; returns its size, None if it cannot be read."""
         try:
-            num_bytes, checksum = file_checksum(self._dataset, path)
+            num_bytes, checksum = file_checksum(self.dataset, path)
         except UnreadableError as error:
-            self._report.take("files", [Fault(path, None, str(error))], 1)
+            self.report.take("files", [Fault(path, None, str(error))], 1)
             return None
-        self._report.take("files", checksum_agrees(path, checksum, crc32c), 1)
+        self.report.take("files", checksum_agrees(path, checksum, crc32c), 1)
         return num_bytes
 
     def _check_record(self, record: bytes | UnreadableError, place: Place) -> bool:
         """Checks a record and keeps its facts; returns whether it can be read."""
-        take = self._report.take
+        take = self.report.take
         try:
             if isinstance(record, UnreadableError):
                 raise ValueError(str(record))
             stored = read_row(record, place)
         except UNREADABLE_RECORD as error:
-            self._report.is_complete = False
+            self.report.is_complete = False
             message = f"it cannot be read: {error}"
             take("records", [Fault(place.shard, place.record, message)], 1)
             return False
@@ -234,8 +229,8 @@ class _Walk:
         for name, check in RECORD_CHECKS.items():
             counts_measurements = PROMISES[name][1] == "measurements"
             num_checked = num_measurements if counts_measurements else 1
-            take(name, check(stored, self._options), num_checked)
-        self._facts.add(stored)
+            take(name, check(stored, self.options), num_checked)
+        self.facts.add(stored)
         return True
 
     def _read_index(self, name: str, split: Split) -> pa.Table | None:
@@ -244,11 +239,11 @@ class _Walk:
         if self._check_file(path, split.index_crc32c) is None:
             return None
         try:
-            index = parse_index(read_file(self._dataset.file(path)) or b"")
+            index = parse_index(read_file(self.dataset.file(path)) or b"")
         except ValueError as error:
-            self._report.take("index", [Fault(path, None, str(error))])
+            self.report.take("index", [Fault(path, None, str(error))])
             return None
         if index.num_rows != split.num_records:
             message = f"it has {index.num_rows} lines for {split.num_records} records"
-            self._report.take("index", [Fault(path, None, message)])
+            self.report.take("index", [Fault(path, None, message)])
         return index

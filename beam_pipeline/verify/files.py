@@ -67,15 +67,13 @@ def shard_totals(
     shard: Shard, num_bytes: int, num_records: int, num_measurements: int
 ) -> Iterator[Fault]:
     """A shard has the size and counts of the manifest."""
-    found = {
-        "num_bytes": num_bytes,
-        "num_records": num_records,
-        "num_measurements": num_measurements,
-    }
-    for name, number in found.items():
-        said = getattr(shard, name)
-        if said != number:
-            yield Fault(shard.path, None, f"its {name} is {number}, the manifest says {said}")
+    for name, said, found in (
+        ("num_bytes", shard.num_bytes, num_bytes),
+        ("num_records", shard.num_records, num_records),
+        ("num_measurements", shard.num_measurements, num_measurements),
+    ):
+        if said != found:
+            yield Fault(shard.path, None, f"its {name} is {found}, the manifest says {said}")
 
 
 def split_totals(
