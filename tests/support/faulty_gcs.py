@@ -95,6 +95,8 @@ class FaultyGcs:
                 name = named[1].decode() if named else unquote(urlsplit(request.path).path)
                 self.requests.append(Passed(request.command, name, len(answer)))
             own = urlsplit(self.endpoint).netloc
+            if response.headers.get_content_type() == "application/json":  # links to the data
+                answer = answer.replace(self.behind.encode(), own.encode())
             kept = [
                 (name, value.replace(self.behind, own))  # where an upload goes on
                 for name, value in response.getheaders()
