@@ -33,6 +33,11 @@ def kernel(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
+def int64_record(*names: str) -> np.dtype:
+    """Returns the dtype of a record of int64 fields."""
+    return np.dtype([(name, np.int64) for name in names])
+
+
 def _count_from_anywhere() -> None:
     FunctionIdentity._unique_ids = itertools.count(int.from_bytes(os.urandom(6)))
 
@@ -73,6 +78,8 @@ def digest_of(function: Callable[..., Any]) -> str:
                 elif isinstance(value, np.ndarray):
                     digest.update(f"{name}={value.dtype}{value.shape};".encode())
                     digest.update(value.tobytes())
+                elif isinstance(value, type) and issubclass(value, tuple):
+                    digest.update(f"{name}={getattr(value, '_fields', ())};".encode())
                 elif _is_plain(value):
                     digest.update(f"{name}={value!r};".encode())
     return digest.hexdigest()

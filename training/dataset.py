@@ -27,10 +27,10 @@ from absl import flags
 from beam_pipeline.errors import ProbelineError
 from training.batches.column_cache import CacheStore
 from training.batches.config import DataConfig
-from training.batches.lanes import CURSOR, DONE, STUCK, UNIT, peek, step_large
+from training.batches.lanes import CURSOR, DONE, LANE_ITEM, STUCK, peek, step_large
 from training.batches.memory import keep_large_blocks
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
-from training.batches.planning import check_sampling, plan_host
+from training.batches.planning import check_config, plan_host
 from training.batches.shard_store import ShardStore
 from training.batches.states import STATE_FORMAT, check_state
 from training.rows.row_source import ShardReader, check_shards
@@ -49,7 +49,7 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     """
     shards = find_shards(config.files)
     check_shards(shards)
-    check_sampling(load_rows(shards), config.sampling)
+    check_config(load_rows(shards), config)
     return BatchDataset(config, shards)
 
 
@@ -129,7 +129,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._dataset = dataset
         self._config = dataset.config
         self._cursors = dataset.cursors.copy()
-        self._units = np.zeros(len(dataset.lanes), UNIT)
+        self._items = np.zeros(len(dataset.lanes), LANE_ITEM)
         self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
         self._store: ShardStore | CacheStore | None = None
@@ -141,7 +141,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         if dataset.is_in_worker:
             _end_with_parent()
         lanes, rows = dataset.lanes, load_rows(dataset.shards)
-        host = plan_host(rows, config.sampling, lanes.start, len(lanes), dataset.first_epoch)
+        host = plan_host(rows, config, lanes.start, len(lanes), dataset.first_epoch)
         self._plan = host.plan
         self._num_left = None if host.num_batches is None else host.num_batches - dataset.num_given
         if config.num_threads:
@@ -165,26 +165,26 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             self._store = self._begin()
         if self._num_left == 0:
             raise StopIteration
-        store, cursors, units = self._store, self._cursors, self._units
+        store, cursors, items = self._store, self._cursors, self._items
         while True:
-            peek(self._plan, cursors, units)
-            if (stuck := np.flatnonzero(units["kind"] == STUCK)).size:
+            peek(self._plan, cursors, items)
+            if (stuck := np.flatnonzero(items["kind"] == STUCK)).size:
                 raise ProbelineError(
                     f"example {self._plan.lane[stuck[0]]} of the batch has no readable row left: "
                     f"{self._last_reason}"
                 )
-            is_ready = store.load(units, cursors)
+            is_ready = store.load(items, cursors)
             if store.bad_rows:
                 self._last_reason = store.bad_rows[-1].reason
             if is_ready:
                 break
-        crops = new_crops(len(units), self._config.crop_size)
-        store.fill(units, cursors, crops)
-        step_large(cursors, units)
-        is_done = units["kind"] == DONE
+        crops = new_crops(len(items), self._config.crop_size)
+        store.fill(items, cursors, crops)
+        step_large(cursors, items)
+        is_done = items["kind"] == DONE
         if self._num_left is not None:
             self._num_left -= 1
-            peek(self._plan, cursors, units)
+            peek(self._plan, cursors, items)
         bad_rows, store.bad_rows = store.bad_rows, []
         return {
             "crops": narrow(crops) if self._dataset.is_in_worker else crops,
@@ -192,7 +192,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             "is_empty": bool(is_done.all()),
             # Hosts must give equally many batches, also where one has nothing left.
             "is_last": self._num_left == 0
-            or (self._config.host_count == 1 and bool((units["kind"] == DONE).all())),
+            or (self._config.host_count == 1 and bool((items["kind"] == DONE).all())),
             "bad_rows": bad_rows,
         }
 
@@ -241,12 +241,8 @@ class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
     @property
     def fingerprint(self) -> str:
         """The same for all hosts and runs whose global batches are the same."""
-        sampling = dataclasses.asdict(self.config.sampling)
-        sampling.pop("num_epochs")  # more epochs go on where fewer ended
-        if not isinstance(sampling["weights"], str):
-            weights = np.asarray(sampling["weights"], float).tobytes()
-            sampling["weights"] = hashlib.blake2b(weights, digest_size=8).hexdigest()
-        data = orjson.dumps([self.shards.fingerprint, sampling], option=orjson.OPT_SORT_KEYS)
+        values = [self.shards.fingerprint, self.config.sampling]
+        data = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

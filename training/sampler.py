@@ -22,15 +22,8 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from training.batches.lanes import context_keys
 from training.batches.packing import new_crops, pad_small, put_contexts, to_batch
 from training.rows.keyed_random import key_of
-from training.tokens.contexts import (
-    CONTEXT_FACTS,
-    DAMAGED,
-    LEAST_CROP,
-    Drawing,
-    draw_contexts,
-    new_scratch,
-)
-from training.tokens.draws import MODE_NAMES, untimed_tokens_of
+from training.tokens.contexts import CONTEXT_FACTS, DAMAGED, MIN_CROP, draw_contexts
+from training.tokens.draws import MODE_NAMES, Drawing, new_scratch, untimed_tokens_of
 from training.tokens.tokenizer import ABS_TOKENS, MAX_MEASUREMENT_TOKENS
 
 Example = dict[str, np.ndarray]
@@ -62,19 +55,17 @@ class _Sampler(grain.transforms.RandomMap):
 
     def __init__(self, drawing: Drawing, seed: int | None):
         self.crop_size = drawing.num_tokens - 1
-        if self.crop_size < LEAST_CROP:
-            raise UsageError(f"crop_size is {self.crop_size}: it must be {LEAST_CROP} or more")
+        if self.crop_size < MIN_CROP:
+            raise UsageError(f"crop_size is {self.crop_size}: it must be {MIN_CROP} or more")
         self.seed = seed or 0
         self._drawing = drawing
 
     def _draw(self, row: Mapping[str, Any], epoch: int, first_k: int, count: int) -> list[Context]:
-        measurements = row["measurements"]
         identity = key_of(row["src_id"], row["row_index"])
         contexts = np.empty((count, self._drawing.num_tokens), np.uint16)
         facts = np.zeros(count, CONTEXT_FACTS)
         is_whole = draw_contexts(
-            measurements.raw,
-            measurements.layout,
+            *row["measurements"].columns,
             _source(row),
             context_keys(key_of(self.seed), np.int64(epoch), identity, first_k, count),
             self._drawing,
@@ -145,8 +136,7 @@ class ProbeRowSampler(_Sampler):
 
     def is_small(self, row: Mapping[str, Any]) -> bool:
         """Tells whether the row's measurements cannot fill a crop without their timestamps."""
-        measurements = row["measurements"]
-        tokens = untimed_tokens_of(measurements.raw, measurements.layout, _source(row)[2])
+        tokens = untimed_tokens_of(*row["measurements"].columns, _source(row)[2])
         return bool(tokens <= self.crop_size)
 
     def contexts(self, row: Mapping[str, Any], epoch: int = 0) -> list[Context]:
@@ -169,8 +159,7 @@ class ProbeRowSampler(_Sampler):
         least = self.crop_size - MAX_MEASUREMENT_TOKENS - ABS_TOKENS
         crops = new_crops(tokens // least + 1, self.crop_size)
         num_crops = pad_small(
-            measurements.raw,
-            measurements.layout,
+            *measurements.columns,
             _source(row),
             context_keys(key_of(self.seed), np.int64(epoch), identity, 0, 1)[0],
             self._drawing,

@@ -22,7 +22,7 @@ from training.batches.packing import new_crops, pad_small
 from training.rows.row_layout import locate
 from training.rows.row_source import Measurements
 from training.sampler import ProbeRowSampler, ProbeWindowSampler, sample_federated_batch
-from training.tokens.contexts import Drawing
+from training.tokens.draws import Drawing
 from training.tokens.tokenizer import decode
 
 SRC = "192.0.2.1"
@@ -49,7 +49,7 @@ def row_of(
         "src_addr": row.src_addr,
         "row_index": row.row_index,
         "n_measurements": row.n_measurements,
-        "measurements": Measurements(located.raw, located.layout),
+        "measurements": Measurements(located.columns),
     }
 
 
@@ -260,12 +260,12 @@ def test_a_row_that_fills_a_crop_to_the_last_token_is_large():
 def damaged_row(n: int) -> Row:
     """Returns a row whose destinations are all no addresses, as only its readers can find out."""
     record = bytearray(encode_row(make_run(n, seed=7), RowKey(SRC, 5), "arrow"))
-    measurements = locate(bytes(record))
+    columns = locate(bytes(record)).columns
     row = row_of(make_run(n, seed=7), "arrow", row_index=5)
-    text = row["measurements"].layout["dst_more"]
-    end = row["measurements"].layout["families"]
-    record[text:end] = b"x" * (end - text)
-    return row | {"measurements": Measurements(bytes(record), measurements.layout)}
+    begin, end = columns.layout.dst_more, columns.layout.families
+    record[begin:end] = b"x" * (end - begin)
+    columns = columns._replace(raw=np.frombuffer(bytes(record), np.uint8))
+    return row | {"measurements": Measurements(columns)}
 
 
 @both_samplers

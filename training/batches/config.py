@@ -1,17 +1,21 @@
 """`DataConfig`: every option of the training data, once, with its check."""
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from beam_pipeline.errors import UsageError
-from training.batches.planning import Sampling, check_sampling
-from training.rows.row_table import RowTable
-from training.tokens.contexts import LEAST_CROP
+from training.tokens.contexts import MIN_CROP
+from training.tokens.draws import Drawing
+
+# They change speed and memory, or where the data lie and where a run ends, but no batch.
+_NOT_SAMPLING = ("files", "num_epochs", "on_bad_row", "host_index", "host_count", "num_workers")
+_NOT_SAMPLING += ("num_threads", "cache_dir")
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class DataConfig:
                 object.__setattr__(self, field.name, int(value))
         for name, least in (
             ("batch_size", 1),
-            ("crop_size", LEAST_CROP),
+            ("crop_size", MIN_CROP),
             ("mixed_rows", 1),
             ("avg_tokens_per_measurement", 1),
             ("max_contexts_per_row", 1),
@@ -108,29 +112,23 @@ class DataConfig:
             )
 
     @property
-    def sampling(self) -> Sampling:
-        """The fields that decide what the batches are."""
-        names = [field.name for field in dataclasses.fields(Sampling)]
-        return Sampling(**{name: getattr(self, name) for name in names})
+    def sampling(self) -> dict[str, Any]:
+        """The fields that decide what the batches are, for a fingerprint."""
+        fields = dataclasses.asdict(self)
+        if not isinstance(self.weights, str):
+            weights = np.asarray(self.weights, float).tobytes()
+            fields["weights"] = hashlib.blake2b(weights, digest_size=8).hexdigest()
+        return {name: value for name, value in fields.items() if name not in _NOT_SAMPLING}
+
+    @property
+    def drawing(self) -> Drawing:
+        """How contexts are drawn."""
+        total = sum(self.mode_weights)
+        full, partial, _ = (weight / total for weight in self.mode_weights)
+        return Drawing(self.crop_size + 1, full, partial, self.sampler == "windows")
 
     @property
     def lanes(self) -> range:
         """The lanes of this host."""
         share = self.batch_size // self.host_count
         return range(self.host_index * share, (self.host_index + 1) * share)
-
-
-def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
-    """Returns the config with its batch halved until the rows have contexts for every example.
-
-    Raises:
-      UsageError: they do not suit it even then.
-    """
-    while True:
-        try:
-            check_sampling(rows, config.sampling)
-            return config
-        except UsageError:
-            if config.batch_size == 1:
-                raise
-        config = dataclasses.replace(config, batch_size=config.batch_size // 2)

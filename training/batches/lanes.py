@@ -1,19 +1,32 @@
 """Lanes: which rows feed which example of the batch, in which order, and how far they have come.
 
 Example i of every global batch is lane i's next crop; a host owns some of the lanes. What a lane
-gives follows from the plan alone, so the global batch does not depend on who owns it, and all the
-state that there is is a CURSOR for each lane.
+gives follows from the plan alone, so the global batch does not depend on who owns it, and the
+whole state is one CURSOR for each lane.
 
-A lane owns two stretches of the split's rows, in the order of the shards: of the large rows, cut
-so that each lane has equally many contexts, and of the small ones, with about equally many
-tokens. In every epoch it goes through both in a new order:
+Large rows and small rows are dealt apart. Of each, a lane has a stretch of the split's rows in the
+order of the shards: equally many contexts of large rows, about equally many tokens of small ones.
+With a batch of 3, large rows A to D (their contexts in digits) and small rows a to i:
+
+  large rows   A0 A1 A2 A3 B0 B1 | B2 C0 C1 C2 C3 C4 | C5 D0 D1 D2 D3 D4
+  small rows   a  b  c  d        | e  f              | g  h  i
+               lane 0              lane 1              lane 2
+
+  batch 0      A2                  C3                  C5
+  batch 1      c d                 f                   h i        small rows, packed
+  batch 2      B0                  C0                  D3
+  batch 3      A0                  B2                  D0
+   …
+
+Every epoch, a lane goes through both stretches in a new order:
 
   large rows  in windows of `mixed_rows` rows, all contexts of a window in random order: a row's
-              contexts are spread, and yet it is read once; or with ALL_ROWS in one window
+              contexts are spread, and yet it is read once; or, with ALL_ROWS, in one window
   small rows  one after the other; each crop is packed with as many as fit
 
-The next crop comes from the stretch that has come less far. A lane that has ended an epoch goes
-on with the next at once.
+The next lane item, a context or a group of small rows, comes from the stretch of which the lane
+has done less. A lane that has ended an epoch begins the next at once. A row at the border of two
+lanes, such as B, is shared: each lane draws its own contexts of it.
 """
 
 import math
@@ -22,39 +35,23 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, uint64
 
-from beam_pipeline.kernels import kernel
+from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, next_uniform, permuted
-from training.tokens.contexts import Drawing
+from training.tokens.draws import Drawing
 
-CURSOR = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("large_epoch", "large_window", "large_index"),
-            *("small_epoch", "small_row", "small_item"),
-        )
-    ]
+# How far a lane has come: contexts given of a window; measurements given of a small row.
+CURSOR = int64_record(
+    *("large_epoch", "large_window", "large_index"),
+    *("small_epoch", "small_row", "small_place"),
 )
 # What a lane does next. STUCK: it has rows, but none that can be read.
 DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
-# Of a context: its row, and where that is among the large rows; its k; the first k and the number
-# of the row's contexts that are this lane's; how many its window has; the epoch. Of small rows: the
-# first, and the epoch.
-UNIT = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "kind",
-            "row",
-            "large",
-            "k",
-            "first_k",
-            "num_contexts",
-            "is_shared",
-            "window_contexts",
-            "epoch",
-        )
-    ]
+# Of LARGE: the row, its place among the large rows, the context's k; the first k and the number of
+# the row's contexts that are this lane's, and whether other lanes have some; the contexts of the
+# window; the epoch. Of SMALL: the first row, and the epoch.
+LANE_ITEM = int64_record(
+    *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
+    *("window_contexts", "epoch"),
 )
 # Keys below a seed and an epoch.
 _CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
@@ -93,10 +90,15 @@ class Plan(NamedTuple):
     small_begin: np.ndarray  # int64, index into small_rows
     small_end: np.ndarray
 
+    def of_lanes(self, lanes: slice) -> "Plan":
+        """Returns the plan of some of these lanes."""
+        names = self._fields[self._fields.index("lane") :]
+        return self._replace(**{name: getattr(self, name)[lanes] for name in names})
+
 
 FOREVER = 1 << 62
 ALL_ROWS = 0
-LEAST_VISITS = 1e-3  # contexts an epoch of a lane that never ends
+MIN_VISITS = 1e-3  # contexts an epoch of a lane that never ends
 
 
 @njit
@@ -176,8 +178,8 @@ def _large_at(plan, i, key, place):
 
 
 @njit
-def _large_unit(plan, i, cursor, unit):
-    """Fills `unit` with the context at the cursor; False if its window has ended."""
+def _context_at(plan, i, cursor, item):
+    """Fills `item` with the context at the cursor; False if its window has ended."""
     rounding = visits_rounding(plan.seed, cursor.large_epoch, plan.rounds_visits)
     purpose = combine(uint64(_WINDOW_ORDER), cursor.large_window)
     order = _order_key(plan.seed, cursor.large_epoch, purpose, plan.lane[i])
@@ -190,8 +192,8 @@ def _large_unit(plan, i, cursor, unit):
         large = _large_of(plan, i, visit, rounding)
         first_k, num = _contexts_of(plan, i, large, rounding)
         left = visit - np.int64(math.floor(plan.visits[large] + rounding)) - first_k
-        _set_unit(plan, i, cursor, unit, large, first_k, num, left)
-        unit.window_contexts = total
+        _set_item(plan, i, cursor, item, large, first_k, num, left)
+        item.window_contexts = total
         return True
     key = _order_key(plan.seed, cursor.large_epoch, _LARGE_ORDER, plan.lane[i])
     begin, end = window_of(plan, i, cursor.large_window)
@@ -205,10 +207,10 @@ def _large_unit(plan, i, cursor, unit):
         large = _large_at(plan, i, key, place)
         first_k, num = _contexts_of(plan, i, large, rounding)
         if left < num:
-            _set_unit(plan, i, cursor, unit, large, first_k, num, left)
+            _set_item(plan, i, cursor, item, large, first_k, num, left)
             break
         left -= num
-    unit.window_contexts = total
+    item.window_contexts = total
     return True
 
 
@@ -226,30 +228,30 @@ def _large_of(plan, i, visit, rounding):
 
 
 @njit
-def _set_unit(plan, i, cursor, unit, large, first_k, num, left):
-    unit.row = plan.large_rows[large]
-    unit.epoch = cursor.large_epoch
-    unit.large = large
-    unit.first_k = first_k
-    unit.num_contexts = num
-    unit.k = first_k + left
+def _set_item(plan, i, cursor, item, large, first_k, num, left):
+    item.row = plan.large_rows[large]
+    item.epoch = cursor.large_epoch
+    item.large = large
+    item.first_k = first_k
+    item.num_contexts = num
+    item.k = first_k + left
     # Its first and its last row a lane may share with the lanes beside it.
     before, after = plan.visits[large], plan.visits[large + 1]
-    unit.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
+    item.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
 
 
 @njit
-def settle_large(plan, i, cursor, unit):
+def settle_large(plan, i, cursor, item):
     """Moves the cursor to the next context of a readable row; True if there is one."""
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
     # A lane that finds nothing for so long will never; with little weight a visit takes epochs.
-    visits = max(LEAST_VISITS, plan.visits_end[i] - plan.visits_begin[i])
+    visits = max(MIN_VISITS, plan.visits_end[i] - plan.visits_begin[i])
     until = cursor.large_epoch + 64 + np.int64(4 / visits)
     while cursor.large_epoch < min(until, plan.num_epochs):
-        if _large_unit(plan, i, cursor, unit):
-            if not plan.is_bad[unit.row]:
+        if _context_at(plan, i, cursor, item):
+            if not plan.is_bad[item.row]:
                 return True
             cursor.large_index += 1
         elif window_of(plan, i, cursor.large_window)[1] < num:
@@ -284,17 +286,17 @@ def settle_small(plan, i, cursor):
         if cursor.small_row == num:
             cursor.small_epoch += 1
             cursor.small_row = 0
-            cursor.small_item = 0
+            cursor.small_place = 0
         elif plan.is_bad[small_at(plan, i, cursor.small_epoch, cursor.small_row)]:
             cursor.small_row += 1
-            cursor.small_item = 0
+            cursor.small_place = 0
         else:
             return True
     return False
 
 
 @kernel
-def list_small(plan, cursors, units, tokens, rows):
+def list_small(plan, cursors, items, tokens, rows):
     """Lists the small rows that the next crops may need, by what the rows surely hold.
 
     Args:
@@ -306,10 +308,11 @@ def list_small(plan, cursors, units, tokens, rows):
     """
     count = 0
     for i in range(len(cursors)):
-        if units[i].kind != SMALL:
+        if items[i].kind != SMALL:
             continue
         num = plan.small_end[i] - plan.small_begin[i]
-        epoch, place, item = cursors[i].small_epoch, cursors[i].small_row, cursors[i].small_item
+        epoch, place = cursors[i].small_epoch, cursors[i].small_row
+        is_begun = cursors[i].small_place > 0
         filled = 0
         while filled <= plan.drawing.num_tokens and epoch < plan.num_epochs and count < len(rows):
             if place == num:
@@ -324,9 +327,9 @@ def list_small(plan, cursors, units, tokens, rows):
                 continue
             rows[count] = row
             count += 1
-            # Of a row that the crop before has begun, nobody knows how much is left.
-            filled += tokens[row] - 1 if item == 0 else 0
-            item = 0
+            # How much is left of a row that the crop before has begun is not known here.
+            filled += 0 if is_begun else tokens[row] - 1
+            is_begun = False
             if not plan.pack:
                 break
     return count
@@ -336,41 +339,41 @@ def list_small(plan, cursors, units, tokens, rows):
 
 
 @kernel
-def peek(plan, cursors, units):
+def peek(plan, cursors, items):
     """Tells what each lane's next crop is made of; moves cursors only over what is bad.
 
     Args:
       cursors: CURSOR [lanes].
-      units: UNIT [lanes], filled: the context, or the first of the small rows.
+      items: LANE_ITEM [lanes], filled: the context, or the first of the small rows.
     """
     for i in range(len(cursors)):
-        cursor, unit = cursors[i], units[i]
+        cursor, item = cursors[i], items[i]
         num_large = plan.large_end[i] - plan.large_begin[i]
         num_small = plan.small_end[i] - plan.small_begin[i]
-        has_large = settle_large(plan, i, cursor, unit)
+        has_large = settle_large(plan, i, cursor, item)
         has_small = settle_small(plan, i, cursor)
         if has_large and has_small:
             begin, end = window_of(plan, i, cursor.large_window)
-            done = begin + (end - begin) * cursor.large_index / unit.window_contexts
+            done = begin + (end - begin) * cursor.large_index / item.window_contexts
             large_progress = cursor.large_epoch + done / num_large
             has_large = large_progress <= cursor.small_epoch + cursor.small_row / num_small
         if has_large:
-            unit.kind = LARGE
+            item.kind = LARGE
         elif has_small:
-            unit.kind = SMALL
-            unit.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
-            unit.epoch = cursor.small_epoch
+            item.kind = SMALL
+            item.row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+            item.epoch = cursor.small_epoch
         elif (num_large > 0 and cursor.large_epoch < plan.num_epochs) or (
             num_small > 0 and cursor.small_epoch < plan.num_epochs
         ):
-            unit.kind = STUCK
+            item.kind = STUCK
         else:
-            unit.kind = DONE
+            item.kind = DONE
 
 
 @kernel
-def step_large(cursors, units):
+def step_large(cursors, items):
     """Moves the cursors of lanes whose crop is a context behind it."""
     for i in range(len(cursors)):
-        if units[i].kind == LARGE:
+        if items[i].kind == LARGE:
             cursors[i].large_index += 1

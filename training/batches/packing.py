@@ -12,12 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from beam_pipeline.kernels import kernel
 from training.batches.lanes import LARGE, SMALL, context_key, settle_small, small_at
-from training.rows.row_layout import compact_layout, set_layout
+from training.rows.row_layout import Layout, compact_layout
 from training.tokens.contexts import DAMAGED, draw_context, write_items
-from training.tokens.draws import draw_all, draw_mode
+from training.tokens.draws import draw_all
+
+_NUM_OFFSETS = len(Layout._fields)
 
 
 class Crops(NamedTuple):
@@ -70,13 +73,14 @@ def widen(inputs, targets, segmentation, crops, first):
 class RowBytes(NamedTuple):
     """Where the bytes of rows are, for kernels.
 
-    Either every row lies compact at its offset (the column cache), then `slots` is empty, or the
-    rows in use have a slot each.
+    Either every row lies compact at its offset (the column cache), then `slots` is empty, or only
+    the rows in use are there, with a slot each.
     """
 
     raw: np.ndarray  # uint8, read-only
-    layouts: np.ndarray  # LAYOUT [slots], or [1] to work with
-    slots: np.ndarray  # int32 [rows]
+    slots: np.ndarray  # int32 [rows], -1 where there is none
+    starts: np.ndarray  # int64 [slots], where the bytes of each begin
+    layouts: np.ndarray  # int64 [slots, 10], the `Layout` of each
     offsets: np.ndarray  # int64 [rows]
     num_measurements: np.ndarray  # int32 [rows]
     num_ipv6: np.ndarray  # int32 [rows]
@@ -84,18 +88,19 @@ class RowBytes(NamedTuple):
 
 
 @njit
-def _layout_of(row_bytes, row):
+def _bytes_of(row_bytes, row):
+    """Returns the bytes that a row lies in, and its layout in them."""
     if len(row_bytes.slots):
-        return row_bytes.layouts[row_bytes.slots[row]]
-    layout = row_bytes.layouts[0]
-    values = compact_layout(
+        slot = row_bytes.slots[row]
+        layout = Layout(*to_fixed_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
+        return row_bytes.raw[row_bytes.starts[slot] :], layout
+    layout = compact_layout(
         row_bytes.offsets[row],
         np.int64(row_bytes.num_measurements[row]),
         np.int64(row_bytes.num_ipv6[row]),
         row_bytes.first_second[row],
     )
-    set_layout(layout, values, 0)
-    return layout
+    return row_bytes.raw, layout
 
 
 @njit
@@ -115,14 +120,6 @@ def _put_segment(crops, i, at, segment, tokens, num_tokens):
 
 
 @njit
-def lay_down(layout, key, drawing, scratch):
-    """Lays all measurements of a small row down in scratch; returns how many they are."""
-    scratch.stream[0] = key
-    mode = draw_mode(scratch.stream, drawing.full_weight, drawing.partial_weight)
-    return draw_all(layout, mode, scratch.stream, scratch.lists, scratch.items, scratch.is_timed)
-
-
-@njit
 def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
     """Fills crop i with small rows from the cursor on and moves it behind them.
 
@@ -135,60 +132,49 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
         row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
         if len(row_bytes.slots) and row_bytes.slots[row] < 0:
             return False
-        layout = _layout_of(row_bytes, row)
+        raw, layout = _bytes_of(row_bytes, row)
+        src, count = _src_of(plan, row), layout.num_measurements
         key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], 0)
-        count = lay_down(layout, key, plan.drawing, scratch)
+        draw_all(count, key, plan.drawing, scratch)
         limit = crop_size - at + 1
-        num, next_item = write_items(
-            row_bytes.raw,
-            layout,
-            _src_of(plan, row),
-            scratch.items,
-            scratch.is_timed,
-            cursor.small_item,
-            count,
-            key,
-            scratch.tokens,
-            limit,
-        )
+        num, place = write_items(raw, layout, src, scratch, cursor.small_place, count, key, limit)
         if num == DAMAGED:
             return False
         segment += 1
         at = _put_segment(crops, i, at, segment, scratch.tokens, min(num, limit))
-        if next_item == count:
+        cursor.small_place = place
+        if place == count:
             cursor.small_row += 1
-            cursor.small_item = 0
-        else:
-            cursor.small_item = next_item
+            cursor.small_place = 0
         if not plan.pack:
             break
     return True
 
 
 @kernel
-def pack_small(plan, cursors, units, row_bytes, crops, scratch):
+def pack_small(plan, cursors, items, row_bytes, crops, scratch):
     """Fills the crops of lanes that go on with small rows, and moves their cursors.
 
     Returns:
       False if a row that is needed has no slot, or is damaged; the crops are then of no use.
     """
     for i in range(len(cursors)):
-        if units[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
+        if items[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
             return False
     return True
 
 
 @kernel
-def draw_large(plan, units, row_bytes, crops, scratch):
+def draw_large(plan, items, row_bytes, crops, scratch):
     """Fills the crops of lanes that go on with a context, drawing it from the row's bytes."""
-    for i in range(len(units)):
-        unit = units[i]
-        if unit.kind != LARGE:
+    for i in range(len(items)):
+        item = items[i]
+        if item.kind != LARGE:
             continue
-        layout = _layout_of(row_bytes, unit.row)
-        key = context_key(plan.seed, unit.epoch, plan.identity[unit.row], unit.k)
-        src = _src_of(plan, unit.row)
-        num, _, _ = draw_context(row_bytes.raw, layout, src, key, plan.drawing, scratch)
+        raw, layout = _bytes_of(row_bytes, item.row)
+        src = _src_of(plan, item.row)
+        key = context_key(plan.seed, item.epoch, plan.identity[item.row], item.k)
+        num, _, _ = draw_context(raw, layout, src, key, plan.drawing, scratch)
         _put_segment(crops, i, 0, 1, scratch.tokens, num)
 
 
@@ -207,23 +193,13 @@ def pad_small(raw, layout, src, key, drawing, scratch, crops):
     Returns:
       Their number, or DAMAGED if the row's bytes cannot be right.
     """
-    count = lay_down(layout, key, drawing, scratch)
+    count, limit = layout.num_measurements, drawing.num_tokens
+    draw_all(count, key, drawing, scratch)
     begin = num_crops = 0
     while begin < count:
-        num, begin = write_items(
-            raw,
-            layout,
-            src,
-            scratch.items,
-            scratch.is_timed,
-            begin,
-            count,
-            key,
-            scratch.tokens,
-            drawing.num_tokens,
-        )
+        num, begin = write_items(raw, layout, src, scratch, begin, count, key, limit)
         if num == DAMAGED:
             return DAMAGED
-        _put_segment(crops, num_crops, 0, 1, scratch.tokens, min(num, drawing.num_tokens))
+        _put_segment(crops, num_crops, 0, 1, scratch.tokens, min(num, limit))
         num_crops += 1
     return num_crops

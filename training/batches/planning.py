@@ -1,5 +1,6 @@
 """From the rows of a split to the lanes of a host, and how many batches a number of epochs has."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +9,17 @@ import numpy as np
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.kernels import kernel
+from training.batches.config import DataConfig
 from training.batches.lanes import (
     ALL_ROWS,
     FOREVER,
-    LEAST_VISITS,
+    MIN_VISITS,
     Plan,
     context_key,
     visits_rounding,
 )
 from training.rows.keyed_random import key_of
 from training.rows.row_table import RowTable
-from training.tokens.contexts import Drawing
 from training.tokens.draws import draw_mode, draw_untimed_share
 from training.tokens.tokenizer import (
     ABS_TOKENS,
@@ -30,37 +31,10 @@ from training.tokens.tokenizer import (
 _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # what a new segment's first timestamp costs more
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """What decides which contexts there are and in what order; all hosts have the same.
-
-    Attributes are those of `dataset.DataConfig`.
-    """
-
-    crop_size: int
-    batch_size: int
-    seed: int
-    shuffle: bool
-    num_epochs: int | None
-    mixed_rows: int | None
-    sampler: str  # rows or windows
-    pack: bool
-    avg_tokens_per_measurement: int
-    max_contexts_per_row: int
-    mode_weights: tuple[float, float, float]  # full, partial, none
-    weights: str | Sequence[float] = "rows"
-
-    @property
-    def drawing(self) -> Drawing:
-        total = sum(self.mode_weights)
-        full, partial, _ = (weight / total for weight in self.mode_weights)
-        return Drawing(self.crop_size + 1, full, partial, self.sampler == "windows")
-
-
-def num_contexts(n_measurements: np.ndarray, sampling: Sampling) -> np.ndarray:
+def num_contexts(n_measurements: np.ndarray, config: DataConfig) -> np.ndarray:
     """Returns how many contexts each row gives an epoch: int64."""
-    contexts = -(-n_measurements.astype(np.int64) // sampling.avg_tokens_per_measurement)
-    return np.clip(contexts, 1, sampling.max_contexts_per_row)
+    contexts = -(-n_measurements.astype(np.int64) // config.avg_tokens_per_measurement)
+    return np.clip(contexts, 1, config.max_contexts_per_row)
 
 
 @dataclass(frozen=True)
@@ -80,14 +54,14 @@ class _Lanes:
         return np.minimum(begin, stop), stop
 
 
-def _deal(rows: RowTable, sampling: Sampling) -> _Lanes:
-    num_lanes = sampling.batch_size
-    if sampling.sampler == "windows":
-        return _deal_probes(rows, sampling)
+def _deal(rows: RowTable, config: DataConfig) -> _Lanes:
+    num_lanes = config.batch_size
+    if config.sampler == "windows":
+        return _deal_probes(rows, config)
     tokens = rows.untimed_tokens
-    is_small = tokens <= sampling.crop_size
+    is_small = tokens <= config.crop_size
     large_rows, small_rows = np.flatnonzero(~is_small), np.flatnonzero(is_small)
-    contexts = num_contexts(rows.n_measurements[large_rows], sampling)
+    contexts = num_contexts(rows.n_measurements[large_rows], config)
     visits = np.concatenate([[0], np.cumsum(contexts)])
     visits_bounds = visits[-1] * np.arange(num_lanes + 1) // num_lanes
     # With timestamps tokens are about a third more, of any row.
@@ -100,24 +74,24 @@ def _deal(rows: RowTable, sampling: Sampling) -> _Lanes:
     )
 
 
-def _deal_probes(rows: RowTable, sampling: Sampling) -> _Lanes:
+def _deal_probes(rows: RowTable, config: DataConfig) -> _Lanes:
     """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
-    weights = _weights(rows, sampling.weights)[order]
+    weights = _weights(rows, config.weights)[order]
     visits = np.concatenate([[0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
     visits[-1] = len(rows)
     src_id = rows.src_id[order]
     starts = np.flatnonzero(np.diff(src_id, prepend=src_id[:1] - 1))
-    if len(starts) < sampling.batch_size:
+    if len(starts) < config.batch_size:
         raise UsageError(
-            f"batch_size is {sampling.batch_size}, more than the {len(starts)} probes of the data, "
+            f"batch_size is {config.batch_size}, more than the {len(starts)} probes of the data, "
             "and sampler=windows has another probe in each example: use a smaller batch_size"
         )
     # At the probe nearest to each lane's share, but at least one further than the one before.
-    wanted = np.searchsorted(visits[starts], np.linspace(0, len(rows), sampling.batch_size + 1))
-    numbers = np.arange(sampling.batch_size + 1)
+    wanted = np.searchsorted(visits[starts], np.linspace(0, len(rows), config.batch_size + 1))
+    numbers = np.arange(config.batch_size + 1)
     bounds = np.maximum.accumulate(wanted - numbers) + numbers
-    bounds = np.minimum(bounds, len(starts) - sampling.batch_size + numbers)
+    bounds = np.minimum(bounds, len(starts) - config.batch_size + numbers)
     bounds[0], bounds[-1] = 0, len(starts)
     visits_bounds = np.append(visits[starts], visits[-1])[bounds]
     nothing = np.zeros(0, np.int64)
@@ -141,9 +115,25 @@ def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
     return values
 
 
-def check_sampling(rows: RowTable, sampling: Sampling) -> None:
-    """Raises UsageError if these rows, of the whole split, do not suit the sampling."""
-    _check_lanes(_deal(rows, sampling), sampling)
+def check_config(rows: RowTable, config: DataConfig) -> None:
+    """Raises UsageError if these rows, of the whole split, do not suit the config."""
+    _check_lanes(_deal(rows, config), config)
+
+
+def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
+    """Returns the config with its batch halved until the rows have contexts for every example.
+
+    Raises:
+      UsageError: they do not suit it even then.
+    """
+    while True:
+        try:
+            check_config(rows, config)
+            return config
+        except UsageError:
+            if config.batch_size == 1:
+                raise
+        config = dataclasses.replace(config, batch_size=config.batch_size // 2)
 
 
 # --- one host -----------------------------------------------------------------------------------
@@ -165,7 +155,7 @@ class HostPlan:
 
 
 def plan_host(
-    rows: RowTable, sampling: Sampling, first_lane: int, num_lanes: int, first_epoch: int = 0
+    rows: RowTable, config: DataConfig, first_lane: int, num_lanes: int, first_epoch: int = 0
 ) -> HostPlan:
     """Plans lanes [first_lane, first_lane + num_lanes) of the global batch.
 
@@ -176,8 +166,8 @@ def plan_host(
     Raises:
       UsageError: a lane has nothing to give.
     """
-    lanes = _deal(rows, sampling)
-    _check_lanes(lanes, sampling)
+    lanes = _deal(rows, config)
+    _check_lanes(lanes, config)
     end = first_lane + num_lanes
     large_begin, large_end = lanes.large_range(first_lane, end)
     small_begin = lanes.small_bounds[first_lane:end]
@@ -187,7 +177,7 @@ def plan_host(
     own = np.union1d(lanes.large_rows[large], lanes.small_rows[small])
     plan = _make_plan(
         rows.take(own),
-        sampling,
+        config,
         large_rows=np.searchsorted(own, lanes.large_rows[large]),
         visits=lanes.visits[large.start : large.stop + 1],
         small_rows=np.searchsorted(own, lanes.small_rows[small]),
@@ -200,16 +190,16 @@ def plan_host(
         small_end=small_end - small.start,
     )
     num_batches = None
-    if sampling.num_epochs is not None:
-        num_batches = _count_batches(rows, lanes, sampling, first_epoch)
+    if config.num_epochs is not None:
+        num_batches = _count_batches(rows, lanes, config, first_epoch)
     return HostPlan(own, plan, num_batches)
 
 
-def _check_lanes(lanes: _Lanes, sampling: Sampling) -> None:
-    if sampling.num_epochs is not None:
+def _check_lanes(lanes: _Lanes, config: DataConfig) -> None:
+    if config.num_epochs is not None:
         return  # a lane without rows then gives empty examples
     visits = np.diff(lanes.visits_bounds)
-    is_light = (visits < LEAST_VISITS) & (visits > 0)
+    is_light = (visits < MIN_VISITS) & (visits > 0)
     if is_light.any():
         example = int(np.argmax(is_light))
         raise UsageError(
@@ -219,22 +209,22 @@ def _check_lanes(lanes: _Lanes, sampling: Sampling) -> None:
     has_none = (visits <= 0) & (np.diff(lanes.small_bounds) == 0)
     if has_none.any():
         raise UsageError(
-            f"batch_size is {sampling.batch_size}, but the data has only "
+            f"batch_size is {config.batch_size}, but the data has only "
             f"{int(lanes.visits[-1])} contexts of large rows and {len(lanes.small_rows)} small "
             "rows an epoch, too few for every example of a batch: use a smaller batch_size"
         )
 
 
-def _make_plan(rows: RowTable, sampling: Sampling, **lanes: np.ndarray) -> Plan:
-    num_epochs = FOREVER if sampling.num_epochs is None else sampling.num_epochs
+def _make_plan(rows: RowTable, config: DataConfig, **lanes: np.ndarray) -> Plan:
+    num_epochs = FOREVER if config.num_epochs is None else config.num_epochs
     return Plan(
-        seed=key_of(sampling.seed),
+        seed=key_of(config.seed),
         num_epochs=num_epochs,
-        shuffle=sampling.shuffle,
-        mixed_rows=(sampling.mixed_rows or ALL_ROWS) if sampling.shuffle else 1,
-        pack=sampling.pack,
-        drawing=sampling.drawing,
-        rounds_visits=sampling.sampler == "windows",
+        shuffle=config.shuffle,
+        mixed_rows=(config.mixed_rows or ALL_ROWS) if config.shuffle else 1,
+        pack=config.pack,
+        drawing=config.drawing,
+        rounds_visits=config.sampler == "windows",
         identity=rows.identity,
         src_hi=rows.src_hi,
         src_lo=rows.src_lo,
@@ -247,44 +237,44 @@ def _make_plan(rows: RowTable, sampling: Sampling, **lanes: np.ndarray) -> Plan:
 # --- how many batches ---------------------------------------------------------------------------
 
 
-def _count_batches(rows: RowTable, lanes: _Lanes, sampling: Sampling, first_epoch: int) -> int:
+def _count_batches(rows: RowTable, lanes: _Lanes, config: DataConfig, first_epoch: int) -> int:
     """Returns a number of batches that surely holds the epochs left, without reading a row.
 
     Hosts must agree on it, and how well small rows pack is only known when they are read. So the
     crops of a lane are bounded: exactly for large rows; for small ones by what rows.parquet says
     of them, as if every crop lost as much as it can.
     """
-    crops = np.zeros(sampling.batch_size)
+    crops = np.zeros(config.batch_size)
     small = rows.take(lanes.small_rows)
     ends = np.zeros(len(small) + 1, np.int64)
-    per_row = _least_per_crop(rows, sampling)
-    for epoch in range(first_epoch, sampling.num_epochs or 0):
-        rounding = visits_rounding(key_of(sampling.seed), epoch, sampling.sampler == "windows")
+    per_row = _least_per_crop(rows, config)
+    for epoch in range(first_epoch, config.num_epochs or 0):
+        rounding = visits_rounding(key_of(config.seed), epoch, config.sampler == "windows")
         crops += np.diff(np.floor(lanes.visits_bounds + rounding))
         positions = _most_positions(
-            key_of(sampling.seed),
+            key_of(config.seed),
             epoch,
             small.identity,
             small.n_measurements,
             small.untimed_tokens,
             small.last_second - small.first_second,
-            sampling.drawing,
+            config.drawing,
         )
-        if sampling.pack:
+        if config.pack:
             ends[1:] += np.cumsum(positions)
         else:
             ends[1:] += np.cumsum(-(-positions // per_row))
     small_positions = np.diff(ends[lanes.small_bounds])
-    if sampling.pack:
+    if config.pack:
         small_positions = -(-small_positions // per_row)
     return int((crops + small_positions).max(initial=0))
 
 
-def _least_per_crop(rows: RowTable, sampling: Sampling) -> int:
+def _least_per_crop(rows: RowTable, config: DataConfig) -> int:
     """Returns how many of its positions a crop of small rows surely gives to new tokens."""
     has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
     largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
-    return sampling.crop_size - (largest - 1) - _RESTART_TOKENS
+    return config.crop_size - (largest - 1) - _RESTART_TOKENS
 
 
 @kernel
@@ -298,7 +288,7 @@ def _most_positions(seed, epoch, identity, n_measurements, untimed_tokens, span,
     stream = np.empty(1, np.uint64)
     for row in range(len(identity)):
         stream[0] = context_key(seed, epoch, identity[row], 0)
-        mode = draw_mode(stream, drawing.full_weight, drawing.partial_weight)
+        mode = draw_mode(stream, drawing)
         num = np.int64(n_measurements[row])
         num_timed = num - np.int64(num * draw_untimed_share(stream, mode))
         tokens = untimed_tokens[row]

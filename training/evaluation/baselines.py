@@ -19,7 +19,7 @@ from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.kernels import kernel
 from training.evaluation.examples import Extent, Split
-from training.rows.row_layout import LAYOUT, dst_at, rtt_code_at
+from training.rows.row_layout import dst_at, rtt_code_at
 from training.rows.row_source import ShardReader
 from training.rows.row_table import RowTable
 
@@ -150,15 +150,13 @@ def _read_row(
     reader: ShardReader, row: int, wanted: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns of some measurements the destination's number in `wanted`, or -1, and the code."""
-    located = reader.locate(row)
-    n = located.num_measurements
+    columns = reader.locate(row).columns
+    n = columns.layout.num_measurements
     count = min(n, _MOST_MEASUREMENTS)
     # One at random of each stretch: evenly spaced ones could all be to the same destination.
     places = ((np.arange(count) + rng.random(count)) * n / count).astype(np.int64)
     destinations, codes = np.empty(count, np.int64), np.empty(count, np.uint16)
-    layout = np.array([located.layout], LAYOUT)[0]
-    raw = np.frombuffer(located.raw, np.uint8)
-    if not _read_measurements(raw, layout, np.minimum(places, n - 1), wanted, destinations, codes):
+    if not _read_measurements(*columns, np.minimum(places, n - 1), wanted, destinations, codes):
         raise reader.bad_row(row, "a destination is damaged")
     return destinations, codes
 

@@ -10,7 +10,8 @@ import numpy as np
 from beam_pipeline.cli.flags import check_limits, flag
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
-from training.batches.config import DataConfig, fitting
+from training.batches.config import DataConfig
+from training.batches.planning import fitting
 from training.dataset import build_dataset
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 

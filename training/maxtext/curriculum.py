@@ -7,7 +7,7 @@ larger batches. Stages hand the model on through a checkpoint; each begins its d
 from typing import NamedTuple
 
 from beam_pipeline.errors import UsageError
-from training.tokens.contexts import LEAST_CROP
+from training.tokens.contexts import MIN_CROP
 
 
 class Stage(NamedTuple):
@@ -50,9 +50,9 @@ def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
             f"{given}: crops must grow, to max_target_length={crop_size}, which needs no entry"
         )
     for crop in crops[:-1]:
-        if crop < LEAST_CROP or crop_size % crop:
+        if crop < MIN_CROP or crop_size % crop:
             raise UsageError(
-                f"{given}: crops of {crop} must have {LEAST_CROP} tokens or more and divide "
+                f"{given}: crops of {crop} must have {MIN_CROP} tokens or more and divide "
                 f"max_target_length={crop_size}"
             )
     return stages

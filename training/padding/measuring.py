@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
-from training.batches.config import DataConfig, fitting
+from training.batches.config import DataConfig
+from training.batches.planning import fitting
 from training.dataset import BatchDataset
 from training.padding.statistics import (
     CONTEXT,

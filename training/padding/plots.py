@@ -31,7 +31,7 @@ from training.padding.statistics import (
     segment_modes,
 )
 from training.padding.summary import Summary, expected_contexts, padding_line, untimed_shares
-from training.tokens.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
+from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
 from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE
 
 _FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
@@ -171,7 +171,7 @@ def _modes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
     left.legend(fontsize=8)
     shares, _ = untimed_shares(statistics, PARTIAL)
     _draw_untimed(right, shares, "contexts")
-    for share in (LEAST_UNTIMED, MOST_UNTIMED) if len(shares) else ():
+    for share in (MIN_UNTIMED, MAX_UNTIMED) if len(shares) else ():
         right.axvline(100 * share, color="black", linestyle="--")
 
 

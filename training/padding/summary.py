@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, distribution
-from training.tokens.draws import LEAST_UNTIMED, MODE_NAMES, MOST_UNTIMED, PARTIAL
+from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 Line = dict[str, Any]
@@ -143,7 +143,7 @@ def partial_outside(statistics: Statistics) -> tuple[int, int]:
     The share is drawn before the number of measurements is known, which it fits to within two.
     """
     shares, num = untimed_shares(statistics, PARTIAL)
-    outside = (shares < LEAST_UNTIMED - 2 / num) | (shares > MOST_UNTIMED + 2 / num)
+    outside = (shares < MIN_UNTIMED - 2 / num) | (shares > MAX_UNTIMED + 2 / num)
     return len(shares), int(outside.sum())
 
 

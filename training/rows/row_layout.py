@@ -1,11 +1,11 @@
 """Where the columns of a probe row lie in its bytes, so that kernels read only what they touch.
 
-A layout is a LAYOUT record of byte offsets into `raw`, a uint8 array: the record as it was read,
-or a map of many compact rows (see `column_cache`). The kernels below read one measurement of it,
-in either encoding: its second, its RTT code, its destination; nothing else is decoded.
+A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record as it was
+read, or a map of many compact rows (see `column_cache`). The kernels below read one measurement
+of it, in either encoding: its second, its RTT code, its destination. Nothing else is decoded.
 
-`locate` finds the columns of a record by arithmetic, without Arrow, where the record looks just
-as `row_codec` writes it; any other record goes through Arrow and becomes compact bytes.
+`locate` finds the columns of a record by arithmetic, without Arrow, if the record has exactly the
+form that `row_codec` writes. Any other record goes through Arrow and becomes compact bytes.
 """
 
 from typing import Any, NamedTuple
@@ -22,37 +22,52 @@ from beam_pipeline.dataset.rtt import rtt_code
 from beam_pipeline.kernels import kernel
 
 COMPACT, ARROW = 0, 1
-# Offsets of columns, and what it takes to read them:
-#   compact  times: uint32 seconds after first_second; rtts: uint16 codes; dst: IPv4, 4 bytes each;
-#            dst_more: IPv6, 16 bytes each; families: bits, and ranks, see `ranks_of`, where the
-#            row has both families
-#   arrow    times: int64 µs; rtts: float32 ms; dst: int32 offsets into the text at dst_more;
-#            families: int8 4 or 6
-LAYOUT = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            *("kind", "num_measurements", "num_ipv6", "first_second"),
-            *("times", "rtts", "dst", "dst_more", "families", "ranks"),
-        )
-    ]
-)
 RANK_BLOCK = 512
+_NEITHER = -1  # the kind of bytes that `row_codec` did not write
 _US_PER_SECOND = 1_000_000
 
 
-# --- finding ------------------------------------------------------------------------------------
+class Layout(NamedTuple):
+    """The size of a row, and the offsets of its columns in an array of bytes.
+
+    Attributes:
+      kind: COMPACT or ARROW.
+      times: COMPACT: uint32 seconds after first_second. ARROW: int64 µs.
+      rtts: COMPACT: uint16 codes. ARROW: float32 ms.
+      dst: COMPACT: IPv4, 4 bytes each. ARROW: int32 offsets into the text at dst_more.
+      dst_more: COMPACT: IPv6, 16 bytes each. ARROW: the text of the addresses.
+      families: COMPACT: one bit each, set for IPv6, if the row has both. ARROW: int8 4 or 6.
+      ranks: COMPACT: see `_ranks`, if the row has both families.
+    """
+
+    kind: int
+    num_measurements: int
+    num_ipv6: int
+    first_second: int
+    times: int
+    rtts: int
+    dst: int
+    dst_more: int
+    families: int
+    ranks: int
+
+
+class Columns(NamedTuple):
+    """One row's measurements: uint8 bytes, read-only, and where the columns lie in them."""
+
+    raw: np.ndarray
+    layout: Layout
 
 
 class Located(NamedTuple):
-    """What a record says of itself, and the bytes and layout of its measurements."""
+    """The key of the row that a record holds, and its columns."""
 
     src_id: int
     row_index: int
-    num_measurements: int
-    raw: bytes
-    layout: tuple[int, ...]  # as LAYOUT
+    columns: Columns
 
+
+# --- finding the columns of a record --------------------------------------------------------------
 
 _EMPTY_RECORD_BYTES = int(row_codec.record_bytes(0, ""))
 _RECORD_BODY = _EMPTY_RECORD_BYTES - 8 * 8 - 8  # eight columns of 8 bytes, the end of the stream
@@ -67,7 +82,7 @@ def locate(record: bytes) -> Located:
     """Finds the measurements of a record.
 
     Raises:
-      ValueError: the bytes are no record, or its measurements are damaged.
+      ValueError: the bytes are not a record, or its measurements are damaged.
     """
     if record.startswith(tf_example.MAGIC):  # at the price of a copy
         record = arrow_record.encode_record(tf_example.decode_example(record))
@@ -78,28 +93,31 @@ def _locate_own(record: bytes) -> Located | None:
     """Locates by arithmetic; None if any size or mark is not where `row_codec` puts it."""
     if len(record) < _EMPTY_RECORD_BYTES or not record.startswith(row_codec.RECORD_HEAD):
         return None
-    src_id, row_index, *found = _find_own(np.frombuffer(record, np.uint8))
-    kind, num_measurements, num_ipv6, _, times, *_, end = layout = tuple(found)
-    if kind == ARROW and record.startswith(row_codec.MEASUREMENTS_HEAD, times - _ARROW_BODY):
-        return Located(src_id, row_index, num_measurements, record, layout)
-    if kind != COMPACT:
+    raw = np.frombuffer(record, np.uint8)
+    src_id, row_index, *found = _find_own(raw)
+    layout = Layout._make(found)
+    if layout.kind == ARROW:
+        begin = layout.times - _ARROW_BODY
+        is_own = record.startswith(row_codec.MEASUREMENTS_HEAD, begin)
+        return Located(src_id, row_index, Columns(raw, layout)) if is_own else None
+    if layout.kind != COMPACT:
         return None
-    raw = record
-    if 0 < num_ipv6 < num_measurements:
-        raw, layout = with_ranks(record[times - _HEADER_BYTES : end])
-    return Located(src_id, row_index, num_measurements, raw, layout)
+    columns = Columns(raw, layout)
+    if 0 < layout.num_ipv6 < layout.num_measurements:
+        columns = with_ranks(record[layout.times - _HEADER_BYTES : layout.ranks])
+    return Located(src_id, row_index, columns)
 
 
 def _locate_any(record: bytes) -> Located:
     row = row_codec.decode_record(record)
-    raw, layout = to_compact(row.run)
-    if layout[1] != row.n_measurements:
-        raise ValueError(f"{layout[1]} measurements where n_measurements is {row.n_measurements}")
-    return Located(row.src_id, row.row_index, row.n_measurements, raw, layout)
+    columns = to_compact(row.run)
+    if (found := columns.layout.num_measurements) != row.n_measurements:
+        raise ValueError(f"{found} measurements where n_measurements is {row.n_measurements}")
+    return Located(row.src_id, row.row_index, columns)
 
 
-def to_compact(run: np.ndarray) -> tuple[bytes, tuple[int, ...]]:
-    """Returns a run as compact measurements with their ranks, and their layout.
+def to_compact(run: np.ndarray) -> Columns:
+    """Returns a sorted run as compact measurements with their ranks.
 
     Raises:
       ValueError: it is empty, not in order, or compact measurements cannot hold its times.
@@ -117,6 +135,41 @@ def to_compact(run: np.ndarray) -> tuple[bytes, tuple[int, ...]]:
     return with_ranks(row_codec.encode_compact(run))
 
 
+def with_ranks(compact: bytes) -> Columns:
+    """Returns compact measurements followed by their ranks.
+
+    Raises:
+      ValueError: the bytes are not compact measurements.
+    """
+    raw = np.frombuffer(compact, np.uint8)
+    layout = Layout._make(_find_compact(raw, 0, len(compact)))
+    if layout.kind == _NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
+        raise ValueError(f"{len(compact)} bytes that are no compact measurements")
+    num, num_ipv6 = layout.num_measurements, layout.num_ipv6
+    if 0 < num_ipv6 < num:
+        family_bits = raw[layout.families :][: (num + 7) // 8]
+        is_ipv6 = np.unpackbits(family_bits, count=num, bitorder="little")
+        if is_ipv6.sum() != num_ipv6:
+            raise ValueError("the families of compact measurements contradict their header")
+        raw = np.frombuffer(compact + _ranks(is_ipv6), np.uint8)
+    return Columns(raw, layout)
+
+
+def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
+    """Returns how many bytes the ranks of rows take, int64 [rows]."""
+    is_mixed = (num_ipv6 > 0) & (num_ipv6 < num)
+    return np.where(is_mixed, (num + RANK_BLOCK - 1) // RANK_BLOCK * 4, 0)
+
+
+def _ranks(is_ipv6: np.ndarray) -> bytes:
+    """Counts the IPv6 destinations before each block of RANK_BLOCK: uint32 [blocks]."""
+    counts = np.add.reduceat(is_ipv6, np.arange(0, len(is_ipv6), RANK_BLOCK), dtype=np.uint32)
+    return np.concatenate([[0], np.cumsum(counts[:-1])]).astype("<u4").tobytes()
+
+
+# --- finding, compiled --------------------------------------------------------------------------
+
+
 @njit
 def compact_layout(start, num, num_ipv6, first_second):
     """Returns the layout of compact measurements from `start` on, followed by their ranks."""
@@ -126,59 +179,8 @@ def compact_layout(start, num, num_ipv6, first_second):
     dst = families + ((num + 7) // 8 if 0 < num_ipv6 < num else 0)
     dst_more = dst + 4 * (num - num_ipv6)
     ranks = dst_more + 16 * num_ipv6
-    return (COMPACT, num, num_ipv6, first_second, times, rtts, dst, dst_more, families, ranks)
-
-
-@njit
-def set_layout(layout, values, by):
-    """Fills a LAYOUT record with a layout's values, for bytes that lie `by` further on."""
-    layout.kind, layout.num_measurements, layout.num_ipv6 = values[0], values[1], values[2]
-    layout.first_second, layout.times, layout.rtts = values[3], values[4] + by, values[5] + by
-    layout.dst, layout.dst_more = values[6] + by, values[7] + by
-    layout.families, layout.ranks = values[8] + by, values[9] + by
-
-
-@kernel
-def put_row(cells, start, raw, layouts, slot, layout):
-    """Copies a row's bytes to cells[start:], and its layout there to layouts[slot]."""
-    cells[start : start + len(raw)] = raw
-    set_layout(layouts[slot], layout, start)
-
-
-def with_ranks(compact: bytes) -> tuple[bytes, tuple[int, ...]]:
-    """Returns compact measurements followed by their ranks, and their layout.
-
-    Raises:
-      ValueError: the bytes are no compact measurements.
-    """
-    found = _compact_layout(np.frombuffer(compact, np.uint8), 0, len(compact))
-    if found[0] == _NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
-        raise ValueError(f"{len(compact)} bytes that are no compact measurements")
-    _, num, num_ipv6, *_, families, _ = found
-    if not 0 < num_ipv6 < num:
-        return compact, found
-    family_bits = np.frombuffer(compact, np.uint8, (num + 7) // 8, families)
-    if np.unpackbits(family_bits, count=num, bitorder="little").sum() != num_ipv6:
-        raise ValueError("the families of compact measurements contradict their header")
-    return compact + ranks_of(family_bits, num).tobytes(), found
-
-
-def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
-    """Returns how many bytes the ranks of rows take, int64 [rows]."""
-    is_mixed = (num_ipv6 > 0) & (num_ipv6 < num)
-    return np.where(is_mixed, (num + RANK_BLOCK - 1) // RANK_BLOCK * 4, 0)
-
-
-def ranks_of(family_bits: np.ndarray, num: int) -> np.ndarray:
-    """Counts the IPv6 destinations before each block of RANK_BLOCK: uint32 [blocks]."""
-    bits = np.unpackbits(family_bits, count=num, bitorder="little")
-    counts = np.add.reduceat(bits, np.arange(0, num, RANK_BLOCK), dtype=np.uint32)
-    return np.concatenate([[0], np.cumsum(counts[:-1])]).astype("<u4")
-
-
-# --- finding, compiled --------------------------------------------------------------------------
-
-_NEITHER = -1  # kind of what is not as `row_codec` writes it
+    kind = np.int64(COMPACT)
+    return Layout(kind, num, num_ipv6, first_second, times, rtts, dst, dst_more, families, ranks)
 
 
 @njit
@@ -188,18 +190,12 @@ def _padded(size):
 
 @njit
 def _nothing():
-    zero = np.int64(0)
-    return (np.int64(_NEITHER), zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    kind, zero = np.int64(_NEITHER), np.int64(0)
+    return Layout(kind, zero, zero, zero, zero, zero, zero, zero, zero, zero)
 
 
 @njit
-def _load_size(raw, at):
-    """Returns an int32; a negative one as a size that is larger than any."""
-    return np.int64(_load32(raw, at))
-
-
-@kernel
-def _compact_layout(raw, start, num_bytes):
+def _compact_at(raw, start, num_bytes):
     if num_bytes < _HEADER_BYTES:
         return _nothing()
     num, num_ipv6 = np.int64(_load32(raw, start + 4)), np.int64(_load32(raw, start + 8))
@@ -207,53 +203,63 @@ def _compact_layout(raw, start, num_bytes):
     if num_ipv6 > num or num == 0 or first_second > uint64(_MAX_FIRST_SECOND):
         return _nothing()
     layout = compact_layout(start, num, num_ipv6, np.int64(first_second))
-    return layout if layout[7] + 16 * num_ipv6 == start + num_bytes else _nothing()
+    return layout if layout.ranks == start + num_bytes else _nothing()
 
 
 @njit
-def _arrow_layout(raw, start, num_bytes, num):
+def _arrow_at(raw, start, num_bytes, num):
     times = start + _ARROW_BODY
-    offsets = times + 8 * num
-    text = offsets + _padded(4 * (num + 1))
+    dst = times + 8 * num
+    text = dst + _padded(4 * (num + 1))
     if num == 0 or text > start + num_bytes or np.int64(_load64(raw, times)) < 0:
         return _nothing()
-    text_bytes = _load_size(raw, offsets + 4 * num)
-    families = text + _padded(text_bytes)
+    families = text + _padded(np.int64(_load32(raw, dst + 4 * num)))
     rtts = families + _padded(num)
-    if _load32(raw, offsets) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
+    if _load32(raw, dst) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
         return _nothing()
-    num_ipv6 = 0
+    num_ipv6, zero = np.int64(0), np.int64(0)
     for i in range(num):
         num_ipv6 += raw[families + i] == uint8(6)
-    nothing = np.int64(0)
+    return Layout(np.int64(ARROW), num, num_ipv6, zero, times, rtts, dst, text, families, zero)
+
+
+@njit
+def _plain(layout):
+    """Returns a layout as a tuple; a named one takes longer to hand over to Python."""
     return (
-        *(np.int64(ARROW), num, np.int64(num_ipv6), nothing),
-        *(times, rtts, offsets, text, families, nothing),
+        *(layout.kind, layout.num_measurements, layout.num_ipv6, layout.first_second),
+        *(layout.times, layout.rtts, layout.dst, layout.dst_more),
+        *(layout.families, layout.ranks),
     )
+
+
+@kernel
+def _find_compact(raw, start, num_bytes):
+    return _plain(_compact_at(raw, start, num_bytes))
 
 
 @kernel
 def _find_own(raw):
     """Returns (src_id, row_index, *layout) of a record that begins as `row_codec` writes it."""
-    body = np.int64(_RECORD_BODY)
-    num_bytes = _load_size(raw, body + 12)
+    # Sizes are int32; a negative one is read as one that is larger than the record.
+    zero, body = np.int64(0), np.int64(_RECORD_BODY)
+    num_bytes = np.int64(_load32(raw, body + 12))
     start = body + 16
     rest = start + _padded(num_bytes)
-    zero = np.int64(0)
     if _load32(raw, body + 8) != 0 or len(raw) < rest + 6 * 8:
-        return (zero, zero, *_nothing())
-    num = _load_size(raw, rest)
-    end = rest + 40 + _padded(_load_size(raw, rest + 36))
+        return (zero, zero, *_plain(_nothing()))
+    num = np.int64(_load32(raw, rest))
+    end = rest + 40 + _padded(np.int64(_load32(raw, rest + 36)))
     if _load32(raw, rest + 32) != 0 or len(raw) != end + 16:
-        return (zero, zero, *_nothing())
+        return (zero, zero, *_plain(_nothing()))
     if _load32(raw, start) == uint32(_MAGIC):
-        layout = _compact_layout(raw, start, num_bytes)
+        layout = _compact_at(raw, start, num_bytes)
     else:
-        layout = _arrow_layout(raw, start, num_bytes, num)
-    if layout[1] != num:
+        layout = _arrow_at(raw, start, num_bytes, num)
+    if layout.num_measurements != num:
         layout = _nothing()
     src_id, row_index = np.int64(_load64(raw, body)), np.int64(np.int32(_load32(raw, end)))
-    return (src_id, row_index, *layout)
+    return (src_id, row_index, *_plain(layout))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -352,7 +358,8 @@ def is_ipv6_at(raw, layout, i):
         return raw[uint64(layout.families + i)] == uint8(6)
     if layout.num_ipv6 == 0 or layout.num_ipv6 == layout.num_measurements:
         return layout.num_ipv6 > 0
-    return (raw[uint64(layout.families + (i >> 3))] >> uint8(i & 7)) & uint8(1) == uint8(1)
+    byte = raw[uint64(layout.families + (i >> 3))]
+    return (byte >> uint8(i & 7)) & uint8(1) == uint8(1)
 
 
 @njit
@@ -402,13 +409,20 @@ def dst_at(raw, layout, i):
     """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
     if layout.kind == ARROW:
         return _parsed_dst(raw, layout, i)
-    if layout.num_ipv6 == 0:
-        return uint64(0), _load_big_endian(raw, layout.dst + 4 * i, 4), 0
-    place = i
-    if layout.num_ipv6 < layout.num_measurements:
+    num_before = np.int64(0)  # IPv6 destinations
+    if 0 < layout.num_ipv6 < layout.num_measurements:
         num_before = _ipv6_before(raw, layout, i)
-        if not is_ipv6_at(raw, layout, i):
-            return uint64(0), _load_big_endian(raw, layout.dst + 4 * (i - num_before), 4), 0
-        place = num_before
+    if not is_ipv6_at(raw, layout, i):
+        return uint64(0), _load_big_endian(raw, layout.dst + 4 * (i - num_before), 4), 0
+    place = num_before if layout.num_ipv6 < layout.num_measurements else i
     at = layout.dst_more + 16 * place
     return _load_big_endian(raw, at, 8), _load_big_endian(raw, at + 8, 8), 1
+
+
+@kernel
+def are_readable(raw, layout):
+    """Tells whether every destination of a row can be read."""
+    num_damaged = 0
+    for i in range(layout.num_measurements):
+        num_damaged += dst_at(raw, layout, i)[2] < 0
+    return num_damaged == 0

@@ -18,7 +18,7 @@ from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import file_infos
-from training.rows.row_layout import ARROW, LAYOUT, Located, dst_at, locate
+from training.rows.row_layout import ARROW, Columns, Located, dst_at, locate
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 __all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_shards"]
@@ -54,7 +54,7 @@ class ShardReader(RowReader[RowTable]):
             located = locate(record)
         except ValueError as error:
             raise self.bad_row(row, str(error)) from error
-        self.check(row, located.src_id, located.row_index, located.num_measurements)
+        self.check(row, located.src_id, located.row_index, located.columns.layout.num_measurements)
         return located
 
     def describe(self, row: int, reason: str) -> BadRow:
@@ -105,16 +105,14 @@ class Measurements(Sequence[dict[str, Any]]):
     An item is {event_time: datetime (UTC, naive), dst_addr: str, ip_version: int, rtt: float ms}.
 
     Attributes:
-      raw, layout: for kernels, see `row_layout`.
+      columns: for kernels, see `row_layout`.
     """
 
-    def __init__(self, raw: bytes, layout: tuple[int, ...]):
-        self._raw = raw
-        self.raw = np.frombuffer(raw, np.uint8)
-        self.layout = np.array([layout], LAYOUT)[0]
+    def __init__(self, columns: Columns):
+        self.columns = columns
 
     def __len__(self) -> int:
-        return int(self.layout["num_measurements"])
+        return self.columns.layout.num_measurements
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -130,16 +128,16 @@ class Measurements(Sequence[dict[str, Any]]):
         return self._item(index % len(self))
 
     def _item(self, i: int) -> dict[str, Any]:
-        layout = self.layout
-        if layout["kind"] == ARROW:
-            (time_us,) = struct.unpack_from("<q", self._raw, int(layout["times"]) + 8 * i)
-            (rtt,) = struct.unpack_from("<f", self._raw, int(layout["rtts"]) + 4 * i)
+        raw, layout = self.columns
+        if layout.kind == ARROW:
+            (time_us,) = struct.unpack_from("<q", raw, layout.times + 8 * i)
+            (rtt,) = struct.unpack_from("<f", raw, layout.rtts + 4 * i)
         else:
-            (seconds,) = struct.unpack_from("<I", self._raw, int(layout["times"]) + 4 * i)
-            time_us = (int(layout["first_second"]) + seconds) * 1_000_000
-            (code,) = struct.unpack_from("<H", self._raw, int(layout["rtts"]) + 2 * i)
+            (seconds,) = struct.unpack_from("<I", raw, layout.times + 4 * i)
+            time_us = (layout.first_second + seconds) * 1_000_000
+            (code,) = struct.unpack_from("<H", raw, layout.rtts + 2 * i)
             rtt = float(decode_rtt(np.array([code], np.uint16))[0])
-        hi, lo, is_ipv6 = _read_dst(self.raw, layout, i)
+        hi, lo, is_ipv6 = _read_dst(raw, layout, i)
         if is_ipv6 < 0:
             raise ValueError(f"the destination of measurement {i} is damaged")
         lo = lo if is_ipv6 else lo | addresses.MAPPED_IPV4
@@ -200,7 +198,7 @@ class ProbeRowDataSource:
             "src_addr": decoded.src_addr,
             "row_index": decoded.row_index,
             "n_measurements": decoded.n_measurements,
-            "measurements": Measurements(located.raw, located.layout),
+            "measurements": Measurements(located.columns),
             "metadata": {
                 "time_span_seconds": decoded.time_span_seconds,
                 "first_timestamp": _datetime(decoded.first_timestamp_us),

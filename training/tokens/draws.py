@@ -1,10 +1,10 @@
-"""Drawing the measurements of a context: which, in what order, and which of them tell their time.
+"""Drawing the measurements of a context: which, in what order, and which have a timestamp.
 
-Compiled, without Python objects. What is drawn is laid down as `items`, rows of the probe row in
-the order of the context, and `is_timed` beside them. Three ways to draw:
+Compiled, without Python objects. What is drawn is left in `Scratch.items`, numbers of measurements
+of the row in the order of the context, and `Scratch.is_timed` beside them. Three ways to draw:
 
   draw_window   a large row: a log-uniform window, from it a random subset that fills the crop
-  draw_strided  a run with a stride of 1, 2, 4, …
+  draw_strided  measurements at a stride of 1, 2, 4, …
   draw_all      a small row: every measurement, for packing
 
 Timestamp modes: FULL, in order of time; PARTIAL, 10 to 90 % of the measurements lose their
@@ -12,6 +12,7 @@ timestamp and are spread evenly, in random order, among the others; NONE, in ran
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, uint64
@@ -20,6 +21,7 @@ from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import next_below, next_uniform
 from training.rows.row_layout import is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.tokens.tokenizer import (
+    MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,
     timestamp_role,
     timestamp_tokens,
@@ -28,33 +30,74 @@ from training.tokens.tokenizer import (
 
 FULL, PARTIAL, NONE = 0, 1, 2
 MODE_NAMES = ("full", "partial", "none")
-LEAST_UNTIMED, MOST_UNTIMED = 0.1, 0.9
-_LEAST_MEASUREMENT_TOKENS = 12  # IPv4 to IPv4, failed, no timestamp
-# What one draw of untimed measurements holds to, see _is_timed.
-_STRATUM = 8
-
+MIN_UNTIMED, MAX_UNTIMED = 0.1, 0.9
+MIN_MEASUREMENT_TOKENS = 12  # IPv4 to IPv4, failed, no timestamp
+SLACK = MAX_MEASUREMENT_TOKENS  # what a buffer of tokens needs behind its crop
+_STRATUM = 8  # measurements among which the share of timestamps is exact, see _is_timed
 _FAILED_CODE = 0xFFFF
 
 
-@njit
-def most_items(num_tokens):
-    """Returns how many measurements `num_tokens` can begin at most."""
-    return (num_tokens + _LEAST_MEASUREMENT_TOKENS - 1) // _LEAST_MEASUREMENT_TOKENS
+class Drawing(NamedTuple):
+    """How contexts are drawn.
+
+    Attributes:
+      num_tokens: of a whole context: one more than the crop, since targets are the next token.
+      full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
+      strided: draw_strided in place of draw_window.
+    """
+
+    num_tokens: int
+    full_weight: float
+    partial_weight: float
+    strided: bool
+
+
+class Scratch(NamedTuple):
+    """Memory that a kernel draws one context in; each thread has its own.
+
+    Attributes:
+      lists: int64 [3, power of two], at least 4 * len(items) wide.
+      items, is_timed: int64 and bool [items], the measurements drawn, in order.
+      window: int64 [2], what a large row's items were drawn from.
+      stream: uint64 [1], of random numbers.
+      tokens: int32 [num_tokens + SLACK].
+    """
+
+    lists: np.ndarray
+    items: np.ndarray
+    is_timed: np.ndarray
+    window: np.ndarray
+    stream: np.ndarray
+    tokens: np.ndarray
+
+
+def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
+    """Returns scratch for contexts of `num_tokens` and for small rows of so many measurements."""
+    max_items = max(-(-num_tokens // MIN_MEASUREMENT_TOKENS), max_measurements)
+    width = 1 << (4 * max_items - 1).bit_length()
+    return Scratch(
+        lists=np.empty((3, width), np.int64),
+        items=np.empty(max_items, np.int64),
+        is_timed=np.empty(max_items, np.bool_),
+        window=np.zeros(2, np.int64),
+        stream=np.zeros(1, np.uint64),
+        tokens=np.empty(num_tokens + SLACK, np.int32),
+    )
 
 
 @njit
-def draw_mode(stream, full_weight, partial_weight):
-    """Draws a timestamp mode; the weights are shares of 1, NONE has the rest."""
+def draw_mode(stream, drawing):
+    """Draws a timestamp mode."""
     share = next_uniform(stream)
-    if share < full_weight:
+    if share < drawing.full_weight:
         return FULL
-    return PARTIAL if share < full_weight + partial_weight else NONE
+    return PARTIAL if share < drawing.full_weight + drawing.partial_weight else NONE
 
 
 @njit
 def draw_untimed_share(stream, mode):
     """Draws which share of the measurements has no timestamp."""
-    share = LEAST_UNTIMED + (MOST_UNTIMED - LEAST_UNTIMED) * next_uniform(stream)
+    share = MIN_UNTIMED + (MAX_UNTIMED - MIN_UNTIMED) * next_uniform(stream)
     if mode == PARTIAL:
         return share
     return 0.0 if mode == FULL else 1.0
@@ -64,10 +107,12 @@ def draw_untimed_share(stream, mode):
 def _is_timed(stream, number, share, phase, left):
     """Draws whether measurement `number` of a context has a timestamp.
 
-    Measurements are drawn until the crop is full, so that their number is not known before. To
-    hold to the share all the same, each _STRATUM of them lose what the share says, rounded so
-    that the sum is right (`phase` of [0, 1) makes the rounding fair); `left`, int64 [2], counts
-    slots and timestamps to take in the stratum.
+    Measurements are drawn until the crop is full, so their number is not known beforehand. To keep
+    to the share all the same, each stratum of _STRATUM measurements loses its share of timestamps,
+    rounded so that the sum is right (`phase` of [0, 1) makes the rounding fair).
+
+    Args:
+      left: int64 [2], the measurements left in the stratum, and the timestamps left to take.
     """
     if share <= 0.0 or share >= 1.0:
         return share <= 0.0
@@ -164,35 +209,36 @@ def _insert(raw, layout, timed, num_timed, item):
 
 
 @njit
-def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, is_timed, window):
+def _max_count(layout, src_is_ipv6, mode, wanted):
+    """Bounds how many measurements of a row make `wanted` tokens."""
+    all_ipv6 = layout.num_ipv6 == layout.num_measurements
+    smallest = untimed_tokens(src_is_ipv6, all_ipv6, _FAILED_CODE) + (2 if mode == FULL else 0)
+    return (wanted + smallest - 1) // smallest
+
+
+@njit
+def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
     """Draws from a large row just enough measurements for `wanted` tokens.
 
     The window's size is log-uniform over [1, n], its place uniform, and the subset of it random.
-    A window that might not fill the crop becomes a run that does, from either end of the
-    smallest window that surely can.
-
-    Args:
-      scratch: int64 [3, at least 4 * most_items(wanted)], a power of two wide.
-      items, is_timed: int64 and bool [most_items(wanted)], filled.
-      window: int64 [2], filled with the first measurement and the size of what was drawn from.
+    A window that might not fill the crop becomes a stretch of successive measurements that does,
+    from either end of the smallest window that surely can.
 
     Returns:
-      The number of items.
+      The number of items. scratch.window holds the first measurement and the size of the window.
     """
-    num = layout.num_measurements
-    timed, untimed, seen = scratch[0], scratch[1], scratch[2]
-    least = untimed_tokens(src_is_ipv6, layout.num_ipv6 == num, _FAILED_CODE)
-    least += 2 if mode == FULL else 0
-    enough = (wanted + least - 1) // least
+    num, stream, items = layout.num_measurements, scratch.stream, scratch.items
+    timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
+    enough = _max_count(layout, src_is_ipv6, mode, wanted)
     size = min(num, max(1, np.int64(math.exp(next_uniform(stream) * math.log(num + 1.0)))))
-    is_run = size <= enough
-    if is_run:
+    is_stretch = size <= enough
+    if is_stretch:
         size = min(num, enough)
     first = next_below(stream, num - size + 1)
-    is_backward = is_run and next_below(stream, 2) == 1
-    if not is_run:
+    is_backward = is_stretch and next_below(stream, 2) == 1
+    if not is_stretch:
         seen[:] = -1
-        # Chosen ahead: by the time that one is looked at, it has come from memory.
+        # Chosen ahead: by the time that one is read, it has come from memory.
         for place in range(enough):
             items[place] = first + next_below(stream, size)
             prefetch(raw, layout, items[place])
@@ -202,7 +248,9 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
     num_timed = num_untimed = tokens = num_chosen = 0
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
-        if not is_run:
+        if is_stretch:
+            item = first + size - 1 - count if is_backward else first + count
+        else:
             if num_chosen < enough:
                 item = items[num_chosen]
                 num_chosen += 1
@@ -210,8 +258,6 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
                 item = first + next_below(stream, size)
             if not _is_new(item, seen):
                 continue
-        else:
-            item = first + size - 1 - count if is_backward else first + count
         tokens += _tokens_at(raw, layout, src_is_ipv6, item)
         if _is_timed(stream, count, share, phase, left):
             tokens += _insert(raw, layout, timed, num_timed, item)
@@ -220,35 +266,30 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, stream, scratch, items, 
             untimed[num_untimed] = item
             num_untimed += 1
     count = num_timed + num_untimed
-    if is_run:
-        window[0] = first + size - count if is_backward else first
-        window[1] = count
-    else:
-        window[0], window[1] = first, size
+    scratch.window[0], scratch.window[1] = first, size
+    if is_stretch:
+        scratch.window[0] = first + size - count if is_backward else first
+        scratch.window[1] = count
     _shuffle(stream, untimed, num_untimed)
-    _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
+    _interleave(stream, timed, num_timed, untimed, num_untimed, items, scratch.is_timed)
     return count
 
 
 @njit
-def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed, window):
+def draw_strided(raw, layout, src_is_ipv6, mode, wanted, scratch):
     """Draws every stride-th measurement of a window of a row, in order of time.
 
     The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
     The window surely fills it; what is drawn begins at the window's first measurement or ends at
-    its last, so that all of a row is reached. In PARTIAL mode each timestamp is kept with
+    its last, so that every part of a row can be drawn. In PARTIAL mode each timestamp is kept with
     probability 1/2. A row that is too short for `wanted` tokens gives all it has.
 
-    Args:
-      window: int64 [2], filled with the first measurement and the stride.
-
     Returns:
-      The number of items.
+      The number of items. scratch.window holds the first measurement and the stride.
     """
-    num = layout.num_measurements
-    least = untimed_tokens(src_is_ipv6, layout.num_ipv6 == num, _FAILED_CODE)
-    least += 2 if mode == FULL else 0
-    enough = (wanted + least - 1) // least
+    num, stream = layout.num_measurements, scratch.stream
+    items, is_timed = scratch.items, scratch.is_timed
+    enough = _max_count(layout, src_is_ipv6, mode, wanted)
     exponents = 1
     while (1 << exponents) * enough <= num:
         exponents += 1
@@ -277,28 +318,24 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, stream, items, is_timed
     if is_backward:
         items[:count] = items[:count][::-1].copy()
         is_timed[:count] = is_timed[:count][::-1].copy()
-    window[0], window[1] = items[0], stride
+    scratch.window[0], scratch.window[1] = items[0], stride
     return count
 
 
 @njit
-def draw_all(layout, mode, stream, scratch, items, is_timed):
-    """Draws every measurement of a small row, in the order that the mode asks for.
-
-    Returns:
-      The number of items.
-    """
-    num = layout.num_measurements
-    timed, untimed = scratch[0], scratch[1]
-    num_to_lose = np.int64(num * draw_untimed_share(stream, mode))
+def draw_all(num_measurements, key, drawing, scratch):
+    """Draws every measurement of a small row, in the order of the mode that the key gives."""
+    stream, timed, untimed = scratch.stream, scratch.lists[0], scratch.lists[1]
+    stream[0] = key
+    mode = draw_mode(stream, drawing)
+    num_to_lose = np.int64(num_measurements * draw_untimed_share(stream, mode))
     num_timed = num_untimed = 0
-    for item in range(num):
-        if next_below(stream, num - item) < num_to_lose - num_untimed:
+    for item in range(num_measurements):
+        if next_below(stream, num_measurements - item) < num_to_lose - num_untimed:
             untimed[num_untimed] = item
             num_untimed += 1
         else:
             timed[num_timed] = item
             num_timed += 1
     _shuffle(stream, untimed, num_untimed)
-    _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed)
-    return num
+    _interleave(stream, timed, num_timed, untimed, num_untimed, scratch.items, scratch.is_timed)

@@ -55,8 +55,8 @@ def sources(batches: Sequence[Batch], lane: int) -> list[str]:
     [(1, 1), (30, 1), (31, 2), (60, 2), (61, 3), (480, 16), (481, 16), (10**6, 16)],
 )
 def test_contexts_of_a_row(n: int, expected: int) -> None:
-    sampling = DataConfig("rows", 1).sampling
-    assert planning.num_contexts(np.array([n], np.int32), sampling).tolist() == [expected]
+    config = DataConfig("rows", 1)
+    assert planning.num_contexts(np.array([n], np.int32), config).tolist() == [expected]
 
 
 def test_contexts_of_a_row_follow_the_configuration(mixed: dict[Encoding, Path]) -> None:
@@ -109,8 +109,8 @@ def test_hosts_plan_the_same_lanes_and_the_same_number_of_batches(
         sizes = sizes * batch_size
     rows = table_of(sizes)
     config = DataConfig("rows", batch_size, CROP, sampler=sampler, num_epochs=num_epochs)
-    whole = plan_host(rows, config.sampling, 0, batch_size)
-    parts = [plan_host(rows, config.sampling, h * share, share) for h in range(num_hosts)]
+    whole = plan_host(rows, config, 0, batch_size)
+    parts = [plan_host(rows, config, h * share, share) for h in range(num_hosts)]
     assert {part.num_batches for part in parts} == {whole.num_batches}
     for name in ("lane", "visits_begin", "visits_end"):
         joined = np.concatenate([getattr(part.plan, name) for part in parts])

@@ -4,7 +4,6 @@
 same bytes.
 """
 
-import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +39,13 @@ from training.rows import row_layout
 from training.rows.row_layout import (
     ARROW,
     COMPACT,
-    LAYOUT,
+    Columns,
+    Layout,
     Located,
+    compact_layout,
     dst_at,
     is_ipv6_at,
     locate,
-    put_row,
     ranks_bytes,
     rtt_code_at,
     second_at,
@@ -75,11 +75,12 @@ def read_all(raw, layout, seconds, codes, hi, lo, families):
             families[i] = -2
 
 
-def assert_within(raw: bytes, layout: np.void) -> None:
+def assert_within(columns: Columns) -> None:
     """Reading past the end could end the process: so first what the kernels will rely on."""
-    n, num_ipv6 = int(layout["num_measurements"]), int(layout["num_ipv6"])
+    raw, layout = columns
+    n, num_ipv6 = layout.num_measurements, layout.num_ipv6
     sizes = {"times": 8 * n, "rtts": 4 * n, "dst": 4 * (n + 1), "families": n}
-    if layout["kind"] == COMPACT:
+    if layout.kind == COMPACT:
         sizes = {
             "times": 4 * n,
             "rtts": 2 * n,
@@ -88,23 +89,20 @@ def assert_within(raw: bytes, layout: np.void) -> None:
         }
         if 0 < num_ipv6 < n:
             sizes |= {"families": (n + 7) // 8, "ranks": (n + 511) // 512 * 4}
-            start = int(layout["families"])
-            bits = np.frombuffer(raw, np.uint8)[start : start + (n + 7) // 8]
+            bits = raw[layout.families :][: (n + 7) // 8]
             set_bits = int(np.unpackbits(bits, count=n, bitorder="little").sum())
             assert set_bits == num_ipv6, f"families say {set_bits} IPv6, the header {num_ipv6}"
     for name, size in sizes.items():
-        assert 0 <= layout[name] <= len(raw) - size, f"{name} ends beyond the bytes"
+        assert 0 <= getattr(layout, name) <= len(raw) - size, f"{name} ends beyond the bytes"
 
 
 def reading_of(located: Located) -> Reading | None:
     """Reads all measurements; None if a destination is marked as damaged."""
-    layout = np.array([located.layout], LAYOUT)[0]
-    assert_within(located.raw, layout)
-    n = located.num_measurements
-    assert n == layout["num_measurements"]
+    assert_within(located.columns)
+    n = located.columns.layout.num_measurements
     seconds, codes, families = (np.zeros(n, np.int64) for _ in range(3))
     hi, lo = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
-    read_all(np.frombuffer(located.raw, np.uint8), layout, seconds, codes, hi, lo, families)
+    read_all(*located.columns, seconds, codes, hi, lo, families)
     if (families == -1).any():
         return None
     assert (families >= 0).all()
@@ -168,7 +166,7 @@ def test_a_row_is_read_as_the_codec_decodes_it(encoding, run):
 def test_the_slow_way_reads_the_same(encoding, run):
     record = encode_row(run, KEY, encoding)
     located = row_layout._locate_any(record)
-    assert located.layout[0] == COMPACT
+    assert located.columns.layout.kind == COMPACT
     assert reading_of(located) == decoded(record)
 
 
@@ -240,7 +238,7 @@ def test_own_records_of_every_length_of_address_go_the_fast_way(encoding):
 
 def test_a_record_says_which_kind_it_is():
     run = make_run(9, seed=2)
-    kinds = [locate(encode_row(run, KEY, encoding)).layout[0] for encoding in ENCODINGS]
+    kinds = [locate(encode_row(run, KEY, encoding)).columns.layout.kind for encoding in ENCODINGS]
     assert kinds == [ARROW, COMPACT]
 
 
@@ -249,27 +247,28 @@ def test_rtt_codes_of_compact_rows_are_read_as_they_are(code):
     run = make_run(4, seed=3)
     raw = bytearray(encode_compact(run))
     raw[36:38] = code.to_bytes(2, "little")
-    located = Located(0, 0, 4, *with_ranks(bytes(raw)))
-    reading = reading_of(located)
+    reading = reading_of(Located(0, 0, with_ranks(bytes(raw))))
     assert reading is not None
     assert reading.measurements[0][1] == code
 
 
 @pytest.mark.parametrize("start", [0, 1, 8, 12345])
-def test_a_row_that_was_put_elsewhere_reads_the_same(start):
-    raw, layout = with_ranks(encode_compact(run_of_families(np.arange(700) % 3 == 0, 4)))
-    there = reading_of(Located(0, 0, 700, raw, layout))
-    cells, layouts = np.full(40_000, 255, np.uint8), np.zeros(3, LAYOUT)
-    put_row(cells, start, np.frombuffer(raw, np.uint8), layouts, 1, layout)
-    assert reading_of(Located(0, 0, 700, cells.tobytes(), layouts[1].item())) == there
-    assert cells[start + len(raw) :].min() == 255
+def test_a_row_at_another_place_reads_the_same(start):
+    columns = with_ranks(encode_compact(run_of_families(np.arange(700) % 3 == 0, 4)))
+    raw, layout = columns
+    cells = np.full(40_000, 255, np.uint8)
+    cells[start : start + len(raw)] = raw
+    moved = compact_layout(start, layout.num_measurements, layout.num_ipv6, layout.first_second)
+    assert moved.times == layout.times + start
+    there = Located(0, 0, Columns(cells, Layout._make(moved)))
+    assert reading_of(there) == reading_of(Located(0, 0, columns))
 
 
 @pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1024, 1025])
 def test_ranks_take_as_many_bytes_as_is_said(n):
     for num_ipv6 in {0, 1, n // 2, n - 1, n}:
         compact = encode_compact(run_of_families(np.arange(n) < num_ipv6, 5))
-        raw, _ = with_ranks(compact)
+        raw = with_ranks(compact).raw.tobytes()
         assert raw.startswith(compact)
         assert len(raw) - len(compact) == ranks_bytes(np.array([n]), np.array([num_ipv6]))[0]
 
@@ -524,9 +523,3 @@ def test_the_row_says_how_many_measurements_it_has():
         measurements = bytes(decode_record(encode_row(run, KEY, encoding)).measurements)
         with pytest.raises(ValueError, match="9 measurements where n_measurements is 8"):
             locate(record_around(measurements, run[:8]))
-
-
-def test_the_layout_is_int64s_in_the_order_of_the_tuple():
-    located = locate(ROWS["compact-mixed"])
-    packed = np.array([located.layout], LAYOUT).tobytes()
-    assert struct.unpack(f"<{len(located.layout)}q", packed) == located.layout

@@ -30,9 +30,9 @@ from tests.support.reference_sampler import distance, most_chi_square, most_devi
 from training.batches.lanes import context_keys
 from training.rows import row_layout
 from training.rows.keyed_random import key_of
-from training.rows.row_layout import LAYOUT, locate
-from training.tokens.contexts import CONTEXT_FACTS, Drawing, draw_contexts, new_scratch
-from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL
+from training.rows.row_layout import Columns, locate
+from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
+from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL, Drawing, new_scratch
 from training.tokens.tokenizer import MAX_MEASUREMENT_TOKENS
 
 SRC = "192.0.2.1"
@@ -44,8 +44,7 @@ class Row(NamedTuple):
     """A row's bytes, for drawing, and its measurements, for comparing."""
 
     src_addr: str
-    raw: np.ndarray
-    layout: np.void
+    columns: Columns
     items: list[reference.Item]
 
 
@@ -56,9 +55,7 @@ class Drawn(NamedTuple):
 
 def row_of(run: np.ndarray, encoding: Encoding = "compact", src_addr: str = SRC) -> Row:
     located = locate(encode_row(run, RowKey(src_addr, 0), encoding))
-    layout = np.array([located.layout], LAYOUT)[0]
-    items = reference.items_of(records_as_tuples(run))
-    return Row(src_addr, np.frombuffer(located.raw, np.uint8), layout, items)
+    return Row(src_addr, located.columns, reference.items_of(records_as_tuples(run)))
 
 
 def draw(
@@ -77,8 +74,7 @@ def draw(
     tokens = np.full((num, crop_size + 1), 9, np.uint16)
     facts = np.zeros(num, CONTEXT_FACTS)
     is_whole = draw_contexts(
-        row.raw,
-        row.layout,
+        *row.columns,
         (hi[0], lo[0], bool(family[0] == 6)),
         context_keys(key_of(seed), np.int64(epoch), key_of(identity), first_k, num),
         Drawing(crop_size + 1, *weights, strided),
@@ -194,9 +190,8 @@ def test_both_encodings_and_the_slow_way_give_the_same_contexts(wide, strided):
     run = make_run(1500, seed=3, wide=wide)
     compact, arrow = row_of(run, "compact"), row_of(run, "arrow")
     located = row_layout._locate_any(encode_row(run, RowKey(SRC, 0), "arrow"))
-    layout = np.array([located.layout], LAYOUT)[0]
-    slow = Row(SRC, np.frombuffer(located.raw, np.uint8), layout, [])
-    assert arrow.layout["kind"] != compact.layout["kind"]
+    slow = Row(SRC, located.columns, [])
+    assert arrow.columns.layout.kind != compact.columns.layout.kind
     expected = contexts_of(draw(compact, 50, strided=strided))
     assert contexts_of(draw(arrow, 50, strided=strided)) == expected
     assert contexts_of(draw(slow, 50, strided=strided)) == expected
@@ -228,8 +223,7 @@ def test_a_context_is_written_to_its_cell_alone():
     tokens, facts = np.full((7, 1025), 9, np.uint16), np.zeros(7, CONTEXT_FACTS)
     hi, lo, _ = addresses.parse(pa.array([SRC]))
     draw_contexts(
-        row.raw,
-        row.layout,
+        *row.columns,
         (hi[0], lo[0], False),
         context_keys(key_of(0), np.int64(0), key_of(0), 0, 3),
         Drawing(1025, 0.4, 0.3, False),
@@ -245,10 +239,10 @@ def test_a_context_is_written_to_its_cell_alone():
 
 def test_a_damaged_destination_is_told():
     record = bytearray(encode_row(make_run(100, seed=7), RowKey(SRC, 0), "arrow"))
-    layout = np.array([locate(bytes(record)).layout], LAYOUT)[0]
-    text = int(layout["dst_more"])
+    columns = locate(bytes(record)).columns
+    text = columns.layout.dst_more
     record[text : text + 1000] = b"x" * 1000
-    row = Row(SRC, np.frombuffer(bytes(record), np.uint8), layout, [])
+    row = Row(SRC, columns._replace(raw=np.frombuffer(bytes(record), np.uint8)), [])
     with pytest.raises(AssertionError):
         draw(row, 16)
 
