@@ -1,10 +1,10 @@
 """From shards to batches: `build_dataset(DataConfig(files="rows/train", batch_size=256))`.
 
-A batch is what MaxText takes: inputs, targets, and of each their segmentation and position, int32
-[batch, crop]. What lane i gives is example i of the global batch, whoever computes it (see
-`lanes`), so batches are the same for any number of hosts, workers and threads, and after any
-resume; the state is the lanes' cursors. Host h of H owns lanes [h, h + 1) * batch_size / H, its
-workers a part of them each.
+A batch has the arrays that MaxText takes: inputs, targets, and the segmentation and positions of
+each, int32 [batch, crop]. Example i of the global batch is the next crop of lane i, whichever
+process computes it (see `lanes`), so batches are the same for any number of hosts, workers and
+threads, and after any resume; the state is the lanes' cursors. Host h of H owns lanes
+[h, h + 1) * batch_size / H, and each of its workers owns a part of them.
 """
 
 import concurrent.futures
@@ -16,7 +16,6 @@ import multiprocessing.connection
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grain
@@ -32,7 +31,7 @@ from training.batches.memory import keep_large_blocks
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
 from training.batches.planning import check_config, plan_host
 from training.batches.shard_store import ShardStore
-from training.batches.states import STATE_FORMAT, check_state
+from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
 from training.rows.row_source import ShardReader, check_shards
 from training.rows.row_table import ShardSet, find_shards, load_rows
 
@@ -60,27 +59,20 @@ def create_probe_training_pipeline(
     shuffle: bool = True,
     num_workers: int = 16,
 ) -> "BatchDataset":
-    """Builds `build_dataset`'s dataset with sampler="windows", from a pattern.
+    """Builds the dataset of `sampler="windows"` from a pattern, as `build_dataset` does.
 
     Args:
+      arrayrecord_pattern: DataConfig's `files`.
       num_workers: threads that read.
     """
-    return build_dataset(
-        DataConfig(
-            files=arrayrecord_pattern,
-            batch_size=batch_size,
-            crop_size=crop_size,
-            shuffle=shuffle,
-            sampler="windows",
-            num_threads=num_workers,
-        )
-    )
+    options = {"crop_size": crop_size, "shuffle": shuffle, "num_threads": num_workers}
+    return build_probe_chunk_dataset(arrayrecord_pattern, batch_size, sampler="windows", **options)
 
 
 def build_probe_chunk_dataset(
     files: str | Sequence[str], batch_size: int, **options: Any
 ) -> "BatchDataset":
-    """Builds `build_dataset`'s dataset from the fields of DataConfig as options."""
+    """Builds the dataset of `build_dataset`; options are the other fields of DataConfig."""
     return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 
@@ -188,7 +180,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         bad_rows, store.bad_rows = store.bad_rows, []
         return {
             "crops": narrow(crops) if self._dataset.is_in_worker else crops,
-            "cursors": cursors.view(np.int64).reshape(len(cursors), -1).copy(),
+            "cursors": cursors_to_numbers(cursors).copy(),
             "is_empty": bool(is_done.all()),
             # Hosts must give equally many batches, also where one has nothing left.
             "is_last": self._num_left == 0
@@ -256,9 +248,11 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._config = dataset.config
         self._fingerprint = dataset.fingerprint
         self._num_workers = min(self._config.num_workers, len(self._config.lanes))
-        self._state = _State(new_cursors(len(self._config.lanes)))
+        self._state = HostState(np.zeros(len(self._config.lanes), CURSOR))
         self._source: grain.DatasetIterator[dict[str, Any]] | None = None
-        self._ahead: concurrent.futures.Future[tuple[dict[str, np.ndarray], _State]] | None = None
+        self._ahead: concurrent.futures.Future[tuple[dict[str, np.ndarray], HostState]] | None = (
+            None
+        )
         self._executor = None
         if self._config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(1, "prepare-batch")
@@ -273,8 +267,8 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._state = state
         return batch
 
-    def _make(self, state: "_State") -> tuple[dict[str, np.ndarray], "_State"]:
-        """Returns the batch after `state`, which is where the source stands, and the state then."""
+    def _make(self, state: HostState) -> tuple[dict[str, np.ndarray], HostState]:
+        """Returns the batch after `state`, the position of the source, and the state after it."""
         if state.has_ended:
             raise StopIteration
         if self._source is None:
@@ -286,9 +280,9 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         for bad_row in (bad_row for part in parts for bad_row in part["bad_rows"]):
             if (bad_row.shard, bad_row.position) not in skipped:
                 skipped.add((bad_row.shard, bad_row.position))
-                _LOG.warning("left out: %s", bad_row.reason)
+                _LOG.warning("skipped: %s", bad_row.reason)
         values = np.concatenate([part["cursors"] for part in parts])
-        cursors = values.view(CURSOR).reshape(-1)
+        cursors = cursors_from_numbers(values)
         return to_batch(self._crops_of(parts)), dataclasses.replace(
             state,
             step=state.step + 1,
@@ -307,7 +301,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             first += len(inputs)
         return crops
 
-    def _start(self, state: "_State") -> grain.DatasetIterator[dict[str, Any]]:
+    def _start(self, state: HostState) -> grain.DatasetIterator[dict[str, Any]]:
         config = self._config
         lanes = _LaneDataset(
             config,
@@ -328,55 +322,21 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
     def get_state(self) -> dict[str, Any]:
         """Returns the state after the last batch, for JSON; a few dozen bytes a lane.
 
-        Its "skipped_rows" are the [shard, position] of rows that were left out.
+        Its "skipped_rows" are the [shard, position] of rows that were skipped.
         """
-        lanes = self._config.lanes
-        return {
-            "format": STATE_FORMAT,
-            "fingerprint": self._fingerprint,
-            "batch_size": self._config.batch_size,
-            "num_epochs": self._config.num_epochs,
-            "has_ended": self._state.has_ended,
-            "step": self._state.step,
-            "first_epoch": self._state.first_epoch,
-            "first_step": self._state.first_step,
-            "skipped_rows": sorted(list(row) for row in self._state.skipped),
-            "first_lane": lanes.start,
-            "cursors": self._state.cursors.view(np.int64).reshape(len(lanes), -1).tolist(),
-        }
+        return self._state.to_json(self._config, self._fingerprint)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken, on any number of workers and threads.
+        """Continues where `state` was taken, on any number of workers and threads.
 
-        A run of more epochs goes on where one of fewer has ended.
+        A run of more epochs continues where one of fewer has ended.
 
         Raises:
           ProbelineError: it is the state of other data, another configuration or other lanes.
         """
-        check_state(state, self._fingerprint)
-        lanes, given = self._config.lanes, len(state["cursors"])
-        if (state["first_lane"], given) != (lanes.start, len(lanes)):
-            raise ProbelineError(
-                f"the state is of lanes {state['first_lane']} to {state['first_lane'] + given - 1} "
-                f"of the batch, this host has {lanes.start} to {lanes.stop - 1}: it was saved by "
-                "another number of hosts; share it anew with training.batches.states.reshard_states"
-            )
-        saved, wanted = state["num_epochs"], self._config.num_epochs
-        goes_on = state["has_ended"] and saved != wanted
-        if None not in (saved, wanted) and wanted != saved and not (goes_on and wanted > saved):
-            raise ProbelineError(
-                f"the state is of a run of {saved} epochs that has not ended, this one has "
-                f"{wanted}: go on with num_epochs={saved} to its end, or with None"
-            )
+        restored = HostState.from_json(state, self._config, self._fingerprint)
         self._stop()
-        self._state = _State(
-            cursors=np.array(state["cursors"], np.int64).view(CURSOR).reshape(-1),
-            step=state["step"],
-            first_epoch=saved if goes_on else state["first_epoch"],
-            first_step=state["step"] if goes_on else state["first_step"],
-            skipped=frozenset((shard, position) for shard, position in state["skipped_rows"]),
-            has_ended=state["has_ended"] and not goes_on,
-        )
+        self._state = restored
 
     def _stop(self) -> None:
         if self._ahead is not None:
@@ -393,28 +353,3 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._stop()
         if self._executor:
             self._executor.shutdown()
-
-
-@dataclass(frozen=True)
-class _State:
-    """Where a host stands between two batches.
-
-    Attributes:
-      cursors: CURSOR [lanes].
-      step: batches given.
-      first_epoch, first_step: all lanes began that epoch at that step.
-      skipped: shard and position of rows that were left out.
-      has_ended: there is no further batch.
-    """
-
-    cursors: np.ndarray
-    step: int = 0
-    first_epoch: int = 0
-    first_step: int = 0
-    skipped: frozenset[tuple[int, int]] = frozenset()
-    has_ended: bool = False
-
-
-def new_cursors(num_lanes: int) -> np.ndarray:
-    """Returns the CURSORs of lanes that have given nothing yet."""
-    return np.zeros(num_lanes, CURSOR)

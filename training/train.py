@@ -5,7 +5,7 @@
 
 The first argument is a config: tiny, 95m or 680m of training/configs, or a file of MaxText's
 (.yml). The others are key=value, MaxText's and ours (docs/training.md). The same command again
-goes on from the last checkpoint, also on another number of hosts.
+continues from the last checkpoint, also on another number of hosts.
 """
 
 import logging
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging as absl_logging
 
+from beam_pipeline.cli.command import run_command
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.maxtext.curriculum import stages_of
 
@@ -28,22 +29,21 @@ _SIGTERM_CODE = 143  # what a shell says of a process that SIGTERM ended
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns 0, 1 (it failed), 2 (cannot run as given) or 143 (SIGTERM)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if {"-h", "--help", "help"} & set(arguments):
+    return run_command(argv, _run, "stopped; the same command continues from the last checkpoint")
+
+
+def _run(argv: Sequence[str]) -> int:
+    if {"-h", "--help", "help"} & set(argv):
         print(__doc__)
         return 0
-    try:
-        return train(arguments)
-    except ProbelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+    return train(argv)
 
 
 def train(argv: Sequence[str]) -> int:
-    """Trains, stage by stage of the curriculum; returns the exit code.
+    """Trains all stages of the curriculum; returns the exit code.
 
     Raises:
-      ProbelineError: the arguments, the data or MaxText are not as they must be.
+      ProbelineError: the arguments or the data are invalid, or MaxText is of another version.
     """
     _quiet_imports()
     try:
@@ -92,7 +92,7 @@ def train(argv: Sequence[str]) -> int:
 
 
 def _quiet_imports() -> None:
-    """Lets through what MaxText and we log; of the libraries below only warnings."""
+    """Passes log lines of MaxText and of this package; of other libraries only warnings."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     absl_logging.set_verbosity(absl_logging.INFO)
@@ -107,7 +107,7 @@ def _quiet_imports() -> None:
 
 
 def _serve_preemption() -> None:
-    """Lets JAX catch SIGTERM, so that MaxText saves a checkpoint; a pod's hosts do so anyway."""
+    """Makes JAX catch SIGTERM, so that MaxText saves a checkpoint; on a pod it always does."""
     import jax
 
     if jax.distributed.is_initialized():

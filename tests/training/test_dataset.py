@@ -38,7 +38,12 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.repository import ROOT
-from training.dataset import DataConfig, build_dataset
+from training.dataset import (
+    DataConfig,
+    build_dataset,
+    build_probe_chunk_dataset,
+    create_probe_training_pipeline,
+)
 
 # --- hosts, workers, threads, encodings -----------------------------------------------------------
 
@@ -175,6 +180,21 @@ def test_a_wrong_configuration_is_refused_in_one_line(
     wrong: dict[str, Any], parts: tuple[str, ...]
 ) -> None:
     refusal_of(lambda: config_of("rows", **wrong), *parts, kind=UsageError)
+
+
+def test_the_other_names_build_the_same_datasets(mixed: dict[Encoding, Path]) -> None:
+    files = str(mixed["compact"] / "train")
+    expected = build_dataset(DataConfig(files=files, batch_size=8, crop_size=CROP, seed=3))
+    dataset = build_probe_chunk_dataset(files, 8, crop_size=CROP, seed=3)
+    assert dataset.config == expected.config
+    pattern = f"{files}/*.arrayrecord"
+    dataset = create_probe_training_pipeline(pattern, 8, CROP, shuffle=False, num_workers=2)
+    assert dataset.config == DataConfig(
+        pattern, 8, CROP, shuffle=False, sampler="windows", num_threads=2
+    )
+    options = {"crop_size": CROP, "shuffle": False, "sampler": "windows"}
+    expected = build_dataset(DataConfig(files=files, batch_size=8, **options))
+    assert dataset.fingerprint == expected.fingerprint
 
 
 def test_numbers_may_come_from_numpy(mixed: dict[Encoding, Path]) -> None:

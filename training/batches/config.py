@@ -1,4 +1,4 @@
-"""`DataConfig`: every option of the training data, once, with its check."""
+"""`DataConfig`: every option of the training data, and the checks of their values."""
 
 import dataclasses
 import hashlib
@@ -20,29 +20,29 @@ _NOT_SAMPLING += ("num_threads", "cache_dir")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """What `build_dataset` builds; fields after `host_count` change speed and memory only.
+    """The options of `build_dataset`; fields after `host_count` change speed and memory only.
 
     Attributes:
-      files: a dataset's folder, a split's, shards or a glob of them; local or gs://.
+      files: a dataset's folder, a split's folder, shards or a glob of them; local or gs://.
       batch_size: examples of the global batch; each host yields its share.
       crop_size: tokens of an example.
-      seed: of everything that is drawn.
-      shuffle: False takes rows in the order of the shards; contexts are drawn all the same.
+      seed: of all random choices.
+      shuffle: False takes rows in the order of the shards; contexts are still drawn at random.
       num_epochs: None never ends; each epoch draws new contexts.
       sampler: "rows" (log-uniform windows, small rows packed) or "windows" (strides, one window
         a visit, another probe in each example).
       pack: pack small rows; False pads each of them.
-      mixed_rows: of so many rows a lane gives the contexts in mixed order, in memory 33 KiB an
-        example and row. None: of all its rows, a shuffle of all contexts; that needs cache_dir.
+      mixed_rows: number of rows whose contexts a lane gives in mixed order; takes 33 KiB of memory
+        an example and row. None: all its rows, a full shuffle of contexts; that needs cache_dir.
       avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
         min(ceil(n / the first), the second) contexts an epoch.
       mode_weights: of full, partial and no timestamps.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
-      on_bad_row: "fail", or "skip": leave the row out, log it and count it.
-      host_index, host_count: which share of the batch is this host's.
-      num_workers: processes that prepare batches; 0: this one does.
-      num_threads: that read rows; with any, the next batch is prepared ahead.
+      on_bad_row: "fail", or "skip": skip the row, log it and count it.
+      host_index, host_count: this host's share of the batch.
+      num_workers: processes that prepare batches; 0: the calling process does.
+      num_threads: threads that read rows; if there are any, the next batch is prepared ahead.
       cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
     """
 
@@ -70,7 +70,7 @@ class DataConfig:
         for field in dataclasses.fields(self):  # plain numbers, for JSON, also if NumPy's are given
             if isinstance(value := getattr(self, field.name), np.integer):
                 object.__setattr__(self, field.name, int(value))
-        for name, least in (
+        for name, minimum in (
             ("batch_size", 1),
             ("crop_size", MIN_CROP),
             ("mixed_rows", 1),
@@ -81,8 +81,8 @@ class DataConfig:
             ("num_threads", 0),
         ):
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name} is {value}: it must be {least} or more")
+            if value is not None and value < minimum:
+                raise UsageError(f"{name} is {value}: it must be {minimum} or more")
         if self.mixed_rows is None and self.cache_dir is None:
             raise UsageError(
                 "mixed_rows is None, all rows, which reads a row again for each of its contexts: "

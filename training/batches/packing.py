@@ -8,7 +8,7 @@ Every measurement of a small row is whole in exactly one crop an epoch. What the
 cuts comes again, whole, in the next one, as a new segment with an absolute timestamp of its own.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -21,6 +21,7 @@ from training.tokens.contexts import DAMAGED, draw_context, write_items
 from training.tokens.draws import draw_all
 
 _NUM_OFFSETS = len(Layout._fields)
+_to_tuple: Any = to_fixed_tuple
 
 
 class Crops(NamedTuple):
@@ -92,7 +93,7 @@ def _bytes_of(row_bytes, row):
     """Returns the bytes that a row lies in, and its layout in them."""
     if len(row_bytes.slots):
         slot = row_bytes.slots[row]
-        layout = Layout(*to_fixed_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
+        layout = Layout(*_to_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
         return row_bytes.raw[row_bytes.starts[slot] :], layout
     layout = compact_layout(
         row_bytes.offsets[row],

@@ -1,11 +1,94 @@
-"""States of iterators: whose they are, and how other hosts go on with them."""
+"""States of iterators: what they hold, which dataset they belong to, other numbers of hosts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from beam_pipeline.errors import ProbelineError
+from training.batches.config import DataConfig
+from training.batches.lanes import CURSOR
 
 STATE_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class HostState:
+    """How far the lanes of a host are between two batches.
+
+    Attributes:
+      cursors: CURSOR [lanes].
+      step: batches given.
+      first_epoch, first_step: all lanes began that epoch at that step.
+      skipped: shard and position of rows that were skipped.
+      has_ended: no batch follows.
+    """
+
+    cursors: np.ndarray
+    step: int = 0
+    first_epoch: int = 0
+    first_step: int = 0
+    skipped: frozenset[tuple[int, int]] = frozenset()
+    has_ended: bool = False
+
+    def to_json(self, config: DataConfig, fingerprint: str) -> dict[str, Any]:
+        """Returns the state for JSON; a few dozen bytes a lane."""
+        return {
+            "format": STATE_FORMAT,
+            "fingerprint": fingerprint,
+            "batch_size": config.batch_size,
+            "num_epochs": config.num_epochs,
+            "has_ended": self.has_ended,
+            "step": self.step,
+            "first_epoch": self.first_epoch,
+            "first_step": self.first_step,
+            "skipped_rows": sorted(list(row) for row in self.skipped),
+            "first_lane": config.lanes.start,
+            "cursors": cursors_to_numbers(self.cursors).tolist(),
+        }
+
+    @staticmethod
+    def from_json(values: dict[str, Any], config: DataConfig, fingerprint: str) -> "HostState":
+        """Inverts `to_json`; a run of more epochs continues where one of fewer has ended.
+
+        Raises:
+          ProbelineError: it is the state of other data, another configuration or other lanes.
+        """
+        check_state(values, fingerprint)
+        lanes, num_lanes = config.lanes, len(values["cursors"])
+        if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
+            raise ProbelineError(
+                f"the state is of lanes {values['first_lane']} to "
+                f"{values['first_lane'] + num_lanes - 1} of the batch, this host has {lanes.start} "
+                f"to {lanes.stop - 1}: it was saved by another number of hosts; use "
+                "training.batches.states.reshard_states to divide it among these"
+            )
+        saved, wanted = values["num_epochs"], config.num_epochs
+        goes_on = values["has_ended"] and saved != wanted
+        if None not in (saved, wanted) and wanted != saved and not (goes_on and wanted > saved):
+            raise ProbelineError(
+                f"the state is of a run of {saved} epochs that has not ended, this one has "
+                f"{wanted}: continue with num_epochs={saved} to its end, or with None"
+            )
+        return HostState(
+            cursors=cursors_from_numbers(np.array(values["cursors"], np.int64)),
+            step=values["step"],
+            first_epoch=saved if goes_on else values["first_epoch"],
+            first_step=values["step"] if goes_on else values["first_step"],
+            skipped=frozenset((shard, position) for shard, position in values["skipped_rows"]),
+            has_ended=values["has_ended"] and not goes_on,
+        )
+
+
+def cursors_to_numbers(cursors: np.ndarray) -> np.ndarray:
+    """Returns CURSOR [lanes] as int64 [lanes, fields]."""
+    return cursors.view(np.int64).reshape(len(cursors), -1)
+
+
+def cursors_from_numbers(numbers: np.ndarray) -> np.ndarray:
+    """Inverts `cursors_to_numbers`."""
+    return numbers.view(CURSOR).reshape(-1)
 
 
 def check_state(state: dict[str, Any], fingerprint: str) -> None:
@@ -13,7 +96,7 @@ def check_state(state: dict[str, Any], fingerprint: str) -> None:
     if state.get("format") != STATE_FORMAT:
         raise ProbelineError(
             f"the iterator's state has format {state.get('format')}, this Probeline reads "
-            f"{STATE_FORMAT}: go on with the version that saved it"
+            f"{STATE_FORMAT}: continue with the version that saved it"
         )
     if state["fingerprint"] != fingerprint:
         raise ProbelineError(
@@ -24,7 +107,7 @@ def check_state(state: dict[str, Any], fingerprint: str) -> None:
 
 
 def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
-    """Shares the states of all hosts of a run anew among `host_count` hosts.
+    """Divides the states of all hosts of a run among another number of hosts.
 
     Args:
       states: of every host of one step, in any order.

@@ -170,6 +170,9 @@ def _ranks(is_ipv6: np.ndarray) -> bytes:
 # --- finding, compiled --------------------------------------------------------------------------
 
 
+_layout: Any = Layout  # compiled code makes it of int64
+
+
 @njit
 def compact_layout(start, num, num_ipv6, first_second):
     """Returns the layout of compact measurements from `start` on, followed by their ranks."""
@@ -180,7 +183,7 @@ def compact_layout(start, num, num_ipv6, first_second):
     dst_more = dst + 4 * (num - num_ipv6)
     ranks = dst_more + 16 * num_ipv6
     kind = np.int64(COMPACT)
-    return Layout(kind, num, num_ipv6, first_second, times, rtts, dst, dst_more, families, ranks)
+    return _layout(kind, num, num_ipv6, first_second, times, rtts, dst, dst_more, families, ranks)
 
 
 @njit
@@ -191,7 +194,7 @@ def _padded(size):
 @njit
 def _nothing():
     kind, zero = np.int64(_NEITHER), np.int64(0)
-    return Layout(kind, zero, zero, zero, zero, zero, zero, zero, zero, zero)
+    return _layout(kind, zero, zero, zero, zero, zero, zero, zero, zero, zero)
 
 
 @njit
@@ -220,7 +223,7 @@ def _arrow_at(raw, start, num_bytes, num):
     num_ipv6, zero = np.int64(0), np.int64(0)
     for i in range(num):
         num_ipv6 += raw[families + i] == uint8(6)
-    return Layout(np.int64(ARROW), num, num_ipv6, zero, times, rtts, dst, text, families, zero)
+    return _layout(np.int64(ARROW), num, num_ipv6, zero, times, rtts, dst, text, families, zero)
 
 
 @njit

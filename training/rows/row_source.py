@@ -1,7 +1,7 @@
 """Rows by number over many shards, local or gs://: `ProbeRowDataSource`, and what it reads with.
 
-A row is one read of one record. What a record says of itself is held against rows.parquet, so
-that a shard that was swapped or damaged since the manifest was written is named, never used.
+A row is one read of one record. What a record says of itself is compared with rows.parquet: a
+shard that was swapped or damaged after the manifest was written is named in an error.
 """
 
 import struct
@@ -25,7 +25,7 @@ __all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_
 
 
 class BadRow(NamedTuple):
-    """A row that was left out: where it is and why."""
+    """A row that was skipped: where it is and why."""
 
     shard: int
     position: int
@@ -169,12 +169,12 @@ class ProbeRowDataSource:
 
     @property
     def rows(self) -> RowTable:
-        """What is known of the rows without reading them."""
+        """The lines of rows.parquet."""
         return self._reader.rows
 
     @property
     def shards(self) -> ShardSet:
-        """The shards that they are in."""
+        """The shards of the rows."""
         return self._reader.shards
 
     def __len__(self) -> int:

@@ -6,11 +6,11 @@ A measurement is MEASUREMENT_START and then its fields in any order, each a role
   destination  DST_IPV4 + 4 bytes          DST_IPV6 + 16 bytes
   RTT          RTT_START + 2 bytes (see `beam_pipeline.dataset.rtt`), or FAILED alone
   time         TIMESTAMP_ABS + 8 bytes of seconds since 1970, or seconds since the timestamp
-               before, TIMESTAMP_DELTA1 + 1 byte or TIMESTAMP_DELTA4 + 4 bytes, or left out
+               before, TIMESTAMP_DELTA1 + 1 byte or TIMESTAMP_DELTA4 + 4 bytes, or nothing
 
-Byte b is token 11 + b, the highest byte first. What is lost: fractions of a second (floored) and
-at most 0.049 % of an RTT (0.5 µs below 2 ms). `write_measurement` is the one place that writes
-tokens; the sampler's kernels call it, too.
+Byte b is token 11 + b, the highest byte first. Times are floored to seconds; RTTs are off by at
+most 0.049 % (0.5 µs below 2 ms). `write_measurement` is the only place that writes tokens; the
+sampler's kernels call it, too.
 """
 
 import itertools
@@ -40,7 +40,7 @@ ROLE_NAMES = (
     *("TIMESTAMP_ABS", "TIMESTAMP_DELTA1", "TIMESTAMP_DELTA4"),
     *("RTT_START", "THROUGHPUT_START", "FAILED"),
 )
-# What a role tells, and how many bytes follow it; MEASUREMENT_START opens a measurement and
+# A role's field, and how many bytes follow it. MEASUREMENT_START opens a measurement;
 # THROUGHPUT_START is not in use.
 _FIELDS = {
     SRC_IPV4: ("src_addr", 4),
@@ -201,14 +201,14 @@ def encode(
     Args:
       src_addr: the probe.
       measurements: n rows of `row_codec.MEASUREMENT_SCHEMA`.
-      is_timed: bool [n], which measurements tell their time; all, if left out.
+      is_timed: bool [n], which measurements get a timestamp; by default all.
       orders: [n] rows of FIELD_ORDERS; by default source, destination, RTT, time.
 
     Returns:
       int32 [number of tokens].
 
     Raises:
-      ValueError: an address is none, or the choices do not suit each other or the measurements.
+      ValueError: an address is invalid, or `is_timed` and `orders` do not fit.
     """
     num = measurements.num_rows
     hi, lo, families = addresses.parse(measurements.column("dst_addr"))
@@ -223,9 +223,9 @@ def encode(
             f"is_timed has shape {timed.shape}, orders {chosen.shape}: give one of each for every "
             f"one of the {num} measurements"
         )
-    least = np.where(timed, NUM_ORDERS, 0)
-    most = np.where(timed, len(FIELD_ORDERS), NUM_ORDERS)
-    if ((chosen < least) | (chosen >= most)).any():
+    lowest = np.where(timed, NUM_ORDERS, 0)
+    end = np.where(timed, len(FIELD_ORDERS), NUM_ORDERS)
+    if ((chosen < lowest) | (chosen >= end)).any():
         raise ValueError(
             f"orders below {NUM_ORDERS} are for measurements without a time, those below "
             f"{len(FIELD_ORDERS)} for timed ones"
@@ -250,15 +250,15 @@ def encode(
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the tokens of one measurement say; a field is None if they do not say it.
+    """A decoded measurement; a field is None if its tokens are missing.
 
     Attributes:
       src_addr, dst_addr: canonical text.
       rtt_ms: -1.0 is a failed ping.
-      event_time: seconds since 1970 UTC; absolute, also where the tokens hold a difference.
-      roles: of the fields, in their order.
-      is_whole: False if the tokens end within it. Only the last of a context can be cut, and a
-        cut just before its timestamp cannot be told from a measurement without one.
+      event_time: seconds since 1970 UTC; absolute even where the tokens hold a difference.
+      roles: of the fields, in order.
+      is_whole: False if the tokens end within it. Only the last of a context can be cut; a cut
+        just before its timestamp looks like a measurement without one.
     """
 
     src_addr: str | None = None
@@ -273,7 +273,7 @@ def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
     """Inverts `encode`: the tokens of one context, its last measurement possibly cut.
 
     Raises:
-      ValueError: the tokens are no context: the position and what is wrong there.
+      ValueError: the tokens are not a context; the message has the position and the reason.
     """
     values = np.asarray(tokens).tolist()
     starts = [at for at, token in enumerate(values) if token == MEASUREMENT_START]
