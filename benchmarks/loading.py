@@ -4,7 +4,7 @@
 
 Datasets are made once. Every round runs all cases, each as a process of its own, and begins with
 another one. On the first dataset given, workers and threads are varied, too, and a consumer that
-sleeps stands for a training step; elsewhere the loader has neither worker nor thread. Before the
+sleeps simulates a training step; elsewhere the loader has neither worker nor thread. Before the
 first round caches are filled and each loader that compiles code runs once on each dataset,
 unmeasured. All runs, also those that failed, and their medians go to results/.
 """

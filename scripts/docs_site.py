@@ -1,4 +1,4 @@
-"""What MkDocs is told beside mkdocs.yml: pages and links that leave docs/, as a hook of it.
+"""A hook of MkDocs: the pages and links that lead out of docs/, which mkdocs.yml cannot express.
 
 In the repository, pages link to files anywhere: ../CONTRIBUTING.md, ../templates/tpu. For the site
 README.md becomes the first page, CONTRIBUTING.md, CHANGELOG.md and other Markdown become pages,

@@ -73,7 +73,7 @@ def links(page: str) -> list[str]:
 
 
 def code(page: str) -> list[str]:
-    """Returns the code of a page: what stands between backticks, and fenced blocks."""
+    """Returns the code of a page: code between backticks, and fenced blocks."""
     return [t.content for t in _inline(page) if t.type in ("code_inline", "fence", "code_block")]
 
 

@@ -52,7 +52,7 @@ class _Collect(beam.DoFn):
 def eager(elements: Iterable | None, transform: beam.PTransform) -> list:
     """Runs a transform in memory; returns its output, in no fixed order.
 
-    `elements` is the input; None stands for the beginning of the pipeline, for sources.
+    `elements` is the input; None is the beginning of the pipeline, for sources.
     """
     token = uuid.uuid4().hex
     _collected[token] = []
