@@ -11,10 +11,11 @@ Beam. Exit code 0: shown. 1: there is no finished dataset, or it is damaged. 2: 
 be run as given.
 """
 
+import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,14 +26,9 @@ from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.dataset.manifest import SPLITS, open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.compare import conclusion
-from beam_pipeline.inspect.context import (
-    ContextName,
-    draw_context,
-    parse_context_name,
-    print_context,
-)
+from beam_pipeline.inspect.context import draw_context, parse_context_name, print_context
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
-from beam_pipeline.inspect.index import Index, RowName
+from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.row import parse_row_name, print_row, read_row
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.report.formatting import NONE, number_of
@@ -44,48 +40,41 @@ _EXTRAS = {"matplotlib": "plots", "jinja2": "report"}
 _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
 
 
-class _Arguments(NamedTuple):
-    dataset: str
-    html: str | None
-    row: RowName | None
-    context: ContextName | None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
     return run_command(argv, _show, "stopped")
 
 
 def _show(argv: Sequence[str]) -> None:
-    arguments = _parse(argv)
-    dataset = open_dataset(arguments.dataset)
+    args = _parse(argv)
+    dataset = open_dataset(args.dataset)
     row = context = None
-    if (name := arguments.row) is not None:
-        row = read_row(dataset, Index.read(dataset, name.split), name)
-    if (asked := arguments.context) is not None:
-        context = draw_context(dataset, Index.read(dataset, asked.row.split), asked)
+    if args.row:
+        row = read_row(dataset, Index.read(dataset, args.row.split), args.row)
+    if args.context:
+        index = Index.read(dataset, args.context.row.split)
+        context = draw_context(dataset, index, args.context)
     console = new_console()
-    if row is not None:
+    if row:
         print_row(row, console)
-    if context is not None:
+    if context:
         print_context(context, console)
     is_summary = row is None and context is None
-    if arguments.html is None and not is_summary:
+    if args.html is None and not is_summary:
         return
     facts = gather(dataset)
-    num_bytes = 0
-    if arguments.html is not None:  # first: a reader of stdout, such as head, may end the program
+    data = b""
+    if args.html is not None:  # first: a reader of stdout, such as head, may end the program
         from beam_pipeline.inspect.page import page
 
-        if row is None and (name := facts.typical_row) is not None:
+        if row is None and (name := facts.typical_row):
             row = read_row(dataset, facts.indexes[name.split], name)
         data = page(facts, row, context)
-        write_file(arguments.html, data)
-        num_bytes = len(data)
+        write_file(args.html, data)
     if is_summary:
         print_facts(facts, console)
-    if arguments.html is not None:
-        say(console, f"{arguments.html}: {num_bytes:,} bytes, to open in a browser")
+    if args.html is not None:
+        say(console, f"{args.html}: {len(data):,} bytes, to open in a browser")
 
 
 def print_facts(facts: Facts, console: Console) -> None:
@@ -113,7 +102,7 @@ def print_facts(facts: Facts, console: Console) -> None:
         say(console, found.text, style=_VERDICT_STYLES[found.verdict])
 
 
-def _parse(argv: Sequence[str]) -> _Arguments:
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(
         "beam_pipeline.inspect", "Shows the contents of a finished dataset of probe rows."
     )
@@ -123,10 +112,12 @@ def _parse(argv: Sequence[str]) -> _Arguments:
     )
     parser.add_argument(
         "--row",
+        type=partial(parse_row_name, flag="row"),
         help="show one row in place of the summary, by its number in rows.parquet: 12, test:3",
     )
     parser.add_argument(
         "--context",
+        type=parse_context_name,
         metavar="SEED,ROW,K",
         help="show one training context in place of the summary: 7,train:12,3",
     )
@@ -137,12 +128,7 @@ def _parse(argv: Sequence[str]) -> _Arguments:
         raise UsageError(
             f"--html needs {' and '.join(missing)}: pip install '.[{extras}]', or leave it out"
         )
-    return _Arguments(
-        args.dataset,
-        args.html,
-        None if args.row is None else parse_row_name(args.row, "row"),
-        None if args.context is None else parse_context_name(args.context),
-    )
+    return args
 
 
 if __name__ == "__main__":
