@@ -49,7 +49,7 @@ MATCHES_SCHEMA = pa.schema(
 )
 PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
 _MATCHES_AT_A_TIME = 1 << 14
-_HEADS_IN_MEMORY = 1 << 10  # of evaluation rows, with their texts
+_TEXT_BYTES_IN_MEMORY = 64 << 20  # of evaluation rows
 
 
 class DetailsSize(NamedTuple):
@@ -82,16 +82,30 @@ class _Head(NamedTuple):
 
     row: EvaluationRow
     fields: dict[str, orjson.Fragment]
+    num_bytes: int
 
 
 class _Details:
     """Makes lines of details; what several lines share is encoded once."""
 
     def __init__(self, rows: EvaluationRows, scanned: ScannedUnit):
-        self.head = functools.lru_cache(_HEADS_IN_MEMORY)(functools.partial(_make_head, rows))
+        self._rows = rows
+        self._heads: dict[int, _Head] = {}  # the one used last at the end
+        self._head_bytes = 0
         self._train_path = _fragment(scanned.train_path)
         self._row_offset = scanned.row_offset
         self._at_row, self._text = -1, _fragment("")
+
+    def head(self, number: int) -> _Head:
+        """Returns the head of an evaluation row; forgets others when their texts are many."""
+        head = self._heads.pop(number, None)
+        if head is None:
+            head = _make_head(self._rows, number)
+            self._head_bytes += head.num_bytes
+        self._heads[number] = head
+        while self._head_bytes > _TEXT_BYTES_IN_MEMORY and len(self._heads) > 1:
+            self._head_bytes -= self._heads.pop(next(iter(self._heads))).num_bytes
+        return head
 
     def line(self, match: UnitMatch) -> bytes:
         """Returns the line of a match."""
@@ -117,11 +131,14 @@ class _Details:
 def _make_head(rows: EvaluationRows, number: int) -> _Head:
     row = rows[number]
     values = (row.eval_dataset, row.eval_path, row.eval_row, rows.text(number))
+    encoded = [json_value(value) for value in values]
     names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
-    return _Head(row, dict(zip(names, map(_fragment, values), strict=True)))
+    fields: dict[str, orjson.Fragment]
+    fields = dict(zip(names, map(orjson.Fragment, encoded), strict=True))
+    return _Head(row, fields, sum(map(len, encoded)))
 
 
-def _fragment(value: str | int) -> orjson.Fragment:
+def _fragment(value: str) -> orjson.Fragment:
     return orjson.Fragment(json_value(value))
 
 

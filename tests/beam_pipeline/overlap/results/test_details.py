@@ -116,7 +116,7 @@ def test_texts_are_forgotten_when_they_are_many(
     tmp_path: Path, unit: ScannedUnit, monkeypatch
 ) -> None:
     wanted = lines_in(expand(tmp_path, unit).details_path)
-    monkeypatch.setattr(details, "_HEADS_IN_MEMORY", 1)
+    monkeypatch.setattr(details, "_TEXT_BYTES_IN_MEMORY", 1)
     assert lines_in(expand(tmp_path, unit).details_path) == wanted
 
 
