@@ -1,6 +1,5 @@
-"""What `training.evaluate` measures and shows.
+"""The evaluation of a trained model: what `training.evaluate` measures and shows.
 
-`examples` draws the contexts, `kinds` tells what each of their tokens is, `predictions` asks the
-model; `losses`, `rtt` and `baselines` make figures of what it says, `evaluating` puts them together
-as `results`; `tables` and `plots` show them.
+`examples` draws the contexts, `predictions` asks the model; `losses`, `rtt` and `baselines` turn
+its answers into `results`, all in `evaluating`; `tables` prints and `plots` draws.
 """

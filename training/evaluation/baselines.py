@@ -13,7 +13,9 @@ sample of rows, and of some measurements of each.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, uint64
+import pyarrow as pa
+import pyarrow.compute as pc
+from numba import uint64
 
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
@@ -23,13 +25,19 @@ from training.rows.row_layout import dst_at, rtt_code_at
 from training.rows.row_source import ShardReader
 from training.rows.row_table import RowTable
 
-_MOST_MEASUREMENTS = 1000  # of a row
-_MOST_BYTES = 1 << 30  # that are read
+_MAX_MEASUREMENTS = 1000  # of a row
+_MAX_BYTES = 1 << 30  # that are read
 _PREFIX_BITS = 34
+_SAMPLE = np.dtype([("dst_hi", np.uint64), ("dst_lo", np.uint64), ("code", np.uint16)])
 
 
 class History(NamedTuple):
-    """What the segments tell before queries: arrays [queries]; ms are nan where there is none."""
+    """What precedes queries in their segments: arrays [queries].
+
+    Attributes:
+      last_ms, median_ms: of earlier answered pings to the destination, NaN if there are none.
+      is_repeat: whether the destination was pinged before.
+    """
 
     last_ms: np.ndarray
     median_ms: np.ndarray
@@ -37,7 +45,12 @@ class History(NamedTuple):
 
 
 def look_back(measurements: np.ndarray, queries: np.ndarray) -> History:
-    """Looks at what precedes some MEASUREMENTs, given by number, in their segments."""
+    """Collects what precedes queries in their segments.
+
+    Args:
+      measurements: `kinds.MEASUREMENT`, of whole segments.
+      queries: int64, numbers of the queries among them.
+    """
     rtt_ms = decode_rtt(measurements["code"]).astype(np.float64)
     history = History(
         np.full(len(queries), np.nan), np.full(len(queries), np.nan), np.zeros(len(queries), bool)
@@ -69,9 +82,9 @@ def _look_back(measurements, rtt_ms, queries, last_ms, median_ms, is_repeat, see
 
 
 class TrainingMedians(NamedTuple):
-    """Medians of the training split, for the queries that they were asked for: ms [queries].
+    """Medians of the training split: ms, [queries].
 
-    Nan where the sample has nothing of a destination, or of a prefix and destination.
+    NaN where the sample has no measurement to a destination, or from a prefix to it.
     """
 
     prefix_ms: np.ndarray
@@ -82,34 +95,37 @@ class TrainingMedians(NamedTuple):
 
 
 def training_medians(train: Split, queries: np.ndarray, extent: Extent) -> TrainingMedians | None:
-    """Takes the medians that baselines need; None if no ping of the sample was successful.
+    """Returns the medians that baselines need; None if no ping of the sample was answered.
 
     Args:
-      queries: MEASUREMENT.
+      queries: `kinds.MEASUREMENT`.
 
     Raises:
       ProbelineError: a row cannot be read.
     """
     rng = np.random.default_rng(extent.seed)
     rows = _choose_rows(train.rows, extent.num_train_rows, rng)
-    wanted, number = _unique_addresses(queries["dst_hi"], queries["dst_lo"])
     reader = ShardReader(train.shards, train.rows)
-    parts = [_read_row(reader, row, wanted, rng) for row in rows.tolist()]
+    samples = [_sample_row(reader, row, rng) for row in rows.tolist()]
     prefixes = _prefixes(train.rows.src_hi[rows], train.rows.src_lo[rows])
-    prefix = np.repeat(prefixes, [len(codes) for _, codes in parts])
-    destination, codes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    is_success = codes != FAILED_RTT
-    rtt_ms = decode_rtt(codes).astype(np.float64)
+    prefix, sample = np.repeat(prefixes, list(map(len, samples))), np.concatenate(samples)
+    asked = _destinations(queries)
+    number, destination = (
+        pc.index_in(addresses, asked.unique()).fill_null(-1).to_numpy().astype(np.int64)
+        for addresses in (asked, _destinations(sample))
+    )
+    is_success = sample["code"] != FAILED_RTT
+    rtt_ms = decode_rtt(sample["code"]).astype(np.float64)
     if not is_success.any():
         return None
     is_wanted = is_success & (destination >= 0)
     destination, prefix, of_wanted = destination[is_wanted], prefix[is_wanted], rtt_ms[is_wanted]
     query_prefix = _prefixes(queries["src_hi"], queries["src_lo"])
     return TrainingMedians(
-        prefix_ms=_medians_of(
+        prefix_ms=_medians(
             destination << _PREFIX_BITS | prefix, of_wanted, number << _PREFIX_BITS | query_prefix
         ),
-        destination_ms=_medians_of(destination, of_wanted, number),
+        destination_ms=_medians(destination, of_wanted, number),
         global_ms=float(np.median(rtt_ms[is_success])),
         num_rows=len(rows),
         num_rtts=int(is_success.sum()),
@@ -119,73 +135,54 @@ def training_medians(train: Split, queries: np.ndarray, extent: Extent) -> Train
 def predict(history: History, medians: TrainingMedians) -> dict[str, np.ndarray]:
     """Returns each baseline's predictions in ms, [queries]."""
 
-    def else_of(values: np.ndarray, other: np.ndarray) -> np.ndarray:
+    def fill(values: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(values), other, values)
 
     everywhere = np.full(len(history.last_ms), medians.global_ms)
-    destination = else_of(medians.destination_ms, everywhere)
+    destination = fill(medians.destination_ms, everywhere)
     return {
-        "last seen": else_of(history.last_ms, destination),
-        "context median": else_of(history.median_ms, destination),
-        "prefix × destination": else_of(medians.prefix_ms, destination),
+        "last seen": fill(history.last_ms, destination),
+        "context median": fill(history.median_ms, destination),
+        "prefix × destination": fill(medians.prefix_ms, destination),
         "destination": destination,
         "global": everywhere,
     }
 
 
 def _choose_rows(rows: RowTable, limit: int, rng: np.random.Generator) -> np.ndarray:
-    """Draws rows, one at least, of at most _MOST_BYTES; in the order of the shards."""
+    """Draws one row or more, of at most _MAX_BYTES, in the order of the shards."""
     drawn = rng.permutation(len(rows))[:limit]
-    num_within = int(np.searchsorted(rows.num_bytes[drawn].cumsum(), _MOST_BYTES, "right"))
+    num_within = int(np.searchsorted(rows.num_bytes[drawn].cumsum(), _MAX_BYTES, "right"))
     return np.sort(drawn[: max(1, num_within)])
 
 
-def _unique_addresses(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the different addresses, sorted, uint64 [n, 2], and the number of each given one."""
-    unique, number = np.unique(np.stack([hi, lo], axis=1), axis=0, return_inverse=True)
-    return unique, number.reshape(-1)
+def _destinations(table: np.ndarray) -> pa.Array:
+    halves = np.stack([table["dst_hi"], table["dst_lo"]], axis=1)
+    buffers = [None, pa.py_buffer(halves)]
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(table), buffers)
 
 
-def _read_row(
-    reader: ShardReader, row: int, wanted: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns of some measurements the destination's number in `wanted`, or -1, and the code."""
+def _sample_row(reader: ShardReader, row: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns destinations and RTTs of some measurements of a row: _SAMPLE."""
     columns = reader.locate(row).columns
     n = columns.layout.num_measurements
-    count = min(n, _MOST_MEASUREMENTS)
+    sample = np.zeros(min(n, _MAX_MEASUREMENTS), _SAMPLE)
     # One at random of each stretch: evenly spaced ones could all be to the same destination.
-    places = ((np.arange(count) + rng.random(count)) * n / count).astype(np.int64)
-    destinations, codes = np.empty(count, np.int64), np.empty(count, np.uint16)
-    if not _read_measurements(*columns, np.minimum(places, n - 1), wanted, destinations, codes):
+    places = (np.arange(len(sample)) + rng.random(len(sample))) * n / len(sample)
+    if not _read_measurements(*columns, np.minimum(places.astype(np.int64), n - 1), sample):
         raise reader.bad_row(row, "a destination is damaged")
-    return destinations, codes
+    return sample
 
 
 @kernel
-def _read_measurements(raw, layout, places, wanted, destinations, codes):
+def _read_measurements(raw, layout, places, sample):
     for i in range(len(places)):
-        codes[i] = rtt_code_at(raw, layout, places[i])
         hi, lo, is_ipv6 = dst_at(raw, layout, places[i])
         if is_ipv6 < 0:
             return False
-        destinations[i] = _find(wanted, hi, lo if is_ipv6 else lo | uint64(MAPPED_IPV4))
+        sample[i].dst_hi, sample[i].dst_lo = hi, lo if is_ipv6 else lo | uint64(MAPPED_IPV4)
+        sample[i].code = rtt_code_at(raw, layout, places[i])
     return True
-
-
-@njit
-def _find(addresses, hi, lo):
-    """Returns where an address stands among sorted ones, -1 if it does not."""
-    begin, end = 0, len(addresses)
-    while begin < end:
-        middle = (begin + end) // 2
-        other_hi, other_lo = addresses[middle, 0], addresses[middle, 1]
-        if other_hi < hi or (other_hi == hi and other_lo < lo):
-            begin = middle + 1
-        else:
-            end = middle
-    if begin < len(addresses) and addresses[begin, 0] == hi and addresses[begin, 1] == lo:
-        return begin
-    return -1
 
 
 def _prefixes(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
@@ -195,8 +192,8 @@ def _prefixes(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
     return np.where(is_ipv4, of_ipv4, hi >> np.uint64(32)).astype(np.int64)
 
 
-def _medians_of(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns the median of the values with each wanted key, nan where there is none."""
+def _medians(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Returns the median of the values with each wanted key, NaN where there are none."""
     if not len(keys):
         return np.full(len(wanted), np.nan)
     order = np.lexsort([values, keys])

@@ -1,7 +1,7 @@
 """Loss in bits by kind of token and by timestamp mode, beside that of two unigrams.
 
-A unigram knows how often each token came in the training split; the second one is told each
-token's kind, too, which a model has to find out.
+A unigram knows how often each token occurs in the training split; the other one knows each token's
+kind, too, which a model has to find out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, token_kinds
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
-_SMOOTHING = 0.01  # is added to every count
+_SMOOTHING = 0.01  # added to every count
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Mean bits a token of one class of tokens, and of both unigrams on the same ones."""
+    """Mean bits per token of a class of tokens: the model's, and both unigrams'."""
 
     name: str
     num_tokens: int
@@ -29,7 +29,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Losses:
-    """Of all tokens, and of those classes that there are."""
+    """Losses of all tokens and of each class that occurs."""
 
     overall: Loss
     kinds: list[Loss]
@@ -37,7 +37,7 @@ class Losses:
 
 
 class Unigrams(NamedTuple):
-    """Bits of each token: of a kind, float64 [kinds, 267], and of all kinds alike, [267]."""
+    """Bits of each token: by kind, float64 [kinds, 267], and whatever its kind, [267]."""
 
     of_kind: np.ndarray
     of_all: np.ndarray
@@ -48,7 +48,7 @@ def count_unigrams(batches: Iterable[dict[str, np.ndarray]]) -> Unigrams:
     """Counts the targets of batches of `build_dataset`."""
     counts = np.zeros(len(KIND_NAMES) * VOCABULARY_SIZE, np.int64)
     for batch in batches:
-        kinds = parse(batch["targets"], batch["targets_segmentation"]).kinds
+        kinds = token_kinds(batch["targets"], batch["targets_segmentation"])
         is_token = kinds != NOTHING
         cells = kinds[is_token].astype(np.int64) * VOCABULARY_SIZE + batch["targets"][is_token]
         counts += np.bincount(cells, minlength=len(counts))
@@ -64,7 +64,12 @@ def _bits(counts: np.ndarray) -> np.ndarray:
 def summarise_losses(
     bits: np.ndarray, targets: np.ndarray, parsed: Parsed, unigrams: Unigrams
 ) -> Losses:
-    """Takes means over all targets that are no padding: [n, crop_size] each."""
+    """Takes means over all targets except padding.
+
+    Args:
+      bits: of the model, float32 [n, crop_size].
+      targets: int32 [n, crop_size].
+    """
     is_token = parsed.kinds != NOTHING
     tokens, kinds, modes = targets[is_token], parsed.kinds[is_token], parsed.modes[is_token]
     values = (bits[is_token], unigrams.of_kind[kinds, tokens], unigrams.of_all[tokens])

@@ -62,6 +62,7 @@ def _rtt(figure: Figure, rtt: RttPredictions | None) -> None:
         return
     true, predicted = rtt.true_ms, np.maximum(rtt.predicted_ms[MODEL], _MIN_MS)
     low, high = 0.5 * float(true.min()), 2 * float(true.max())
+    ends = (math.log10(low), math.log10(high))
     left.hexbin(
         true,
         np.clip(predicted, low, high),  # those far off are drawn at the edge
@@ -71,7 +72,7 @@ def _rtt(figure: Figure, rtt: RttPredictions | None) -> None:
         bins="log",
         mincnt=1,
         cmap="viridis",
-        extent=(math.log10(low), math.log10(high)) * 2,
+        extent=(*ends, *ends),
     )
     left.plot([low, high], [low, high], color="black", linewidth=1, linestyle="--")
     for color, method in zip(COLORS, rtt.predicted_ms, strict=False):

@@ -1,4 +1,4 @@
-"""`Evaluation`: all that was measured of a model, as JSON and in plain words."""
+"""`Evaluation`: all results of a model, as JSON and as sentences."""
 
 import dataclasses
 import math
@@ -26,13 +26,13 @@ BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All results; what there is nothing of is None.
+    """All results; those without data are None.
 
     Attributes:
       model: its description, step, crop_size and vocab_size.
       batch_size: of the examples.
-      num_train_tokens: on which unigrams were counted.
-      num_possible_queries: of which some were chosen.
+      num_train_tokens: tokens in which unigrams were counted.
+      num_possible_queries: RTTs that could be predicted, some of which were chosen.
     """
 
     model: dict[str, Any]
@@ -56,12 +56,8 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all numbers, for JSON."""
-        shards, rtt, medians, calibrated = (
-            self.split.shards,
-            self.rtt,
-            self.medians,
-            self.calibration,
-        )
+        shards, rtt, medians = self.split.shards, self.rtt, self.medians
+        calibrated = self.calibration
         return {
             "model": self.model,
             "data": {
@@ -93,44 +89,48 @@ class Evaluation:
 
 
 def conclusions(evaluation: Evaluation) -> list[str]:
-    """Returns in sentences which baselines the model beats and which it does not."""
-    overall = evaluation.losses.overall
-    unigrams = {KIND_UNIGRAM: overall.kind_unigram_bits, UNIGRAM: overall.unigram_bits}
+    """Returns sentences that say which baselines the model beats."""
+    losses = evaluation.losses
+    bits = losses.overall.bits
+    unigrams = {
+        KIND_UNIGRAM: losses.overall.kind_unigram_bits,
+        UNIGRAM: losses.overall.unigram_bits,
+    }
+    compared = _listed(
+        (BEATS if bits < other else BEATS_NOT, f"{name} ({other:.3f})")
+        for name, other in unigrams.items()
+    )
     sentences = [
-        f"loss of {overall.num_tokens:,} tokens: {overall.bits:.3f} bits a token; "
-        + _listed(
-            (BEATS if overall.bits < bits else BEATS_NOT, f"{name} ({bits:.3f})")
-            for name, bits in unigrams.items()
-        )
+        f"loss of {losses.overall.num_tokens:,} tokens: {bits:.3f} bits a token; {compared}"
     ]
     behind = [
         f"{loss.name} ({loss.bits:.3f} to {loss.kind_unigram_bits:.3f})"
-        for loss in evaluation.losses.kinds
+        for loss in losses.kinds
         if not loss.bits < loss.kind_unigram_bits
     ]
     if behind:
         sentences.append(f"it {BEATS_NOT} {KIND_UNIGRAM} on {', '.join(behind)}")
-    return sentences + [_of_group(evaluation, group) for group in GROUPS]
+    return sentences + [_group_sentence(evaluation.errors, group) for group in GROUPS]
 
 
-def _of_group(evaluation: Evaluation, group: str) -> str:
-    words = {"all": "", "first": " to new destinations", "repeat": " to destinations seen before"}
-    errors = {error.method: error for error in evaluation.errors if error.group == group}
+def _group_sentence(all_errors: Iterable[RttError], group: str) -> str:
+    where = {"all": "", "first": " to new destinations", "repeat": " to destinations seen before"}
+    errors = {error.method: error for error in all_errors if error.group == group}
     if not errors:
-        return f"RTTs{words[group]}: none"
+        return f"RTTs{where[group]}: none"
     model = errors.pop(MODEL)
+    compared = _listed(
+        (verdict(model, error), f"{error.method} ({error.median_relative:.1%})")
+        for error in errors.values()
+    )
     return (
-        f"RTTs{words[group]}, {model.num_queries:,} queries: median error "
-        f"{model.median_relative:.1%}; "
-        + _listed(
-            (verdict(model, error), f"{error.method} ({error.median_relative:.1%})")
-            for error in errors.values()
-        )
+        f"RTTs{where[group]}, {model.num_queries:,} queries: median error "
+        f"{model.median_relative:.1%}; {compared}"
     )
 
 
 def verdict(model: RttError, other: RttError) -> str:
-    """Says whether the model's median is lower, and by more than chance: a sign test at 2 σ."""
+    """Compares medians: BEATS if the model's is lower by more than chance, a sign test at 2 σ."""
     if not model.median_relative < other.median_relative:
         return BEATS_NOT
     margin = other.model_nearer - other.model_farther
@@ -139,11 +139,9 @@ def verdict(model: RttError, other: RttError) -> str:
 
 
 def _listed(verdicts: Iterable[tuple[str, str]]) -> str:
-    """Writes (verdict, baseline) as text, verdict by verdict."""
-    found = list(verdicts)
-    parts = []
-    for wanted in (BEATS, BEATS_UNCLEARLY, BEATS_NOT):
-        names = [name for said, name in found if said == wanted]
-        if names:
-            parts.append(f"{wanted} {', '.join(names)}")
+    """Joins pairs of verdict and baseline, grouped by verdict."""
+    names: dict[str, list[str]] = {BEATS: [], BEATS_UNCLEARLY: [], BEATS_NOT: []}
+    for said, name in verdicts:
+        names[said].append(name)
+    parts = [f"{said} {', '.join(beaten)}" for said, beaten in names.items() if beaten]
     return "; ".join(parts) or "there is nothing to compare it with"

@@ -1,10 +1,10 @@
-"""What a model says of RTTs: its median, its errors, its calibration.
+"""A model's predictions of RTTs: medians, errors, calibration.
 
 The distribution over the 65,536 codes of an RTT is that of the first byte times that of the second
-one behind it, over byte tokens only. Its median lies behind one first byte, so that of the 256
-second distributions one is needed, and the probability-integral transform needs the true one.
-Codes ascend with the RTT; those that the encoding never writes do not, and get hardly any
-probability from a trained model.
+byte given the first, over byte tokens only. Its median has one first byte, so that of the 256
+second distributions one is needed; the probability-integral transform needs the true one. Codes
+ascend with the RTT, except codes that the encoding never writes: those get hardly any probability
+from a trained model.
 """
 
 import math
@@ -27,14 +27,14 @@ SecondBytes = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class RttPredictions:
-    """Answers to the queries: arrays [queries].
+    """Predictions for the queries: arrays [queries].
 
     Attributes:
-      true_ms: as the tokens tell it.
-      is_repeat: the destination stands earlier in the segment.
+      true_ms: as the tokens encode it.
+      is_repeat: whether the destination occurs earlier in the segment.
       predicted_ms: by method; the first one is the model.
-      pit: what share of the model's distribution lies below the truth.
-      num_what_if: queries that took a pass of their own.
+      pit: probability-integral transform, the share of the model's distribution below the truth.
+      num_what_if: queries that needed a what-if pass.
     """
 
     true_ms: np.ndarray
@@ -48,7 +48,7 @@ class RttPredictions:
         return np.abs(self.predicted_ms[method] - self.true_ms) / self.true_ms
 
     def group(self, name: str) -> np.ndarray:
-        """Returns which queries are in one of GROUPS: bool."""
+        """Returns which queries are in a group: bool [queries]."""
         return {
             "all": np.ones(len(self.true_ms), bool),
             "first": ~self.is_repeat,
@@ -61,7 +61,7 @@ class RttError:
     """Median errors of a method over a group of queries.
 
     Attributes:
-      model_nearer, model_farther: in how many queries the model is nearer to the truth, or not.
+      model_nearer, model_farther: queries for which the model is nearer to the truth, or farther.
     """
 
     method: str
@@ -75,15 +75,14 @@ class RttError:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How the truths lie in the model's distributions.
+    """Where the truths lie in the model's distributions.
 
     Attributes:
       coverage: shares of truths within the central intervals, by their nominal share in percent.
       pit_histogram: counts in NUM_BINS equal bins of [0, 1].
       deviation: mean distance of the sorted transforms from an even spread, which is the area
         between their distribution function and that of the uniform distribution.
-      deviation_by_chance: what is to be expected of so many queries of a calibrated model, if they
-        were independent.
+      deviation_by_chance: its expectation for a calibrated model, if queries were independent.
     """
 
     num_queries: int
@@ -94,7 +93,7 @@ class Calibration:
 
 
 def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
-    """Returns the numbers of at most `limit` queries among MEASUREMENTs, evenly spread."""
+    """Returns the numbers of at most `limit` queries among `kinds.MEASUREMENT`s, evenly spread."""
     numbers = np.flatnonzero(measurements["is_query"])
     if len(numbers) <= limit:
         return numbers
@@ -104,16 +103,17 @@ def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
 def median_codes(
     first: np.ndarray, second: np.ndarray, codes: np.ndarray, second_after: SecondBytes
 ) -> tuple[np.ndarray, int]:
-    """Returns the medians of the distributions over codes: the least with half below or at it.
+    """Returns the medians of the distributions over codes.
 
     Args:
-      first, second: float64 [n, 256], the second byte's behind the true first byte.
-      codes: the true ones.
-      second_after: returns, for the numbers of some queries and a first byte for each, the second
-        byte's probabilities behind it.
+      first, second: float64 [n, 256], the second byte's after the true first byte.
+      codes: the true codes.
+      second_after: returns the second byte's probabilities, given the numbers of some queries and
+        a first byte for each.
 
     Returns:
-      int64 [n], and for how many `second_after` was asked.
+      The smallest codes with half of the probability at or below them, int64 [n], and for how many
+      queries `second_after` was called.
     """
     lines = np.arange(len(codes))
     bytes_ = _byte_at(first, np.full(len(codes), 0.5))
@@ -127,18 +127,18 @@ def median_codes(
 
 
 def _byte_at(p: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Returns the first byte with which each line of `p` has reached a share of its sum."""
+    """Returns the first byte at which each line of `p` reaches a share of its sum."""
     reached = p.cumsum(axis=1)
     return (reached >= share[:, np.newaxis] * reached[:, -1:]).argmax(axis=1)
 
 
 def code_ms(codes: np.ndarray) -> np.ndarray:
-    """Returns RTTs in float64 ms; the code of a failed ping as the largest RTT."""
+    """Returns RTTs in ms, float64; a failed ping counts as the largest RTT."""
     return decode_rtt(np.minimum(codes, FAILED_RTT - 1)).astype(np.float64)
 
 
 def integral_transforms(first: np.ndarray, second: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Returns P(code < true) + P(true) / 2: as `median_codes` takes them."""
+    """Returns P(code < true) + P(true) / 2, float64 [n]; the arguments are `median_codes`'s."""
     lines, high, low = np.arange(len(codes)), codes >> 8, codes & 255
     within = _below(second, low) + second[lines, low] / 2
     return np.clip(_below(first, high) + first[lines, high] * within, 0, 1)
@@ -149,7 +149,7 @@ def _below(p: np.ndarray, bytes_: np.ndarray) -> np.ndarray:
 
 
 def summarise_errors(predictions: RttPredictions) -> list[RttError]:
-    """Takes medians, by method and group; groups without a query are left out."""
+    """Returns median errors by method and group, without empty groups."""
     of_model = predictions.relative_errors(MODEL)
     errors = []
     for method, predicted in predictions.predicted_ms.items():
@@ -172,7 +172,7 @@ def summarise_errors(predictions: RttPredictions) -> list[RttError]:
 
 
 def calibration(pit: np.ndarray) -> Calibration:
-    """Compares integral transforms, one at least, with the uniform distribution."""
+    """Compares one or more integral transforms with the uniform distribution."""
     n = len(pit)
     return Calibration(
         num_queries=n,
@@ -184,5 +184,5 @@ def calibration(pit: np.ndarray) -> Calibration:
 
 
 def coverage(pit: np.ndarray, share: float) -> float:
-    """Returns how many of the truths lie in the central interval of that share."""
+    """Returns the share of truths that lie in the central interval of a nominal share."""
     return float((np.abs(pit - 0.5) <= share / 2).mean())

@@ -1,6 +1,6 @@
-"""What must hold of examples, whichever rows they are from: faults in words, None if all is well.
+"""Checks of examples that hold for all rows: each returns the first fault as text, or None.
 
-A batch is as MaxText names it, arrays [n, crop_size] each; see `packing` for what it promises.
+A batch is a dict of arrays [n, crop_size] under MaxText's names; `batches.packing` has its rules.
 """
 
 import itertools
@@ -22,22 +22,22 @@ _MAX_KEPT = 5
 
 @dataclass
 class Tally:
-    """How often something was looked at, how often it was wrong, and the first faults."""
+    """Counts of checks and faults, and the first faults."""
 
     num_checked: int = 0
     num_faults: int = 0
     faults: list[str] = field(default_factory=list)
 
     def take(self, fault: str | None, num_checked: int = 1) -> None:
-        """Counts what was looked at, with one fault at most."""
+        """Counts checks with at most one fault."""
         self.num_checked += num_checked
         if fault is not None:
             self.num_faults += 1
-            self.faults += [fault] if len(self.faults) < _MAX_KEPT else []
+            self.faults = [*self.faults, fault][:_MAX_KEPT]
 
 
 def shape_fault(batch: Batch, num_examples: int, crop_size: int) -> str | None:
-    """Tells whether a batch has other arrays than six of int32 [num_examples, crop_size]."""
+    """Finds arrays other than the six of int32 [num_examples, crop_size]."""
     if sorted(batch) != sorted(BATCH_KEYS):
         return f"the arrays are {', '.join(sorted(batch))}"
     for name, values in batch.items():
@@ -47,7 +47,7 @@ def shape_fault(batch: Batch, num_examples: int, crop_size: int) -> str | None:
 
 
 def token_fault(batch: Batch) -> str | None:
-    """Tells whether a token is not in the vocabulary."""
+    """Finds a token outside the vocabulary."""
     for side in ("inputs", "targets"):
         tokens = batch[side]
         if place := _first((tokens < 0) | (tokens >= VOCABULARY_SIZE)):
@@ -59,7 +59,7 @@ def token_fault(batch: Batch) -> str | None:
 
 
 def target_fault(batch: Batch) -> str | None:
-    """Tells whether a target is not the next input of its segment, or padding is not all zero."""
+    """Finds a target that is not the next input of its segment, and padding that is not zero."""
     inputs, targets = batch["inputs"], batch["targets"]
     segments = batch["inputs_segmentation"]
     if place := _first(segments != batch["targets_segmentation"]):
@@ -75,7 +75,7 @@ def target_fault(batch: Batch) -> str | None:
 
 
 def position_fault(batch: Batch) -> str | None:
-    """Tells whether segments do not count 1, 2, …, or positions 0, 1, … in each of them."""
+    """Finds segments not numbered 1, 2, …, and positions that do not count 0, 1, … in each."""
     segments, positions = batch["inputs_segmentation"], batch["inputs_position"]
     if place := _first(positions != batch["targets_position"]):
         return f"{_at(place)}: inputs and targets have different positions"
@@ -92,7 +92,7 @@ def position_fault(batch: Batch) -> str | None:
 
 
 def _first(is_wrong: np.ndarray) -> tuple[int, int] | None:
-    """Returns the first example and position at which something is wrong, None if nothing is."""
+    """Returns the first example and position at which something is wrong, or None."""
     if not is_wrong.any():
         return None
     example, position = np.unravel_index(is_wrong.argmax(), is_wrong.shape)
@@ -112,7 +112,7 @@ def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
 
 
 def decoded(tokens: np.ndarray) -> tuple[list[Measurement], str | None]:
-    """Returns the measurements of a segment, or what keeps them from being decoded."""
+    """Returns the measurements of a segment, or why it does not decode."""
     try:
         measurements = decode(tokens)
     except ValueError as error:
@@ -123,7 +123,7 @@ def decoded(tokens: np.ndarray) -> tuple[list[Measurement], str | None]:
 
 
 def time_fault(measurements: list[Measurement]) -> str | None:
-    """Tells whether the timestamps of a segment go back."""
+    """Finds a timestamp of a segment that is before an earlier one."""
     times = [m.event_time for m in measurements if m.event_time is not None]
     for before, after in itertools.pairwise(times):
         if after < before:
@@ -138,10 +138,15 @@ def context_fault(
     last_second: int,
     mode: str | None,
 ) -> str | None:
-    """Tells whether a context cannot be of this row, or not of this mode if one is given."""
+    """Finds what cannot be in a context of a row.
+
+    Args:
+      first_second, last_second: the ends of the row.
+      mode: the name of the context's timestamp mode, if it is known.
+    """
     for m in measurements:
         if m.src_addr not in (None, src_addr):
-            return f"it tells of {m.src_addr}, the row is {src_addr}'s"
+            return f"its source is {m.src_addr}, the row's is {src_addr}"
         if m.event_time is not None and not first_second <= m.event_time <= last_second:
             return f"second {m.event_time} is not in the row, {first_second} to {last_second}"
     num_timed = sum(m.event_time is not None for m in measurements)

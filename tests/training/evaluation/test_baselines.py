@@ -113,16 +113,16 @@ def test_training_medians_of_a_sample(
 ) -> None:
     """Of long rows some measurements, one of each stretch; of many rows some; of both encodings."""
     queries = np.zeros(1, kinds.MEASUREMENT)
-    monkeypatch.setattr(baselines, "_MOST_MEASUREMENTS", 20)
+    monkeypatch.setattr(baselines, "_MAX_MEASUREMENTS", 20)
     found = []
     for folder in mixed.values():
         _, train = open_splits(str(folder))
-        for rows, most_bytes in ((10**6, 1 << 30), (9, 1 << 30), (10**6, 60_000), (10**6, 1)):
-            monkeypatch.setattr(baselines, "_MOST_BYTES", most_bytes)
+        for rows, max_bytes in ((10**6, 1 << 30), (9, 1 << 30), (10**6, 60_000), (10**6, 1)):
+            monkeypatch.setattr(baselines, "_MAX_BYTES", max_bytes)
             medians = training_medians(train, queries, Extent(num_train_rows=rows))
             assert medians
             found.append((medians.num_rows, medians.num_rtts, medians.global_ms))
-            if most_bytes == 1:
+            if max_bytes == 1:
                 assert medians.num_rows == 1
     arrow, compact = found[:4], found[4:]
     assert arrow[:2] == compact[:2] and arrow[0][0] == 55 and arrow[1][0] == 9
