@@ -56,8 +56,7 @@ def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
         _num_contexts(statistics),
         *_modes(summary),
         _partial_share(statistics),
-        _batch_padding(statistics, summary),
-        _context_padding(summary),
+        *_padding(statistics, summary),
         _strides(statistics),
         _bytes(statistics, summary),
     ]
@@ -141,28 +140,20 @@ def _row_order(statistics: Statistics) -> Check:
 
 
 def _examples(statistics: Statistics) -> Iterator[Check]:
-    size = statistics.extent.crop_size
-    for name, tally, noun, expectation in (
-        ("shapes", "shapes", "examples", f"six arrays of int32 [batch, {size}]"),
-        (
-            *("targets", "targets", "examples"),
-            "a target is the next input of its segment; padding is zero",
-        ),
-        (
-            *("positions", "positions", "examples"),
-            "positions count from 0 in every segment, padding is last",
-        ),
-        (
-            *("decodes", "decodes", "contexts"),
-            "every context decodes to measurements of its row",
-        ),
-        ("context_order", "times", "contexts", "timestamps in a context never go back"),
-    ):
-        found = statistics.tallies[tally]
-        measured = f"{found.num_checked:,} {noun}, {found.num_faults} faults"
-        if found.num_checked:
-            measured = "; ".join([measured, *found.faults[:1]])
-            yield _check(name, expectation, measured, not found.num_faults)
+    expectations = {
+        "shapes": f"six arrays of int32 [batch, {statistics.extent.crop_size}]",
+        "targets": "a target is the next input of its segment; padding is zero",
+        "positions": "positions count from 0 in every segment, padding is last",
+        "decodes": "every context decodes to measurements of its row",
+        "context_order": "timestamps in a context never go back",
+    }
+    for name, expectation in expectations.items():
+        tally = statistics.tallies[name]
+        noun = "contexts" if name in ("decodes", "context_order") else "examples"
+        measured = f"{tally.num_checked:,} {noun}, {tally.num_faults} faults"
+        if tally.num_checked:
+            measured = "; ".join([measured, *tally.faults[:1]])
+            yield _check(name, expectation, measured, not tally.num_faults)
         else:
             yield _check(name, expectation, "there are no examples", None)
 
@@ -212,27 +203,21 @@ def _partial_share(statistics: Statistics) -> Check:
 # --- padding, strides, bytes --------------------------------------------------------------------
 
 
-def _batch_padding(statistics: Statistics, summary: Summary) -> Check:
-    name = "batch_padding"
-    expectation = f"mean padding < {percent(MAX_BATCH_PADDING)} in endless batches of build_dataset"
-    line = padding_line(summary, "batches of build_dataset")
-    if statistics.batch_error is not None:
-        return _check(name, expectation, statistics.batch_error, False)
-    if line["mean"] is None:
-        return _check(name, expectation, "there are no batches", None)
-    measured = f"{percent(line['mean'], 4)} of {line['examples']:,} examples"
-    return _check(name, expectation, measured, line["mean"] < MAX_BATCH_PADDING)
-
-
-def _context_padding(summary: Summary) -> Check:
-    name = "context_padding"
-    expectation = f"mean padding < {percent(MAX_CONTEXT_PADDING, 0)} in contexts of large rows"
-    line = padding_line(summary, "contexts of large rows")
-    if line["mean"] is None:
-        return _check(name, expectation, "there are no large rows", None)
-    measured = f"{percent(line['mean'], 4)} of {line['examples']:,} contexts"
-    measured += f", at most {percent(line['max'], 2)}"
-    return _check(name, expectation, measured, line["mean"] < MAX_CONTEXT_PADDING)
+def _padding(statistics: Statistics, summary: Summary) -> Iterator[Check]:
+    for name, of, limit, absent in (
+        ("batch_padding", "batches of build_dataset", MAX_BATCH_PADDING, "batches"),
+        ("context_padding", "contexts of large rows", MAX_CONTEXT_PADDING, "large rows"),
+    ):
+        line = padding_line(summary, of)
+        expectation = f"mean padding < {percent(limit)} in {of}"
+        if name == "batch_padding" and statistics.batch_error is not None:
+            yield _check(name, expectation, statistics.batch_error, False)
+        elif line["mean"] is None:
+            yield _check(name, expectation, f"there are no {absent}", None)
+        else:
+            measured = f"{percent(line['mean'], 4)} of {line['examples']:,} examples"
+            measured += f", at most {percent(line['max'], 2)}"
+            yield _check(name, expectation, measured, line["mean"] < limit)
 
 
 def _strides(statistics: Statistics) -> Check:

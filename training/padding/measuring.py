@@ -7,6 +7,7 @@ row with its contexts, one batch, and some 100 bytes per context.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -121,7 +122,7 @@ def _decode(
         measurements, fault = decoded(tokens)
         fault, time = fault or find_fault(measurements), time_fault(measurements)
         tallies["decodes"].take(fault and f"{where}: {fault}")
-        tallies["times"].take(time and f"{where}: {time}")
+        tallies["context_order"].take(time and f"{where}: {time}")
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -178,25 +179,35 @@ class _RowMeasurer:
         if sampler.is_small(element) != is_small:
             raise ValueError(f"row {number} has other tokens than rows.parquet says")
         place = sum(map(len, self._tables["sampled"]))
-        contexts = [] if is_small else [sampler.contexts(element, e) for e in range(epochs.large)]
+        large_epochs, small_epochs = range(epochs.large), range(epochs.small * is_small)
+        contexts = [c for e in large_epochs if not is_small for c in sampler.contexts(element, e)]
         strided = [self._window_sampler.context(element, e) for e in range(epochs.strided)]
-        visits = [list(sampler.examples(element, e)) for e in range(epochs.small * is_small)]
+        visits = [list(sampler.examples(element, epoch)) for epoch in small_epochs]
         tables = {
-            "contexts": self._contexts(place, [c for drawn in contexts for c in drawn], times_us),
+            "contexts": self._contexts(place, contexts, times_us),
             "strided": self._contexts(place, strided, times_us, strided=True),
             **self._visits(place, visits),
         }
         facts = (number, size, statistics.families[number], record.n_measurements)
         sizes = (statistics.rows.untimed_tokens[number], record.num_bytes, len(record.measurements))
-        num_contexts = len(contexts[0]) if contexts else 0
+        num_contexts = len(contexts) // max(1, epochs.large)
         is_in_order = _is_in_order(record, times_us)
         tables["sampled"] = np.array([(*facts, *sizes, num_contexts, is_in_order)], ROW)
         for name, lines in tables.items():
             self._tables[name].append(lines)
-        for context in [c for drawn in contexts[:1] for c in drawn[:1]] + strided[:1]:
-            self._decode(number, context.example, record, times_us, context.mode)
-        for example in visits[0] if visits else []:
-            self._decode(number, example, record, times_us)
+        examples = [(context.example, context.mode) for context in contexts[:1] + strided[:1]]
+        examples += [(example, None) for visit in visits[:1] for example in visit]
+        first, last = (times_us[[0, -1]] // _US_PER_SECOND).tolist()
+        for example, mode in examples:
+            find_fault = partial(
+                context_fault,
+                src_addr=record.src_addr,
+                first_second=first,
+                last_second=last,
+                mode=mode,
+            )
+            batch = {name: values[np.newaxis] for name, values in example.items()}
+            _decode(statistics.tallies, f"row {number}", batch, 0, find_fault)
 
     def _stack(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
         batch = {name: np.stack([e[name] for e in examples]) for name in examples[0]}
@@ -247,24 +258,6 @@ class _RowMeasurer:
         for table in tables.values():
             table["row"] = place
         return tables
-
-    def _decode(
-        self,
-        number: int,
-        example: Example,
-        row: row_codec.ProbeRow,
-        times_us: np.ndarray,
-        mode: str | None = None,
-    ) -> None:
-        batch = {name: values[np.newaxis] for name, values in example.items()}
-        first, last = (times_us[[0, -1]] // _US_PER_SECOND).tolist()
-        _decode(
-            self._statistics.tallies,
-            f"row {number}",
-            batch,
-            0,
-            lambda measurements: context_fault(measurements, row.src_addr, first, last, mode),
-        )
 
 
 def _times_us(row: row_codec.ProbeRow) -> np.ndarray:

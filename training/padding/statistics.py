@@ -81,7 +81,7 @@ class Statistics:
       examples: EXAMPLE, of the batches of build_dataset.
       batch_error: why there are no, or no more, batches.
       bad_rows: why rows could not be used.
-      tallies: shapes, targets, positions, decodes and times, by name.
+      tallies: by the name of the check.
     """
 
     files: str
@@ -103,7 +103,7 @@ class Statistics:
     epochs: Epochs = field(default=Epochs(0, 0, 0))
     tallies: Mapping[str, Tally] = field(
         default_factory=lambda: {
-            name: Tally() for name in ("shapes", "targets", "positions", "decodes", "times")
+            name: Tally() for name in ("shapes", "targets", "positions", "decodes", "context_order")
         }
     )
 
