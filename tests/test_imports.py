@@ -47,14 +47,15 @@ def test_reading_and_generating_need_no_beam(module: str) -> None:
     assert "apache_beam" not in loaded_by(f"beam_pipeline.{module}")
 
 
-def test_verify_is_imported_in_less_than_a_second_of_cpu() -> None:
+def test_verify_is_imported_without_seconds_of_cpu() -> None:
     script = "import time, beam_pipeline.verify.__main__; print(time.process_time())"
 
     def cpu_seconds() -> float:
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         return float(result.stdout)
 
-    assert min(cpu_seconds() for _ in range(3)) < 1
+    # 0.6 s on a machine that is idle, up to twice that on a busy one; with Beam 2.5 s and more.
+    assert min(cpu_seconds() for _ in range(3)) < 1.5
 
 
 def test_training_needs_no_beam() -> None:
