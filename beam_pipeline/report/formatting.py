@@ -45,7 +45,8 @@ def span_text(seconds: float) -> str:
     """Returns a length of time in the largest unit of which it has one or more (two for years)."""
     for unit, size in (("years", 365 * 86400), ("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= (2 * size if unit == "years" else size):
-            return f"{seconds / size:,.1f} {unit}".replace(".0 ", " ")
+            number = f"{seconds / size:,.1f}".removesuffix(".0")
+            return f"{number} {unit.removesuffix('s') if number == '1' else unit}"
     return f"{seconds:.0f} s" if seconds == int(seconds) else f"{seconds:.1f} s"
 
 
