@@ -80,26 +80,14 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
     """Crops of some lanes: what a worker computes.
 
     Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
-
-    Args:
-      first_epoch, num_given: batches that were given since all lanes began that epoch.
     """
 
-    def __init__(
-        self,
-        config: DataConfig,
-        shards: ShardSet,
-        cursors: np.ndarray,
-        first_epoch: int,
-        num_given: int,
-    ):
+    def __init__(self, config: DataConfig, shards: ShardSet, state: HostState):
         super().__init__()
         self.config = config
         self.shards = shards
-        self.lanes = config.lanes
-        self.cursors = cursors
-        self.first_epoch = first_epoch
-        self.num_given = num_given
+        self.state = state
+        self.lanes, self.cursors = config.lanes, state.cursors
         self.is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
@@ -122,6 +110,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._config = dataset.config
         self._cursors = dataset.cursors.copy()
         self._items = np.zeros(len(dataset.lanes), LANE_ITEM)
+        self._num_left: int | None = None  # batches; None: they never end
         self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
         self._store: ShardStore | CacheStore | None = None
@@ -132,25 +121,17 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
             _end_with_parent()
-        lanes, rows = dataset.lanes, load_rows(dataset.shards)
-        host = plan_host(rows, config, lanes.start, len(lanes), dataset.first_epoch)
+        lanes, state, rows = dataset.lanes, dataset.state, load_rows(dataset.shards)
+        host = plan_host(rows, config, lanes.start, len(lanes), state.first_epoch)
         self._plan = host.plan
-        self._num_left = None if host.num_batches is None else host.num_batches - dataset.num_given
+        if host.num_batches is not None:
+            self._num_left = host.num_batches - (state.step - state.first_step)
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
-        skips = config.on_bad_row == "skip"
-        if config.cache_dir is None:
-            reader = ShardReader(dataset.shards, rows.take(host.rows))
-            return ShardStore(reader, host.plan, skips, self._executor)
-        return CacheStore(
-            config.cache_dir,
-            ShardReader(dataset.shards, rows),
-            host.rows,
-            host.plan,
-            skips,
-            self._executor,
-            config.num_threads,
-        )
+        if config.cache_dir is not None:
+            return CacheStore(config, ShardReader(dataset.shards, rows), host, self._executor)
+        reader = ShardReader(dataset.shards, rows.take(host.rows))
+        return ShardStore(reader, host.plan, config.on_bad_row == "skip", self._executor)
 
     def __next__(self) -> dict[str, Any]:
         if self._store is None:
@@ -302,14 +283,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         return crops
 
     def _start(self, state: HostState) -> grain.DatasetIterator[dict[str, Any]]:
-        config = self._config
-        lanes = _LaneDataset(
-            config,
-            self._dataset.shards,
-            state.cursors,
-            state.first_epoch,
-            state.step - state.first_step,
-        )
+        lanes = _LaneDataset(self._config, self._dataset.shards, state)
         if self._num_workers == 0:
             return iter(lanes)
         if not flags.FLAGS.is_parsed():

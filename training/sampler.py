@@ -23,7 +23,7 @@ from training.batches.lanes import context_keys
 from training.batches.packing import new_crops, pad_small, put_contexts, to_batch
 from training.rows.keyed_random import key_of
 from training.tokens.contexts import CONTEXT_FACTS, DAMAGED, MIN_CROP, draw_contexts
-from training.tokens.draws import MODE_NAMES, Drawing, new_scratch, untimed_tokens_of
+from training.tokens.draws import MODE_NAMES, Drawing, new_drawing, new_scratch, untimed_tokens_of
 from training.tokens.tokenizer import ABS_TOKENS, MAX_MEASUREMENT_TOKENS
 
 Example = dict[str, np.ndarray]
@@ -106,7 +106,7 @@ def _source(row: Mapping[str, Any]) -> tuple[np.uint64, np.uint64, bool]:
 
 
 class ProbeRowSampler(_Sampler):
-    """Contexts of multi-scale windows (seeds 000, 002, 004).
+    """Contexts of multi-scale windows.
 
     A large row gives K = min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) of them
     an epoch. A small row, one whose measurements without timestamps cannot fill a crop, ignores
@@ -125,7 +125,7 @@ class ProbeRowSampler(_Sampler):
         mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
         seed: int | None = None,
     ):
-        super().__init__(_drawing(crop_size, mode_weights, strided=False), seed)
+        super().__init__(new_drawing(crop_size, mode_weights, strided=False), seed)
         self.avg_tokens_per_measurement = avg_tokens_per_measurement
         self.max_contexts_per_row = max_contexts_per_row
 
@@ -189,7 +189,7 @@ class ProbeWindowSampler(_Sampler):
         mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
         seed: int | None = None,
     ):
-        super().__init__(_drawing(crop_size, mode_weights, strided=True), seed)
+        super().__init__(new_drawing(crop_size, mode_weights, strided=True), seed)
 
     def context(self, row: Mapping[str, Any], epoch: int = 0, k: int = 0) -> Context:
         """Draws the k-th context of a row in an epoch.
@@ -198,11 +198,6 @@ class ProbeWindowSampler(_Sampler):
           ProbelineError: the row is damaged.
         """
         return self._draw(row, epoch, k, 1)[0]
-
-
-def _drawing(crop_size: int, mode_weights: tuple[float, float, float], strided: bool) -> Drawing:
-    total = sum(mode_weights)
-    return Drawing(crop_size + 1, mode_weights[0] / total, mode_weights[1] / total, strided)
 
 
 def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -> Example:

@@ -26,8 +26,10 @@ import orjson
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.storage.files import checksum_text, locked, size_and_checksum, write_file
+from training.batches.config import DataConfig
 from training.batches.lanes import Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
+from training.batches.planning import HostPlan
 from training.rows.row_layout import COMPACT, ranks_bytes, to_compact
 from training.rows.row_source import BadRowError, ShardReader
 from training.rows.row_table import RowTable, ShardSet
@@ -181,25 +183,20 @@ class CacheStore:
     """Feeds lanes from the column cache; stands in for `shard_store.ShardStore`.
 
     Args:
-      cache_dir: a folder on a local disk.
       reader: of all rows of the shards.
-      rows: the numbers, among those, of the rows that `plan` counts in.
-      skip_bad_rows: note rows that cannot be used, do not raise.
-      executor: draws the lanes in `num_parts` parts, if given.
+      executor: reads shards and draws crops in parallel, if given.
     """
 
     def __init__(
         self,
-        cache_dir: str,
+        config: DataConfig,
         reader: ShardReader,
-        rows: np.ndarray,
-        plan: Plan,
-        skip_bad_rows: bool,
+        host: HostPlan,
         executor: Executor | None,
-        num_parts: int,
     ):
-        cache = ColumnCache(cache_dir, reader)
-        bad_rows = cache.fill(np.unique(reader.rows.shard[rows]), skip_bad_rows, executor)
+        rows, plan, skips = host.rows, host.plan, config.on_bad_row == "skip"
+        cache = ColumnCache(config.cache_dir or "", reader)
+        bad_rows = cache.fill(np.unique(reader.rows.shard[rows]), skips, executor)
         plan.is_bad[:] = np.isin(rows, list(bad_rows))
         self.bad_rows = [reader.describe(row, bad_rows[row]) for row in rows[plan.is_bad].tolist()]
         own = reader.rows.take(rows)
@@ -216,7 +213,7 @@ class CacheStore:
         )
         largest = int(own.n_measurements[plan.small_rows].max(initial=0))
         num_lanes = len(plan.lane)
-        num_parts = min(num_lanes, num_parts) if executor else 1
+        num_parts = min(num_lanes, config.num_threads) if executor else 1
         bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
         self._map = executor.map if executor and num_parts > 1 else map
         self._parts = [

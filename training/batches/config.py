@@ -11,7 +11,7 @@ import numpy as np
 
 from beam_pipeline.errors import UsageError
 from training.tokens.contexts import MIN_CROP
-from training.tokens.draws import Drawing
+from training.tokens.draws import Drawing, new_drawing
 
 # They change speed and memory, or where the data lie and where a run ends, but no batch.
 _NOT_SAMPLING = ("files", "num_epochs", "on_bad_row", "host_index", "host_count", "num_workers")
@@ -123,9 +123,7 @@ class DataConfig:
     @property
     def drawing(self) -> Drawing:
         """How contexts are drawn."""
-        total = sum(self.mode_weights)
-        full, partial, _ = (weight / total for weight in self.mode_weights)
-        return Drawing(self.crop_size + 1, full, partial, self.sampler == "windows")
+        return new_drawing(self.crop_size, self.mode_weights, self.sampler == "windows")
 
     @property
     def lanes(self) -> range:

@@ -52,6 +52,12 @@ class Drawing(NamedTuple):
     strided: bool
 
 
+def new_drawing(crop_size: int, mode_weights: tuple[float, float, float], strided: bool) -> Drawing:
+    """Returns a Drawing; the weights of full, partial and none need not add up to 1."""
+    full, partial, _ = (weight / sum(mode_weights) for weight in mode_weights)
+    return Drawing(crop_size + 1, full, partial, strided)
+
+
 class Scratch(NamedTuple):
     """Memory that a kernel draws one context in; each thread has its own.
 
