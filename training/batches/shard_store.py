@@ -23,7 +23,8 @@ from training.batches.lanes import (
     shares_of,
 )
 from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
-from training.rows.row_layout import ARROW, Columns, are_readable
+from training.rows.measurement_at import are_readable
+from training.rows.row_layout import ARROW, Columns
 from training.rows.row_source import BadRow, BadRowError, ShardReader
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, new_scratch

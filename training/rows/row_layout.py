@@ -1,8 +1,7 @@
 """Where the columns of a probe row lie in its bytes, so that kernels read only what they touch.
 
 A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record as it was
-read, or a map of many compact rows (see `column_cache`). The kernels below read one measurement
-of it, in either encoding: its second, its RTT code, its destination. Nothing else is decoded.
+read, or a map of many compact rows (see `column_cache`). `measurement_at` reads by it.
 
 `locate` finds the columns of a record by arithmetic, without Arrow, if the record has exactly the
 form that `row_codec` writes. Any other record goes through Arrow and becomes compact bytes.
@@ -11,14 +10,9 @@ form that `row_codec` writes. Any other record goes through Arrow and becomes co
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types, uint8, uint16, uint32, uint64
-from numba.core import cgutils
-from numba.extending import intrinsic
+from numba import njit, uint8, uint32, uint64
 
 from beam_pipeline.dataset import arrow_record, row_codec, tf_example
-from beam_pipeline.dataset.addresses import parse_ipv4_text, parse_ipv6_text
-from beam_pipeline.dataset.rtt import rtt_code
 from beam_pipeline.kernels import kernel
 
 COMPACT, ARROW = 0, 1
@@ -170,6 +164,23 @@ def _ranks(is_ipv6: np.ndarray) -> bytes:
 # --- finding, compiled --------------------------------------------------------------------------
 
 
+@njit
+def load32(raw, at):
+    """Returns the little-endian uint32 at an offset."""
+    at = uint64(at)
+    value = uint32(raw[at])
+    for i in range(1, 4):
+        value |= uint32(raw[at + uint64(i)]) << uint32(8 * i)
+    return value
+
+
+@njit
+def load64(raw, at):
+    """Returns the little-endian uint64 at an offset."""
+    low, high = load32(raw, at), load32(raw, at + 4)
+    return uint64(low) | (uint64(high) << uint64(32))
+
+
 _layout: Any = Layout  # compiled code makes it of int64
 
 
@@ -201,8 +212,8 @@ def _nothing():
 def _compact_at(raw, start, num_bytes):
     if num_bytes < _HEADER_BYTES:
         return _nothing()
-    num, num_ipv6 = np.int64(_load32(raw, start + 4)), np.int64(_load32(raw, start + 8))
-    first_second = _load64(raw, start + 12)
+    num, num_ipv6 = np.int64(load32(raw, start + 4)), np.int64(load32(raw, start + 8))
+    first_second = load64(raw, start + 12)
     if num_ipv6 > num or num == 0 or first_second > uint64(_MAX_FIRST_SECOND):
         return _nothing()
     layout = compact_layout(start, num, num_ipv6, np.int64(first_second))
@@ -214,11 +225,11 @@ def _arrow_at(raw, start, num_bytes, num):
     times = start + _ARROW_BODY
     dst = times + 8 * num
     text = dst + _padded(4 * (num + 1))
-    if num == 0 or text > start + num_bytes or np.int64(_load64(raw, times)) < 0:
+    if num == 0 or text > start + num_bytes or np.int64(load64(raw, times)) < 0:
         return _nothing()
-    families = text + _padded(np.int64(_load32(raw, dst + 4 * num)))
+    families = text + _padded(np.int64(load32(raw, dst + 4 * num)))
     rtts = families + _padded(num)
-    if _load32(raw, dst) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
+    if load32(raw, dst) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
         return _nothing()
     num_ipv6, zero = np.int64(0), np.int64(0)
     for i in range(num):
@@ -246,186 +257,20 @@ def _find_own(raw):
     """Returns (src_id, row_index, *layout) of a record that begins as `row_codec` writes it."""
     # Sizes are int32; a negative one is read as one that is larger than the record.
     zero, body = np.int64(0), np.int64(_RECORD_BODY)
-    num_bytes = np.int64(_load32(raw, body + 12))
+    num_bytes = np.int64(load32(raw, body + 12))
     start = body + 16
     rest = start + _padded(num_bytes)
-    if _load32(raw, body + 8) != 0 or len(raw) < rest + 6 * 8:
+    if load32(raw, body + 8) != 0 or len(raw) < rest + 6 * 8:
         return (zero, zero, *_plain(_nothing()))
-    num = np.int64(_load32(raw, rest))
-    end = rest + 40 + _padded(np.int64(_load32(raw, rest + 36)))
-    if _load32(raw, rest + 32) != 0 or len(raw) != end + 16:
+    num = np.int64(load32(raw, rest))
+    end = rest + 40 + _padded(np.int64(load32(raw, rest + 36)))
+    if load32(raw, rest + 32) != 0 or len(raw) != end + 16:
         return (zero, zero, *_plain(_nothing()))
-    if _load32(raw, start) == uint32(_MAGIC):
+    if load32(raw, start) == uint32(_MAGIC):
         layout = _compact_at(raw, start, num_bytes)
     else:
         layout = _arrow_at(raw, start, num_bytes, num)
     if layout.num_measurements != num:
         layout = _nothing()
-    src_id, row_index = np.int64(_load64(raw, body)), np.int64(np.int32(_load32(raw, end)))
+    src_id, row_index = np.int64(load64(raw, body)), np.int64(np.int32(load32(raw, end)))
     return (src_id, row_index, *_plain(layout))
-
-
-# --- reading ------------------------------------------------------------------------------------
-
-
-def _generate_prefetch(typing_context, array, at):
-    def generate(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        address = builder.gep(data, [args[1]])
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        read, keep, data_cache = number(0), number(3), number(1)
-        builder.call(function, [address, read, keep, data_cache])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
-
-
-# _prefetch(array, at) asks the processor for the cache line of array[at], without waiting for it.
-_prefetch: Any = intrinsic(_generate_prefetch)
-
-
-@njit
-def prefetch(raw, layout, i):
-    """Begins to load what is read of measurement i; rows are larger than the processor's caches."""
-    if layout.kind == ARROW:
-        _prefetch(raw, layout.times + 8 * i)
-        _prefetch(raw, layout.rtts + 4 * i)
-        _prefetch(raw, layout.dst + 4 * i)
-        return
-    _prefetch(raw, layout.times + 4 * i)
-    _prefetch(raw, layout.rtts + 2 * i)
-    if layout.num_ipv6 == 0:
-        _prefetch(raw, layout.dst + 4 * i)
-    elif layout.num_ipv6 == layout.num_measurements:
-        _prefetch(raw, layout.dst_more + 16 * i)
-    else:
-        _prefetch(raw, layout.families + (i >> 3))
-
-
-@njit
-def _load16(raw, at):
-    at = uint64(at)
-    return uint16(raw[at]) | (uint16(raw[at + uint64(1)]) << uint16(8))
-
-
-@njit
-def _load32(raw, at):
-    at = uint64(at)
-    value = uint32(raw[at])
-    for i in range(1, 4):
-        value |= uint32(raw[at + uint64(i)]) << uint32(8 * i)
-    return value
-
-
-@njit
-def _load64(raw, at):
-    low, high = _load32(raw, at), _load32(raw, at + 4)
-    return uint64(low) | (uint64(high) << uint64(32))
-
-
-@njit
-def _load_big_endian(raw, at, num_bytes):
-    value = uint64(0)
-    for i in range(num_bytes):
-        value = (value << uint64(8)) | uint64(raw[uint64(at + i)])
-    return value
-
-
-@njit
-def _as_float32(bits):
-    return np.uint32(bits).view(np.float32)
-
-
-@njit
-def second_at(raw, layout, i):
-    """Returns the second since 1970 of measurement i."""
-    if layout.kind == ARROW:
-        return np.int64(_load64(raw, layout.times + 8 * i)) // _US_PER_SECOND
-    return layout.first_second + np.int64(_load32(raw, layout.times + 4 * i))
-
-
-@njit
-def rtt_code_at(raw, layout, i):
-    """Returns the RTT of measurement i as `encode_rtt` gives it."""
-    if layout.kind == ARROW:
-        return np.int64(rtt_code(_as_float32(_load32(raw, layout.rtts + 4 * i))))
-    return np.int64(_load16(raw, layout.rtts + 2 * i))
-
-
-@njit
-def is_ipv6_at(raw, layout, i):
-    """Tells whether the destination of measurement i is IPv6."""
-    if layout.kind == ARROW:
-        return raw[uint64(layout.families + i)] == uint8(6)
-    if layout.num_ipv6 == 0 or layout.num_ipv6 == layout.num_measurements:
-        return layout.num_ipv6 > 0
-    byte = raw[uint64(layout.families + (i >> 3))]
-    return (byte >> uint8(i & 7)) & uint8(1) == uint8(1)
-
-
-@njit
-def _count_bits(byte):
-    count = 0
-    while byte:
-        byte &= byte - uint8(1)
-        count += 1
-    return count
-
-
-@njit
-def _ipv6_before(raw, layout, i):
-    """Counts the IPv6 destinations before measurement i of a row with both families."""
-    block = i // RANK_BLOCK
-    count = np.int64(_load32(raw, layout.ranks + 4 * block))
-    for at in range(block * RANK_BLOCK // 8, i // 8):
-        count += _count_bits(raw[uint64(layout.families + at)])
-    for bit in range(i & ~7, i):
-        count += is_ipv6_at(raw, layout, bit)
-    return count
-
-
-@njit
-def _parsed_dst(raw, layout, i):
-    """Reads a destination that is text; is_ipv6 is -1 where the text is damaged."""
-    start = np.int64(_load32(raw, layout.dst + 4 * i))
-    end = np.int64(_load32(raw, layout.dst + 4 * i + 4))
-    if start > end or end > layout.families - layout.dst_more:
-        return uint64(0), uint64(0), -1
-    start, end = layout.dst_more + start, layout.dst_more + end
-    if not is_ipv6_at(raw, layout, i):
-        value = parse_ipv4_text(raw, start, end)
-        return uint64(0), uint64(value), 0 if value >= 0 else -1
-    groups = np.zeros(8, np.uint64)
-    if not parse_ipv6_text(raw, start, end, groups):
-        return uint64(0), uint64(0), -1
-    hi, lo = uint64(0), uint64(0)
-    for part in range(4):
-        hi = (hi << uint64(16)) | groups[part]
-        lo = (lo << uint64(16)) | groups[4 + part]
-    return hi, lo, 1
-
-
-@njit
-def dst_at(raw, layout, i):
-    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
-    if layout.kind == ARROW:
-        return _parsed_dst(raw, layout, i)
-    num_before = np.int64(0)  # IPv6 destinations
-    if 0 < layout.num_ipv6 < layout.num_measurements:
-        num_before = _ipv6_before(raw, layout, i)
-    if not is_ipv6_at(raw, layout, i):
-        return uint64(0), _load_big_endian(raw, layout.dst + 4 * (i - num_before), 4), 0
-    place = num_before if layout.num_ipv6 < layout.num_measurements else i
-    at = layout.dst_more + 16 * place
-    return _load_big_endian(raw, at, 8), _load_big_endian(raw, at + 8, 8), 1
-
-
-@kernel
-def are_readable(raw, layout):
-    """Tells whether every destination of a row can be read."""
-    num_damaged = 0
-    for i in range(layout.num_measurements):
-        num_damaged += dst_at(raw, layout, i)[2] < 0
-    return num_damaged == 0

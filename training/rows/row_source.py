@@ -18,7 +18,8 @@ from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import file_infos
-from training.rows.row_layout import ARROW, Columns, Located, dst_at, locate
+from training.rows.measurement_at import dst_at
+from training.rows.row_layout import ARROW, Columns, Located, locate
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 __all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_shards"]

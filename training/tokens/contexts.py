@@ -9,7 +9,7 @@ from numba import njit, uint64
 
 from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine
-from training.rows.row_layout import dst_at, rtt_code_at, second_at
+from training.rows.measurement_at import dst_at, rtt_code_at, second_at
 from training.tokens.draws import draw_mode, draw_strided, draw_window
 from training.tokens.tokenizer import (
     NO_TIMESTAMP,

@@ -19,7 +19,7 @@ from numba import njit, uint64
 
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import next_below, next_uniform
-from training.rows.row_layout import is_ipv6_at, prefetch, rtt_code_at, second_at
+from training.rows.measurement_at import is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,

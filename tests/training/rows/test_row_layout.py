@@ -36,6 +36,7 @@ from tests.support.helpers import (
     runs_strategy,
 )
 from training.rows import row_layout
+from training.rows.measurement_at import dst_at, is_ipv6_at, rtt_code_at, second_at
 from training.rows.row_layout import (
     ARROW,
     COMPACT,
@@ -43,12 +44,8 @@ from training.rows.row_layout import (
     Layout,
     Located,
     compact_layout,
-    dst_at,
-    is_ipv6_at,
     locate,
     ranks_bytes,
-    rtt_code_at,
-    second_at,
     with_ranks,
 )
 
