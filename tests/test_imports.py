@@ -47,15 +47,19 @@ def test_reading_and_generating_need_no_beam(module: str) -> None:
     assert "apache_beam" not in loaded_by(f"beam_pipeline.{module}")
 
 
-def test_verify_is_imported_without_seconds_of_cpu() -> None:
-    script = "import time, beam_pipeline.verify.__main__; print(time.process_time())"
+def test_verify_is_imported_in_little_more_than_numba_takes() -> None:
+    """0.6 CPU-seconds, 2.5 with Beam; the ratio to numba holds on a busy machine, too."""
 
-    def cpu_seconds() -> float:
+    def cpu_seconds(module: str) -> float:
+        script = f"import time, {module}; print(time.process_time())"
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         return float(result.stdout)
 
-    # 0.6 s on a machine that is idle, up to twice that on a busy one; with Beam 2.5 s and more.
-    assert min(cpu_seconds() for _ in range(3)) < 1.5
+    verify, numba = (
+        min(cpu_seconds(module) for _ in range(3))
+        for module in ("beam_pipeline.verify.__main__", "numba")
+    )
+    assert verify < 2.5 * numba
 
 
 def test_training_needs_no_beam() -> None:
