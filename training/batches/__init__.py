@@ -1,1 +1,1 @@
-"""Units dealt to lanes: planning an epoch, packing, caching columns, iterator states."""
+"""Batches: lanes and their plan, packing, the column cache, iterator states."""
