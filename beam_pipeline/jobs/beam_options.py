@@ -30,7 +30,7 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
       job_flags: names of the job's own flags, for suggestions.
 
     Raises:
-      UsageError: Beam does not take one of them, or nobody knows it.
+      UsageError: a flag is unknown or has a value that Beam refuses.
     """
     complaint = io.StringIO()
     try:

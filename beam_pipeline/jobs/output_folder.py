@@ -139,8 +139,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
     """Removes the temporary files of all other runs, which are dead because this one has the lock.
 
     Raises:
-      UsageError: there are some on a filesystem without locks, so that nobody knows whether their
-        run is dead.
+      UsageError: there are some on a filesystem without locks; their run may be alive.
     """
     if is_local(temp):
         for entry in os.scandir(temp):

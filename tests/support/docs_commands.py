@@ -42,7 +42,6 @@ EXECUTED: dict[str, list[Start]] = {
         ("docs/privacy.md", "openssl rand -hex 32 | tr"),
     ],
     f"{GOOGLE}::test_flex_templates": [
-        ("README.md", "export PROJECT="),
         ("docs/flex_templates.md", "export PROJECT="),
         ("docs/flex_templates.md", "templates/launch.sh"),
     ],

@@ -247,11 +247,11 @@ def _count_batches(rows: RowTable, lanes: _Lanes, config: DataConfig, first_epoc
     crops = np.zeros(config.batch_size)
     small = rows.take(lanes.small_rows)
     ends = np.zeros(len(small) + 1, np.int64)
-    per_row = _least_per_crop(rows, config)
+    per_row = _min_new_per_crop(rows, config)
     for epoch in range(first_epoch, config.num_epochs or 0):
         rounding = visits_rounding(key_of(config.seed), epoch, config.sampler == "windows")
         crops += np.diff(np.floor(lanes.visits_bounds + rounding))
-        positions = _most_positions(
+        positions = _max_positions(
             key_of(config.seed),
             epoch,
             small.identity,
@@ -270,15 +270,15 @@ def _count_batches(rows: RowTable, lanes: _Lanes, config: DataConfig, first_epoc
     return int((crops + small_positions).max(initial=0))
 
 
-def _least_per_crop(rows: RowTable, config: DataConfig) -> int:
-    """Returns how many of its positions a crop of small rows surely gives to new tokens."""
+def _min_new_per_crop(rows: RowTable, config: DataConfig) -> int:
+    """Returns how many positions of a crop of small rows are new tokens, at the least."""
     has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
     largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
     return config.crop_size - (largest - 1) - _RESTART_TOKENS
 
 
 @kernel
-def _most_positions(seed, epoch, identity, n_measurements, untimed_tokens, span, drawing):
+def _max_positions(seed, epoch, identity, n_measurements, untimed_tokens, span, drawing):
     """Bounds the positions of each small row in an epoch: int64 [rows].
 
     Of its timestamps only how many there are is known; of `span` seconds at most span / 256 can

@@ -46,7 +46,7 @@ _MAXTEXT_WORDS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a run was called with, checked for keys that nobody knows.
+    """The arguments of a run; every key is a known one.
 
     Attributes:
       file: the config, with all that it is based on, as a temporary file.
