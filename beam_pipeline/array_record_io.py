@@ -27,7 +27,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards.staging import Record, StageRecords
 from beam_pipeline.shards.writing import Framing, RecordWriter, ShardTarget, WriteShards
-from beam_pipeline.storage.files import local_copy, match, remove_folder
+from beam_pipeline.storage.files import FileVersion, local_copy, match, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
@@ -160,7 +160,7 @@ class ReadFromArrayRecord(beam.PTransform):
         return (
             pbegin
             | "Pattern" >> beam.Create([self._pattern])
-            | "Match" >> beam.FlatMap(match)
+            | "Match" >> beam.FlatMap(match).with_output_types(FileVersion)
             | "Spread files" >> beam.Reshuffle()
             | "Read records" >> beam.ParDo(_ReadRecords())
             | "Decode" >> beam.Map(self._coder.decode)
@@ -170,33 +170,32 @@ class ReadFromArrayRecord(beam.PTransform):
 class _RecordRanges(beam.transforms.core.RestrictionProvider):
     """The restriction of a file is the range of its records."""
 
-    def initial_restriction(self, element: tuple[str, int]) -> OffsetRange:
-        with _open_reader(element[0]) as reader:
+    def initial_restriction(self, element: FileVersion) -> OffsetRange:
+        with _open_reader(element.path) as reader:
             return OffsetRange(0, reader.num_records())
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return OffsetRestrictionTracker(restriction)
 
-    def split(self, element: tuple[str, int], restriction: OffsetRange) -> Iterator[OffsetRange]:
-        num_parts = max(1, element[1] // _SPLIT_BYTES)
+    def split(self, element: FileVersion, restriction: OffsetRange) -> Iterator[OffsetRange]:
+        num_parts = max(1, element.num_bytes // _SPLIT_BYTES)
         step = max(1, -(-restriction.size() // num_parts))
         yield from restriction.split(step, step)
 
-    def restriction_size(self, element: tuple[str, int], restriction: OffsetRange) -> int:
+    def restriction_size(self, element: FileVersion, restriction: OffsetRange) -> int:
         return restriction.size()
 
 
 class _ReadRecords(beam.DoFn):
-    """(path, bytes) → each record of the file, as bytes."""
+    """FileVersion → each record of the file, as bytes."""
 
     def process(
         self,
-        element: tuple[str, int],
+        element: FileVersion,
         tracker: Any = beam.DoFn.RestrictionParam(_RecordRanges()),  # noqa: B008
     ) -> Iterator[bytes]:
-        path, num_bytes = element
-        with _open_reader(path) as reader:
-            average = max(1, num_bytes // max(1, reader.num_records()))
+        with _open_reader(element.path) as reader:
+            average = max(1, element.num_bytes // max(1, reader.num_records()))
             at, stop = tracker.current_restriction().start, tracker.current_restriction().stop
             while at < stop:
                 # Sizes are compressed: records may take several times as much memory.

@@ -37,7 +37,7 @@ from beam_pipeline.shards.writing import (
     WriteShard,
     shard_path,
 )
-from beam_pipeline.storage.files import crc32c
+from beam_pipeline.storage.files import FileVersion, crc32c
 from tests.support.helpers import Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
@@ -479,7 +479,7 @@ def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, mon
     size = path.stat().st_size
     monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", size // 6)
     provider = array_record_io._RecordRanges()
-    ranges = list(provider.split((str(path), size), OffsetRange(0, len(WORDS))))
+    ranges = list(provider.split(FileVersion(str(path), size, 0), OffsetRange(0, len(WORDS))))
     assert len(ranges) >= 5
     assert [r.start for r in ranges] == [0, *(r.stop for r in ranges[:-1])]
     assert ranges[-1].stop == len(WORDS)
@@ -515,7 +515,7 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     """As a runner does that gives the rest of a slow file to another worker."""
     path = write_file(tmp_path / "w", WORDS)
     tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(20, 100))
-    element = (str(path), path.stat().st_size)
+    element = FileVersion(str(path), path.stat().st_size, 0)
     reading = array_record_io._ReadRecords().process(element, tracker)
     read = [next(reading) for _ in range(10)]
     split = tracker.try_split(0)
