@@ -249,8 +249,14 @@ def create_file(path: str) -> BinaryIO:
         return open(path, "wb", buffering=_BLOCK_BYTES)
     if is_gcs(path):
         return gcs.create(path)
+    _check_scheme(path)
+    return _beam().create(path, compression_type="uncompressed")
+
+
+def _check_scheme(path: str) -> None:
+    """Raises UsageError if no filesystem knows the scheme of a path."""
     try:
-        return _beam().create(path, compression_type="uncompressed")
+        _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
     except ValueError as error:
         raise UsageError(
             f"cannot write {path}: {one_line(error)}; give a local path or one on {gcs.SCHEME}"
@@ -273,8 +279,10 @@ def atomic_write(
       durable: flush a local file to its disk before it is renamed.
 
     Raises:
+      UsageError: no filesystem knows the scheme.
       ProbelineError: the storage refuses it.
     """
+    _check_scheme(path)
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
     if temp_folder is not None:
         temporary = unique_path(temp_folder, os.path.basename(path))
