@@ -43,7 +43,7 @@ def test_tf_data_reads_the_records_and_features_that_were_written(
     tensorflow: Path, dataset: tuple[RecordEncoding, Path]
 ) -> None:
     kind, folder = dataset
-    script = ROOT / "tests" / "tf_data_reader.py"
+    script = ROOT / "tests" / "support" / "tf_data_reader.py"
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(
         [tensorflow, "-I", script, folder], capture_output=True, text=True, env=environment
