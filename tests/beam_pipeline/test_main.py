@@ -147,13 +147,13 @@ def test_a_slow_cut_on_prism_keeps_its_state(
     source = write_input(tmp_path / "in", measurements_table(4000, seed=3, num_probes=2))
     in_memory = make_dataset(source, tmp_path / "memory")
     monkeypatch.setattr(grouping, "SEGMENT_BYTES", 4000)
-    cut = row_splitting.OpenRows._cut
+    append = row_splitting.OpenRows.append
 
-    def slow_cut(*args):
+    def slow_append(*args):
         time.sleep(0.3)
-        yield from cut(*args)
+        yield from append(*args)
 
-    monkeypatch.setattr(row_splitting.OpenRows, "_cut", slow_cut)
+    monkeypatch.setattr(row_splitting.OpenRows, "append", slow_append)
     runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
     assert files_of(make_dataset(source, tmp_path / "prism", *runner)) == files_of(in_memory)
 
