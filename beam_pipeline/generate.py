@@ -145,7 +145,7 @@ def _write_truth(network: Network, folder: Path) -> None:
 
 def _places(nodes: Nodes, copies: int = 1) -> dict[str, NDArray[np.generic]]:
     return {
-        "city": np.tile(np.array([city.name for city in CITIES])[nodes.city], copies),
+        "city": np.tile(CITIES["name"][nodes.city], copies),
         "latitude": np.tile(nodes.latitude, copies),
         "longitude": np.tile(nodes.longitude, copies),
     }

@@ -12,7 +12,6 @@ be run as given.
 """
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -21,22 +20,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from beam_pipeline.cli.command import run_command
+from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.dataset.manifest import SPLITS, open_dataset
-from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import draw_context, parse_context_name, print_context
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
 from beam_pipeline.inspect.index import Index
-from beam_pipeline.inspect.row import parse_row_name, print_row, read_row
+from beam_pipeline.inspect.row import parse_row_name, read_row, row_sheet, row_text
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.report.formatting import NONE, number_of
 from beam_pipeline.report.terminal import new_console, print_sheet, say
 from beam_pipeline.storage.files import write_file
 
-# The packages that draw the page, and the extra of setup.py that has each.
-_EXTRAS = {"matplotlib": "plots", "jinja2": "report"}
 _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
 
 
@@ -56,7 +52,8 @@ def _show(argv: Sequence[str]) -> None:
         context = draw_context(dataset, index, args.context)
     console = new_console()
     if row:
-        print_row(row, console)
+        say(console, row_text(row))
+        print_sheet(console, row_sheet(row))
     if context:
         print_context(context, console)
     is_summary = row is None and context is None
@@ -122,12 +119,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="show one training context in place of the summary: 7,train:12,3",
     )
     args = parser.parse_args(argv)
-    missing = [name for name in _EXTRAS if importlib.util.find_spec(name) is None]
-    if args.html is not None and missing:
-        extras = ",".join(_EXTRAS[name] for name in missing)
-        raise UsageError(
-            f"--html needs {' and '.join(missing)}: pip install '.[{extras}]', or leave it out"
-        )
+    if args.html is not None:
+        require_packages("--html", {"matplotlib": "plots", "jinja2": "report"})
     return args
 
 

@@ -11,20 +11,15 @@ probes, the distance that chance alone can cause is given beside it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.inspect.index import HOUR_US, Index, Period
+from beam_pipeline.inspect.index import HOUR_US, Index, Period, Probes
 from beam_pipeline.inspect.sample import Sample
-from beam_pipeline.inspect.statistics import (
-    HOURS,
-    destination_weights,
-    number_destinations,
-    rtts_of,
-)
+from beam_pipeline.inspect.statistics import HOURS, number_destinations, rtts_of
 from beam_pipeline.report.formatting import ms_text, percent
 
 Verdict = Literal["alike", "differs", "unlike"]
@@ -59,10 +54,9 @@ class Comparison(NamedTuple):
         text = f"In {self.name}, train and test {words[self.verdict]}: "
         text += f"{self.train} against {self.test} (distance {self.distance:.2f})"
         if self.verdict != "alike" and self.chance is not None:
-            if self.distance <= self.chance:
-                text += f"; so few probes carry them that chance alone goes up to {self.chance:.2f}"
-            else:
-                text += f"; chance alone goes up to {self.chance:.2f}"
+            is_chance = self.distance <= self.chance
+            text += "; so few probes carry them that chance" if is_chance else "; chance"
+            text += f" alone goes up to {self.chance:.2f}"
         return text + "."
 
 
@@ -77,27 +71,22 @@ def compare(indexes: Mapping[str, Index], samples: Mapping[str, Sample]) -> list
     """Compares train with test; returns no comparisons if one of them is empty."""
     if any(not len(indexes[split]) for split in SPLITS):
         return []
-    train, test = (indexes[split] for split in SPLITS)
-    by_probe = _chance(len(train.probes), len(test.probes))
-    by_measurement = _chance(train.probes.effective_number, test.probes.effective_number)
+    pair = [indexes[split] for split in SPLITS]
+    drawn = [samples[split] for split in SPLITS]
+    by_probe = _chance(*(len(index.probes) for index in pair))
+    by_measurement = _chance(*(index.probes.effective_number for index in pair))
     comparisons = [
-        _compare_samples("RTT", samples, _rtt, _rtt_text, by_measurement),
-        _compare_shares("failed pings", train.failed_share, test.failed_share),
-        _compare_shares("IPv6 destinations", train.ipv6_share, test.ipv6_share),
-        _compare_shares("IPv6 probes", train.probes.ipv6_share, test.probes.ipv6_share),
-        _compare_samples("time", samples, _time, _time_text, by_measurement),
-        _compare_samples("hour of the day", samples, _hour, _hour_text, by_measurement),
+        _compare_samples("RTT", drawn, _rtt, _rtt_text, by_measurement),
+        _compare_shares("failed pings", [index.failed_share for index in pair]),
+        _compare_shares("IPv6 destinations", [index.ipv6_share for index in pair]),
+        _compare_shares("IPv6 probes", [index.probes.ipv6_share for index in pair]),
+        _compare_samples("time", drawn, _time, _time_text, by_measurement),
+        _compare_samples("hour of the day", drawn, _hour, _hour_text, by_measurement),
         _compare_destinations(samples),
-        _compare_counts(
-            "measurements of a probe",
-            train.probes.n_measurements,
-            test.probes.n_measurements,
-            by_probe,
-        ),
+        _compare_counts("measurements of a probe", [i.probes for i in pair], by_probe),
     ]
-    if any(len(index) > len(index.probes) for index in (train, test)):  # else every row is a probe
-        counts = (train.n_measurements, test.n_measurements)
-        comparisons.append(_compare_counts("measurements of a row", *counts, by_probe))
+    if any(len(index) > len(index.probes) for index in pair):  # else every row is a probe
+        comparisons.append(_compare_counts("measurements of a row", pair, by_probe))
     return comparisons
 
 
@@ -105,11 +94,12 @@ def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
     """Tells whether test is like train; None if nothing was compared."""
     if not comparisons:
         return None
-    by_verdict: dict[Verdict, list[str]] = {"alike": [], "differs": [], "unlike": []}
-    for one in sorted(comparisons, key=lambda one: -one.distance):
-        by_verdict[one.verdict].append(one.name)
-    unlike, differs = by_verdict["unlike"], by_verdict["differs"]
-    if not unlike and not differs:
+    ordered = sorted(comparisons, key=lambda one: -one.distance)
+    unlike, differs, alike = (
+        [one.name for one in ordered if one.verdict == verdict]
+        for verdict in ("unlike", "differs", "alike")
+    )
+    if len(alike) == len(comparisons):
         return Conclusion(
             "alike",
             f"The test set is like the train set in all {len(comparisons)} respects compared.",
@@ -119,7 +109,7 @@ def conclusion(comparisons: list[Comparison]) -> Conclusion | None:
     parts += [f"{differing} in {_joined(differs)}"] if differs else []
     return Conclusion(
         "unlike" if unlike else "differs",
-        f"The test set {' and '.join(parts)}; in {len(by_verdict['alike'])} of "
+        f"The test set {' and '.join(parts)}; in {len(alike)} of "
         f"{len(comparisons)} respects they are alike.",
     )
 
@@ -158,22 +148,20 @@ def _joined(names: list[str]) -> str:
 # --- one property each --------------------------------------------------------------------------
 
 
-_Values = Callable[[Sample], tuple[np.ndarray, np.ndarray]]
-
-
 def _compare_samples(
     name: str,
-    samples: Mapping[str, Sample],
-    values: _Values,
+    samples: Sequence[Sample],
+    weighted: Callable[[Sample], tuple[np.ndarray, np.ndarray]],
     text: Callable[[Sample], str],
     chance: float,
 ) -> Comparison:
-    train, test = (values(samples[split]) for split in SPLITS)
+    """Compares the values, and their weights, that `weighted` takes from each sample."""
+    train, test = map(weighted, samples)
     if len(train[0]) and len(test[0]):
         distance = ks_distance(*train, *test)
     else:  # such as no answered ping in one of them, or in both
         distance = float(len(train[0]) != len(test[0]))
-    train_text, test_text = (text(samples[split]) for split in SPLITS)
+    train_text, test_text = map(text, samples)
     return Comparison(name, train_text, test_text, distance, chance, judge(distance))
 
 
@@ -206,34 +194,36 @@ def _hour_text(sample: Sample) -> str:
     return f"{percent(by_day[6:18].sum() / by_day.sum())} from 6 to 18 h UTC"
 
 
-def _compare_shares(name: str, train: float, test: float) -> Comparison:
-    train_angle, test_angle = (2 * math.asin(math.sqrt(share)) for share in (train, test))
+def _compare_shares(name: str, shares: Sequence[float]) -> Comparison:
+    train_angle, test_angle = (2 * math.asin(math.sqrt(share)) for share in shares)
     distance = abs(train_angle - test_angle) / math.pi
     verdict = judge(distance, _SHARE_DIFFERS, _SHARE_UNLIKE)
-    return Comparison(name, percent(train, 2), percent(test, 2), distance, None, verdict)
+    train, test = (percent(share, 2) for share in shares)
+    return Comparison(name, train, test, distance, None, verdict)
 
 
-def _compare_counts(name: str, train: np.ndarray, test: np.ndarray, chance: float) -> Comparison:
-    distance = ks_distance(train, np.ones(len(train)), test, np.ones(len(test)))
-    train_text, test_text = (f"median {np.median(counts):,.0f}" for counts in (train, test))
-    return Comparison(name, train_text, test_text, distance, chance, judge(distance))
+def _compare_counts(name: str, pair: Sequence[Probes | Index], chance: float) -> Comparison:
+    counts = [one.n_measurements for one in pair]
+    a, b = ((values, np.ones(len(values))) for values in counts)
+    distance = ks_distance(*a, *b)
+    train, test = (f"median {np.median(values):,.0f}" for values in counts)
+    return Comparison(name, train, test, distance, chance, judge(distance))
 
 
 def _compare_destinations(samples: Mapping[str, Sample]) -> Comparison:
-    pair = {split: samples[split] for split in SPLITS}
-    numbered = number_destinations(pair)
-    weights = destination_weights(pair, numbered)
+    weights = number_destinations({split: samples[split] for split in SPLITS}).weights
     shares = weights / weights.sum(axis=1, keepdims=True)
     order = np.argsort(-shares.sum(axis=0), kind="stable")
-    own, rest = order[:_MAX_DESTINATIONS], order[_MAX_DESTINATIONS:]
-    difference = np.abs(shares[0] - shares[1])[own].sum()
-    difference += abs(shares[0][rest].sum() - shares[1][rest].sum())
-    distance = float(difference / 2)
+    ordered = shares[:, order]
+    difference = ordered[0] - ordered[1]
+    rest = abs(difference[_MAX_DESTINATIONS:].sum())
+    distance = float(np.abs(difference[:_MAX_DESTINATIONS]).sum() + rest) / 2
     known = shares[1][weights[0] > 0].sum()
+    train, test = np.count_nonzero(weights, axis=1)
     return Comparison(
         "destinations",
-        f"{np.count_nonzero(weights[0]):,} in the sample",
-        f"{np.count_nonzero(weights[1]):,}; {percent(known)} of its pings go to train's",
+        f"{train:,} in the sample",
+        f"{test:,}; {percent(known)} of its pings go to train's",
         distance,
         None,
         judge(distance),

@@ -17,7 +17,7 @@ from beam_pipeline.inspect.row import check_row_name, parse_row_name
 from beam_pipeline.report.terminal import say
 
 _MAX_SEED = 2**63 - 1
-_STYLES = {
+TOKEN_STYLES = {
     "start": "bold reverse",
     "source": "cyan",
     "destination": "blue",
@@ -92,10 +92,10 @@ def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContex
 def print_context(context: OneContext, console: Console) -> None:
     """Prints a context: each measurement on a line, its tokens below, coloured by field."""
     say(console, context.about)
-    console.print(Text.assemble("tokens: ", *_separated(list(_STYLES.items()))))
+    console.print(Text.assemble("tokens: ", *_separated(list(TOKEN_STYLES.items()))))
     for number, measurement in enumerate(context.measurements):
         console.print(f"\n{number:3} {measurement.text}", soft_wrap=True, markup=False)
-        tokens = [(token.text, _STYLES[token.kind]) for token in measurement.tokens]
+        tokens = [(token.text, TOKEN_STYLES[token.kind]) for token in measurement.tokens]
         console.print(Text.assemble("    ", *_separated(tokens)), soft_wrap=True)
 
 

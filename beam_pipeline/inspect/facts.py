@@ -1,11 +1,14 @@
 """The statistics of a dataset, `Facts`, and the findings among them, as sentences."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
@@ -67,7 +70,12 @@ class Facts:
     uncovered: list[Period]
     empty: list[Period]
     comparisons: list[Comparison]
-    findings: list[Finding]
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """What stands out, warnings first."""
+        found = chain.from_iterable(find(self) for find in _FINDERS)
+        return sorted(found, key=lambda finding: not finding.is_warning)
 
     @property
     def typical_row(self) -> RowName | None:
@@ -88,23 +96,10 @@ def gather(dataset: Dataset) -> Facts:
     """
     indexes = {split: Index.read(dataset, split) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
-    destinations, num_destinations = top_destinations(samples, _MAX_DESTINATIONS)
-    busiest = {split: _busiest(index) for split, index in indexes.items()}
     periods = [index.period for index in indexes.values() if index.period]
     period = Period(min(periods).begin_us, max(p.end_us for p in periods)) if periods else None
     line = timeline(samples, period) if period else None
-    comparisons = compare(indexes, samples)
-    silent = uncovered(indexes.values())
-    empty = empty_bins(line) if line else []
-    findings = [
-        *_find_small_splits(indexes, dataset),
-        *_find_differences(comparisons, indexes),
-        *_find_dead_letters(dataset),
-        *_find_busy_probes(busiest, indexes),
-        *_find_failed_pings(indexes),
-        *_find_gaps(silent, empty, samples),
-        *_find_anonymized(dataset),
-    ]
+    destinations, num_destinations = top_destinations(samples, _MAX_DESTINATIONS)
     return Facts(
         dataset=dataset,
         indexes=indexes,
@@ -113,40 +108,39 @@ def gather(dataset: Dataset) -> Facts:
         hours={split: by_hour(sample) for split, sample in samples.items()},
         destinations=destinations,
         num_destinations=num_destinations,
-        busiest=busiest,
+        busiest={split: _busiest(index) for split, index in indexes.items()},
         period=period,
         timeline=line,
-        uncovered=silent,
-        empty=empty,
-        comparisons=comparisons,
-        findings=sorted(findings, key=lambda finding: not finding.is_warning),
+        uncovered=uncovered(indexes.values()),
+        empty=empty_bins(line) if line else [],
+        comparisons=compare(indexes, samples),
     )
 
 
 def _busiest(index: Index) -> list[BusyProbe]:
-    probes, total = index.probes, max(1, index.num_measurements)
-    return [
-        BusyProbe(
-            index.src_addr[int(probes.line[probe])].as_py(),
-            int(probes.num_rows[probe]),
-            int(probes.n_measurements[probe]),
-            int(probes.n_measurements[probe]) / total,
-            int(probes.num_failed[probe]) / int(probes.n_measurements[probe]),
-            int(probes.span_us[probe]),
-        )
-        for probe in probes.busiest[:_MAX_BUSIEST].tolist()
-    ]
+    """Returns the probes with most measurements, ties in the order of src_id."""
+    probes, n = index.probes, index.probes.n_measurements
+    top = np.argsort(-n, kind="stable")[:_MAX_BUSIEST]
+    columns = (
+        probes.num_rows,
+        n,
+        n / max(1, index.num_measurements),
+        probes.num_failed / n,
+        probes.span_us,
+    )
+    src_addr = probes.src_addr.take(pa.array(top)).to_pylist()
+    return list(map(BusyProbe, src_addr, *(column[top].tolist() for column in columns)))
 
 
 # --- findings -----------------------------------------------------------------------------------
 
 
-def _find_small_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterator[Finding]:
-    for split, index in indexes.items():
+def _find_small_splits(facts: Facts) -> Iterator[Finding]:
+    for split, index in facts.indexes.items():
         if not len(index):
-            ratio = dataset.manifest.options.get("train_ratio")
+            ratio = facts.dataset.manifest.options.get("train_ratio")
             yield Finding(f"There is no {split} set: --train_ratio={ratio} gave it no probe.", True)
-    probes = len(indexes["test"].probes)
+    probes = len(facts.indexes["test"].probes)
     if 0 < probes < _FEW_TEST_PROBES:
         yield Finding(
             f"The test set has only {number_of(probes, 'probe')}: results on it depend on which "
@@ -155,25 +149,23 @@ def _find_small_splits(indexes: Mapping[str, Index], dataset: Dataset) -> Iterat
         )
 
 
-def _find_differences(
-    comparisons: list[Comparison], indexes: Mapping[str, Index]
-) -> Iterator[Finding]:
-    apart = [comparison for comparison in comparisons if comparison.verdict != "alike"]
+def _find_differences(facts: Facts) -> Iterator[Finding]:
+    apart = [comparison for comparison in facts.comparisons if comparison.verdict != "alike"]
     for comparison in sorted(apart, key=lambda c: -c.distance):
         yield Finding(comparison.sentence, True)
-    if comparisons and not apart:
-        yield Finding("Train and test are alike in all that was compared.", False)
     if apart:
         numbers = (
-            f"those of {split} weigh like {indexes[split].probes.effective_number:,.0f} of one size"
-            f" ({number_of(len(indexes[split].probes), 'probe')})"
-            for split in SPLITS
+            f"those of {split} weigh like {index.probes.effective_number:,.0f} of one size"
+            f" ({number_of(len(index.probes), 'probe')})"
+            for split, index in facts.indexes.items()
         )
         yield Finding(f"Measurements are uneven over probes: {', '.join(numbers)}.", False)
+    elif facts.comparisons:
+        yield Finding("Train and test are alike in all that was compared.", False)
 
 
-def _find_dead_letters(dataset: Dataset) -> Iterator[Finding]:
-    counts = dataset.manifest.counts
+def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
+    counts = facts.dataset.manifest.counts
     if not counts.num_dead_letters:
         yield Finding(f"All {counts.rows_read:,} input rows are in it: no dead letters.", False)
         return
@@ -186,19 +178,16 @@ def _find_dead_letters(dataset: Dataset) -> Iterator[Finding]:
     )
 
 
-def _find_busy_probes(
-    busiest: Mapping[str, list[BusyProbe]], indexes: Mapping[str, Index]
-) -> Iterator[Finding]:
-    for split, probes in busiest.items():
-        if probes and probes[0].share >= _BUSY_PROBE and len(indexes[split].probes) > 1:
+def _find_busy_probes(facts: Facts) -> Iterator[Finding]:
+    for split, probes in facts.busiest.items():
+        counts = np.sort(facts.indexes[split].probes.n_measurements)[::-1]
+        if probes and probes[0].share >= _BUSY_PROBE and len(counts) > 1:
             yield Finding(
                 f"One probe, {probes[0].address}, has {percent(probes[0].share, 0)} of the "
                 f"measurements of {split}.",
                 True,
             )
-        counts = np.sort(indexes[split].probes.n_measurements)[::-1]
-        hundredth = math.ceil(len(counts) / 100)
-        share = counts[:hundredth].sum() / max(1, counts.sum())
+        share = counts[: math.ceil(len(counts) / 100)].sum() / max(1, counts.sum())
         if len(counts) >= 100 and share >= _BUSY_HUNDREDTH:
             yield Finding(
                 f"The busiest 1 % of the probes of {split} have {percent(share, 0)} of its "
@@ -207,44 +196,50 @@ def _find_busy_probes(
             )
 
 
-def _find_failed_pings(indexes: Mapping[str, Index]) -> Iterator[Finding]:
-    for split, index in indexes.items():
+def _find_failed_pings(facts: Facts) -> Iterator[Finding]:
+    for split, index in facts.indexes.items():
         if index.failed_share >= _MANY_FAILED:
             yield Finding(f"{percent(index.failed_share, 0)} of the pings of {split} failed.", True)
 
 
-def _find_gaps(
-    silent_periods: list[Period], empty: list[Period], samples: Mapping[str, Sample]
-) -> Iterator[Finding]:
-    for what, periods in (("measurement", silent_periods), ("sampled measurement", empty)):
-        if periods:
-            others = number_of(len(periods) - 1, "shorter period")
-            more = f", nor in {others}" if len(periods) > 1 else ""
-            yield Finding(
-                f"There is no {what} from {periods[0]} "
-                f"({span_us_text(periods[0].length_us)}){more}.",
-                True,
-            )
-            break  # the others are within these
-    silent = sum(int((sample.num_silences > 0).sum()) for sample in samples.values())
-    rows = sum(len(sample.lines) for sample in samples.values())
-    if silent:
-        longest_us = max(int(s.longest_silence_us.max(initial=0)) for s in samples.values())
+def _find_gaps(facts: Facts) -> Iterator[Finding]:
+    # Periods without a measurement are among those without a sampled one.
+    what = "measurement" if facts.uncovered else "sampled measurement"
+    if periods := facts.uncovered or facts.empty:
+        others = number_of(len(periods) - 1, "shorter period")
+        more = f", nor in {others}" if len(periods) > 1 else ""
+        length = span_us_text(periods[0].length_us)
+        yield Finding(f"There is no {what} from {periods[0]} ({length}){more}.", True)
+    silences = np.concatenate([sample.num_silences for sample in facts.samples.values()])
+    if silences.any():
+        longest_us = max(s.longest_silence_us.max(initial=0) for s in facts.samples.values())
         yield Finding(
-            f"{silent:,} of the {rows:,} rows read have a silence, a gap of over an hour and of 20 "
-            f"times their mean interval; the longest lasts {span_us_text(longest_us)}.",
+            f"{np.count_nonzero(silences):,} of the {len(silences):,} rows read have a silence, a "
+            "gap of over an hour and of 20 times their mean interval; the longest lasts "
+            f"{span_us_text(longest_us)}.",
             False,
         )
 
 
-def _find_anonymized(dataset: Dataset) -> Iterator[Finding]:
-    method = dataset.manifest.options.get("anonymize", "none")
+def _find_anonymized(facts: Facts) -> Iterator[Finding]:
+    method = facts.dataset.manifest.options.get("anonymize", "none")
     if method != "none":
         yield Finding(
             f"Addresses are not the real ones: --anonymize={method} replaced them. Equal addresses "
             "are still equal, and common prefixes are still common.",
             False,
         )
+
+
+_FINDERS = (
+    _find_small_splits,
+    _find_differences,
+    _find_dead_letters,
+    _find_busy_probes,
+    _find_failed_pings,
+    _find_gaps,
+    _find_anonymized,
+)
 
 
 def sample_text(facts: Facts) -> str:

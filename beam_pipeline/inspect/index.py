@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset.manifest import Dataset
@@ -42,13 +43,9 @@ class RowName(NamedTuple):
 
 @dataclass(frozen=True)
 class Probes:
-    """One line per probe, in the order of src_id: arrays [probes].
+    """One line per probe, in the order of src_id: arrays [probes]."""
 
-    Attributes:
-      line: the line of its first row in the row index.
-    """
-
-    line: np.ndarray
+    src_addr: pa.StringArray
     num_rows: np.ndarray
     n_measurements: np.ndarray
     num_failed: np.ndarray
@@ -56,12 +53,7 @@ class Probes:
     is_ipv6: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.line)
-
-    @property
-    def busiest(self) -> np.ndarray:
-        """The probes by falling number of measurements, ties in the order of src_id."""
-        return np.argsort(-self.n_measurements, kind="stable")
+        return len(self.src_addr)
 
     @property
     def ipv6_share(self) -> float:
@@ -102,25 +94,33 @@ class Index(RowIndex):
     @cached_property
     def probes(self) -> Probes:
         """The probes that the rows belong to."""
-        _, line, probe = np.unique(self.src_id, return_index=True, return_inverse=True)
-        first, last = self.first_us[line], self.last_us[line]
-        np.minimum.at(first, probe, self.first_us)
-        np.maximum.at(last, probe, self.last_us)
-        is_ipv6 = pc.match_substring(self.src_addr, ":").to_numpy(zero_copy_only=False)
-
-        def sums(values: np.ndarray) -> np.ndarray:
-            totals = np.zeros(len(line), np.int64)  # as integers: bincount would round
-            np.add.at(totals, probe, values)
-            return totals
-
-        return Probes(
-            line=line,
-            num_rows=np.bincount(probe, minlength=len(line)),
-            n_measurements=sums(self.n_measurements),
-            num_failed=sums(self.num_failed),
-            span_us=last - first,
-            is_ipv6=is_ipv6[line].astype(bool),
+        names = ("src_id", "src_addr", "n_measurements", "num_failed", "first_us", "last_us")
+        rows = pa.table({name: getattr(self, name) for name in names})
+        probes = rows.group_by("src_id", use_threads=False).aggregate(
+            [
+                ("src_addr", "first"),
+                ("src_id", "count"),
+                ("n_measurements", "sum"),
+                ("num_failed", "sum"),
+                ("first_us", "min"),
+                ("last_us", "max"),
+            ]
         )
+        probes = probes.sort_by("src_id")
+        src_addr = probes["src_addr_first"].combine_chunks()
+        return Probes(
+            src_addr=src_addr,
+            num_rows=probes["src_id_count"].to_numpy(),
+            n_measurements=probes["n_measurements_sum"].to_numpy(),
+            num_failed=probes["num_failed_sum"].to_numpy(),
+            span_us=probes["last_us_max"].to_numpy() - probes["first_us_min"].to_numpy(),
+            is_ipv6=is_ipv6(src_addr),
+        )
+
+
+def is_ipv6(addresses: pa.StringArray) -> np.ndarray:
+    """Tells which addresses are IPv6, bool [addresses]."""
+    return pc.match_substring(addresses, ":").to_numpy(zero_copy_only=False)
 
 
 def span_us_text(length_us: float) -> str:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Dataset
@@ -12,7 +11,7 @@ from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, RowName, open_rows, span_us_text
 from beam_pipeline.report.formatting import bytes_text, ms_text, percent, time_text
-from beam_pipeline.report.terminal import Sheet, print_sheet, say
+from beam_pipeline.report.terminal import Sheet
 
 _NUM_AT_EACH_END = 10
 
@@ -85,9 +84,8 @@ def row_text(one: OneRow) -> str:
 def row_sheet(one: OneRow) -> Sheet:
     """Returns the measurements at both ends of the row."""
     run = widen(one.row.run)
-    places = np.arange(len(run))
-    if len(run) > 2 * _NUM_AT_EACH_END:
-        places = np.concatenate([places[:_NUM_AT_EACH_END], places[-_NUM_AT_EACH_END:]])
+    from_ends = np.minimum(np.arange(len(run)), np.arange(len(run))[::-1])
+    places = np.flatnonzero(from_ends < _NUM_AT_EACH_END)
     some = run[places]
     halves = (np.ascontiguousarray(some[half]) for half in ("dst_hi", "dst_lo"))
     texts = addresses.format_any(*halves).to_pylist()
@@ -104,9 +102,3 @@ def row_sheet(one: OneRow) -> Sheet:
         rows.insert(_NUM_AT_EACH_END, ("⋮", "", "", ""))
     columns = ("number", "time, UTC", "destination", "RTT, ms")
     return Sheet(title, columns, rows, num_text=3, name="row")
-
-
-def print_row(one: OneRow, console: Console) -> None:
-    """Prints a row."""
-    say(console, row_text(one))
-    print_sheet(console, row_sheet(one))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.inspect.index import HOUR_US, Index, Period
+from beam_pipeline.inspect.index import HOUR_US, Index, Period, is_ipv6
 from beam_pipeline.inspect.sample import Sample
 
 QUANTILES = (0.1, 0.5, 0.9)
@@ -54,14 +54,13 @@ class Timeline(NamedTuple):
     shares: dict[str, np.ndarray]
 
 
-def weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, ...]:
-    """Returns the values [n] at QUANTILES of the weights [n]; NaN if there are no values."""
+def weighted_quantiles(
+    values: np.ndarray, weights: np.ndarray, levels: Sequence[float] | np.ndarray = QUANTILES
+) -> tuple[float, ...]:
+    """Returns the values [n] at levels of 0 to 1 of the weights [n]; NaN if there are no values."""
     if not len(values):
-        return (float("nan"),) * len(QUANTILES)
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    places = np.searchsorted(reached, np.array(QUANTILES) * reached[-1])
-    return tuple(values[order][np.minimum(places, len(values) - 1)].tolist())
+        return (float("nan"),) * len(levels)
+    return tuple(np.quantile(values, levels, method="inverted_cdf", weights=weights).tolist())
 
 
 def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
@@ -82,16 +81,23 @@ def by_hour(sample: Sample) -> list[Rtts]:
 # --- destinations -------------------------------------------------------------------------------
 
 
-class DestinationCodes(NamedTuple):
-    """Destinations of all samples: `codes` [m] by split, and the address of each code, [d]."""
+class NumberedDestinations(NamedTuple):
+    """The d destinations of all samples, in the order of their addresses.
+
+    Attributes:
+      codes: the destination of each measurement, int64 [m] by split.
+      weights: the number of measurements by split and destination, float64 [splits, d].
+      hi, lo: the addresses, uint64 [d].
+    """
 
     codes: dict[str, np.ndarray]
+    weights: np.ndarray
     hi: np.ndarray
     lo: np.ndarray
 
 
-def number_destinations(samples: Mapping[str, Sample]) -> DestinationCodes:
-    """Codes the destinations by the order of their addresses."""
+def number_destinations(samples: Mapping[str, Sample]) -> NumberedDestinations:
+    """Numbers the destinations and counts their measurements."""
     hi = np.concatenate([sample.hi for sample in samples.values()])
     lo = np.concatenate([sample.lo for sample in samples.values()])
     order = np.lexsort((lo, hi))
@@ -100,37 +106,28 @@ def number_destinations(samples: Mapping[str, Sample]) -> DestinationCodes:
     codes = np.empty(len(order), np.int64)
     codes[order] = np.cumsum(is_new) - 1
     bounds = np.cumsum([len(sample) for sample in samples.values()])[:-1]
-    parts = dict(zip(samples, np.split(codes, bounds), strict=True))
-    return DestinationCodes(parts, hi[order][is_new], lo[order][is_new])
-
-
-def destination_weights(samples: Mapping[str, Sample], numbered: DestinationCodes) -> np.ndarray:
-    """Returns the number of measurements by split and destination, float64 [splits, d]."""
-    return np.stack(
-        [
-            np.bincount(numbered.codes[split], sample.weight, len(numbered.hi))
-            for split, sample in samples.items()
-        ]
-    )
+    by_split = dict(zip(samples, np.split(codes, bounds), strict=True))
+    weights = [
+        np.bincount(by_split[split], sample.weight, is_new.sum())
+        for split, sample in samples.items()
+    ]
+    return NumberedDestinations(by_split, np.array(weights), hi[order][is_new], lo[order][is_new])
 
 
 def top_destinations(samples: Mapping[str, Sample], count: int) -> tuple[list[Destination], int]:
     """Returns the `count` busiest destinations, and the number of all in the samples."""
     numbered = number_destinations(samples)
-    weights = destination_weights(samples, numbered).sum(axis=0)
-    top = np.argsort(-weights, kind="stable")[:count]
+    top = np.argsort(-numbered.weights.sum(axis=0), kind="stable")[:count]
     texts = addresses.format_any(numbered.hi[top], numbered.lo[top]).to_pylist()
-    found = [
-        Destination(
-            text,
-            {
-                split: rtts_of(sample, np.flatnonzero(numbered.codes[split] == code))
-                for split, sample in samples.items()
-            },
-        )
-        for text, code in zip(texts, top.tolist(), strict=True)
-    ]
-    return found, len(weights)
+
+    def rtts(code: int) -> dict[str, Rtts]:
+        return {
+            split: rtts_of(sample, numbered.codes[split] == code)
+            for split, sample in samples.items()
+        }
+
+    found = [Destination(text, rtts(code)) for text, code in zip(texts, top, strict=True)]
+    return found, len(numbered.hi)
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -144,10 +141,9 @@ def timeline(samples: Mapping[str, Sample], period: Period) -> Timeline:
     """
     sampled = sum(len(sample) for sample in samples.values())
     max_bins = min(_MAX_BINS, max(1, sampled // _MIN_BIN_MEASUREMENTS))
-    width_us = _WIDTHS_S[-1] * _SECOND_US
-    for width_s in reversed(_WIDTHS_S):
-        if period.length_us // (width_s * _SECOND_US) < max_bins:
-            width_us = width_s * _SECOND_US
+    widths_us = (width_s * _SECOND_US for width_s in _WIDTHS_S[:-1])
+    fits = (width_us for width_us in widths_us if period.length_us // width_us < max_bins)
+    width_us = next(fits, _WIDTHS_S[-1] * _SECOND_US)
     first = period.begin_us // width_us
     count = period.end_us // width_us - first + 1
     shares = {}
@@ -177,18 +173,9 @@ FAMILIES = ("IPv4 → IPv4", "IPv4 → IPv6", "IPv6 → IPv4", "IPv6 → IPv6")
 
 def family_counts(index: Index) -> list[int]:
     """Returns the number of measurements of each of FAMILIES, probe → destination."""
-    probes = index.probes
-    _, probe = np.unique(index.src_id, return_inverse=True)
-    is_ipv6 = probes.is_ipv6[probe]
+    from_ipv6 = is_ipv6(index.src_addr)
     counts = []
-    for rows in (~is_ipv6, is_ipv6):
+    for rows in (~from_ipv6, from_ipv6):
         to_ipv6 = int(index.num_ipv6[rows].sum())
         counts += [int(index.n_measurements[rows].sum()) - to_ipv6, to_ipv6]
     return counts
-
-
-def cumulative(n_measurements: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the cumulative shares of probes, busiest first, and of their measurements, [n]."""
-    counts = np.sort(np.asarray(n_measurements))[::-1]
-    whole = max(1, int(counts.sum()))
-    return np.arange(1, len(counts) + 1) / max(1, len(counts)), np.cumsum(counts) / whole

@@ -5,16 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.index import Index, span_us_text
+from beam_pipeline.inspect.index import span_us_text
 from beam_pipeline.inspect.statistics import FAMILIES, HOURS, Rtts, family_counts
-from beam_pipeline.report.formatting import (
-    NONE,
-    bytes_text,
-    count_text,
-    ms_text,
-    percent,
-    time_text,
-)
+from beam_pipeline.report.formatting import NONE, bytes_text, ms_text, percent, time_text
 from beam_pipeline.report.terminal import Sheet
 
 _MAX_PERIODS = 5
@@ -99,9 +92,9 @@ def _sizes(facts: Facts) -> Sheet:
     rows = []
     for split, index in facts.indexes.items():
         for name, values, text in (
-            ("measurements of a row", index.n_measurements, _rounded),
+            ("measurements of a row", index.n_measurements, "{:,.0f}".format),
             ("bytes of a row", index.num_bytes, bytes_text),
-            ("measurements of a probe", index.probes.n_measurements, _rounded),
+            ("measurements of a probe", index.probes.n_measurements, "{:,.0f}".format),
             ("time of a probe", index.probes.span_us, span_us_text),
         ):
             if len(values):
@@ -111,21 +104,13 @@ def _sizes(facts: Facts) -> Sheet:
     return Sheet("Sizes of rows and histories", columns, rows, num_text=2, name="sizes")
 
 
-def _rounded(count: float) -> str:
-    return count_text(round(count))
-
-
 def _families(facts: Facts) -> Sheet:
-    counts = {split: family_counts(index) for split, index in facts.indexes.items()}
+    counts = [family_counts(index) for index in facts.indexes.values()]
     rows = [
-        (name, *(_count_and_share(index, counts[s][at]) for s, index in facts.indexes.items()))
+        (name, *(f"{of[at]:,} ({percent(of[at] / max(1, sum(of)), 2)})" for of in counts))
         for at, name in enumerate(FAMILIES)
     ]
     return Sheet("Families: probe → destination", ("", *facts.indexes), rows, name="families")
-
-
-def _count_and_share(index: Index, count: int) -> str:
-    return f"{count:,} ({percent(count / max(1, index.num_measurements), 2)})"
 
 
 def _busiest(facts: Facts) -> Iterator[Sheet]:

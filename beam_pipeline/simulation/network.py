@@ -40,50 +40,45 @@ _LATEST_START = datetime(2200, 1, 1, tzinfo=UTC)
 NETWORK_STREAM, OUTAGE_STREAM, SLICE_STREAM = range(3)
 
 
-class City(NamedTuple):
-    """A city with probes and anchors; `weight` is their relative number."""
-
-    name: str
-    latitude: float
-    longitude: float
-    weight: int
-
-
-CITIES = (
-    City("Amsterdam", 52.37, 4.90, 5),
-    City("Athens", 37.98, 23.73, 1),
-    City("Bangkok", 13.76, 100.50, 1),
-    City("Berlin", 52.52, 13.41, 3),
-    City("Bogota", 4.71, -74.07, 1),
-    City("Buenos Aires", -34.60, -58.38, 1),
-    City("Cairo", 30.04, 31.24, 1),
-    City("Chicago", 41.88, -87.63, 2),
-    City("Dallas", 32.78, -96.80, 2),
-    City("Dubai", 25.20, 55.27, 1),
-    City("Frankfurt", 50.11, 8.68, 5),
-    City("Istanbul", 41.01, 28.98, 1),
-    City("Jakarta", -6.21, 106.85, 1),
-    City("Johannesburg", -26.20, 28.05, 1),
-    City("Kyiv", 50.45, 30.52, 1),
-    City("London", 51.51, -0.13, 4),
-    City("Los Angeles", 34.05, -118.24, 2),
-    City("Madrid", 40.42, -3.70, 2),
-    City("Mexico City", 19.43, -99.13, 1),
-    City("Mumbai", 19.08, 72.88, 2),
-    City("Nairobi", -1.29, 36.82, 1),
-    City("New York", 40.71, -74.01, 4),
-    City("Paris", 48.86, 2.35, 4),
-    City("Prague", 50.08, 14.44, 2),
-    City("San Francisco", 37.77, -122.42, 3),
-    City("Sao Paulo", -23.55, -46.63, 2),
-    City("Seoul", 37.57, 126.98, 1),
-    City("Singapore", 1.35, 103.82, 2),
-    City("Stockholm", 59.33, 18.07, 2),
-    City("Sydney", -33.87, 151.21, 2),
-    City("Tokyo", 35.68, 139.69, 2),
-    City("Toronto", 43.65, -79.38, 1),
-    City("Warsaw", 52.23, 21.01, 2),
-    City("Zurich", 47.38, 8.54, 2),
+# Cities with probes and anchors, as arrays; `weight` is the relative number of both.
+CITIES = np.array(
+    [
+        ("Amsterdam", 52.37, 4.90, 5),
+        ("Athens", 37.98, 23.73, 1),
+        ("Bangkok", 13.76, 100.50, 1),
+        ("Berlin", 52.52, 13.41, 3),
+        ("Bogota", 4.71, -74.07, 1),
+        ("Buenos Aires", -34.60, -58.38, 1),
+        ("Cairo", 30.04, 31.24, 1),
+        ("Chicago", 41.88, -87.63, 2),
+        ("Dallas", 32.78, -96.80, 2),
+        ("Dubai", 25.20, 55.27, 1),
+        ("Frankfurt", 50.11, 8.68, 5),
+        ("Istanbul", 41.01, 28.98, 1),
+        ("Jakarta", -6.21, 106.85, 1),
+        ("Johannesburg", -26.20, 28.05, 1),
+        ("Kyiv", 50.45, 30.52, 1),
+        ("London", 51.51, -0.13, 4),
+        ("Los Angeles", 34.05, -118.24, 2),
+        ("Madrid", 40.42, -3.70, 2),
+        ("Mexico City", 19.43, -99.13, 1),
+        ("Mumbai", 19.08, 72.88, 2),
+        ("Nairobi", -1.29, 36.82, 1),
+        ("New York", 40.71, -74.01, 4),
+        ("Paris", 48.86, 2.35, 4),
+        ("Prague", 50.08, 14.44, 2),
+        ("San Francisco", 37.77, -122.42, 3),
+        ("Sao Paulo", -23.55, -46.63, 2),
+        ("Seoul", 37.57, 126.98, 1),
+        ("Singapore", 1.35, 103.82, 2),
+        ("Stockholm", 59.33, 18.07, 2),
+        ("Sydney", -33.87, 151.21, 2),
+        ("Tokyo", 35.68, 139.69, 2),
+        ("Toronto", 43.65, -79.38, 1),
+        ("Warsaw", 52.23, 21.01, 2),
+        ("Zurich", 47.38, 8.54, 2),
+    ],
+    [("name", "U16"), ("latitude", "f8"), ("longitude", "f8"), ("weight", "i8")],
 )
 
 _PREFIXES_PER_CITY = 4
@@ -139,13 +134,16 @@ class NetworkOptions:
         return (start - _EPOCH) // timedelta(microseconds=1)
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(NamedTuple):
     """Places as arrays of one length: `city` is an index into CITIES, the others are degrees."""
 
     city: Ints
     latitude: Floats
     longitude: Floats
+
+    def take(self, index: Ints) -> "Nodes":
+        """Returns the places of some nodes, by number."""
+        return Nodes(self.city[index], self.latitude[index], self.longitude[index])
 
 
 @dataclass(frozen=True)
@@ -214,23 +212,22 @@ def build_network(options: NetworkOptions) -> Network:
     )
     anchors = Anchors(anchor_nodes, destinations, rng.exponential(0.3, options.num_anchors))
     probe, anchor = _choose_destinations(rng, options.num_probes, options.num_anchors)
-    rows_per_day = options.num_measurements / _period_days(options, num_pairs=len(probe))
+    # The period in which all pairs, at the average interval, yield num_measurements; with fewer or
+    # more measurements than those of a day or a year the interval gives way.
+    days = options.num_measurements * options.interval_seconds / len(probe) / 86_400
+    rows_per_day = options.num_measurements / min(max(days, _MIN_DAYS), _MAX_DAYS)
     pairs = _pairs(rng, probes, anchors, probe, anchor, rows_per_day)
     return Network(probes, anchors, pairs, rows_per_day)
 
 
 def _place(rng: np.random.Generator, num_nodes: int) -> Nodes:
     """Puts nodes into cities by weight, scattered by about half a degree (55 km)."""
-    weight = np.array([city.weight for city in CITIES], float)
+    weight = CITIES["weight"]
     city = rng.choice(len(CITIES), num_nodes, p=weight / weight.sum())
-    latitude = np.array([city.latitude for city in CITIES])[city]
-    longitude = np.array([city.longitude for city in CITIES])[city]
-    scatter = rng.normal(0.0, 0.5, (2, num_nodes))
-    return Nodes(
-        city=city,
-        latitude=np.round(latitude + scatter[0], 4),
-        longitude=np.round(longitude + scatter[1] / np.cos(np.radians(latitude)), 4),
-    )
+    latitude, longitude = CITIES["latitude"][city], CITIES["longitude"][city]
+    north, east = rng.normal(0.0, 0.5, (2, num_nodes))
+    east /= np.cos(np.radians(latitude))
+    return Nodes(city, np.round(latitude + north, 4), np.round(longitude + east, 4))
 
 
 def _spread_over_ranks(rank: Ints, share: float) -> NDArray[np.bool_]:
@@ -249,15 +246,6 @@ def _weights(rank: Ints, options: NetworkOptions) -> Floats:
         weight *= (1 - options.hot_share) / (1 - weight[busiest])
         weight[busiest] = options.hot_share
     return weight
-
-
-def _period_days(options: NetworkOptions, num_pairs: int) -> float:
-    """The period in which all pairs at the average interval yield num_measurements.
-
-    Kept between a day and a year: with fewer or more measurements the interval gives way.
-    """
-    days = options.num_measurements * options.interval_seconds / num_pairs / 86_400
-    return min(max(days, _MIN_DAYS), _MAX_DAYS)
 
 
 def _choose_destinations(
@@ -289,68 +277,52 @@ def _pairs(
     rows_per_day: float,
 ) -> Pairs:
     """Works out rate and delays of every (probe, anchor) pair."""
-    distance = _distance_km(
-        probes.nodes.latitude[probe],
-        probes.nodes.longitude[probe],
-        anchors.nodes.latitude[anchor],
-        anchors.nodes.longitude[anchor],
-    )
+    here, there = probes.nodes.take(probe), anchors.nodes.take(anchor)
     stretch = np.maximum(_MIN_STRETCH, rng.lognormal(math.log(1.5), 0.12, len(probe)))
     probe_load, anchor_load = probes.load_ms[probe], anchors.load_ms[anchor]
     probe_turn, anchor_turn = (
-        2 * np.pi * (longitude / 360 - _EVENING_PEAK_TURN)
-        for longitude in (probes.nodes.longitude[probe], anchors.nodes.longitude[anchor])
+        2 * np.pi * (nodes.longitude / 360 - _EVENING_PEAK_TURN) for nodes in (here, there)
     )
     uptime = 1 - OUTAGE_SHARE * (MIN_OUTAGE_HOURS + MAX_OUTAGE_HOURS) / 2 / 24
-    num_of_probe = np.bincount(probe)
-    rate_hz = (probes.weight / num_of_probe)[probe] * (rows_per_day / 86_400 / uptime)
-    mean_ms = 2 * distance / _KM_PER_MS * stretch + probes.access_delay_ms[probe]
+    rate_hz = (probes.weight / np.bincount(probe))[probe] * (rows_per_day / 86_400 / uptime)
+    travel_ms = 2 * _distance_km(here, there) / _KM_PER_MS * stretch
+    mean_ms = travel_ms + probes.access_delay_ms[probe] + probe_load + anchor_load
     sine_ms = probe_load * np.cos(probe_turn) + anchor_load * np.cos(anchor_turn)
     cosine_ms = probe_load * np.sin(probe_turn) + anchor_load * np.sin(anchor_turn)
+    destination = anchor + np.where(probes.is_ipv6[probe], len(anchors.load_ms), 0)
     return Pairs(
         probe=probe.astype(np.int32),
-        destination=(anchor + np.where(probes.is_ipv6[probe], len(anchors.load_ms), 0)).astype(
-            np.int32
-        ),
+        destination=destination.astype(np.int32),
         rate_hz=rate_hz,
         phase=rng.random(len(probe), np.float32),
-        mean_ms=(mean_ms + probe_load + anchor_load).astype(np.float32),
+        mean_ms=mean_ms.astype(np.float32),
         sine_ms=sine_ms.astype(np.float32),
         cosine_ms=cosine_ms.astype(np.float32),
     )
 
 
-def _distance_km(
-    latitude: Floats, longitude: Floats, other_latitude: Floats, other_longitude: Floats
-) -> Floats:
-    """Great-circle distance (haversine) between places given in degrees."""
-    lat, lon, other_lat, other_lon = map(
-        np.radians, (latitude, longitude, other_latitude, other_longitude)
-    )
-    chord = (
-        np.sin((other_lat - lat) / 2) ** 2
-        + np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
-    )
-    return 2 * _EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(chord, 1.0)))
+def _distance_km(here: Nodes, there: Nodes) -> Floats:
+    """Returns the great-circle distances (haversine)."""
+    lat, lon, other_lat, other_lon = map(np.radians, (*here[1:], *there[1:]))
+    half_chord = np.sin((other_lat - lat) / 2) ** 2
+    half_chord += np.cos(lat) * np.cos(other_lat) * np.sin((other_lon - lon) / 2) ** 2
+    return 2 * _EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(half_chord, 1.0)))
 
 
 def _addresses(
-    rng: np.random.Generator,
-    probe_city: Ints,
-    is_ipv6: NDArray[np.bool_],
-    anchor_city: Ints,
+    rng: np.random.Generator, probe_city: Ints, is_ipv6: NDArray[np.bool_], anchor_city: Ints
 ) -> tuple[list[str], list[str]]:
     """Returns all sources, one a probe, and all destinations: IPv4, then IPv6 of every anchor.
 
     Probes and anchors of a city share its prefixes; hosts are drawn without replacement.
     """
-    num_ipv4 = int((~is_ipv6).sum())
-    ipv4 = _ipv4_texts(rng, np.concatenate([probe_city[~is_ipv6], anchor_city]))
-    ipv6 = _ipv6_texts(rng, np.concatenate([probe_city[is_ipv6], anchor_city]))
-    num_ipv6 = len(probe_city) - num_ipv4
-    of_family = {False: iter(ipv4[:num_ipv4]), True: iter(ipv6[:num_ipv6])}
-    sources = [next(of_family[bool(family)]) for family in is_ipv6]
-    return sources, ipv4[num_ipv4:] + ipv6[num_ipv6:]
+    sources, destinations = np.empty(len(probe_city), object), []
+    for draw, of_family in ((_ipv4_texts, ~is_ipv6), (_ipv6_texts, is_ipv6)):
+        texts = draw(rng, np.concatenate([probe_city[of_family], anchor_city]))
+        num_sources = np.count_nonzero(of_family)
+        sources[of_family] = texts[:num_sources]
+        destinations += texts[num_sources:]
+    return sources.tolist(), destinations
 
 
 def _ipv4_texts(rng: np.random.Generator, city: Ints) -> list[str]:

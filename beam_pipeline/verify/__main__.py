@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from beam_pipeline.cli.command import run_command
-from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.cli.flags import OneLineParser, check_range
 from beam_pipeline.dataset.manifest import Dataset, open_dataset
-from beam_pipeline.errors import UsageError
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, progress_bar
 from beam_pipeline.verify.dataset import PROMISES, Report, verify
 
@@ -62,7 +61,12 @@ def _conclusion(dataset: Dataset, report: Report, seconds: float) -> str:
     )
 
 
-def _parse(argv: Sequence[str]) -> tuple[str, int]:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
+    return run_command(argv, _run, "stopped; the dataset was not checked to its end")
+
+
+def _run(argv: Sequence[str]) -> int:
     parser = OneLineParser(
         "beam_pipeline.verify", "Checks every promise of a dataset of probe rows."
     )
@@ -71,23 +75,12 @@ def _parse(argv: Sequence[str]) -> tuple[str, int]:
         "--max_faults", type=int, default=20, help="faults shown of each check (%(default)s)"
     )
     args = parser.parse_args(argv)
-    if args.max_faults < 0:
-        raise UsageError(f"--max_faults={args.max_faults} is negative; give 0 or more")
-    return args.dataset, args.max_faults
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return run_command(argv, _run, "stopped; the dataset was not checked to its end")
-
-
-def _run(argv: Sequence[str]) -> int:
-    path, max_faults = _parse(argv)
-    dataset = open_dataset(path)
+    check_range("max_faults", args.max_faults, 0, None)
+    dataset = open_dataset(args.dataset)
     started = time.monotonic()
     total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
     with progress_bar("verify", total) as advance:
-        report = verify(dataset, max_faults, advance)
+        report = verify(dataset, args.max_faults, advance)
     print_report(dataset, report, time.monotonic() - started)
     return 1 if report.num_faults else 0
 

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
-from beam_pipeline.verify.record import Fault, StoredRow
+from beam_pipeline.verify.record import StoredRow
 
 _US_PER_SECOND = 1_000_000
 _MIN_FULL = 0.98
@@ -32,13 +33,21 @@ FACTS = np.dtype(
         ("row_index", "<i4"),
         ("split", "u1"),
         ("shard", "<i4"),
-        ("record", "<i4"),
-        ("first_us", "<i8"),
-        ("last_us", "<i8"),
+        ("position", "<i4"),
+        ("first_timestamp", "<i8"),
+        ("last_timestamp", "<i8"),
         ("num_bytes", "<i8"),
         ("ends", "<i4"),  # an index into an array of ENDS, or -1
     ]
 )
+
+
+class Fault(NamedTuple):
+    """A broken promise; `record` counts from 0 in its shard, None is the whole file."""
+
+    shard: str
+    record: int | None
+    message: str
 
 
 # --- the records of a shard ---------------------------------------------------------------------
@@ -52,53 +61,55 @@ class FactCollector:
 
     def __init__(self, options: DatasetOptions) -> None:
         self._full_bytes = min_full_bytes(options)
-        self._facts: list[np.ndarray] = []
+        self._facts = [np.empty(0, FACTS)]
         self._ends: list[tuple] = []
-        self._shard_lines: list[tuple] = []
-        self._shard_facts: list[tuple] = []
+        self._lines: list[dict[str, Any]] = []  # of the shard, as the two below
+        self._ends_of_lines: list[int] = []
 
     def add(self, stored: StoredRow) -> None:
-        """Keeps the facts of a row."""
-        row, place, columns = stored.row, stored.place, stored.columns
+        """Keeps the facts of a row; counts are taken from the measurements themselves."""
+        row, columns, place, _ = stored
         ends = -1
         has_several_rows = row.row_index > 0 or row.num_bytes >= self._full_bytes
         if has_several_rows and len(columns.rtt):
             ends = len(self._ends)
-            first, last = (
-                (int(columns.hi[i]), int(columns.lo[i]), float(columns.rtt[i])) for i in (0, -1)
-            )
-            self._ends.append((first, last))
-        times = row.first_timestamp_us, row.last_timestamp_us
-        num_ipv6 = int(np.count_nonzero(columns.family == addresses.FAMILY_IPV6))
-        num_failed = int(np.count_nonzero(columns.rtt < 0))
-        self._shard_lines.append(
-            (place.shard_number, place.record, row.num_bytes, row.src_id, row.src_addr,
-             row.row_index, len(columns.time_us), num_ipv6, num_failed, *times)
-        )  # fmt: skip
-        self._shard_facts.append(
-            (row.src_id, zlib.crc32(row.src_addr.encode()), row.row_index, place.split,
-             place.shard_number, place.record, *times, row.num_bytes, ends)
-        )  # fmt: skip
-
-    def end_shard(self) -> pa.Table:
-        """Returns the lines that rows.parquet must have for the rows since the last call.
-
-        Counts are taken from the measurements themselves.
-        """
-        self._facts.append(np.array(self._shard_facts, FACTS))
-        columns = zip(*self._shard_lines, strict=True) if self._shard_lines else [()] * 11
-        lines = pa.Table.from_arrays(
-            [pa.array(values, f.type) for values, f in zip(columns, INDEX_SCHEMA, strict=True)],
-            schema=INDEX_SCHEMA,
+            hi, lo, rtt = columns.hi, columns.lo, columns.rtt
+            self._ends.append(tuple((hi[i], lo[i], rtt[i]) for i in (0, -1)))
+        self._ends_of_lines.append(ends)
+        self._lines.append(
+            {
+                "shard": place.shard_number,
+                "position": place.record,
+                "num_bytes": row.num_bytes,
+                "src_id": row.src_id,
+                "src_addr": row.src_addr,
+                "row_index": row.row_index,
+                "n_measurements": len(columns.time_us),
+                "num_ipv6": np.count_nonzero(columns.family == addresses.FAMILY_IPV6),
+                "num_failed": np.count_nonzero(columns.rtt < 0),
+                "first_timestamp": row.first_timestamp_us,
+                "last_timestamp": row.last_timestamp_us,
+            }
         )
-        self._shard_lines, self._shard_facts = [], []
+
+    def end_shard(self, split: int) -> pa.Table:
+        """Returns the lines that rows.parquet must have for the rows since the last call."""
+        lines = pa.Table.from_pylist(self._lines, INDEX_SCHEMA)
+        facts = np.zeros(len(lines), FACTS)
+        for name in INDEX_SCHEMA.names:
+            if name in FACTS.names:
+                facts[name] = lines[name].to_numpy()
+        facts["src_addr_crc32"] = [zlib.crc32(line["src_addr"].encode()) for line in self._lines]
+        facts["split"], facts["ends"] = split, self._ends_of_lines
+        self._facts.append(facts)
+        self._lines, self._ends_of_lines = [], []
         return lines
 
     def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
         """Returns the facts of all rows; `shards` names them by split and number."""
-        facts = np.concatenate([np.empty(0, FACTS), *self._facts])
+        facts = np.concatenate(self._facts)
         self._facts = []
-        names = ("record", "shard", "split", "row_index", "src_id")
+        names = ("position", "shard", "split", "row_index", "src_id")
         facts = facts[np.lexsort([facts[name] for name in names])]
         return AllRows(facts, np.array(self._ends, ENDS), shards)
 
@@ -108,9 +119,8 @@ def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
 
     Equal neighbours are duplicates, a fault of `row_indices`.
     """
-    src_id, index, position = (
-        lines.column(name).to_numpy() for name in ("src_id", "row_index", "position")
-    )
+    names = ("src_id", "row_index", "position")
+    src_id, index, position = (lines[name].to_numpy() for name in names)
     is_less = (src_id[1:] == src_id[:-1]) & (index[1:] < index[:-1])
     for at in np.flatnonzero((src_id[1:] < src_id[:-1]) | is_less).tolist():
         before, key = ((int(src_id[i]), int(index[i])) for i in (at, at + 1))
@@ -125,13 +135,11 @@ def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]
       found: the lines of the shard in rows.parquet.
       lines: the lines that it must have for the records that could be read.
     """
-    position = lines.column("position").to_numpy()
+    position = lines["position"].to_numpy()
     for at in position[position >= found.num_rows].tolist():
         yield Fault(shard, at, "rows.parquet has no line for it")
     expected = lines.slice(0, int(np.searchsorted(position, found.num_rows)))
-    found = found.take(expected.column("position"))
-    if found.equals(expected):
-        return
+    found = found.take(expected["position"])
     differs = {
         name: pc.fill_null(pc.not_equal(found[name], expected[name]), True).to_numpy()
         for name in INDEX_SCHEMA.names
@@ -195,8 +203,7 @@ class AllRows:
     def fault(self, at: int, message: str) -> Fault:
         """Returns a fault of a row."""
         fact = self.facts[at]
-        shard = self.shards[int(fact["split"]), int(fact["shard"])]
-        return Fault(shard, int(fact["record"]), message)
+        return Fault(self.shards[fact["split"], fact["shard"]], int(fact["position"]), message)
 
 
 def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
@@ -224,11 +231,11 @@ def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
 def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     """A row of a probe begins where the one before ends or later, ties included."""
     facts, at = rows.facts, rows.followed
-    last, first = facts["last_us"][at], facts["first_us"][at + 1]
+    last, first = facts["last_timestamp"][at], facts["first_timestamp"][at + 1]
     for i in at[last > first].tolist():
         yield rows.fault(i + 1, f"it begins before {rows.name(i)}, an earlier row, ends")
     for i in at[last == first].tolist():
-        ends, next_ends = (int(facts["ends"][j]) for j in (i, i + 1))
+        ends, next_ends = facts["ends"][i : i + 2]
         if min(ends, next_ends) < 0:
             continue  # not a full row: a fault of its own
         if rows.ends[ends]["last"].tolist() > rows.ends[next_ends]["first"].tolist():
@@ -243,7 +250,7 @@ def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     full_bytes = min_full_bytes(options)
     at = at[facts["num_bytes"][at] < full_bytes]
     if options.measurement_encoding == "compact":
-        second = facts["first_us"] // _US_PER_SECOND
+        second = facts["first_timestamp"] // _US_PER_SECOND
         at = at[second[at + 1] - second[at] <= COMPACT_MAX_SPAN_SECONDS]
     for i in at.tolist():
         yield rows.fault(

@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split
 from beam_pipeline.dataset.row_index import parse_index
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.files import read_file
+from beam_pipeline.dataset.tfrecord import DamagedRecordError
+from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.storage.files import checksum_text, exists, read_file, size_and_checksum
 from beam_pipeline.verify.across import (
     ROW_CHECKS,
     FactCollector,
+    Fault,
     index_lines,
     row_indices,
     shard_order,
 )
 from beam_pipeline.verify.files import (
-    UnreadableError,
-    checksum_agrees,
-    file_checksum,
     letters,
     read_shard,
     shard_names,
@@ -34,7 +34,7 @@ from beam_pipeline.verify.files import (
     stray_files,
     sums,
 )
-from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Fault, Place, read_row
+from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Place, read_row
 
 # Name of a check: its promise, and what it counts.
 PROMISES = {
@@ -161,7 +161,7 @@ class _Walk:
             self.shard_paths[place.split, number] = shard.path
             lines = self._check_shard(shard, place)
             is_whole = is_whole and len(lines) == shard.num_records
-            num_probes += int((lines.column("row_index").to_numpy() == 0).sum())
+            num_probes += int(np.count_nonzero(lines["row_index"].to_numpy() == 0))
             take("placement", shard_order(shard.path, lines))
             if index is not None:
                 found = index.slice(first_line, shard.num_records)
@@ -184,19 +184,19 @@ class _Walk:
         self.advance(shard.num_bytes)
         if num_bytes is None:
             self.report.is_complete = False
-            return self.facts.end_shard()
-        path, num_records, num_read = self.dataset.file(shard.path), 0, 0
+            return self.facts.end_shard(place.split)
+        num_records = num_read = 0
         try:
-            for record in read_shard(path, self.options.output_format):
+            for record in read_shard(self.dataset.file(shard.path), self.options.output_format):
                 num_read += self._check_record(record, place._replace(record=num_records))
                 num_records += 1
                 self.advance(num_bytes / max(1, shard.num_records))
-        except UnreadableError as error:
+        except (DamagedRecordError, OSError) as error:
             self.report.is_complete = False
-            self.report.take("records", [Fault(shard.path, None, str(error))])
-            return self.facts.end_shard()
-        lines = self.facts.end_shard()
-        counted = int(lines.column("n_measurements").to_numpy().sum())
+            self.report.take("records", [Fault(shard.path, None, one_line(error))])
+            return self.facts.end_shard(place.split)
+        lines = self.facts.end_shard(place.split)
+        counted = int(lines["n_measurements"].to_numpy().sum())
         if num_read < num_records:  # already a fault, which explains missing measurements
             counted = shard.num_measurements
         self.report.take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
@@ -204,20 +204,24 @@ class _Walk:
 
     def _check_file(self, path: str, crc32c: str) -> int | None:
         """Checks a file's checksum; returns its size, None if it cannot be read."""
+        full_path, size, message = self.dataset.file(path), None, "it is missing"
         try:
-            num_bytes, checksum = file_checksum(self.dataset, path)
-        except UnreadableError as error:
-            self.report.take("files", [Fault(path, None, str(error))], 1)
-            return None
-        self.report.take("files", checksum_agrees(path, checksum, crc32c), 1)
-        return num_bytes
+            if exists(full_path):
+                size, checksum = size_and_checksum(full_path)
+                found = checksum_text(checksum)
+                is_same = found == crc32c
+                message = "" if is_same else f"its crc32c is {found}, the manifest says {crc32c}"
+        except OSError as error:
+            message = f"it cannot be read: {one_line(error)}"
+        self.report.take("files", [Fault(path, None, message)] if message else [], 1)
+        return size
 
-    def _check_record(self, record: bytes | UnreadableError, place: Place) -> bool:
+    def _check_record(self, record: bytes | DamagedRecordError, place: Place) -> bool:
         """Checks a record and keeps its facts; returns whether it can be read."""
         take = self.report.take
         try:
-            if isinstance(record, UnreadableError):
-                raise ValueError(str(record))
+            if isinstance(record, DamagedRecordError):
+                raise record
             stored = read_row(record, place)
         except UNREADABLE_RECORD as error:
             self.report.is_complete = False
@@ -225,11 +229,11 @@ class _Walk:
             take("records", [Fault(place.shard, place.record, message)], 1)
             return False
         take("records", (), 1)
-        num_measurements = len(stored.columns.time_us)
         for name, check in RECORD_CHECKS.items():
-            counts_measurements = PROMISES[name][1] == "measurements"
-            num_checked = num_measurements if counts_measurements else 1
-            take(name, check(stored, self.options), num_checked)
+            messages = check(stored, self.options)
+            is_of_measurements = PROMISES[name][1] == "measurements"
+            num_checked = len(stored.columns.time_us) if is_of_measurements else 1
+            take(name, (Fault(place.shard, place.record, text) for text in messages), num_checked)
         self.facts.add(stored)
         return True
 

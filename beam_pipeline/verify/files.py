@@ -29,15 +29,10 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.dataset.tfrecord import DamagedRecordError, read_tfrecord
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.files import checksum_text, exists, is_local, size_and_checksum
+from beam_pipeline.storage.files import is_local
 from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.storage.parquet import open_parquet
-from beam_pipeline.verify.record import Fault
-
-
-class UnreadableError(Exception):
-    """A file or record that cannot be read; the message says why."""
-
+from beam_pipeline.verify.across import Fault
 
 # --- the manifest -------------------------------------------------------------------------------
 
@@ -67,13 +62,14 @@ def shard_totals(
     shard: Shard, num_bytes: int, num_records: int, num_measurements: int
 ) -> Iterator[Fault]:
     """A shard has the size and counts of the manifest."""
-    for name, said, found in (
-        ("num_bytes", shard.num_bytes, num_bytes),
-        ("num_records", shard.num_records, num_records),
-        ("num_measurements", shard.num_measurements, num_measurements),
-    ):
-        if said != found:
-            yield Fault(shard.path, None, f"its {name} is {found}, the manifest says {said}")
+    found = {
+        "num_bytes": num_bytes,
+        "num_records": num_records,
+        "num_measurements": num_measurements,
+    }
+    for name, value in found.items():
+        if value != (said := getattr(shard, name)):
+            yield Fault(shard.path, None, f"its {name} is {value}, the manifest says {said}")
 
 
 def split_totals(
@@ -137,52 +133,29 @@ def stray_files(dataset: Dataset, name: str, split: Split) -> Iterator[Fault]:
             yield Fault(f"{name}/{file}", None, "the manifest does not name it: remove it")
 
 
-def file_checksum(dataset: Dataset, path: str) -> tuple[int, str]:
-    """Reads a whole file; returns its size and CRC-32C.
-
-    Raises:
-      UnreadableError: it is missing or cannot be read.
-    """
-    full_path = dataset.file(path)
-    try:
-        if not exists(full_path):
-            raise UnreadableError("it is missing")
-        size, checksum = size_and_checksum(full_path)
-    except OSError as error:
-        raise UnreadableError(f"it cannot be read: {one_line(error)}") from error
-    return size, checksum_text(checksum)
-
-
-def checksum_agrees(path: str, found: str, said: str) -> Iterator[Fault]:
-    """A file has the checksum of the manifest."""
-    if found != said:
-        yield Fault(path, None, f"its crc32c is {found}, the manifest says {said}")
-
-
 def letters(dataset: Dataset) -> Iterator[Fault]:
     """No file of dead letters is missing, and each reason has as many rows as were counted."""
     found: Counter[str] = Counter()
-    numbers: dict[int, set[int]] = {}
-    for name in _names_in(dataset.file(DEAD_LETTER_FOLDER)):
+    names, wanted = _names_in(dataset.file(DEAD_LETTER_FOLDER)), set()
+    for name in names:
         path = f"{DEAD_LETTER_FOLDER}/{name}"
-        match = re.fullmatch(r"dead_letter_(\d{5,})-of-(\d{5,})\.parquet", name)
+        match = re.fullmatch(r"dead_letter_\d{5,}-of-(\d{5,})\.parquet", name)
         if match is None:
             yield Fault(path, None, "it is not a file of dead letters: remove it")
             continue
-        numbers.setdefault(int(match[2]), set()).add(int(match[1]))
+        total = int(match[1])
+        wanted |= {f"dead_letter_{n:05d}-of-{total:05d}.parquet" for n in range(total)}
         try:
             found.update(_reasons(dataset.file(path)))
         except (OSError, pa.ArrowException) as error:
             yield Fault(path, None, f"it cannot be read: {one_line(error)}")
-    for total, present in numbers.items():
-        for number in sorted(set(range(total)) - present):
-            name = f"dead_letter_{number:05d}-of-{total:05d}.parquet"
-            yield Fault(f"{DEAD_LETTER_FOLDER}/{name}", None, "it is missing")
-    said = dataset.manifest.counts.dead_letters
+    for name in sorted(wanted.difference(names)):
+        yield Fault(f"{DEAD_LETTER_FOLDER}/{name}", None, "it is missing")
+    said = Counter(dataset.manifest.counts.dead_letters)
     for reason in sorted({*said, *found}):
-        if said.get(reason, 0) != found[reason]:
-            message = f"it holds {found[reason]} rows of {reason}, the manifest says "
-            yield Fault(DEAD_LETTER_FOLDER, None, f"{message}{said.get(reason, 0)}")
+        if said[reason] != found[reason]:
+            message = f"it holds {found[reason]} rows of {reason}, the manifest says {said[reason]}"
+            yield Fault(DEAD_LETTER_FOLDER, None, message)
 
 
 def _reasons(path: str) -> Counter[str]:
@@ -199,44 +172,30 @@ def _reasons(path: str) -> Counter[str]:
 # --- the records of a shard ---------------------------------------------------------------------
 
 
-def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | UnreadableError]:
+def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
     """Yields each record of a shard, or why it cannot be read; holds one at a time.
 
     Raises:
-      UnreadableError: the file as a whole, or all that follows, cannot be read.
+      DamagedRecordError, OSError: the file as a whole, or all that follows, cannot be read.
     """
-    return _read_tfrecord(path) if output_format == "tfrecord" else _read_array_record(path)
+    if output_format == "tfrecord":
+        yield from read_tfrecord(path)
+        return
+    reader = _open_shard(path)
+    for record in range(reader.num_records()):
+        try:
+            data = reader.read()
+        except READ_ERRORS as error:
+            yield DamagedRecordError(one_line(error))
+            reader = _open_shard(path)  # one that failed reads no more
+            reader.seek(record + 1)
+        else:
+            yield data
+    with contextlib.suppress(*READ_ERRORS):  # reported with the record that it is about
+        reader.close()
 
 
-def _read_tfrecord(path: str) -> Iterator[bytes | UnreadableError]:
-    try:
-        for record in read_tfrecord(path):
-            is_damaged = isinstance(record, DamagedRecordError)
-            yield UnreadableError(str(record)) if is_damaged else record
-    except (DamagedRecordError, OSError) as error:
-        raise UnreadableError(one_line(error)) from error
-
-
-def _read_array_record(path: str) -> Iterator[bytes | UnreadableError]:
-    num_read = 0
-    with _open_shard(path) as reader:
-        num_records = reader.num_records()
-        with contextlib.suppress(*READ_ERRORS):
-            for _ in range(num_records):
-                yield reader.read()
-                num_read += 1
-            return
-    # A reader that failed reads no more. A new one gets at the other records by random access.
-    with _open_shard(path) as reader:
-        for record in range(num_read, num_records):
-            try:
-                yield reader.read(record, record + 1)[0]
-            except READ_ERRORS as error:
-                yield UnreadableError(one_line(error))
-
-
-@contextlib.contextmanager
-def _open_shard(path: str) -> Iterator[ArrayRecordReader]:
+def _open_shard(path: str) -> ArrayRecordReader:
     prepare_native_reader(path)
     reader = ArrayRecordReader(path, READER_OPTIONS)
     # A damaged file opens without an error and has 0 records; closing it raises the reason.
@@ -246,7 +205,5 @@ def _open_shard(path: str) -> Iterator[ArrayRecordReader]:
             reader.close()
         except RuntimeError as error:
             reason = f": {one_line(error)}"
-        raise UnreadableError(f"it is not a whole ArrayRecord file{reason}")
-    yield reader
-    with contextlib.suppress(*READ_ERRORS):  # reported with the record that it is about
-        reader.close()
+        raise DamagedRecordError(f"it is not a whole ArrayRecord file{reason}")
+    return reader

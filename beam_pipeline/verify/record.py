@@ -8,8 +8,6 @@ sizes, so that a fault of the writer shows. Checks across records are in `across
 import ipaddress
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,14 +28,6 @@ from beam_pipeline.dataset.sorted_run import widen
 _US_PER_SECOND = 1_000_000
 # What `read_row` raises for bytes that are not a record.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
-
-
-class Fault(NamedTuple):
-    """A broken promise; `record` counts from 0 in its shard, None is the whole file."""
-
-    shard: str
-    record: int | None
-    message: str
 
 
 class Place(NamedTuple):
@@ -66,40 +56,13 @@ class Columns(NamedTuple):
     texts: pa.Array | None = None
 
 
-@dataclass(frozen=True)
-class StoredRow:
-    """A decoded record, and where it was found."""
+class StoredRow(NamedTuple):
+    """A decoded record; `canonical_src_addr` is None if its src_addr is not an address."""
 
     row: ProbeRow
     columns: Columns
     place: Place
-
-    def fault(self, message: str) -> Fault:
-        """Returns a fault of this record."""
-        return Fault(self.place.shard, self.place.record, message)
-
-    def first_fault(self, is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[Fault]:
-        """Yields one fault if any is wrong: of the first, with the number of others.
-
-        Args:
-          is_wrong: bool [n], by measurement.
-          message: describes the fault of a measurement by its number.
-        """
-        wrong = np.flatnonzero(is_wrong)
-        if len(wrong):
-            others = f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
-            yield self.fault(f"{message(int(wrong[0]))}{others}")
-
-    @cached_property
-    def canonical_src_addr(self) -> str | None:
-        """The canonical text of src_addr, None if it is not an address."""
-        try:
-            address = ipaddress.ip_address(self.row.src_addr)
-        except ValueError:
-            return None
-        if isinstance(address, ipaddress.IPv6Address):
-            return None if address.scope_id else str(address.ipv4_mapped or address)
-        return str(address)
+    canonical_src_addr: str | None
 
 
 def read_row(record: bytes, place: Place) -> StoredRow:
@@ -109,8 +72,18 @@ def read_row(record: bytes, place: Place) -> StoredRow:
       UNREADABLE_RECORD: the bytes are not a record of RECORD_SCHEMA and MEASUREMENT_SCHEMA.
     """
     row = decode_record(record)
-    read = _compact_columns if row.encoding == "compact" else _arrow_columns
-    return StoredRow(row, read(row), place)
+    columns = _compact_columns(row) if row.encoding == "compact" else _arrow_columns(row)
+    return StoredRow(row, columns, place, _canonical(row.src_addr))
+
+
+def _canonical(text: str) -> str | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return None if address.scope_id else str(address.ipv4_mapped or address)
+    return str(address)
 
 
 def _arrow_columns(row: ProbeRow) -> Columns:
@@ -134,62 +107,64 @@ def _compact_columns(row: ProbeRow) -> Columns:
 # --- the checks ---------------------------------------------------------------------------------
 
 
-def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]:
+    """Yields one fault if any measurement is wrong, bool [n]: of the first, and how many others."""
+    wrong = np.flatnonzero(is_wrong)
+    if len(wrong):
+        others = f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
+        yield f"{message(int(wrong[0]))}{others}"
+
+
+def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """A record and its measurements have the encodings of the options."""
     row_format, row = options.row_format, stored.row
     if row.encoding != row_format.encoding:
-        yield stored.fault(f"its encoding is {row.encoding}, the options say {row_format.encoding}")
+        yield f"its encoding is {row.encoding}, the options say {row_format.encoding}"
     if row.record_encoding != row_format.record_encoding:
-        yield stored.fault(
-            f"the record is {row.record_encoding}, the options say {row_format.record_encoding}"
-        )
+        yield f"the record is {row.record_encoding}, the options say {row_format.record_encoding}"
 
 
-def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """The row's columns agree with its measurements; compact ones have whole seconds only."""
     row, time_us = stored.row, stored.columns.time_us
     if len(time_us) == 0:
-        yield stored.fault("it holds no measurement")
+        yield "it holds no measurement"
         return
     if row.n_measurements != len(time_us):
-        yield stored.fault(f"n_measurements is {row.n_measurements}, it holds {len(time_us)}")
+        yield f"n_measurements is {row.n_measurements}, it holds {len(time_us)}"
     unit = _US_PER_SECOND if row.encoding == "compact" else 1
-    ends = (row.first_timestamp_us, time_us[0]), (row.last_timestamp_us, time_us[-1])
-    for name, (said, found) in zip(("first", "last"), ends, strict=True):
+    for name, said, found in (
+        ("first_timestamp", row.first_timestamp_us, time_us[0]),
+        ("last_timestamp", row.last_timestamp_us, time_us[-1]),
+    ):
         if said // unit != found // unit:
-            yield stored.fault(f"{name}_timestamp is {said} µs, that measurement has {found} µs")
+            yield f"{name} is {said} µs, that measurement has {found} µs"
     span = (row.last_timestamp_us - row.first_timestamp_us) / _US_PER_SECOND
     if row.record_encoding == "tf_example":
         span = float(np.float32(span))  # all that a float_list holds
     if row.time_span_seconds != span:
-        yield stored.fault(f"time_span_seconds is {row.time_span_seconds}, it should be {span}")
+        yield f"time_span_seconds is {row.time_span_seconds}, it should be {span}"
 
 
-def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """Measurements are ordered by event_time, destination, rtt (compact: by whole seconds)."""
     time_us, hi, lo, _, rtt, *_ = stored.columns
     if len(time_us) and time_us[0] < 0:
-        yield stored.fault(f"measurement 0 is from before 1970 ({time_us[0]} µs)")
-    is_earlier = time_us[1:] < time_us[:-1]
-    is_wrong = is_earlier.copy()
+        yield f"measurement 0 is from before 1970 ({time_us[0]} µs)"
+    is_wrong, by = time_us[1:] < time_us[:-1], "event_time"
     if stored.row.encoding == "arrow" and not is_wrong.any():
+        by = "dst_addr and rtt"
         a = np.flatnonzero(time_us[1:] == time_us[:-1])
         b = a + 1
         lower = (lo[b] < lo[a]) | ((lo[b] == lo[a]) & (rtt[b] < rtt[a]))
         is_wrong[a] = (hi[b] < hi[a]) | ((hi[b] == hi[a]) & lower)
-    yield from stored.first_fault(
-        is_wrong,
-        lambda at: (
-            f"measurement {at + 1} belongs before {at} by "
-            f"{'event_time' if is_earlier[at] else 'dst_addr and rtt'}"
-        ),
-    )
+    yield from _first(is_wrong, lambda at: f"measurement {at + 1} belongs before {at} by {by}")
 
 
-def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """An rtt is finite, negative only as -1.0, and zero is not negative."""
     rtt = stored.columns.rtt
-    yield from stored.first_fault(
+    yield from _first(
         ~np.isfinite(rtt) | (np.signbit(rtt) & (rtt != -1)),
         lambda at: (
             f"measurement {at} has rtt {rtt[at]}, which is neither -1.0 (failed) nor 0.0 or more"
@@ -197,77 +172,69 @@ def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
     )
 
 
-def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """Destinations are canonical addresses, and ip_version is their family."""
     _, hi, lo, family, _, versions, texts = stored.columns
-    if versions is None or texts is None:
-        yield from _compact_destinations(stored)
+    if versions is None or texts is None:  # compact: numbers, of which only the family can be wrong
+        said = COMPACT_HEADER.unpack_from(stored.row.measurements)[2]
+        num_ipv4 = said - int(np.count_nonzero(family == addresses.FAMILY_IPV6))
+        if num_ipv4:
+            yield f"{said} destinations are stored as IPv6, {num_ipv4} of them are IPv4"
         return
-    known = (family == addresses.FAMILY_IPV4) | (family == addresses.FAMILY_IPV6)
-    yield from stored.first_fault(
-        ~known, lambda at: f"measurement {at} goes to {texts[at]}, which is not an address"
-    )
-    if not known.all():
+    is_unknown = (family != addresses.FAMILY_IPV4) & (family != addresses.FAMILY_IPV6)
+    if is_unknown.any():
+        yield from _first(
+            is_unknown, lambda at: f"measurement {at} goes to {texts[at]}, which is not an address"
+        )
         return
-    yield from stored.first_fault(
+    yield from _first(
         versions != family,
         lambda at: f"measurement {at} to {texts[at]} has ip_version {versions[at]}",
     )
     canonical = addresses.format_any(hi, lo)
     if not canonical.equals(texts):
-        yield from stored.first_fault(
+        yield from _first(
             pc.not_equal(canonical, texts).to_numpy(zero_copy_only=False),
             lambda at: f"measurement {at} goes to {texts[at]}, which is written {canonical[at]}",
         )
 
 
-def _compact_destinations(stored: StoredRow) -> Iterator[Fault]:
-    """Compact rows hold addresses as numbers: only the family can be wrong."""
-    num_ipv6 = COMPACT_HEADER.unpack_from(stored.row.measurements)[2]
-    found = int(np.count_nonzero(stored.columns.family == addresses.FAMILY_IPV6))
-    if num_ipv6 != found:
-        yield stored.fault(
-            f"{num_ipv6} destinations are stored as IPv6, {num_ipv6 - found} of them are IPv4"
-        )
-
-
-def too_large(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def too_large(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """No record is larger than --max_row_size_mb."""
     size, limit = stored.row.num_bytes, options.row_format.max_row_bytes
     if size > limit:
-        yield stored.fault(f"it takes {size} bytes, over the limit of {limit}")
+        yield f"it takes {size} bytes, over the limit of {limit}"
 
 
-def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """src_addr is a canonical address and src_id its hash."""
     row, canonical = stored.row, stored.canonical_src_addr
     if canonical is None:
-        yield stored.fault(f"src_addr {row.src_addr!r} is not an address")
+        yield f"src_addr {row.src_addr!r} is not an address"
         return
     if canonical != row.src_addr:
-        yield stored.fault(f"src_addr {row.src_addr!r} is written {canonical}")
+        yield f"src_addr {row.src_addr!r} is written {canonical}"
     wanted = addresses.src_id(canonical)
     if row.src_id != wanted:
-        yield stored.fault(f"src_id is {row.src_id}, that of {canonical} is {wanted}")
+        yield f"src_id is {row.src_id}, that of {canonical} is {wanted}"
 
 
-def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[Fault]:
+def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """A row is in the split of its address and the shard of its key."""
     place, src_addr = stored.place, stored.canonical_src_addr
     if src_addr is None:
         return  # a fault of `identity`; without an address it has no place
     split = split_of(src_addr, options.train_ratio, options.split_seed)
     if split != place.split:
-        yield stored.fault(f"probe {src_addr} belongs to {SPLITS[split]}")
+        yield f"probe {src_addr} belongs to {SPLITS[split]}"
     # A wrong src_id is a fault of `identity` alone.
     key = row_key(addresses.src_id(src_addr), stored.row.row_index)
     shard = shard_of(key, place.num_shards)
     if shard != place.shard_number:
-        yield stored.fault(f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}")
+        yield f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}"
 
 
-RecordCheck = Callable[[StoredRow, DatasetOptions], Iterator[Fault]]
-RECORD_CHECKS: dict[str, RecordCheck] = {
+RECORD_CHECKS: dict[str, Callable[[StoredRow, DatasetOptions], Iterator[str]]] = {
     "encoding": encoding,
     "row_columns": row_columns,
     "order": measurement_order,

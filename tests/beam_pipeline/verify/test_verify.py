@@ -300,7 +300,7 @@ def test_records_that_do_not_fit_together(
 def rows_of_one_probe(*facts: dict[str, int], ends: list | None = None) -> AllRows:
     table = np.zeros(len(facts), FACTS)
     for at, fact in enumerate(facts):
-        for name, value in {"record": at, "num_bytes": 8 << 20, "ends": -1, **fact}.items():
+        for name, value in {"position": at, "num_bytes": 8 << 20, "ends": -1, **fact}.items():
             table[at][name] = value
     return AllRows(table, np.array(ends or [], ENDS), {(0, 0): "shard", (1, 0): "other"})
 
@@ -319,10 +319,10 @@ def test_a_probe_in_two_splits() -> None:
 
 
 def test_compact_rows_may_end_where_their_seconds_do() -> None:
-    later = {"row_index": 1, "first_us": 2**32 * 1_000_000, "last_us": 2**62}
+    later = {"row_index": 1, "first_timestamp": 2**32 * 1_000_000, "last_timestamp": 2**62}
     early = {"num_bytes": 5000}
     assert list(underfull(rows_of_one_probe(early, later), OPTIONS)) == []
-    later["first_us"] -= 1
+    later["first_timestamp"] -= 1
     assert [f.record for f in underfull(rows_of_one_probe(early, later), OPTIONS)] == [0]
 
 
