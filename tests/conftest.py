@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.dataset.row_codec import Encoding
+from tests.support import warm_python
 from tests.support.browser import browser
 from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
 
@@ -18,6 +19,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for engine in _ENGINES:
             if engine in getattr(item, "fixturenames", ()):
                 item.add_marker(engine)
+
+
+def pytest_sessionfinish() -> None:
+    warm_python.stop()
 
 
 @pytest.fixture(scope="session")

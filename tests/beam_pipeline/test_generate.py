@@ -4,7 +4,6 @@ import errno
 import ipaddress
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from beam_pipeline import generate
 from beam_pipeline.simulation import measurements as simulated_measurements
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 NUM_MEASUREMENTS, NUM_PROBES = 200_000, 400
 
@@ -455,7 +455,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(
 def test_command_line_with_dashes_tells_what_comes_next(tmp_path: Path) -> None:
     flags = ["--num-measurements", "2000", "--num-probes=10", "--seed", "3", "--ipv6-share=0.5"]
     done = subprocess.run(
-        [sys.executable, "-m", "beam_pipeline.generate", "--output", str(tmp_path), *flags],
+        [*warm_python(), "-m", "beam_pipeline.generate", "--output", str(tmp_path), *flags],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -49,6 +49,7 @@ from tests.support.probe_rows_on_disk import (
     write_records,
 )
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -558,7 +559,7 @@ def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> No
         f"print(inspect.main([{str(alike)!r}]))\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT
+        [*warm_python(), "-c", script], capture_output=True, text=True, cwd=ROOT
     )
     lines = result.stderr.splitlines()
     assert len(lines) == 3, result.stderr

@@ -41,6 +41,7 @@ from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 # The steps of the job's graph without Beam's own steps below them.
 LABELS = [
@@ -77,7 +78,7 @@ LABELS = [
 def submitted(flags: list[str]) -> subprocess.Popen:
     """Starts a launcher; returns when it has submitted its job and said so."""
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "beam_pipeline.main", *flags],
+        [*warm_python(), "-m", "beam_pipeline.main", *flags],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -31,6 +31,7 @@ from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.kills import kill_script
+from tests.support.warm_python import warm_python
 from training.rows.row_source import ProbeRowDataSource
 
 taken = partial(output_folder.taken, files=DATASET_FILES)
@@ -212,7 +213,7 @@ def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
 ) -> None:
     script = kill_script(*KILL_POINTS[phase])
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
-    killed = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    killed = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
     assert killed.returncode == -signal.SIGKILL
     if phase == "before the marker goes":
         open_dataset(f"{bucket}/out")
@@ -239,7 +240,7 @@ def test_sigterm_tidies_up(bucket: str) -> None:
         "program.tidy_up_on_sigterm()",
     )
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
-    stopped = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    stopped = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
     assert b"stopped" in stopped.stderr
     assert not any(name.startswith(TEMP_FOLDER) for name in stored_objects(f"{bucket}/out"))
     assert "_SUCCESS" not in stored_objects(f"{bucket}/out")

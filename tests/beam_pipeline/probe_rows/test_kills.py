@@ -17,6 +17,7 @@ from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset
 from tests.support.kills import KILL_POINTS, kill_script
+from tests.support.warm_python import warm_python
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_a_kill_changes_nothing(
     script = kill_script(*KILL_POINTS[phase])
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", "--inline_bytes=0", *FLAGS]
-    process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     assert list(output.rglob("*")), "nothing was begun: the kill came too early to matter"
     with pytest.raises(ProbelineError, match="no finished dataset"):
@@ -58,7 +59,7 @@ def test_a_kill_after_success_leaves_a_finished_dataset(
     script = kill_script("probe_rows.commit", "module", "remove_folder", 1)
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
-    process = subprocess.run([sys.executable, "-c", script, *flags], capture_output=True)
+    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
     assert process.returncode == -signal.SIGKILL, process.stderr.decode()
     assert open_dataset(str(output)) and files_of(output) == expected
 
@@ -70,7 +71,7 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=1000)
     flags = [f"--input={tmp_path}/in.parquet", f"--output={output}", "--inline_bytes=0"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "beam_pipeline.main", *flags], stderr=subprocess.PIPE
+        [*warm_python(), "-m", "beam_pipeline.main", *flags], stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 60
     while not list(output.glob(".probeline-temp/*/chunks/*")) and time.monotonic() < deadline:

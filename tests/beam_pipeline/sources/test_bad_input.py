@@ -3,9 +3,7 @@
 import gzip
 import json
 import os
-import resource
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +14,7 @@ from beam_pipeline.dataset import manifest
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from tests.support.helpers import measurements_table
+from tests.support.warm_python import warm_python
 
 
 @pytest.fixture
@@ -167,14 +166,6 @@ def test_a_finished_dataset_is_not_replaced_unasked(
     assert (output / "_SUCCESS").stat().st_mtime_ns == before
 
 
-def limited(num_bytes: int) -> None:
-    # A file over the limit fails as a full disk does, with an OSError of its own.
-    import signal
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
-
-
 @pytest.mark.parametrize(
     ("inline_bytes", "limit", "what"),
     [
@@ -188,14 +179,17 @@ def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what
     table = measurements_table(90_000, seed=1, num_probes=30)
     pq.write_table(table, tmp_path / "in.parquet")
     output = tmp_path / "out"
+    script = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); "
+        "from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
+    )
     command = [
-        sys.executable, "-m", "beam_pipeline.main", f"--input={tmp_path}/in.parquet",
+        *warm_python(), "-c", script, f"--input={tmp_path}/in.parquet",
         f"--output={output}", "--array_record_options=group_size:1,uncompressed",
         f"--inline_bytes={inline_bytes}", "--measurement_encoding=arrow",
     ]  # fmt: skip
-    result = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=lambda: limited(limit)
-    )
+    result = subprocess.run(command, capture_output=True, text=True)
     errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert result.returncode == 1, result.stderr
     assert len(errors) == 1 and "error: cannot write" in errors[0], result.stderr

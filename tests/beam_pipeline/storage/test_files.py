@@ -26,6 +26,7 @@ from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import write_input
+from tests.support.warm_python import warm_python
 
 PATH = "gs://bucket/rows/manifest.json"
 
@@ -376,7 +377,7 @@ def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
     environment = {**os.environ, "NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": str(tmp_path)}
     environment.pop("GOOGLE_APPLICATION_CREDENTIALS", None)
     result = subprocess.run(
-        [sys.executable, "-c", script, PATH], env=environment, capture_output=True, text=True
+        [*warm_python(), "-c", script, PATH], env=environment, capture_output=True, text=True
     )
     assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
 

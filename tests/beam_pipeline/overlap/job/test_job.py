@@ -5,7 +5,6 @@ import gzip
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_corpus import Corpus, make_corpus
 from tests.support.overlap_reference import INSTANCES, Options, expected_outputs
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -264,7 +264,7 @@ KILLS = [
 
 
 def in_a_process(corpus: Corpus, output: Path, kill: tuple[str, int], *flags: str):
-    command = [sys.executable, "-c", SCRIPT, kill[0], str(kill[1])]
+    command = [*warm_python(), "-c", SCRIPT, kill[0], str(kill[1])]
     return subprocess.run(
         [*command, *corpus.flags, f"--output_path={output}", *flags],
         capture_output=True,

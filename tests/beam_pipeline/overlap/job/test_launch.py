@@ -26,6 +26,7 @@ from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_jobs import SHARED, files_below, flags, write_lines
 from tests.support.overlap_jobs import corpus as corpus
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 
 def error_of(capsys: pytest.CaptureFixture, code: int, arguments: list[str]) -> str:
@@ -172,7 +173,7 @@ def test_ctrl_c_is_130(
 def test_sigterm_tidies_up(corpus: Path) -> None:
     write_lines(corpus / "in/more.jsonl", *({"text": f"{n} {SHARED}"} for n in range(30_000)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "beam_pipeline.overlap", *flags(corpus)],
+        [*warm_python(), "-m", "beam_pipeline.overlap", *flags(corpus)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -32,6 +32,7 @@ from tests.support.browser import Visit, visit
 from tests.support.engines import Gcs
 from tests.support.overlap_folder import Texts, eval_path, write_output
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
@@ -786,7 +787,7 @@ def test_a_missing_package_is_named_with_its_extra(
         "from beam_pipeline.overlap.report.__main__ import main; sys.exit(main())"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, str(page.parent / "output"), *argv],
+        [*warm_python(), "-c", script, str(page.parent / "output"), *argv],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
