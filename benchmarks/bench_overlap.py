@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_overlap --mb 2000 --rounds 3
 
-Four parts: `peers`, all contenders on the same files; `formats`, the job on the same text in each
+Three parts: `peers`, all contenders on the same files; `formats`, the job on the same text in each
 format, and with four passes; `growth`, the job on more and more text with an index of millions of
-n-grams. Their runs take turns, round by round, each a process tree of its own; and so does, for
-each kind of run, the same on a handful of documents: that is what starting takes. What a run found
-is checked before its figure counts. All runs, also those that failed, and medians go to results/.
+n-grams. Their runs are interleaved, round by round, each a separate process tree; each kind of run
+also runs on a handful of documents, which measures start-up. A run counts only if it found the same
+n-grams as the others. All runs, also those that failed, and medians go to results/.
 """
 
 import argparse
@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from beam_pipeline.cli.command import run_command
 from beam_pipeline.errors import UsageError
 from benchmarks import overlap_table, runner
-from benchmarks.overlap_contenders import CONTENDERS, PROBELINE, OverlapJob
+from benchmarks.overlap_contenders import CONTENDERS, PROBELINE, OverlapJob, command, obstacle
 from benchmarks.overlap_corpus import BLOCK_MB, EVALUATION_ROWS, FORMATS, Corpus
 from benchmarks.results import Run
 from benchmarks.runner import Bench, Found
@@ -37,9 +36,11 @@ class Case:
 
     Attributes:
       part: one of PARTS, or START.
-      mb: of training text, about; 0 is a handful of documents, -1 the user's own.
-      lengths: values of n with commas between.
-      eval_rows: of the evaluation set; 0 is the user's own.
+      contender: a key of CONTENDERS.
+      mb: MB of training text, about; 0 is a handful of documents, -1 the user's own.
+      file_format: one of FORMATS.
+      lengths: values of n, separated by commas.
+      eval_rows: rows of the evaluation set; 0 is the user's own.
       num_shards: passes over the training text; 0 lets the job decide.
     """
 
@@ -53,7 +54,7 @@ class Case:
 
     @property
     def task(self) -> tuple[int, str, int]:
-        """What is the same for all that have to find the same."""
+        """What runs share that must find the same n-grams."""
         return self.mb, self.lengths, self.eval_rows
 
 
@@ -94,24 +95,6 @@ def suffix(path: Path) -> str:
     return next((name for name in FORMATS if path.name.endswith(f".{name}")), path.suffix[1:])
 
 
-def obstacle(case: Case) -> str | None:
-    """Returns why a case cannot run, or None."""
-    contender = CONTENDERS[case.contender]
-    if reason := contender.obstacle():
-        return reason
-    num_lengths = case.lengths.count(",") + 1
-    if contender.max_lengths and num_lengths > contender.max_lengths:
-        return f"it takes {contender.max_lengths} value of n at a time"
-    if case.file_format not in FORMATS[:3] and not contender.reads_parquet:
-        return f"it reads JSON lines, not .{case.file_format}"
-    return None
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the bench; returns its exit code, 1 if a run failed."""
-    return run_command(argv, _run, "stopped; the runs so far are kept")
-
-
 def _run(argv: Sequence[str]) -> int:
     bench = OverlapBench(arguments(argv))
     wanted = [case for case in cases(bench.args) if bench.takes(case)]
@@ -132,10 +115,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--mb", type=int, default=2000, help="of training text; growth: twice that")
     add("--peer_mb", type=int, default=400, help="the same where peers take part")
     add("--lengths", nargs="+", default=_DEFAULT_LENGTHS, metavar="N,N,…")
-    runner.add_choices(parser, "--contenders", [*CONTENDERS])
+    runner.add_choices(parser, "--contenders", CONTENDERS)
     add("--formats", nargs="+", choices=FORMATS, default=[*FORMATS])
     add("--growth_rows", type=int, default=200_000, help="of the evaluation set")
-    add("--corpus", nargs="+", type=Path, help="files of training text of yours")
+    add("--corpus", nargs="+", type=Path, help="your own files of training text")
     add("--evaluation", type=Path, help="the evaluation set that goes with them")
     args = parser.parse_args(argv)
     if bool(args.corpus) != bool(args.evaluation):
@@ -161,7 +144,8 @@ class OverlapBench(Bench):
 
     def takes(self, case: Case) -> bool:
         """Tells whether a case can run; notes why it cannot, once for it and its start."""
-        reason = obstacle(case)
+        num_lengths = case.lengths.count(",") + 1
+        reason = obstacle(case.contender, case.file_format, num_lengths)
         return reason is None if case.part == START else self.can_run(asdict(case), reason)
 
     def prepare(self, case: Case) -> None:
@@ -184,7 +168,7 @@ class OverlapBench(Bench):
     def find(self, case: Case, number: int) -> Run:
         """Runs a case and checks what was found."""
         training, evaluation = self._files(case)
-        size, contender = self._sizes[training], CONTENDERS[case.contender]
+        size = self._sizes[training]
 
         def job(folder: Path) -> OverlapJob:
             lengths = [int(n) for n in case.lengths.split(",")]
@@ -198,14 +182,14 @@ class OverlapBench(Bench):
             return Found(figures, self.fault(case, found, size), {"digest": found.get("digest")})
 
         run = self.measured(
-            asdict(case), number, lambda folder: contender.command(job(folder)), check
+            asdict(case), number, lambda folder: command(case.contender, job(folder)), check
         )
         run.figures["text_mb"] = round(size["text_bytes"] / 1e6, 3)
         return run
 
     def fault(self, case: Case, found: dict[str, Any], size: dict[str, int]) -> str | None:
         """Returns what is wrong with what was found, or None."""
-        # Of a corpus of one's own a peer without a digest may leave out texts that are empty.
+        # A peer without a digest may skip the empty texts of a user's corpus.
         must_read_all = case.mb >= 0 or "digest" in found
         if must_read_all and found["num_read"] != size["num_texts"]:
             return f"it read {found['num_read']:,} texts, not {size['num_texts']:,}"
@@ -215,6 +199,8 @@ class OverlapBench(Bench):
             return "it found other n-grams than the runs before"
         return None
 
+
+main = runner.program(_run)
 
 if __name__ == "__main__":
     sys.exit(main())

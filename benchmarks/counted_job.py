@@ -1,20 +1,20 @@
-"""The job with what Beam counted and its requests to GCS; made like a part of a larger one.
+"""The job with what Beam counted and its requests to GCS, on a part of a larger run.
 
     python -m benchmarks.counted_job [--group_rows=8000] --input=… --output=… [flags of the job]
 
---group_rows sets how many rows are pre-grouped at a time, in place of 2 M: a few probes then get
-chunks as small as ten thousand probes do. The last two lines on stderr are JSON objects: each
-counter's value and each distribution's sum, as the runner commits them, where bundles that it
-retried may count twice; and the requests to GCS by the class that it bills them in.
+--group_rows sets how many rows are pre-grouped at a time, in place of 2 M, so that a few probes get
+chunks as small as those of ten thousand. The last two lines on stderr are JSON objects: the values
+of counters and the sums of distributions, in which retried bundles may count twice; and the
+requests to GCS by billing class.
 """
 
 import argparse
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import apache_beam as beam
@@ -58,16 +58,6 @@ def billed_class(method: str, url: str) -> str:
     return "class_b" if method == "GET" and not is_list else "class_a"
 
 
-@contextmanager
-def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, replacement(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the job and prints the counts; returns its exit code."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -78,32 +68,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: list[PipelineResult] = []
     counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
     lock = threading.Lock()
+    send, run = requests.Session.send, beam.Pipeline.run
 
-    def counting(send: Any) -> Any:
-        def sent(session: Any, request: requests.PreparedRequest, **arguments: Any) -> Any:
-            response = send(session, request, **arguments)
-            method, url = request.method or "", request.url or ""
-            if _API in url:  # not Google's libraries looking for credentials
-                with lock:
-                    counts[billed_class(method, url)] += 1
-                    if method in ("POST", "PUT"):
-                        length = request.headers.get("Content-Length")
-                        counts["uploaded_bytes"] += int(length or 0)
-                    elif method == "GET":
-                        length = response.headers.get("Content-Length")
-                        counts["downloaded_bytes"] += int(length or 0)
-            return response
+    def counting(session: Any, request: requests.PreparedRequest, **arguments: Any) -> Any:
+        response = send(session, request, **arguments)
+        method, url = request.method or "", request.url or ""
+        if _API in url:  # not Google's libraries looking for credentials
+            is_upload = method in ("POST", "PUT")
+            headers = request.headers if is_upload else response.headers
+            with lock:
+                counts[billed_class(method, url)] += 1
+                if is_upload or method == "GET":
+                    transferred = "uploaded_bytes" if is_upload else "downloaded_bytes"
+                    counts[transferred] += int(headers.get("Content-Length") or 0)
+        return response
 
-        return sent
+    def noting(pipeline: beam.Pipeline, *arguments: Any) -> PipelineResult:
+        results.append(run(pipeline, *arguments))
+        return results[-1]
 
-    def noting(run: Any) -> Any:
-        def noted(pipeline: beam.Pipeline, *arguments: Any) -> PipelineResult:
-            results.append(run(pipeline, *arguments))
-            return results[-1]
-
-        return noted
-
-    with _replaced(requests.Session, "send", counting), _replaced(beam.Pipeline, "run", noting):
+    with (
+        mock.patch.object(requests.Session, "send", counting),
+        mock.patch.object(beam.Pipeline, "run", noting),
+    ):
         code = job.main(flags)
     if code == 0:
         for counted in (counters_of(results[0]), counts):

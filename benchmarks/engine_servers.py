@@ -1,10 +1,9 @@
-"""Servers that jobs run on or write to, started for as long as a block or a command runs.
+"""The engines and the GCS emulator that jobs of benches and tests run with.
 
     python -m benchmarks.engine_servers [--parallelism=2] -- COMMAND ...
 
 runs a command with the flags appended that send its job to a Flink started for it. One process
-tree holds both, so that `benchmarks.measure` measures both. Tests start their engines with this,
-too; here nothing but Flink's jars is built.
+tree holds both, so that `benchmarks.measure` measures both. Nothing but Flink's jars is built here.
 """
 
 import argparse
@@ -35,7 +34,7 @@ _STOP_S = 20
 
 @dataclass(frozen=True)
 class Flink:
-    """A running job server: it starts a Flink of its own for each job, in the same process."""
+    """A running job server, which starts a new Flink for each job in its own process."""
 
     pid: int
     port: int
@@ -65,11 +64,11 @@ def running_flink(folder: Path, java_flags: str = "") -> Iterator[Flink]:
     Raises:
       RuntimeError: it does not start.
     """
-    port = _free_port()
+    port = free_port()
     command = ["scripts/flink_server.sh", str(port), str(folder)]
     environment = {**os.environ, "JAVA_FLAGS": java_flags}
     folder.mkdir(parents=True, exist_ok=True)
-    with _running("the Flink job server", command, port, folder / "log", environment) as pid:
+    with running_server("the Flink job server", command, port, folder / "log", environment) as pid:
         yield Flink(pid, port)
 
 
@@ -80,11 +79,11 @@ def running_gcs_emulator(binary: str, folder: Path) -> Iterator[str]:
     Raises:
       RuntimeError: it does not start.
     """
-    port = _free_port()
+    port = free_port()
     address = f"127.0.0.1:{port}"
     flags = f"-scheme http -host 127.0.0.1 -port {port} -public-host {address} -backend memory"
     command = [binary, *flags.split(), "-log-level", "error"]
-    with _running("the GCS emulator", command, port, folder / "log", dict(os.environ)):
+    with running_server("the GCS emulator", command, port, folder / "log", dict(os.environ)):
         yield f"http://{address}"
 
 
@@ -106,17 +105,35 @@ def upload(source: Path, target: str, endpoint: str) -> None:
         bucket.blob(object_name).upload_from_filename(str(path))
 
 
-def _free_port() -> int:
+def prism_binary() -> Path:
+    """Returns $PRISM_BINARY, else the one that the tests build, else that of `go install`."""
+    if given := os.environ.get("PRISM_BINARY"):
+        return Path(given).absolute()
+    built = ROOT / ".engines" / "prism"
+    return built if built.exists() else Path.home() / "go" / "bin" / "prism"
+
+
+def prism_flags() -> tuple[str, str]:
+    """Returns the flags that run a job on Prism."""
+    return "--runner=PrismRunner", f"--prism_location={prism_binary()}"
+
+
+def free_port() -> int:
+    """Returns a port that nothing listens on."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 @contextmanager
-def _running(
+def running_server(
     what: str, command: list[str], port: int, log: Path, environment: dict[str, str]
 ) -> Iterator[int]:
-    """Runs a server from when it answers to the end of the block; yields its process id."""
+    """Runs a server that listens on a port, with its log; yields its process id once it answers.
+
+    Raises:
+      RuntimeError: it does not start.
+    """
     with open(log, "wb") as stream:
         server = subprocess.Popen(
             command, stdout=stream, stderr=stream, cwd=ROOT, env=environment,
@@ -135,7 +152,7 @@ def _running(
 
 
 def _end_with_parent() -> None:
-    """Lets the system end this process when its parent does, also if that is killed."""
+    """Lets the system end this process when its parent ends or is killed."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 

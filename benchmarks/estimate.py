@@ -1,8 +1,7 @@
-"""Cost and time of a run on Dataflow, computed from what was measured of smaller ones.
+"""Cost and time of a run on Dataflow, estimated from measurements of smaller ones.
 
-From figures a measurement, prices and assumptions follow two estimates, a low and a high one.
-Nothing here is a result: every line is a formula over measured figures and stated assumptions. For
-other prices, edit `Prices`.
+Every line is a formula over measured figures per measurement, `Prices` and `Assumptions`, which may
+be edited; each estimate has a low and a high value.
 """
 
 from collections.abc import Sequence
@@ -73,11 +72,6 @@ class PerMeasurement:
     deletes: float
     upload_parts: float
 
-    def largest(self, other: "PerMeasurement") -> "PerMeasurement":
-        """Returns the larger figure of the two, each for itself."""
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return PerMeasurement(*(max(pair) for pair in pairs))
-
 
 @dataclass(frozen=True)
 class Run:
@@ -103,43 +97,41 @@ class Use:
 
 
 def per_measurement(lines: Sequence[Median], shape: str) -> PerMeasurement:
-    """Takes a shape's figures from the largest runs that have them.
+    """Computes the figures of a shape from its largest runs that have them.
 
     Raises:
       ValueError: a run is missing or failed.
     """
-    sizes = sorted(_sizes(lines, shape, "memory"))
-    small, large = sizes[0], sizes[-1]
-    whole, here = (_of(lines, shape, "memory", size) for size in (large, small))
-    gcs = _of(lines, shape, "gcs", small)
-    tenth = min(_sizes(lines, shape, "gcs"))
-    base = _of(lines, shape, "gcs", tenth)
-    more = {name: max(0.0, gcs[name] - base[name]) / (small - tenth) for name in _GCS_FIGURES}
-    runner = _of(lines, "all probes", "prism", small)["cpu_s"]
-    runner -= _of(lines, "all probes", "memory", small)["cpu_s"]
-    shuffled = sum(whole.get(name, 0.0) for name in SHUFFLED)
+    memory = _by_size(lines, shape, "memory")
+    small, large = min(memory), max(memory)
+    whole, here, gcs = memory[large], memory[small], _figures(lines, shape, "gcs", small)
+    tenth = min(_by_size(lines, shape, "gcs"))
+    base = _figures(lines, shape, "gcs", tenth)
+    runner_cpu_s = _figures(lines, "all probes", "prism", small)["cpu_s"]
+    runner_cpu_s -= _figures(lines, "all probes", "memory", small)["cpu_s"]
     return PerMeasurement(
         cpu_s=whole["cpu_s"] / large,
         gcs_cpu_s=max(0.0, gcs["cpu_s"] - here["cpu_s"]) / small,
-        runner_cpu_s=max(0.0, runner) / small,
-        shuffle_bytes=shuffled / large,
+        runner_cpu_s=max(0.0, runner_cpu_s) / small,
+        shuffle_bytes=sum(whole.get(name, 0.0) for name in SHUFFLED) / large,
         output_bytes=whole["bytes_written"] / large,
-        **more,
+        **{name: max(0.0, gcs[name] - base[name]) / (small - tenth) for name in _GCS_FIGURES},
     )
 
 
-def _sizes(lines: Sequence[Median], shape: str, place: str) -> list[int]:
-    found = [
-        line.case["num_measurements"]
+def _by_size(lines: Sequence[Median], shape: str, place: str) -> dict[int, dict[str, float]]:
+    """Returns the figures of a shape's good runs by their number of measurements."""
+    found = {
+        line.case["num_measurements"]: line.figures
         for line in lines
-        if (line.case["shape"], line.case["place"]) == (shape, place)
-    ]
+        if (line.case["shape"], line.case["place"]) == (shape, place) and line.figures
+    }
     if not found:
-        raise ValueError(f"no run of {shape} in {place}: run benchmarks.scale again")
+        raise ValueError(f"no good run of {shape} in {place}: run benchmarks.scale again")
     return found
 
 
-def _of(lines: Sequence[Median], shape: str, place: str, size: int) -> dict[str, float]:
+def _figures(lines: Sequence[Median], shape: str, place: str, size: int) -> dict[str, float]:
     wanted = {"shape": shape, "place": place, "num_measurements": size}
     for line in lines:
         if line.case == wanted and line.figures:
@@ -147,10 +139,10 @@ def _of(lines: Sequence[Median], shape: str, place: str, size: int) -> dict[str,
     raise ValueError(f"no good run of {shape} at {size:,} in {place}: run benchmarks.scale again")
 
 
-def of_a_shard(lines: Sequence[Median]) -> dict[str, float]:
+def per_shard(lines: Sequence[Median]) -> dict[str, float]:
     """Returns the requests that one shard more takes: two runs differ in their shards alone."""
     many = next(line for line in lines if line.case["shape"] == "many shards")
-    few = _of(lines, "all probes", "gcs", many.case["num_measurements"])
+    few = _figures(lines, "all probes", "gcs", many.case["num_measurements"])
     more = many.figures["shards_written"] - few["shards_written"]
     return {name: (many.figures[name] - few[name]) / more for name in REQUESTS}
 

@@ -2,65 +2,109 @@
 
     python -m benchmarks.grouping --sizes 1m 10m --rounds 3
 
-Data is generated once a size. Every round runs all contenders on it, each as a process of its
-own, and begins with another one; a run counts only if its output holds all measurements. Before
-the first round each contender runs once on a small input, unmeasured, so that compiled code is
-cached. All runs, also those that failed, and their medians go to results/.
+Data is generated once per size. Every round runs all contenders on it, each as a separate process,
+and begins with another one; a run counts only if its output holds all measurements. Before the
+first round each contender runs once on a small input, unmeasured, so that compiled code is cached.
+All get the same ArrayRecord options, arrow encoding, largest row and share of training probes. All
+runs, also those that failed, and their medians go to results/.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from beam_pipeline.cli.command import run_command
 from benchmarks import markdown as md
 from benchmarks import runner
-from benchmarks.contenders import CONTENDERS, DUCKDB, MAX_ROW_SIZE_MB, TRAIN_RATIO, Job
-from benchmarks.results import Results, Run, medians
+from benchmarks.engine_servers import prism_binary, prism_flags
+from benchmarks.results import Median, Results, Run, medians
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
+MAX_ROW_SIZE_MB = 8
+TRAIN_RATIO = 0.9
+DUCKDB = "duckdb"
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the bench; returns its exit code, 1 if a run failed."""
-    return run_command(argv, _run, "stopped; the runs so far are kept")
+
+class Contender(NamedTuple):
+    """A contender: the module that it runs, and with more measurements it is too slow."""
+
+    title: str
+    module: str
+    max_measurements: int | None = None
+
+
+CONTENDERS = {
+    "main": Contender("Probeline, in-memory runner", "beam_pipeline.main"),
+    "main-prism": Contender("Probeline, Prism", "beam_pipeline.main"),
+    DUCKDB: Contender("DuckDB, one ordered stream", "benchmarks.peers.duckdb_ordered"),
+    "polars": Contender("Polars, sort in memory", "benchmarks.peers.polars_sorted"),
+    "naive-beam": Contender(
+        "naive Beam, in-memory runner", "benchmarks.peers.naive_beam", max_measurements=1_000_000
+    ),
+}
+
+
+def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> list[str]:
+    """Returns the command line of a contender."""
+    module = CONTENDERS[name].module
+    is_ours = module == "beam_pipeline.main"
+    own = {"measurement_encoding": "arrow"} if is_ours else {"threads": args.threads}
+    flags = runner.module_command(
+        module,
+        input=f"{source}/*.parquet",
+        output=output,
+        array_record_options=args.array_record_options,
+        max_row_size_mb=MAX_ROW_SIZE_MB,
+        train_ratio=TRAIN_RATIO,
+        **own,
+    )
+    return [*flags, *(prism_flags() if name == "main-prism" else ())]
+
+
+def obstacle(name: str, size: int) -> str | None:
+    """Returns why a contender cannot run on so many measurements here, or None."""
+    largest = CONTENDERS[name].max_measurements
+    if largest is not None and size > largest:
+        return f"left out above {largest:,} measurements: too slow"
+    if name == "main-prism" and not os.access(prism_binary(), os.X_OK):
+        return "no Prism binary: set PRISM_BINARY or go install it (see benchmarks/README.md)"
+    return None
 
 
 def _run(argv: Sequence[str]) -> int:
     parser = runner.bench_parser("grouping", "Compares ways to group measurements by probe.")
     add = parser.add_argument
     add("--sizes", nargs="+", type=runner.number, default=[1_000_000, 10_000_000])
-    runner.add_choices(parser, "--contenders", [*CONTENDERS])
+    runner.add_choices(parser, "--contenders", CONTENDERS)
     add("--num_probes", type=int, default=5000)
     add("--threads", type=int, default=os.cpu_count() or 1)
     add("--array_record_options", default="group_size:1,zstd:1")
     args = parser.parse_args(argv)
-    options = ("num_probes", "seed", "threads", "array_record_options")
-    bench = Bench(
-        "grouping",
-        args,
-        {name: getattr(args, name) for name in options}
-        | {
-            "measurement_encoding": "arrow",
-            "max_row_size_mb": MAX_ROW_SIZE_MB,
-            "train_ratio": TRAIN_RATIO,
-        },
-    )
+    given = ("num_probes", "seed", "threads", "array_record_options")
+    options = {name: getattr(args, name) for name in given} | {
+        "measurement_encoding": "arrow",
+        "max_row_size_mb": MAX_ROW_SIZE_MB,
+        "train_ratio": TRAIN_RATIO,
+    }
+    bench = Bench("grouping", args, options)
     for name in args.contenders:
-        if CONTENDERS[name].obstacle() is None:
+        if obstacle(name, WARM_UP_MEASUREMENTS) is None:
             bench.warm_up(name, _measured(bench, name, WARM_UP_MEASUREMENTS, 0))
     for size in args.sizes:
-        for number, name in bench.rounds([n for n in args.contenders if _can_run(bench, n, size)]):
+        names = [
+            name
+            for name in args.contenders
+            if bench.can_run(_case(name, size), obstacle(name, size))
+        ]
+        for number, name in bench.rounds(names):
             bench.keep(_measured(bench, name, size, number))
     return bench.end(markdown(bench.results))
 
 
-def _can_run(bench: Bench, name: str, size: int) -> bool:
-    contender = CONTENDERS[name]
-    reason = contender.obstacle()
-    if contender.max_measurements is not None and size > contender.max_measurements:
-        reason = f"left out above {contender.max_measurements:,} measurements: too slow"
-    return bench.can_run({"contender": name, "num_measurements": size}, reason)
+def _case(name: str, size: int) -> dict[str, str | int]:
+    return {"contender": name, "num_measurements": size}
 
 
 def generated(bench: Bench, size: int) -> Path:
@@ -71,11 +115,7 @@ def generated(bench: Bench, size: int) -> Path:
 
 
 def _measured(bench: Bench, name: str, size: int, number: int) -> Run:
-    data, args = generated(bench, size), bench.args
-
-    def command(folder: Path) -> list[str]:
-        job = Job(f"{data}/*.parquet", folder / "rows", args.threads, args.array_record_options)
-        return CONTENDERS[name].command(job)
+    data = generated(bench, size)
 
     def check(folder: Path, printed: str) -> Found:
         try:
@@ -84,7 +124,12 @@ def _measured(bench: Bench, name: str, size: int, number: int) -> Run:
             return Found({}, f"the output cannot be read: {error}")
         return Found({}, fault(counted, size), {"output": counted})
 
-    return bench.measured({"contender": name, "num_measurements": size}, number, command, check)
+    return bench.measured(
+        _case(name, size),
+        number,
+        lambda folder: command(name, data, folder / "rows", bench.args),
+        check,
+    )
 
 
 def fault(counted: dict[str, int], size: int) -> str | None:
@@ -100,43 +145,37 @@ def fault(counted: dict[str, int], size: int) -> str | None:
 
 
 def _title(case: dict) -> str:
-    name = case["contender"]
-    return CONTENDERS[name].title if name in CONTENDERS else name
+    return CONTENDERS[case["contender"]].title
 
 
-def rows(results: Results) -> tuple[md.Columns, list[list[str]]]:
-    """Returns columns and cells, a row a contender and size; sizes ascending, fastest first."""
+def rate(line: Median) -> float:
+    """Returns M measurements per CPU-second."""
+    return line.case["num_measurements"] / line.figures["cpu_s"] / 1e6
+
+
+def markdown(results: Results) -> str:
+    """Returns the table, a row per contender and size, and what a reader must know to judge it."""
     lines = medians(results.runs)
     lines.sort(key=lambda line: (line.case["num_measurements"], line.figures.get("cpu_s", 1e99)))
-    duckdb = {
-        line.case["num_measurements"]: line.figures["cpu_s"]
+    of_duckdb = {
+        line.case["num_measurements"]: rate(line)
         for line in lines
         if line.case["contender"] == DUCKDB and line.figures
     }
 
-    def rate(line) -> str:
-        return f"{line.case['num_measurements'] / line.figures['cpu_s'] / 1e6:.2f}"
-
-    def ratio(line) -> str:
-        other = duckdb.get(line.case["num_measurements"])
-        return f"{other / line.figures['cpu_s']:.2f}" if other else ""
+    def ratio(line: Median) -> str:
+        other = of_duckdb.get(line.case["num_measurements"])
+        return f"{rate(line) / other:.2f}" if other else ""
 
     columns: md.Columns = {
         "contender": lambda line: _title(line.case),
-        "measurements": lambda line: md.millions(line.case["num_measurements"]),
-        "M measurements per CPU-second": rate,
-        "wall s": md.figure("wall_s", "{:.1f}"),
-        "CPU s": md.figure("cpu_s", "{:.1f}"),
-        "peak MiB": md.figure("peak_mib"),
+        "measurements": lambda line: md.size(line.case["num_measurements"]),
+        "M measurements per CPU-second": lambda line: f"{rate(line):.2f}",
+        **md.COSTS,
         "ratio to DuckDB": ratio,
     }
-    return columns, md.rows(columns, lines)
-
-
-def notes(results: Results) -> list[str]:
-    """Returns what a reader must know to judge the table, a sentence each."""
     options = results.options
-    return [
+    notes = [
         md.circumstances(results),
         f"Simulated measurements of {options['num_probes']:,} probes; all write arrow-encoded "
         f"records of at most {options['max_row_size_mb']} MiB with ArrayRecord options "
@@ -145,14 +184,12 @@ def notes(results: Results) -> list[str]:
         "start of the interpreter included.",
         "The peers do less, which favours them: they do not check or canonicalise addresses, "
         "write no manifest or row index, and one file a split.",
-        *md.shortfalls(results, _title, lambda case: f"at {md.millions(case['num_measurements'])}"),
+        *md.shortfalls(results, _title, lambda case: f"at {md.size(case['num_measurements'])}"),
     ]
+    return md.page([md.results_table(columns, lines)], notes)
 
 
-def markdown(results: Results) -> str:
-    """Returns the table and its notes."""
-    return "\n".join([md.table(*rows(results)), "", *notes(results)])
-
+main = runner.program(_run)
 
 if __name__ == "__main__":
     sys.exit(main())

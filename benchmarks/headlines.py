@@ -1,7 +1,7 @@
 """The README's table of figures: what a reader asks first, from the newest results of each bench.
 
-A line is a question. It has what Probeline did and what its peers did in the same bench, in the
-same unit, whoever was faster. Where a bench has no such run, its line is left out.
+A line is a question with the figures of Probeline and of its peers in the same bench, in the same
+unit, whoever was faster. A line is omitted if its bench has no such run.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.contenders import CONTENDERS, DUCKDB
+from benchmarks.grouping import CONTENDERS, DUCKDB, rate
 from benchmarks.learning import rtt_errors
 from benchmarks.loading_cases import LOADERS, Case
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
@@ -23,7 +23,7 @@ _LEARNED = {"last seen": "last RTT to that destination", "destination": "destina
 
 
 class Headline(NamedTuple):
-    """One question: the unit of the answers, ours, and those of the peers by their names."""
+    """A question, the unit of its answers, ours, and those of the peers by their names."""
 
     question: str
     unit: str
@@ -32,7 +32,7 @@ class Headline(NamedTuple):
 
 
 def markdown(folder: Path) -> str:
-    """Returns the table and on what it was measured."""
+    """Returns the table, with a note on the machine."""
     lines, machines = [], set()
     for bench, headlines in _HEADLINES.items():
         for results in results_files.newest_day(bench, folder):
@@ -63,8 +63,7 @@ def _good(results: Results) -> list[Median]:
 
 def _grouping(results: Results) -> Iterator[Headline]:
     def cell(line: Median) -> str:
-        rate = line.case["num_measurements"] / line.figures["cpu_s"] / 1e6
-        return f"{rate:.2f} ({line.figures['peak_mib']:,.0f} MiB)"
+        return f"{rate(line):.2f} ({line.figures['peak_mib']:,.0f} MiB)"
 
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
@@ -97,26 +96,28 @@ def _loading(results: Results) -> Iterator[Headline]:
 
 
 def _overlap(results: Results) -> Iterator[Headline]:
+    def rate(line: Median) -> str:
+        return f"{line.figures['text_mb'] / line.figures['cpu_s']:.1f}"
+
     def headline(line: Median, peers: dict[str, str]) -> Headline:
         text_mb, lengths = line.figures["text_mb"], line.case["lengths"]
         question = f"overlap with {text_mb:,.0f} MB of text, n = {lengths}"
         return Headline(question, "MB/CPU-second", f"**{rate(line)}**", peers)
 
-    def rate(line: Median) -> str:
-        return f"{line.figures['text_mb'] / line.figures['cpu_s']:.1f}"
-
-    lines = _good(results)
     contests: dict[str, dict[str, Median]] = {}
-    for line in lines:
+    formats: list[Median] = []
+    for line in _good(results):
         if line.case["part"] == "peers":
             contests.setdefault(line.case["lengths"], {})[line.case["contender"]] = line
+        elif line.case["part"] == "formats":
+            formats.append(line)
     for same in contests.values():
         own = same.pop(PROBELINE, None)
         if own is not None:
-            titles = {OVERLAP_CONTENDERS[name].title: rate(line) for name, line in same.items()}
-            yield headline(own, titles)
-    formats = (line for line in lines if line.case["part"] == "formats")
-    yield from (headline(line, {}) for line in [*formats][:1])
+            peers = {OVERLAP_CONTENDERS[name].title: rate(line) for name, line in same.items()}
+            yield headline(own, peers)
+    for line in formats[:1]:
+        yield headline(line, {})
 
 
 def _learning(results: Results) -> Iterator[Headline]:

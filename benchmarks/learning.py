@@ -2,9 +2,9 @@
 
     python -m benchmarks.learning --seeds 0 1 2
 
-Makes the network and its dataset once, of 8,000 probes in cities with address prefixes of their own
-that ping 50 destinations. For each seed, of weights and of all that is drawn, one after the other:
-trains, then evaluates on held-out probes. Curves, figures and commands go to results/.
+Makes the network and its dataset once: 8,000 probes, in cities that each have their own address
+prefixes, ping 50 destinations. For each seed, of the weights and of the data, it trains, then
+evaluates on held-out probes. Curves, figures and commands go to results/.
 """
 
 import json
@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from beam_pipeline.cli.command import run_command
 from benchmarks import ROOT, runner
 from benchmarks import markdown as md
 from benchmarks import results as results_files
@@ -30,11 +29,6 @@ NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50
 RECIPE = ("network_curriculum=128x2700,512x1600", "steps=4800", "network_mixed_rows=none")
 _CURVE_POINTS = 72
 _SHOWN = {name: name for name in ("minutes", "bits", "rtt_error")}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the bench; returns 1 if a seed failed."""
-    return run_command(argv, _run, "stopped; the seeds so far are kept")
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -69,6 +63,7 @@ def _trained(bench: Bench, seed: int, rows: Path) -> Run:
     work = bench.args.data_dir
     name = f"seed-{seed}-{datetime.now(UTC):%Y%m%d%H%M%S}"
     folder = work / "runs" / name
+    folder.mkdir(parents=True)
     arguments = [
         "tiny",
         f"network_train_files={rows / 'train'}",
@@ -82,25 +77,22 @@ def _trained(bench: Bench, seed: int, rows: Path) -> Run:
         *bench.args.recipe,
     ]
 
-    folder.mkdir(parents=True)
-    command = [*module_command("training.train"), *arguments]
-
     def check(_: Path, printed: str) -> Found:
         _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000")
         text = (folder / "evaluation" / "evaluation.json").read_text()
         evaluation = json.loads(_without_root(text))
+        shown = ["python", "-m", "training.train", *map(_without_root, arguments)]
         details = {
-            "command": shlex.join(
-                ["python", "-m", "training.train", *map(_without_root, arguments)]
-            ),
+            "command": shlex.join(shown),
             "curve": _curve(folder / "metrics.jsonl"),
             "evaluation": evaluation,
         }
         return Found(figures_of(evaluation) | {"waiting": _waiting(printed)}, None, details)
 
+    command = [*module_command("training.train"), *arguments]
     run = bench.measured({"seed": seed}, 0, lambda _: command, check, folder / "train.log")
-    for unit in ("", "cpu_"):
-        run.figures[f"{unit}minutes"] = run.figures["cpu_s" if unit else "wall_s"] / 60
+    run.figures["minutes"] = run.figures["wall_s"] / 60
+    run.figures["cpu_minutes"] = run.figures["cpu_s"] / 60
     return run
 
 
@@ -110,14 +102,14 @@ def _without_root(text: str) -> str:
 
 
 def _waiting(printed: str) -> float:
-    """Returns which share of its stages the training waited for data, by its own lines."""
+    """Returns the share of time that the training waited for data, as it printed."""
     found = re.findall(r"waited for data ([0-9.]+)% of ([0-9]+) s", printed)
     stages = [(float(percent) / 100, int(seconds)) for percent, seconds in found]
     return sum(share * seconds for share, seconds in stages) / sum(s for _, s in stages)
 
 
 def _curve(metrics: Path) -> list[dict[str, float]]:
-    """Averages the loss of a run's steps, in bits a token, and tells when, in minutes."""
+    """Returns the mean loss of a run, in bits per token, over groups of steps."""
     steps = [json.loads(line) for line in metrics.read_text().splitlines()]
     size = max(1, len(steps) // _CURVE_POINTS)
     points, seconds = [], 0.0
@@ -193,30 +185,26 @@ def markdown(results: Results) -> str:
     )
     bars = [_bar_cells(bar, runs) for bar in BARS]
     bars += [[title, "", bar, *map(md.figure(name, p), runs)] for title, bar, name, p in times]
-    return "\n".join(
-        [
-            md.table(["held-out probes", "unigram by kind", "bar", *seeds], bars),
-            "",
-            "Median error of RTTs whose destination is known, for all queries, for destinations "
-            "that are new to the context, and for those it has shown before:",
-            "",
-            md.table(["method", *seeds], [_error_cells(method, runs) for method in METHODS]),
-            "",
-            *failed,
-            md.circumstances(results),
-            "",
-            "```sh",
-            "python -m beam_pipeline.generate --output=build/learning/measurements "
-            + " ".join(results.options["network"]),
-            "python -m beam_pipeline.main --input='build/learning/measurements/*.parquet' "
-            "--output=build/learning/rows",
-            runs[0].details["command"],
-            "```",
-            "",
-            "Seed s has `init_weights_seed=s data_shuffle_seed=100s`. `python -m "
-            "benchmarks.learning` does all of it.",
-        ]
-    )
+    methods = [_error_cells(method, runs) for method in METHODS]
+    return f"""{md.table(["held-out probes", "unigram by kind", "bar", *seeds], bars)}
+
+Median error of RTTs whose destination is known, for all queries, for destinations that are new to \
+the context, and for those it has shown before:
+
+{md.table(["method", *seeds], methods)}
+
+{"".join(f"{line}\n" for line in failed)}{md.circumstances(results)}
+
+```sh
+python -m beam_pipeline.generate --output=build/learning/measurements \
+{" ".join(results.options["network"])}
+python -m beam_pipeline.main --input='build/learning/measurements/*.parquet' \
+--output=build/learning/rows
+{runs[0].details["command"]}
+```
+
+Seed s has `init_weights_seed=s data_shuffle_seed=100s`. `python -m benchmarks.learning` does all \
+of it."""
 
 
 def _bar_cells(bar: Bar, runs: Sequence[Run]) -> list[str]:
@@ -253,6 +241,8 @@ def draw_curves(results: Results, path: Path) -> None:
     with rc_context({"svg.hashsalt": "learning"}):  # the same curves give the same file
         figure.savefig(path, metadata={"Date": None})
 
+
+main = runner.program(_run)
 
 if __name__ == "__main__":
     sys.exit(main())

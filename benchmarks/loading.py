@@ -2,11 +2,11 @@
 
     python -m benchmarks.loading --rounds 3
 
-Datasets are made once. Every round runs all cases, each as a process of its own, and begins with
-another one. On the first dataset given, workers and threads are varied, too, and a consumer that
-sleeps simulates a training step; elsewhere the loader has neither worker nor thread. Before the
-first round caches are filled and each loader that compiles code runs once on each dataset,
-unmeasured. All runs, also those that failed, and their medians go to results/.
+Datasets are made once. Every round runs all cases, each as a separate process, and begins with
+another one. On the first dataset workers and threads are varied, too, and a consumer that sleeps
+simulates a training step; on the others the loader has neither. Before the first round caches are
+filled and each loader that compiles code runs once on each dataset, unmeasured. All runs, also
+those that failed, and their medians go to results/.
 """
 
 import json
@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from beam_pipeline.cli.command import run_command
 from benchmarks import loading_table, runner
 from benchmarks import results as results_files
 from benchmarks.loading_cases import (
@@ -43,18 +42,11 @@ _OPTIONS = ("seconds", "batch_size", "num_measurements", "seed")
 _SHOWN = {"tokens_per_s": "tokens/s", "tokens_per_cpu_s": "tokens/CPU s", "peak_mib": "MiB"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the bench; returns its exit code, 1 if a run failed."""
-    return run_command(argv, _run, "stopped; the runs so far are kept")
-
-
 def _run(argv: Sequence[str]) -> int:
     parser = runner.bench_parser("loading", "Compares loaders.")
     add = parser.add_argument
-    add("--datasets", nargs="+", choices=[*SHAPES], default=[*DEFAULT_DATASETS], metavar="NAME",
-        help=f"of {', '.join(SHAPES)}")  # fmt: skip
-    add("--loaders", nargs="+", choices=[*LOADERS], default=[*LOADERS][:-1], metavar="NAME",
-        help=f"of {', '.join(LOADERS)}; --gcs adds gcs")  # fmt: skip
+    runner.add_choices(parser, "--datasets", SHAPES, DEFAULT_DATASETS)
+    runner.add_choices(parser, "--loaders", LOADERS, [*LOADERS][:-1], "; --gcs adds gcs")
     add("--gcs", action="store_true", help="read from the emulator at $STORAGE_EMULATOR_HOST, too")
     add("--num_workers", nargs="+", type=int, default=[0, 1, 2], help="on the first dataset")
     add("--num_threads", nargs="+", type=int, default=[0, 2], help="on the first dataset")
@@ -108,11 +100,9 @@ class LoadingBench(Bench):
         """Makes a dataset and its padded buckets, and notes what they take on disk."""
         args = self.args
         self.say(f"making {dataset}")
+        given = (dataset, args.num_measurements, args.seed, args.data_dir)
         try:
-            described = runner.call(
-                "benchmarks.loading_data:make",
-                *(dataset, args.num_measurements, args.seed, args.data_dir),
-            )
+            described = runner.call("benchmarks.loading_data:make", *given)
             rows = Path(described.pop("folder"))
             self.stored[dataset] = described
             if "gcs" in args.loaders and obstacle(Case(dataset, "gcs")) is None:
@@ -166,13 +156,12 @@ class LoadingBench(Bench):
         """Runs a loader; with `fill_only` until its first batch."""
 
         def command(folder: Path) -> list[str]:
-            loading = runner.module_command(
-                "benchmarks.loading_process",
-                output=folder / FIGURES,
-                started=time.monotonic(),
-                **self._flags(case),
+            output, started = folder / FIGURES, time.monotonic()
+            module = "benchmarks.loading_process"
+            flags = runner.module_command(
+                module, output=output, started=started, **self._flags(case)
             )
-            return [*loading, *(["--fill_only"] if fill_only else [])]
+            return [*flags, *(["--fill_only"] if fill_only else [])]
 
         def check(folder: Path, printed: str) -> Found:
             return Found(json.loads((folder / FIGURES).read_text()))
@@ -201,6 +190,8 @@ class LoadingBench(Bench):
             flags["files"] = f"{self._bucket_folder(case.dataset)}/train"
         return flags
 
+
+main = runner.program(_run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,22 +1,22 @@
-"""One run of the loading bench: a loader feeds a consumer that counts tokens, or sleeps.
+"""One run of the loading bench: a loader feeds a consumer that counts tokens.
 
     python -m benchmarks.loading_process --loader=shards --files=rows/train --output=figures.json
 
-Builds the loader, takes the first batch and checks its form, goes on for --warm_up_s, measures for
---seconds, and writes {figure: number}, or {"error": why}, to --output. A loader may prepare all
-contexts of its rows together and then give them away for many batches, so whole cycles of --cycle
+Builds the loader, takes the first batch and checks its form, continues for --warm_up_s, measures
+for --seconds, and writes {figure: number}, or {"error": why}, to --output. A loader may prepare all
+contexts of its rows together and then yield them over many batches, so whole cycles of --cycle
 batches are measured, unless that would take over --longest_s.
 
   first_batch_s            from the start of this process (--started, monotonic seconds)
   first_batch_of_build_s   from the call that builds the dataset
-  tokens_per_s             real tokens, those whose targets_segmentation is not 0, by the clock
-  tokens_per_cpu_s         the same by CPU time of this process and its workers
+  tokens_per_s             real tokens, those whose targets_segmentation is not 0, per second
+  tokens_per_cpu_s         the same per CPU second of this process and its workers
   padding                  share of a batch's places without a real token
-  num_batches              that were measured
+  num_batches              batches measured
   waiting                  share of the time that the consumer waited
-  main_cpu, worker_cpu     CPU seconds a second, of this process and of each worker
+  main_cpu, worker_cpu     CPU seconds per second, of this process and of each worker
 
-With --step_ms the consumer sleeps so long after every batch, as a host does beside an accelerator.
+With --step_ms the consumer sleeps after every batch, as a host does beside an accelerator.
 `--fill_only` ends after the first batch.
 """
 
@@ -28,11 +28,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import psutil
+
+from benchmarks.loading_cases import LOADERS
 
 CROP_SIZE = 1024
 NAMES = tuple(
@@ -45,19 +47,16 @@ _VOCABULARY_SIZE = 267
 type Batches = Iterator[Mapping[str, np.ndarray]]
 
 
-def _seed_sampler(args: argparse.Namespace) -> Batches:
-    from benchmarks.peers import seed_sampler
+def loader(args: argparse.Namespace) -> Batches:
+    """Returns the batches of a loader; it alone is imported."""
+    if args.loader == "seed":
+        from benchmarks.peers import seed_sampler
 
-    return seed_sampler.batches(f"{args.files}/*.arrayrecord", args.batch_size)
+        return seed_sampler.batches(f"{args.files}/*.arrayrecord", args.batch_size)
+    if args.loader == "plan1":
+        from benchmarks.peers import plan1_buckets
 
-
-def _plan1_buckets(args: argparse.Namespace) -> Batches:
-    from benchmarks.peers import plan1_buckets
-
-    return plan1_buckets.batches(Path(args.files), args.batch_size)
-
-
-def _training(args: argparse.Namespace) -> Batches:
+        return plan1_buckets.batches(Path(args.files), args.batch_size)
     from training.dataset import DataConfig, build_dataset
 
     config = DataConfig(
@@ -74,17 +73,8 @@ def _training(args: argparse.Namespace) -> Batches:
     return iter(build_dataset(config))
 
 
-LOADERS: dict[str, Callable[[argparse.Namespace], Batches]] = {
-    "seed": _seed_sampler,
-    "plan1": _plan1_buckets,
-    "shards": _training,
-    "cache": _training,
-    "gcs": _training,
-}
-
-
 def fault(batch: Mapping[str, np.ndarray], batch_size: int) -> str | None:
-    """Says what is wrong with the form of a batch, or None."""
+    """Returns what is wrong with the form of a batch, or None."""
     if sorted(batch) != sorted(NAMES):
         return f"a batch has {sorted(batch)}, not {sorted(NAMES)}"
     for name in NAMES:
@@ -108,7 +98,7 @@ def measure(
     cycle: int = 1,
     longest_s: float = math.inf,
 ) -> dict[str, float]:
-    """Takes whole cycles of batches for so long, at least one, and tells what that took."""
+    """Takes whole cycles of batches for some seconds, at least one, and returns the figures."""
     num_batches = num_tokens = num_places = 0
     waited_s = 0.0
     main_before_s, workers_before_s = time.process_time(), _workers_cpu_s()
@@ -157,7 +147,7 @@ def run(args: argparse.Namespace) -> dict[str, float]:
       ValueError: its first batch is not of the right form.
     """
     build_started = time.monotonic()
-    batches = LOADERS[args.loader](args)
+    batches = loader(args)
     first = next(batches)
     first_batch_at = time.monotonic()
     if wrong := fault(first, args.batch_size):
@@ -182,22 +172,9 @@ def run(args: argparse.Namespace) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = _arguments(argv)
-    faulthandler.dump_traceback_later(args.timeout_s, exit=True)
-    try:
-        found = run(args)
-    except Exception as error:
-        # What the interpreter says as it ends may hide the traceback's last line.
-        args.output.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
-        raise
-    args.output.write_text(json.dumps(found))
-    return 0
-
-
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="One run of the loading bench.")
     add = parser.add_argument
-    add("--loader", required=True, choices=[*LOADERS])
+    add("--loader", required=True, choices=LOADERS)
     add("--files", required=True, help="a split's folder; of plan1, that of its chunks")
     add("--output", required=True, type=Path)
     add("--batch_size", type=int, default=256)
@@ -212,7 +189,16 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--timeout_s", type=float, default=600)
     add("--started", type=float)
     add("--fill_only", action="store_true")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    faulthandler.dump_traceback_later(args.timeout_s, exit=True)
+    try:
+        found = run(args)
+    except Exception as error:
+        # What the interpreter says as it ends may hide the traceback's last line.
+        args.output.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        raise
+    args.output.write_text(json.dumps(found))
+    return 0
 
 
 if __name__ == "__main__":

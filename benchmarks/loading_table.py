@@ -1,4 +1,4 @@
-"""The tables of the loading bench: speed, beside a training step, padding and storage."""
+"""The tables of the loading bench: speed, a simulated training step, padding and storage."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ _NAMES: md.Columns = {
     "dataset": lambda line: line.case["dataset"],
     "loader": lambda line: title(line.case),
 }
-STEP_COLUMNS: md.Columns = {
+_STEP: md.Columns = {
     **_NAMES,
     "step ms": lambda line: f"{line.case['step_ms']:g}",
     "batches": md.figure("num_batches", "{:.0f}"),
@@ -28,23 +28,23 @@ STEP_COLUMNS: md.Columns = {
     "CPU of the main process": md.figure("main_cpu", "{:.1%}"),
     "waiting for data": md.figure("waiting", "{:.1%}"),
 }
-PADDING_COLUMNS: md.Columns = {**_NAMES, "padding": md.figure("padding", "{:.3%}")}
-STORAGE_COLUMNS = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
+_PADDING: md.Columns = {**_NAMES, "padding": md.figure("padding", "{:.3%}")}
+_STORAGE = ("dataset", "stored as", "measurements", "records", "bytes/measurement")
 
 
 def _millions(number: float) -> str:
     return f"{number / 1e6:.1f}" if number >= 10e6 else f"{number / 1e6:.2f}"
 
 
-def speed_rows(results: Results) -> tuple[md.Columns, list[list[str]]]:
-    """Returns columns and a row a dataset and loader, datasets as they ran, fastest first."""
-    lines = [line for line in medians(results.runs) if not line.case["step_ms"]]
+def _speed(lines: list[Median]) -> str:
+    """Returns a row per dataset and loader, datasets as they ran, fastest first."""
     datasets = list(dict.fromkeys(line.case["dataset"] for line in lines))
-    lines.sort(
+    ranked = sorted(
+        lines,
         key=lambda line: (
             datasets.index(line.case["dataset"]),
             -line.figures.get("tokens_per_cpu_s", 0),
-        )
+        ),
     )
     of_seed = {
         line.case["dataset"]: line.figures["tokens_per_cpu_s"]
@@ -68,25 +68,13 @@ def speed_rows(results: Results) -> tuple[md.Columns, list[list[str]]]:
         "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
         "peak MiB": md.figure("peak_mib"),
     }
-    return columns, md.rows(columns, lines)
+    return md.results_table(columns, ranked, num_words=2)
 
 
-def step_rows(results: Results) -> list[list[str]]:
-    """Returns a row a loader that fed a consumer which sleeps after each batch."""
-    lines = [line for line in medians(results.runs) if line.case["step_ms"]]
-    return md.rows(STEP_COLUMNS, lines, num_named=3)
-
-
-def padding_rows(results: Results) -> list[list[str]]:
-    """Returns the mean padding of each dataset and loader without workers or threads."""
-    lines = [line for line in medians(results.runs) if line.figures]
-    return md.rows(PADDING_COLUMNS, [line for line in lines if Case(**line.case).is_plain])
-
-
-def storage_rows(results: Results) -> list[list[str]]:
-    """Returns what each dataset takes on disk, as rows, cached, and as padded buckets."""
+def _storage(datasets: dict[str, dict]) -> str:
+    """Returns what each dataset takes on disk: as rows, cached, and as padded buckets."""
     rows = []
-    for dataset, stored in results.options["stored"].items():
+    for dataset, stored in datasets.items():
         kinds = {"probe rows": stored}
         if "cache" in stored:
             kinds["column cache"] = {**stored, **stored["cache"]}
@@ -96,10 +84,10 @@ def storage_rows(results: Results) -> list[list[str]]:
             per_measurement = counted["file_bytes"] / max(counted["measurements"], 1)
             numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
             rows.append([dataset, kind, *numbers, f"{per_measurement:.1f}"])
-    return rows
+    return md.table(_STORAGE, rows, num_words=2)
 
 
-def notes(results: Results) -> list[str]:
+def _notes(results: Results) -> list[str]:
     """Returns what a reader must know to judge the tables, a sentence each."""
     options = results.options
     lines = [
@@ -129,11 +117,12 @@ def notes(results: Results) -> list[str]:
 
 def markdown(results: Results) -> str:
     """Returns all tables and the notes."""
-    tables = [
-        speed_rows(results),
-        (STEP_COLUMNS, step_rows(results)),
-        (PADDING_COLUMNS, padding_rows(results)),
-        (STORAGE_COLUMNS, storage_rows(results)),
-    ]
-    shown = [md.table(columns, rows, num_words=2) for columns, rows in tables if rows]
-    return "\n\n".join([*shown, "\n".join(notes(results))])
+    lines = medians(results.runs)
+    tables = [_speed([line for line in lines if not line.case["step_ms"]])]
+    if stepped := [line for line in lines if line.case["step_ms"]]:
+        tables.append(md.results_table(_STEP, stepped, num_named=3, num_words=2))
+    if plain := [line for line in lines if line.figures and Case(**line.case).is_plain]:
+        tables.append(md.results_table(_PADDING, plain, num_words=2))
+    if stored := results.options["stored"]:
+        tables.append(_storage(stored))
+    return md.page(tables, _notes(results))

@@ -1,6 +1,5 @@
-"""Tables and notes of all benches in Markdown, and their place in a document."""
+"""Tables and notes of the benches in Markdown, and their place in a document."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,30 +15,41 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]], num_words: int 
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, aligned, *rows))
 
 
-def rows(columns: Columns, lines: Iterable[Any], num_named: int = 2) -> list[list[str]]:
-    """Returns the cells of lines; without figures, the first `num_named` of them and `failed`."""
-    cells = [*columns.values()]
-    failed = ["failed", *[""] * (len(cells) - num_named - 1)]
-    return [
-        [cell(line) for cell in cells]
-        if line.figures
-        else [*(cell(line) for cell in cells[:num_named]), *failed]
-        for line in lines
-    ]
+def results_table(
+    columns: Columns, lines: Iterable[Any], num_named: int = 2, num_words: int = 1
+) -> str:
+    """Returns a table of medians; a line without figures has `num_named` cells and `failed`."""
+    cells, rows = [*columns.values()], []
+    for line in lines:
+        if line.figures:
+            rows.append([cell(line) for cell in cells])
+        else:
+            named = [cell(line) for cell in cells[:num_named]]
+            rows.append([*named, "failed", *[""] * (len(cells) - num_named - 1)])
+    return table(columns, rows, num_words)
 
 
 def figure(name: str, pattern: str = "{:,.0f}") -> Callable[[Any], str]:
-    """Returns what shows a figure of a line; nothing if it has none of that name."""
+    """Returns a column that shows a figure of a line, or nothing if the line lacks it."""
     return lambda line: pattern.format(line.figures[name]) if name in line.figures else ""
 
 
-def millions(number: int) -> str:
-    """Returns a size such as 10 M; below a million, with separators."""
+COSTS: Columns = {
+    "wall s": figure("wall_s", "{:.1f}"),
+    "CPU s": figure("cpu_s", "{:.1f}"),
+    "peak MiB": figure("peak_mib"),
+}
+
+
+def size(number: int) -> str:
+    """Returns a size such as 35 B or 10 M; below a million, with separators."""
+    if number >= 1_000_000_000:
+        return f"{number / 1e9:g} B"
     return f"{number / 1e6:g} M" if number >= 1_000_000 else f"{number:,}"
 
 
 def circumstances(results: Results) -> str:
-    """Returns a sentence on when, on what and how often was measured."""
+    """Returns a sentence: when it was measured, on which machine, in how many rounds."""
     num_rounds = results.options["rounds"]
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     rounds = "one round"
@@ -78,6 +88,11 @@ def shortfalls(
     return lines
 
 
+def page(tables: Iterable[str], notes: Iterable[str]) -> str:
+    """Returns the tables and below them the notes, a line each."""
+    return "\n\n".join([*tables, "\n".join(notes)])
+
+
 def insert(text: str, bench: str, content: str) -> str:
     """Returns a document's text with `content` between the markers of a bench.
 
@@ -85,10 +100,6 @@ def insert(text: str, bench: str, content: str) -> str:
       ValueError: the markers are not there, once each and in order.
     """
     begin, end = f"<!-- bench:{bench} -->", f"<!-- /bench:{bench} -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise ValueError(f"needs one line {begin} and after it one line {end}")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    replaced, count = pattern.subn(lambda _: f"{begin}\n{content}\n{end}", text)
-    if count != 1:
-        raise ValueError(f"{end} is before {begin}")
-    return replaced
+    return f"{text.partition(begin)[0]}{begin}\n{content}\n{end}{text.partition(end)[2]}"

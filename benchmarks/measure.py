@@ -1,4 +1,4 @@
-"""Runs a command; tells CPU seconds, wall seconds and peak memory of its whole process tree.
+"""Runs a command and prints CPU seconds, wall seconds and peak memory of its process tree.
 
     python -m benchmarks.measure -- COMMAND ...
 
@@ -9,12 +9,13 @@ command's ru_maxrss, which sees peaks between samples. Linux only. The caller sh
 ru_maxrss of a child starts at what its parent used.
 """
 
+import contextlib
 import ctypes
 import json
 import os
+import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -38,26 +39,12 @@ class Usage:
     peak_mib: float
 
 
-class _Waiter(threading.Thread):
-    """Waits for a child, so that its end is noted when it happens, not at the next sample."""
-
-    def __init__(self, pid: int):
-        super().__init__(daemon=True)
-        self.pid = pid
-        self.start()
-
-    def run(self) -> None:
-        _, status, self.usage = os.wait4(self.pid, 0)
-        self.ended = time.perf_counter()
-        self.exit_code = os.waitstatus_to_exitcode(status)
-
-
 def measure(
     command: Sequence[str],
     output: IO[str] | int | None = None,
     cwd: Path | None = None,
 ) -> Usage:
-    """Runs `command`, its stdout and stderr going to `output`, and returns what it took.
+    """Runs a command whose stdout and stderr go to `output`; returns what it took.
 
     Other threads of this process must not start children meanwhile: they would be taken for the
     command's.
@@ -66,48 +53,44 @@ def measure(
     before = {child.pid for child in psutil.Process().children()}
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=output, stderr=output, cwd=cwd)
-    waiter = _Waiter(process.pid)
     peak_bytes = 0
-    while waiter.is_alive():
+    ended = os.pidfd_open(process.pid)  # readable when the command ends
+    while not select.select([ended], [], [], _SAMPLE_S)[0]:
         peak_bytes = max(peak_bytes, _tree_bytes(process.pid))
-        waiter.join(_SAMPLE_S)
-    process.returncode = waiter.exit_code  # or Popen would wait for it once more
-    usage = waiter.usage
-    left_cpu_s = _reap(before)
+    wall_s = time.perf_counter() - started
+    os.close(ended)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)  # or Popen would wait once more
     return Usage(
-        exit_code=waiter.exit_code,
-        wall_s=waiter.ended - started,
-        cpu_s=usage.ru_utime + usage.ru_stime + left_cpu_s,
+        exit_code=process.returncode,
+        wall_s=wall_s,
+        cpu_s=usage.ru_utime + usage.ru_stime + _reap(before),
         peak_mib=max(peak_bytes, usage.ru_maxrss * 1024) / 2**20,
     )
 
 
 def last_line(text: str) -> str:
-    """Returns what a process said last."""
+    """Returns the last line that a process printed."""
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def _tree_bytes(pid: int) -> int:
     """Returns the memory of a process and its descendants now; 0 if it has gone."""
-    try:
+    total = 0
+    with contextlib.suppress(psutil.Error):
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return 0
-    total = 0
-    for process in tree:
-        try:
-            if len(tree) == 1:
-                total += process.memory_info().rss
-            else:
-                total += process.memory_full_info().pss
-        except psutil.Error:
-            continue  # ended meanwhile
+        for process in tree:
+            with contextlib.suppress(psutil.Error):  # ended meanwhile
+                if len(tree) == 1:
+                    total += process.memory_info().rss
+                else:
+                    total += process.memory_full_info().pss
     return total
 
 
 def _reap(known: set[int]) -> float:
-    """Ends what the command left behind and returns the CPU seconds of it."""
+    """Ends what the command left behind and returns its CPU seconds."""
     cpu_s = 0.0
     deadline = time.monotonic() + _GRACE_S
     while orphans := [p for p in psutil.Process().children() if p.pid not in known]:
@@ -122,9 +105,7 @@ def _reap(known: set[int]) -> float:
 
 
 def main() -> int:
-    command = sys.argv[1:]
-    if command[:1] == ["--"]:
-        command = command[1:]
+    command = sys.argv[2:] if sys.argv[1:2] == ["--"] else sys.argv[1:]
     if not command:
         print("usage: python -m benchmarks.measure -- COMMAND ...", file=sys.stderr)
         return 2

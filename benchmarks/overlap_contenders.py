@@ -1,18 +1,18 @@
 """The contenders of the overlap bench, and the command that starts each of them."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import ROOT
 from benchmarks.runner import module_command
 
 OUTPUT_NAME = "found"  # a file of the peers, a folder of the job
+PROBELINE, JOINED = "probeline", "joined"
 
 
-@dataclass(frozen=True)
-class OverlapJob:
+class OverlapJob(NamedTuple):
     """What one run reads, looks for and writes; the job decides on `num_shards` if it is 0."""
 
     training: Sequence[Path]
@@ -26,52 +26,65 @@ class OverlapJob:
         """Where the run leaves what it finds."""
         return self.folder / OUTPUT_NAME
 
-    @property
-    def flags(self) -> list[str]:
-        """The flags that all contenders have."""
-        flags = [f"--input_path={path}" for path in self.training]
-        return [*flags, *(f"--ngram_length={n}" for n in self.lengths)]
 
-
-@dataclass(frozen=True)
-class Contender:
-    """A contender and what it cannot do.
+class Contender(NamedTuple):
+    """A contender and its limits.
 
     Attributes:
-      max_mb: training text that it is given at most, because it is too slow for more.
+      title: what the tables call it.
+      max_mb: the most training text that it is given, because it is too slow for more.
       max_lengths: values of n at a time.
-      obstacle: returns why it cannot take part here, or None.
+      reads_parquet: whether it reads more than JSON lines.
+      tokenizer: of datatrove.
     """
 
     title: str
-    command: Callable[[OverlapJob], list[str]]
     max_mb: int | None = None
     max_lengths: int | None = None
     reads_parquet: bool = False
-    obstacle: Callable[[], str | None] = lambda: None
+    tokenizer: str = ""
 
 
-def _probeline(job: OverlapJob) -> list[str]:
-    command = module_command(
-        "beam_pipeline.overlap",
-        decontaminate_source=f"bench={job.evaluation}",
-        output_path=job.output,
-        num_shards=job.num_shards,
-    )
-    return [*command, *job.flags]
+CONTENDERS = {
+    PROBELINE: Contender("Probeline, the whole job", reads_parquet=True),
+    JOINED: Contender("joined strings in a set"),
+    "datatrove-split": Contender("datatrove, cut at spaces", max_lengths=1, tokenizer="split"),
+    "datatrove": Contender(
+        "datatrove, its English tokeniser", max_mb=20, max_lengths=1, tokenizer="english"
+    ),
+}
 
 
-def _joined(job: OverlapJob) -> list[str]:
-    given = {"evaluation": job.evaluation, "output": job.output}
-    return [*module_command("benchmarks.peers.joined_strings", **given), *job.flags]
-
-
-def _datatrove(tokenizer: str) -> Callable[[OverlapJob], list[str]]:
+def command(name: str, job: OverlapJob) -> list[str]:
+    """Returns the command line of a contender."""
+    flags = [f"--input_path={path}" for path in job.training]
+    flags += [f"--ngram_length={n}" for n in job.lengths]
+    if name == PROBELINE:
+        program = module_command(
+            "beam_pipeline.overlap",
+            decontaminate_source=f"bench={job.evaluation}",
+            output_path=job.output,
+            num_shards=job.num_shards,
+        )
+        return [*program, *flags]
+    flags += [f"--evaluation={job.evaluation}", f"--output={job.output}"]
+    if name == JOINED:
+        return [*module_command("benchmarks.peers.joined_strings"), *flags]
     script = ROOT / "benchmarks" / "peers" / "datatrove_decontamination.py"
-    return lambda job: [
-        *(str(datatrove_python()), str(script), *job.flags, f"--tokenizer={tokenizer}"),
-        *(f"--evaluation={job.evaluation}", f"--output={job.output}"),
-    ]
+    tokenizer = f"--tokenizer={CONTENDERS[name].tokenizer}"
+    return [str(datatrove_python()), str(script), *flags, tokenizer]
+
+
+def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
+    """Returns why a contender cannot run on files of a format here, or None."""
+    contender = CONTENDERS[name]
+    if contender.tokenizer and not os.access(datatrove_python(), os.X_OK):
+        return "datatrove has no environment: benchmarks/README.md tells how to make it"
+    if contender.max_lengths and num_lengths > contender.max_lengths:
+        return f"it takes {contender.max_lengths} value of n at a time"
+    if not file_format.startswith("jsonl") and not contender.reads_parquet:
+        return f"it reads JSON lines, not .{file_format}"
+    return None
 
 
 def datatrove_python() -> Path:
@@ -79,22 +92,3 @@ def datatrove_python() -> Path:
     given = os.environ.get("DATATROVE_PYTHON")
     # Not resolved: the link is what tells Python of which environment it is.
     return Path(given or ROOT / ".engines" / "datatrove" / "bin" / "python").absolute()
-
-
-def _no_datatrove() -> str | None:
-    if os.access(datatrove_python(), os.X_OK):
-        return None
-    return "datatrove has no environment: benchmarks/README.md tells how to make it"
-
-
-PROBELINE, JOINED = "probeline", "joined"
-CONTENDERS = {
-    PROBELINE: Contender("Probeline, the whole job", _probeline, reads_parquet=True),
-    JOINED: Contender("joined strings in a set", _joined),
-    "datatrove-split": Contender(
-        "datatrove, cut at spaces", _datatrove("split"), max_lengths=1, obstacle=_no_datatrove
-    ),
-    "datatrove": Contender(
-        "datatrove, its English tokeniser", _datatrove("english"), 20, 1, obstacle=_no_datatrove
-    ),
-}

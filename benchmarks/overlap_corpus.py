@@ -1,6 +1,6 @@
 """The corpus of the overlap bench: files of training text and of evaluation sets, by their sizes.
 
-`overlap_texts` makes a file when it is asked for, in a process of its own; it is kept for the next
+`overlap_texts` makes a file when it is first needed, in a separate process; it is kept for the next
 bench. A file depends on the seed and its place alone: a small corpus is the beginning of a large
 one.
 """
@@ -23,12 +23,12 @@ class Corpus:
 
     def training(self, mb: int, file_format: str) -> list[Path]:
         """Returns files with so many MB of text, in blocks; 0 is one file of few documents."""
-        starts = range(0, mb, FILE_MB) or [0]
-        return [self._training(at, min(at + FILE_MB, mb), file_format) for at in starts]
-
-    def _training(self, first_mb: int, last_mb: int, file_format: str) -> Path:
-        name = f"train-{first_mb:06d}-{last_mb:06d}.{file_format}"
-        return self._made(name, "write_training", first_mb, last_mb)
+        files = []
+        for first in range(0, mb, FILE_MB) or [0]:
+            last = min(first + FILE_MB, mb)
+            name = f"train-{first:06d}-{last:06d}.{file_format}"
+            files.append(self._made(name, "write_training", first, last))
+        return files
 
     def evaluation(self, num_rows: int) -> Path:
         """Returns the file of an evaluation set."""

@@ -1,7 +1,7 @@
-"""What a contender of the overlap bench found, and how much text there is to look through.
+"""What a contender of the overlap bench found, and the size of the text that it searched.
 
-Contenders that found the same have the same digest: of the n-grams by evaluation row, with their
-occurrences and documents. A peer that tells of no n-grams has no digest.
+The digest is of the n-grams by evaluation row, with their occurrences and documents. A peer that
+reports no n-grams has no digest.
 """
 
 import gzip
@@ -43,18 +43,18 @@ def _batches(path: str) -> Iterator[DocumentBatch]:
 
 
 def ngrams(output: str, evaluation: str) -> dict[str, Any]:
-    """Returns what a run left.
+    """Returns what the output of a run says.
 
     Returns:
       {"num_read", "num_documents", "num_ngrams", "digest"}; of the job also "num_passes" and
-      "num_indexed" n-grams, of a peer whatever else it tells.
+      "num_indexed" n-grams, of a peer all else that it reports.
     """
     path = Path(output)
     return of_job(path) if path.is_dir() else of_peer(path, Path(evaluation))
 
 
 def of_job(output: Path) -> dict[str, Any]:
-    """Returns what an output folder of the job tells."""
+    """Returns what an output folder of the job says."""
     summary = orjson.loads((output / SUMMARY).read_bytes())
     matches = pq.read_table(output / MATCHES, columns=["train_path", "train_row"])
     documents = matches.group_by(matches.column_names).aggregate([])
@@ -74,7 +74,7 @@ def of_job(output: Path) -> dict[str, Any]:
 
 
 def of_peer(output: Path, evaluation: Path) -> dict[str, Any]:
-    """Returns what an output file of a peer tells; its n-grams are put to the rows they are of."""
+    """Returns what an output file of a peer says, its n-grams assigned to evaluation rows."""
     told = orjson.loads(output.read_bytes())
     told_ngrams = told.pop("ngrams", None)
     if told_ngrams is None:

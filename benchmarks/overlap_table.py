@@ -1,64 +1,61 @@
-"""The tables of the overlap bench and what a reader must know to judge them."""
+"""The tables of the overlap bench, with notes on how to judge them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks.overlap_contenders import CONTENDERS, JOINED
 from benchmarks.results import Median, Results, medians
 
 
-@dataclass(frozen=True)
-class Line:
-    """The medians of a case, the CPU seconds of its start-up, and the peer on the same text."""
+class Line(NamedTuple):
+    """The medians of a case, the CPU seconds of its start-up, and the set on the same text."""
 
     case: dict[str, Any]
     figures: dict[str, float]
     start_s: float | None
-    joined: "Line | None" = None
-
-    @property
-    def whole_rate(self) -> float:
-        """MB of text a CPU-second."""
-        return self.figures["text_mb"] / self.figures["cpu_s"]
+    of_set: "Line | None" = None
 
     @property
     def scan_s(self) -> float | None:
-        """CPU seconds without start-up; None if the run is too short to tell, or it is unknown."""
+        """CPU seconds without start-up; None if that is unknown or nearly all of the run."""
         if self.start_s is None or self.figures["cpu_s"] <= 1.05 * self.start_s:
             return None
         return self.figures["cpu_s"] - self.start_s
 
-    @property
-    def scan_rate(self) -> float | None:
-        """MB of text a CPU-second, start-up apart."""
-        return self.figures["text_mb"] / self.scan_s if self.scan_s else None
+
+def _whole_rate(line: Line) -> float:
+    """Returns MB of text per CPU-second."""
+    return line.figures["text_mb"] / line.figures["cpu_s"]
+
+
+def _scan_rate(line: Line) -> float | None:
+    """Returns MB of text per CPU-second without start-up."""
+    return line.figures["text_mb"] / line.scan_s if line.scan_s else None
 
 
 def _lines(part: str, every: Sequence[Median]) -> list[Line]:
     """Returns the lines of a part with their starts."""
-    same = ("contender", "lengths", "eval_rows", "num_shards")
-    lines = []
-    for line in every:
-        if line.case["part"] == part:
-            starts = [
-                start.figures["cpu_s"]
-                for start in every
-                if start.case["part"] == "start"
-                and start.figures
-                and all(start.case[name] == line.case[name] for name in same)
-            ]
-            lines.append(Line(line.case, line.figures, starts[0] if starts else None))
-    joined = {
+
+    def task(line: Median) -> tuple:
+        return tuple(line.case[n] for n in ("contender", "lengths", "eval_rows", "num_shards"))
+
+    starts = {
+        task(line): line.figures["cpu_s"]
+        for line in every
+        if line.case["part"] == "start" and line.figures
+    }
+    lines = [
+        Line(line.case, line.figures, starts.get(task(line)))
+        for line in every
+        if line.case["part"] == part
+    ]
+    of_set = {
         line.case["lengths"]: line
         for line in lines
         if line.case["contender"] == JOINED and line.figures
     }
-    return [
-        Line(line.case, line.figures, line.start_s, joined.get(line.case["lengths"]))
-        for line in lines
-    ]
+    return [line._replace(of_set=of_set.get(line.case["lengths"])) for line in lines]
 
 
 def _number(value: float | None) -> str:
@@ -68,38 +65,34 @@ def _number(value: float | None) -> str:
 
 
 def _title(case: dict[str, Any]) -> str:
-    name = case["contender"]
-    return CONTENDERS[name].title if name in CONTENDERS else name
+    return CONTENDERS[case["contender"]].title
 
 
 def _ratio(rate: Callable[[Line], float | None]) -> Callable[[Line], str]:
-    """Returns what shows a rate as a multiple of the set's."""
+    """Returns a column that shows a rate as a multiple of the set's."""
 
     def shown(line: Line) -> str:
-        own, other = rate(line), rate(line.joined) if line.joined else None
+        own, other = rate(line), rate(line.of_set) if line.of_set else None
         return _number(own / other) if own and other else ""
 
     return shown
 
 
 _RATES: md.Columns = {
-    "MB per CPU-second, whole run": lambda line: _number(line.whole_rate),
+    "MB per CPU-second, whole run": lambda line: _number(_whole_rate(line)),
     "start-up, CPU s": lambda line: _number(line.start_s),
-    "MB per CPU-second, start-up apart": lambda line: _number(line.scan_rate),
+    "MB per CPU-second, start-up apart": lambda line: _number(_scan_rate(line)),
 }
 _TEXT: md.Columns = {"text MB": md.figure("text_mb")}
 _PASSES: md.Columns = {"passes": md.figure("num_passes")}
-_COSTS: md.Columns = {
-    "wall s": md.figure("wall_s", "{:.1f}"),
-    "peak MiB": md.figure("peak_mib"),
-}
+_COSTS = {name: md.COSTS[name] for name in ("wall s", "peak MiB")}
 _PEERS: md.Columns = {
     "contender": lambda line: _title(line.case),
     "n": lambda line: line.case["lengths"],
     **_TEXT,
     **_RATES,
-    "ratio to the set, whole run": _ratio(lambda line: line.whole_rate),
-    "ratio to the set, start-up apart": _ratio(lambda line: line.scan_rate),
+    "ratio to the set, whole run": _ratio(_whole_rate),
+    "ratio to the set, start-up apart": _ratio(_scan_rate),
     **_COSTS,
     "documents with a hit": md.figure("num_documents"),
 }
@@ -114,7 +107,7 @@ _FORMATS: md.Columns = {
 _GROWTH: md.Columns = {
     "text MB": lambda line: f"{line.figures.get('text_mb', line.case['mb']):,.0f}",
     **_PASSES,
-    "CPU s": md.figure("cpu_s", "{:.1f}"),
+    "CPU s": md.COSTS["CPU s"],
     "start-up, CPU s": _RATES["start-up, CPU s"],
     "CPU s a GB, start-up apart": lambda line: _number(
         line.scan_s and line.scan_s / line.figures["text_mb"] * 1000
@@ -156,11 +149,10 @@ def _notes(results: Results) -> list[str]:
 
 def markdown(results: Results) -> str:
     """Returns all tables of which there are runs, and the notes."""
-    every, parts = medians(results.runs), []
+    every, tables = medians(results.runs), []
     for title, part, columns, num_words in _SECTIONS:
         if lines := _lines(part, every):
             indexed = max(line.figures.get("num_indexed", 0) for line in lines)
             title = title.format(indexed=f"{indexed / 1e6:.1f} M" if indexed else "no")
-            cells = md.rows(columns, lines, num_named=1)
-            parts += [title, md.table(columns, cells, num_words)]
-    return "\n\n".join([*parts, "\n".join(_notes(results))])
+            tables += [title, md.results_table(columns, lines, 1, num_words)]
+    return md.page(tables, _notes(results))

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 FOLDER = Path(__file__).parent / "results"
@@ -123,20 +124,8 @@ def save(results: Results, path: Path) -> None:
 
 
 def load(path: Path) -> Results:
-    """Reads a file that `save` wrote, or one of its predecessors."""
-    content = json.loads(path.read_text())
-    del content["medians"]
-    return Results(**content | {"runs": [_run_of(stored) for stored in content["runs"]]})
-
-
-def _run_of(stored: dict[str, Any]) -> Run:
-    """Reads a run; in older files details are beside the figures, or figures beside the case."""
-    if "case" not in stored:
-        stored["case"] = {name: stored.pop(name) for name in ("contender", "num_measurements")}
-        stored["figures"] = {name: stored.pop(name) for name in ("wall_s", "cpu_s", "peak_mib")}
-    known = ("case", "figures", "error", "round", "load_before")
-    values = {name: stored.pop(name) for name in known if name in stored}
-    return Run(**values, details=stored.pop("details", {}) | stored)
+    """Reads a file that `save` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
 def newest(bench: str, folder: Path) -> Results:

@@ -1,7 +1,5 @@
-"""How every bench runs: flags, rounds of interleaved runs, a process tree for each run, results.
+"""How every bench runs: flags, interleaved rounds, a process tree for each run, results.
 
-with Bench("grouping", args, {"num_probes": 5000}) as bench:
-    for number, case in bench.rounds(cases):
 bench = Bench("grouping", args, {"num_probes": 5000})
 for number, case in bench.rounds(cases):
     bench.keep(bench.measured(case, number, command, check))
@@ -15,12 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.report.terminal import new_console
@@ -45,6 +44,16 @@ class Found(NamedTuple):
     details: dict[str, Any] = {}  # noqa: RUF012
 
 
+def program(run: Callable[[Sequence[str]], int]) -> Callable[..., int]:
+    """Returns the `main` of a bench, given what runs it on a command line."""
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        """Runs the bench; returns its exit code, 1 if a run failed."""
+        return run_command(argv, run, "stopped; the runs so far are kept")
+
+    return main
+
+
 def bench_parser(name: str, description: str, rounds: int = 3) -> OneLineParser:
     """Returns a parser with the flags that all benches have."""
     parser = OneLineParser(f"benchmarks.{name}", description)
@@ -56,11 +65,18 @@ def bench_parser(name: str, description: str, rounds: int = 3) -> OneLineParser:
     return parser
 
 
-def add_choices(parser: argparse.ArgumentParser, flag: str, names: Sequence[str]) -> None:
-    """Adds a flag that takes some of these names; the default is all of them."""
+def add_choices(
+    parser: argparse.ArgumentParser,
+    flag: str,
+    names: Iterable[str],
+    default: Iterable[str] = (),
+    more_help: str = "",
+) -> None:
+    """Adds a flag that takes some of these names; unless `default` says so, the default is all."""
+    choices = [*names]
     parser.add_argument(
-        flag, nargs="+", choices=[*names], default=[*names], metavar="NAME",
-        help=f"of {', '.join(names)}",
+        flag, nargs="+", choices=choices, default=[*default] or choices, metavar="NAME",
+        help=f"of {', '.join(choices)}{more_help}",
     )  # fmt: skip
 
 
@@ -80,22 +96,33 @@ def module_command(module: str, **flags: Any) -> list[str]:
     return [sys.executable, "-m", module, *given]
 
 
-def call(function: str, *arguments: Any) -> Any:
-    """Calls a function in a process of its own and returns its value.
+def call_command(function: str, *arguments: Any) -> list[str]:
+    """Returns the command line that calls a function and prints its value as JSON.
 
     Args:
       function: module and name, such as `benchmarks.check:count`.
-      arguments: become JSON, paths text; so does the value.
+      arguments: become JSON, paths text.
+    """
+    question = json.dumps([*function.split(":"), *arguments], default=str)
+    return [sys.executable, "-c", _CALL, question]
+
+
+def call(function: str, *arguments: Any) -> Any:
+    """Calls a function in a process of its own and returns its value; see `call_command`.
 
     Raises:
       RuntimeError: it failed; with the last line that it printed.
     """
-    question = json.dumps([*function.split(":"), *arguments], default=str)
-    command = [sys.executable, "-c", _CALL, question]
+    command = call_command(function, *arguments)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{function} failed: {last_line(done.stderr)}")
     return json.loads(last_line(done.stdout))
+
+
+def json_lines(printed: str) -> list[dict[str, Any]]:
+    """Returns the JSON objects, a line each, among what a process printed."""
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
 @contextmanager
@@ -118,7 +145,7 @@ def generated(folder: Path, **flags: Any) -> Path:
     return folder
 
 
-def read_all(paths: Iterator[Path]) -> None:
+def read_all(paths: Iterable[Path]) -> None:
     """Reads files into the page cache, so that the first run finds them as the last does."""
     for path in paths:
         with open(path, "rb") as file:
@@ -142,7 +169,7 @@ class Bench:
         self.results = Results(
             bench=name,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            options={"rounds": getattr(args, "rounds", 1), **options},
+            options={"rounds": args.rounds, **options},
             versions=versions or results.versions(),
         )
         self._path = results.path_for(self.results, args.results)
@@ -175,59 +202,51 @@ class Bench:
         """Runs a command as a process tree of its own.
 
         Args:
+          case: what the run is given, for the results.
+          number: of the round.
           command: returns the command line, given a folder that is removed afterwards.
           check: looks at what a successful run left, given the folder and what was printed.
           log_path: where to keep what is printed; None keeps nothing.
+
+        Returns:
+          The run as the results keep it: figures rounded, no folder of this machine.
         """
         load = os.getloadavg()[0]
-        with tempfile.TemporaryDirectory(prefix="run-", dir=self.args.data_dir) as folder:
-            path = log_path or Path(folder) / "log"
+        with tempfile.TemporaryDirectory(prefix="run-", dir=self.args.data_dir) as name:
+            folder = Path(name)
+            path = log_path or folder / "log"
             with open(path, "w+", encoding="utf-8", errors="replace") as log:
-                usage = measure(command(Path(folder)), log, cwd=ROOT)
+                usage = measure(command(folder), log, cwd=ROOT)
                 log.seek(0)
                 printed = log.read()
             if usage.exit_code:
-                reason = _told(Path(folder)) or last_line(printed)
+                reason = _told(folder) or last_line(printed)
                 found = Found({}, f"exit code {usage.exit_code}: {reason}")
             else:
-                found = check(Path(folder), printed)
+                found = check(folder, printed)
         taken = {name: getattr(usage, name) for name in ("wall_s", "cpu_s", "peak_mib")}
-        return self.run(case, number, taken | found.figures, found.error, load, found.details)
-
-    def run(
-        self,
-        case: dict[str, Any],
-        number: int,
-        figures: dict[str, float],
-        error: str | None,
-        load: float,
-        details: dict[str, Any],
-    ) -> Run:
-        """Returns a run as the results keep it: figures rounded, no folder of this machine."""
-        rounded = {
+        figures = {
             name: value if isinstance(value, int) else float(f"{value:.6g}")
-            for name, value in figures.items()
+            for name, value in (taken | found.figures).items()
         }
+        error = found.error
         if error:
             error = error.replace(str(self.args.data_dir), "DATA").replace(str(ROOT), "ROOT")
-        return Run(case, rounded, error, number, round(load, 2), details)
+        return Run(case, figures, error, number, round(load, 2), found.details)
 
     def keep(self, run: Run, shown: dict[str, str] = _SHOWN) -> None:
         """Adds a run to the results, saves them, so that a bench may be cut off, and prints it."""
         self.results.runs.append(run)
-        self.save()
+        results.save(self.results, self._path)
         case = " ".join(f"{name}={value}" for name, value in run.case.items() if value)
         figures = [f"{run.figures[n]:,.2f} {u}" for n, u in shown.items() if n in run.figures]
-        self.say("  ".join([f"round {run.round}", case, *figures, *_failed(run)]))
+        failed = [f"FAILED: {run.error}"] if run.error else []
+        self.say("  ".join([f"round {run.round}", case, *figures, *failed]))
 
     def warm_up(self, name: str, run: Run) -> None:
         """Says so if a run failed that is not measured."""
         if run.error:
             self.say(f"warm-up of {name} failed: {run.error}")
-
-    def save(self) -> None:
-        """Writes the results as they are."""
-        results.save(self.results, self._path)
 
     def end(self, table: str = "") -> int:
         """Prints the table and where the results are; returns 1 if a run failed, else 0."""
@@ -242,7 +261,3 @@ def _told(folder: Path) -> str | None:
     """Returns the error that a process left in FIGURES; what it printed last may hide it."""
     path = folder / FIGURES
     return json.loads(path.read_text()).get("error") if path.exists() else None
-
-
-def _failed(run: Run) -> list[str]:
-    return [f"FAILED: {run.error}"] if run.error else []

@@ -9,18 +9,13 @@ worker's thread step by step. All with --inline_bytes=65536, Dataflow's, and oth
 defaults. Figures go to results/; `benchmarks.estimate` computes costs from them.
 """
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
-from beam_pipeline.cli.command import run_command
-from benchmarks import runner
-from benchmarks.contenders import prism_binary, prism_flags
+from benchmarks import engines, runner
 from benchmarks.engine_servers import GCS_EMULATOR, gcs_client, running_gcs_emulator, upload
 from benchmarks.results import Run
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
@@ -31,6 +26,7 @@ MIN_HOT_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorti
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
+_ENGINES = {"memory": "memory", "prism": "prism", "gcs": "memory-gcs"}  # by place
 
 
 @dataclass(frozen=True)
@@ -79,11 +75,6 @@ def _few_probes(size: int, place: str = "memory") -> Shape:
     return Shape("few probes", size, num_probes, 0.0, place, num_probes * CHUNK_RECORDS)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the bench; returns its exit code, 1 if a run failed."""
-    return run_command(argv, _run, "stopped; the runs so far are kept")
-
-
 def _run(argv: Sequence[str]) -> int:
     parser = runner.bench_parser("scale", "Measures what a far larger run would take.", rounds=1)
     sizes = [10_000_000, 100_000_000]
@@ -99,16 +90,10 @@ def _run(argv: Sequence[str]) -> int:
 
 def _round(bench: Bench, number: int) -> Iterator[Run]:
     """Yields a round's runs; notes in the results what cannot run."""
-    needed = {"prism": prism_binary(), "gcs": GCS_EMULATOR}
     for shape in shapes(bench.args.sizes):
-        needs = needed.get(shape.place)
-        reason = None
-        if needs and not needs.exists():
-            reason = f"{needs.name} is not there: run the tests once, they build it"
-        if bench.can_run(shape.case, reason):
+        if bench.can_run(shape.case, engines.obstacle(_ENGINES[shape.place])):
             yield _measured(bench, shape, number)
-    size = max(MIN_HOT_MEASUREMENTS, max(bench.args.sizes) // 2)
-    yield _thread(bench, _data(bench, _all_probes(max(bench.args.sizes))), size, number)
+    yield _thread(bench, number)
 
 
 def _data(bench: Bench, shape: Shape) -> Path:
@@ -123,7 +108,7 @@ def _measured(bench: Bench, shape: Shape, number: int) -> Run:
     """Runs the job on a shape."""
     data = _data(bench, shape)
     with ExitStack() as stack:
-        source, before = f"{data}/*.parquet", []
+        source, endpoint = f"{data}/*.parquet", ""
         if shape.place == "gcs":
             folder = bench.args.data_dir / "gcs-emulator"
             folder.mkdir(exist_ok=True)
@@ -131,40 +116,43 @@ def _measured(bench: Bench, shape: Shape, number: int) -> Run:
             gcs_client(endpoint).create_bucket("bench")
             for path in sorted(data.glob("*.parquet")):
                 upload(path, f"gs://bench/in/{path.name}", endpoint)
-            source, before = "gs://bench/in/*", ["env", f"STORAGE_EMULATOR_HOST={endpoint}"]
+            source = "gs://bench/in/*"
 
         def command(folder: Path) -> list[str]:
-            job = runner.module_command(
-                "benchmarks.counted_job",
+            return engines.job_command(
+                _ENGINES[shape.place],
+                endpoint,
                 input=source,
-                output="gs://bench/rows" if before else folder / "rows",
+                output="gs://bench/rows" if endpoint else folder / "rows",
                 inline_bytes=INLINE_BYTES,
                 group_rows=shape.group_rows or None,
                 num_shards=shape.num_shards or None,
             )
-            return [*before, *job, *(prism_flags() if shape.place == "prism" else ())]
 
-        return bench.measured(shape.case, number, command, lambda _, log: _counted(shape, log))
+        def check(_: Path, printed: str) -> Found:
+            counters, requests = runner.json_lines(printed)[-2:]
+            if counters["rows_read"] == shape.num_measurements:
+                return Found(counters | requests)
+            read, given = counters["rows_read"], shape.num_measurements
+            return Found({}, f"{read:,} rows were read, not {given:,}")
 
-
-def _counted(shape: Shape, printed: str) -> Found:
-    """Returns what counted_job printed last: counters, and requests to GCS."""
-    counters, requests = (orjson.loads(line) for line in printed.strip().splitlines()[-2:])
-    if counters["rows_read"] == shape.num_measurements:
-        return Found(counters | requests)
-    return Found({}, f"{counters['rows_read']:,} rows were read, not {shape.num_measurements:,}")
+        return bench.measured(shape.case, number, command, check)
 
 
-def _thread(bench: Bench, data: Path, num_measurements: int, number: int) -> Run:
-    """Measures one thread of a worker; its first step reads a work unit of `data`."""
-    load, error, figures = os.getloadavg()[0], None, {}
-    try:
-        figures = runner.call("benchmarks.worker:measure", f"{data}/*.parquet", num_measurements)
-    except RuntimeError as failure:
-        error = str(failure)
-    case = {"shape": "one thread", "place": "memory", "num_measurements": num_measurements}
-    return bench.run(case, number, figures, error, load, {})
+def _thread(bench: Bench, number: int) -> Run:
+    """Measures one thread of a worker; its first step reads a work unit of the largest size."""
+    large = max(bench.args.sizes)
+    data, size = _data(bench, _all_probes(large)), max(MIN_HOT_MEASUREMENTS, large // 2)
+    command = runner.call_command("benchmarks.worker:measure", f"{data}/*.parquet", size)
+    return bench.measured(
+        Shape("one thread", size, 1).case,
+        number,
+        lambda _: command,
+        lambda _, printed: Found(runner.json_lines(printed)[-1]),
+    )
 
+
+main = runner.program(_run)
 
 if __name__ == "__main__":
     sys.exit(main())

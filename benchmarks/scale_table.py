@@ -4,8 +4,9 @@ The first two tables are results. The third is an estimate: its formulas are in
 `benchmarks.estimate`, its prices and assumptions are printed beside it.
 """
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, astuple
 
 from beam_pipeline.dataset.layout import count_shards
 from beam_pipeline.probe_rows.options import parse
@@ -17,11 +18,12 @@ from benchmarks.estimate import (
     PerMeasurement,
     Prices,
     Run,
+    Use,
     costs_of,
     hot_probe,
     hot_probe_s,
-    of_a_shard,
     per_measurement,
+    per_shard,
     use_of,
 )
 from benchmarks.results import Median, Results, medians
@@ -31,20 +33,18 @@ _NUM_PROBES = 10_000
 _RUN_BYTES = 16 + 0.1 * 12  # a tenth of the destinations IPv6
 
 
-def _each(name: str) -> Callable[[Median], str]:
-    """Returns what shows a count for each measurement."""
-    return lambda line: f"{line.figures.get(name, 0) / line.case['num_measurements']:.1f}"
-
-
-def _cpu_ns(line: Median) -> str:
-    return f"{line.figures['cpu_s'] / line.case['num_measurements'] * 1e9:,.0f}"
+def _each(name: str, pattern: str = "{:.1f}", factor: float = 1) -> Callable[[Median], str]:
+    """Returns a column that shows a figure divided by the number of measurements."""
+    return lambda line: pattern.format(
+        line.figures.get(name, 0) / line.case["num_measurements"] * factor
+    )
 
 
 _MEASURED: md.Columns = {
     "shape": lambda line: line.case["shape"],
     "where": lambda line: line.case["place"],
     "measurements": lambda line: f"{line.case['num_measurements'] / 1e6:g} M",
-    "CPU ns": _cpu_ns,
+    "CPU ns": _each("cpu_s", "{:,.0f}", 1e9),
     "grouped by probe": _each("grouped_by_probe_bytes"),
     "grouped by shard": _each("grouped_by_shard_bytes"),
     "spilled": _each("spilled_bytes"),
@@ -64,7 +64,7 @@ _STEPS = {
 def measured(lines: list[Median]) -> str:
     """Returns the table of the job's runs: CPU and bytes a measurement."""
     jobs = [line for line in lines if line.case["shape"] != "one thread"]
-    return md.table(_MEASURED, md.rows(_MEASURED, jobs, num_named=3), num_words=2)
+    return md.results_table(_MEASURED, jobs, num_named=3, num_words=2)
 
 
 def thread(lines: list[Median]) -> str:
@@ -89,20 +89,17 @@ def thread(lines: list[Median]) -> str:
 
 def requests(lines: list[Median]) -> str:
     """Returns a sentence on the requests that were counted."""
-    of_shard = of_a_shard(lines)
-    each = ", ".join(f"{of_shard[name]:.1f} {_title(name)}" for name in REQUESTS)
-    parts = [f"One shard more takes {each}."]
+    parts = [f"One shard more takes {_counts(per_shard(lines))}."]
     for shape in ("all probes", "few probes"):
-        figures = per_measurement(lines, shape)
-        counts = ", ".join(
-            f"{getattr(figures, name) * 1e6:.1f} {_title(name)}" for name in REQUESTS
-        )
+        figures = asdict(per_measurement(lines, shape))
+        counts = _counts({name: figures[name] * 1e6 for name in REQUESTS})
         parts.append(f"A million measurements more ({shape}): {counts}.")
     return " ".join(parts)
 
 
-def _title(name: str) -> str:
-    return name.replace("class_a", "class A").replace("class_b", "class B").replace("_", " ")
+def _counts(counts: dict[str, float]) -> str:
+    text = ", ".join(f"{count:.1f} {name}" for name, count in counts.items())
+    return text.replace("class_a", "class A").replace("class_b", "class B").replace("_", " ")
 
 
 def num_shards(num_measurements: int) -> int:
@@ -118,41 +115,46 @@ def num_shards(num_measurements: int) -> int:
 
 def estimates(lines: list[Median], prices: Prices, assumed: Assumptions) -> str:
     """Returns the table of estimates, low and high, for each of TARGETS."""
-    of_shard = of_a_shard(lines)
+    requests_per_shard = per_shard(lines)
     a_slice, few = (per_measurement(lines, shape) for shape in ("all probes", "few probes"))
-    columns = ["estimate"]
-    cells: list[list[str]] = []
+    larger = PerMeasurement(*map(max, astuple(a_slice), astuple(few)))
+    columns, rows = ["estimate"], defaultdict[str, list[str]](list)
     for size, vcpus in TARGETS:
-        figures: PerMeasurement = a_slice if size < 1e9 else a_slice.largest(few)
         run = Run(size, num_shards(size), vcpus)
-        for is_high in (False, True):
-            use = use_of(run, figures, of_shard, assumed, is_high)
-            costs = costs_of(use, prices, assumed)
-            columns.append(f"{_size(size)}, {'high' if is_high else 'low'}")
-            cells.append(
-                [
-                    f"{vcpus}", f"{run.num_shards:,}", _figure(use.vcpu_hours),
-                    _figure(use.wall_hours * 60), _figure(use.commit_hours * 60),
-                    _figure(use.shuffle_gb), _figure(use.temporary_gb), _figure(use.output_gb),
-                    f"{use.class_a:,.0f}", f"{use.class_b:,.0f}",
-                    *(f"{cost:,.2f}" for cost in costs.values()),
-                    f"{sum(costs.values()):,.2f}",
-                ]
-            )  # fmt: skip
-            names = list(costs)
-    titles = [
-        "vCPUs, given", "shards", "vCPU-hours", "minutes", "of them commit, one worker",
-        "shuffle, GB", "temporary objects, GB", "dataset, GB", "class A", "class B",
-        *(f"$ {name}" for name in names), "**$ in all**",
-    ]  # fmt: skip
-    rows = [list(row) for row in zip(titles, *cells, strict=True)]
-    return md.table(columns, rows)
+        for name in ("low", "high"):
+            figures = a_slice if size < 1e9 else larger
+            use = use_of(run, figures, requests_per_shard, assumed, is_high=name == "high")
+            columns.append(f"{md.size(size)}, {name}")
+            for title, cell in _estimate(run, use, costs_of(use, prices, assumed)):
+                rows[title].append(cell)
+    return md.table(columns, [[title, *cells] for title, cells in rows.items()])
+
+
+def _estimate(run: Run, use: Use, costs: dict[str, float]) -> Iterator[tuple[str, str]]:
+    """Yields the titles and cells of one estimate."""
+    yield "vCPUs, given", f"{run.vcpus}"
+    yield "shards", f"{run.num_shards:,}"
+    yield "vCPU-hours", _figure(use.vcpu_hours)
+    yield "minutes", _figure(use.wall_hours * 60)
+    yield "of them commit, one worker", _figure(use.commit_hours * 60)
+    yield "shuffle, GB", _figure(use.shuffle_gb)
+    yield "temporary objects, GB", _figure(use.temporary_gb)
+    yield "dataset, GB", _figure(use.output_gb)
+    yield "class A", f"{use.class_a:,.0f}"
+    yield "class B", f"{use.class_b:,.0f}"
+    for name, cost in costs.items():
+        yield f"$ {name}", f"{cost:,.2f}"
+    yield "**$ in all**", f"{sum(costs.values()):,.2f}"
 
 
 def hot_probes(lines: list[Median], assumed: Assumptions) -> str:
     """Returns the table of estimates for one probe in 35 B measurements on GCS."""
     line = next(line for line in lines if line.case["shape"] == "one thread")
     cpu_s = (line.figures["sort_cpu_s"] + line.figures["cut_cpu_s"]) / line.case["num_measurements"]
+    columns = (
+        *("share of 35 B", "measurements", "bytes a chunk", "merges", "reads", "GB moved"),
+        *("CPU minutes", "minutes"),
+    )
     rows = []
     for share in (0.0001, 0.001, 0.01, 0.1):
         n = round(TARGETS[-1][0] * share)
@@ -160,19 +162,13 @@ def hot_probes(lines: list[Median], assumed: Assumptions) -> str:
         moved = hot_probe(16 * n, chunk_bytes)
         minutes = hot_probe_s(n, chunk_bytes, cpu_s, assumed) / 60
         rows.append(
-            [f"{share:.2%}", f"{n / 1e6:,g} M", f"{chunk_bytes:,}", f"{moved.passes}",
-             f"{moved.reads:,.0f}", f"{moved.bytes_moved / 1e9:,.1f}",
-             f"{n * cpu_s / 60:,.1f}", f"{minutes:,.1f}"]
-        )  # fmt: skip
-    columns = (
-        "share of 35 B", "measurements", "bytes a chunk", "merges", "reads", "GB moved",
-        "CPU minutes", "minutes",
-    )  # fmt: skip
+            [
+                *(f"{share:.2%}", f"{n / 1e6:,g} M", f"{chunk_bytes:,}", f"{moved.passes}"),
+                *(f"{moved.reads:,.0f}", f"{moved.bytes_moved / 1e9:,.1f}"),
+                *(f"{n * cpu_s / 60:,.1f}", f"{minutes:,.1f}"),
+            ]
+        )
     return md.table(columns, rows)
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e9:g} B" if number >= 1e9 else f"{number / 1e6:g} M"
 
 
 def _figure(value: float) -> str:
@@ -181,8 +177,7 @@ def _figure(value: float) -> str:
 
 def inputs(values: Prices | Assumptions) -> str:
     """Returns prices or assumptions as a list of `name` = value."""
-    each = ((item.name, getattr(values, item.name)) for item in fields(values))
-    return ", ".join(f"`{name}` = {_input(value)}" for name, value in each)
+    return ", ".join(f"`{name}` = {_input(value)}" for name, value in asdict(values).items())
 
 
 def _input(value: object) -> str:
@@ -195,10 +190,12 @@ def markdown(results: Results) -> str:
     """Returns all tables, measured ones first, and what a reader must know of each."""
     lines = medians(results.runs)
     prices, assumed = Prices(), Assumptions()
+    loads = [run.load_before for run in results.runs]
+    load = f"Load of the machine before a run: {min(loads)} to {max(loads)}."
     parts = [
         "**Measured**, in bytes a measurement where nothing else is said:",
         measured(lines),
-        md.circumstances(results),
+        f"{md.circumstances(results)} {load}",
         requests(lines),
         "**Measured**, one thread of a worker, step by step:",
         thread(lines),
@@ -210,7 +207,5 @@ def markdown(results: Results) -> str:
         f"Prices: {inputs(prices)}.",
         f"Assumptions: {inputs(assumed)}.",
     ]
-    loads = [run.load_before for run in results.runs]
-    parts[2] += f" Load of the machine before a run: {min(loads)} to {max(loads)}."
     name, place = (lambda case: f"{case['shape']} on {case['place']}"), (lambda case: "")
     return "\n\n".join([*parts, *md.shortfalls(results, name, place)])

@@ -2,9 +2,9 @@
 
     python -m benchmarks.table [--bench=loading] [--document=FILE] [--results=benchmarks/results]
 
-Replaces what is between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
-DOCUMENTS names; `headlines`, the README's, takes a line or two of each bench. The learning bench's
-curves are drawn, too. Of the grouping bench, all results of the newest day are shown.
+Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
+DOCUMENTS names. `headlines`, for the README, has a line or two per bench; `learning` also draws its
+curves; `grouping` shows all results of the newest day.
 """
 
 import sys

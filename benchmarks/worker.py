@@ -1,15 +1,14 @@
 """What one thread of a worker needs, step by step: the job's own DoFns in a plain loop.
 
-`measure` pre-groups one work unit of the input, then sorts, cuts and writes one hot probe of so
-many simulated measurements, whose chunks come one after the other, as from a shuffle service.
-Linux only.
+`measure` pre-groups one work unit, then sorts, cuts and writes one hot probe of simulated
+measurements, whose chunks arrive one after the other, as from a shuffle service. Linux only.
 """
 
 import ctypes
 import gc
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,9 +24,9 @@ from beam_pipeline.probe_rows.external_sort import SortedRun
 from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
+from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import StagedRecord, StageRecords
+from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import ReadOptions, WorkUnit, inspect, match_files, plan_units
 from benchmarks.scale import CHUNK_RECORDS, INLINE_BYTES, MIN_HOT_MEASUREMENTS
@@ -63,11 +62,9 @@ def _give_back_memory() -> None:
 
 
 def _memory_mib(field: str) -> float:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.removesuffix("kB")) / 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return int(status[field].removesuffix("kB")) / 1024
 
 
 def chunks(num_measurements: int) -> Iterator[SortedRun]:
@@ -97,35 +94,38 @@ def run(unit: WorkUnit, num_measurements: int, folder: Path) -> dict[str, float]
     with steps.measured("sort"):
         tagged = list(sort.process((_SRC_ADDR, chunks(num_measurements))))
     segments = [out.value[1] for out in tagged]  # type: ignore[union-attr]
+    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, ClaimReader())
     with steps.measured("cut"):
-        staged = _cut(segments, sort, workspace, options)
-    shard = _one_shard(staged)
+        records = (
+            probe_rows.stage_row(row, options) for part in segments for row in rows.append(part)
+        )
+        stored = staged(records, workspace, INLINE_BYTES)
+    shard = _one_shard(stored)
+    writer = shard_writer(
+        folder, options, lambda data, row: probe_rows.encode(data, row, options.row_format)
+    )
     with steps.measured("shard"):
-        _write(shard, folder, options)
+        list(writer.process((0, [ShardEntry(row) for row in shard]), 1))
+        writer.teardown()
     steps.figures["shard_run_bytes"] = sum(row.num_bytes for row in shard)
     steps.figures["spilled_bytes"] = sort._sorter.spilled_bytes
     return steps.figures
 
 
-def _cut(
-    segments: list[Segment], sort: SortProbe, workspace: Workspace, options: DatasetOptions
+def staged(
+    records: Iterable[Record], workspace: Workspace, inline_bytes: int
 ) -> list[StagedRecord]:
-    """Cuts a probe's segments into rows and stages them."""
-    stage = StageRecords(workspace.below("records"), INLINE_BYTES)
+    """Stages records as one bundle does."""
+    stage = StageRecords(workspace.below("records"), inline_bytes)
     stage.start_bundle()
-    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, ClaimReader())
-    staged: list[StagedRecord] = []
-    for segment in segments:
-        for row in rows.append(segment):
-            record = probe_rows.stage_row(row, options)
-            staged += stage.process(record, 0, GlobalWindow())
-    return staged + [last.value for last in stage.finish_bundle()]
+    found = [out for record in records for out in stage.process(record, 0, GlobalWindow())]
+    return found + [last.value for last in stage.finish_bundle()]
 
 
-def _one_shard(staged: list[StagedRecord]) -> list[StagedRecord]:
+def _one_shard(rows: list[StagedRecord]) -> list[StagedRecord]:
     """Returns the first rows, as many as a shard has at most on average."""
     taken, num_bytes = [], 0
-    for value in staged:
+    for value in rows:
         taken.append(value)
         num_bytes += value.num_bytes
         if num_bytes >= MAX_SHARD_RUN_BYTES:
@@ -133,18 +133,17 @@ def _one_shard(staged: list[StagedRecord]) -> list[StagedRecord]:
     return taken
 
 
-def _write(shard: list[StagedRecord], folder: Path, options: DatasetOptions) -> None:
-    def encode(data: bytes, attributes: bytes) -> bytes:
-        return probe_rows.encode(data, attributes, options.row_format)
-
+def shard_writer(
+    folder: Path, options: DatasetOptions, encode: Callable[[bytes, bytes], bytes]
+) -> WriteShard:
+    """Returns the DoFn that writes shards into a folder, ready to process one."""
     framing = ArrayRecordFraming(options.array_record_options)
     target = ShardTarget(
         f"{folder}/shard", "", "-SSSSS-of-NNNNN", framing, str(folder / "t"), encode=encode
     )
     writer = WriteShard(target)
     writer.setup()
-    list(writer.process((0, [ShardEntry(row) for row in shard]), 1))
-    writer.teardown()
+    return writer
 
 
 def measure(pattern: str, num_measurements: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from array_record.python.array_record_module import ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -49,6 +49,7 @@ _LONGEST_ADDRESS = 39
 _FRAME_BYTES = 4096  # more than Arrow's messages, padding and the record's other columns take
 _MAX_WAITING_ROWS, _MAX_WAITING_MEASUREMENTS = 512, 1 << 18  # some 8 MiB until encoded
 _SPLITS = ("train", "test")
+_RECORDS_AT_ONCE = 16
 
 
 def arguments(description: str | None) -> argparse.Namespace:
@@ -61,6 +62,16 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--train_ratio", type=float, default=0.9)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
+
+
+def read_records(paths: Iterable[str | Path]) -> Iterator[bytes]:
+    """Yields the records of ArrayRecord files, a few at a time: each has up to 8 MiB."""
+    for path in paths:
+        reader = ArrayRecordReader(str(path))
+        num_records = reader.num_records()
+        for start in range(0, num_records, _RECORDS_AT_ONCE):
+            yield from reader.read(start, min(start + _RECORDS_AT_ONCE, num_records))
+        reader.close()
 
 
 def src_id(src_addr: str) -> int:

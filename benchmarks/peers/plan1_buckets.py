@@ -2,9 +2,9 @@
 
 The measurements of a probe are cut at every full five minutes; a bucket becomes chunks of whole
 measurements, at most 1,024 tokens each, fields in random order, every measurement with its time:
-absolute at a chunk's first, then deltas. A record is a chunk padded to uint16 [1024], half of
+absolute in the first of a chunk, then deltas. A record is a chunk padded to uint16 [1024], half of
 int32's bytes for the same tokens, which favours the peer. So does bucketing each row by itself:
-nothing is sorted anew. No measurement ends on token 0, so zeros at a chunk's end are padding.
+nothing is sorted again. No measurement ends on token 0, so zeros at a chunk's end are padding.
 Reading takes the records of a batch in one call, from a shuffled order; numpy does the rest.
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
+from benchmarks.peers.common import read_records
 from benchmarks.peers.seed_sampler import SRC_IPV4, SRC_IPV6, address_tokens, encode_measurement
 
 CHUNK_TOKENS = 1024
 _BUCKET_US = 300 * 1_000_000
-_RECORDS_AT_ONCE = 16  # of up to 8 MiB each
 _FILE_NAME, COUNTS_NAME = "chunks.arrayrecord", "counts.json"
 
 
@@ -35,15 +35,18 @@ def convert(
       {"measurements", "records", "file_bytes", "tokens"}, padding not among the tokens; it is
       also left as counts.json beside the chunks.
     """
+    from beam_pipeline.dataset.row_codec import decode_record  # loads numba, reading needs none
+
     rng = random.Random(seed)
     output = Path(folder)
     output.mkdir(parents=True, exist_ok=True)
     path = output / _FILE_NAME
     writer = ArrayRecordWriter(str(path), array_record_options)
     num_measurements = num_chunks = num_tokens = 0
-    for row in _rows(rows):
+    for record in read_records(sorted(glob.glob(rows))):
         if num_measurements >= max_measurements:
             break
+        row = decode_record(record)
         num_measurements += row.n_measurements
         for tokens in _chunks(row, rng):
             padded = np.zeros(CHUNK_TOKENS, np.uint16)
@@ -60,20 +63,6 @@ def convert(
     }
     (output / COUNTS_NAME).write_text(json.dumps(counts))
     return counts
-
-
-def _rows(rows: str) -> Iterator:
-    from beam_pipeline.dataset.row_codec import (
-        decode_record,  # loads numba, which reading never needs
-    )
-
-    for path in sorted(glob.glob(rows)):
-        reader = ArrayRecordReader(path)
-        num_records = reader.num_records()
-        for start in range(0, num_records, _RECORDS_AT_ONCE):
-            for record in reader.read(start, min(start + _RECORDS_AT_ONCE, num_records)):
-                yield decode_record(record)
-        reader.close()
 
 
 def _chunks(row, rng: random.Random) -> Iterator[list[int]]:

@@ -21,7 +21,13 @@ from benchmarks import (
     runner,
 )
 from benchmarks.bench_overlap import Case, OverlapBench
-from benchmarks.overlap_contenders import CONTENDERS, OverlapJob, datatrove_python
+from benchmarks.overlap_contenders import (
+    CONTENDERS,
+    OverlapJob,
+    command,
+    datatrove_python,
+    obstacle,
+)
 from benchmarks.peers import joined_strings
 from benchmarks.results import Results, Run
 from tests.support.benches import run_the_bench, shown_in_a_document
@@ -87,13 +93,6 @@ def test_every_passage_is_planted(small_blocks: None, tmp_path: Path) -> None:
 # --- what contenders find -------------------------------------------------------------------
 
 
-def found_by(name: str, job: OverlapJob) -> dict:
-    command = CONTENDERS[name].command(job)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return runner.call("benchmarks.overlap_found:ngrams", job.output, job.evaluation)
-
-
 def test_a_row_of_few_tokens_is_one_ngram_of_the_peer(
     own: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -121,7 +120,10 @@ def test_datatrove_drops_the_documents_with_a_hit(
 ) -> None:
     if not os.access(datatrove_python(), os.X_OK):
         pytest.skip("datatrove has no environment: benchmarks/README.md tells how to make it")
-    found = found_by(name, OverlapJob([own[0]], own[1], [6], tmp_path))
+    job = OverlapJob([own[0]], own[1], [6], tmp_path)
+    done = subprocess.run(command(name, job), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = runner.call("benchmarks.overlap_found:ngrams", job.output, job.evaluation)
     assert (found["num_read"], found["num_documents"]) == (30, 2)
     assert "digest" not in found
 
@@ -134,7 +136,7 @@ def run_overlap(folder: Path, *flags: str, code: int = 0) -> Results:
 
 
 @pytest.mark.slow
-def test_on_ones_own_data_the_peer_finds_what_the_job_finds(
+def test_in_a_users_corpus_the_peer_finds_what_the_job_finds(
     own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     flags = [f"--corpus={own[0]}", f"--evaluation={own[1]}", "--lengths=3,6", "--rounds=1"]
@@ -201,9 +203,8 @@ def test_cases_and_what_cannot_run(tmp_path: Path) -> None:
     assert {case.mb for case in english} == {20}
     joined = next(case for case in found if case.contender == "joined" and case.part == "peers")
     assert joined.mb == 80 and joined.lengths == "13"
-    assert bench_overlap.obstacle(joined) is None
-    why = bench_overlap.obstacle(replace(joined, file_format="parquet"))
-    assert why == "it reads JSON lines, not .parquet"
+    assert obstacle("joined", "jsonl.zst", 1) is None
+    assert obstacle("joined", "parquet", 1) == "it reads JSON lines, not .parquet"
     for case in found:
         start = replace(case, part="start", mb=0, file_format="jsonl.zst")
         assert start in found

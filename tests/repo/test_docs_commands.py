@@ -1,24 +1,21 @@
 """The commands and the code of the pages, executed as they are printed.
 
 tests/support/docs_commands.py has the list. What a page presumes, such as data/*.parquet, is made
-here, small. Where a block is changed before it runs, the change stands in the test: smaller
-numbers, a bucket of the emulator, an option that lets an installer only look. What Google's
-services take is in test_docs_google.py.
+here, small. Some blocks are changed before they run: smaller numbers, a bucket of the emulator, a
+dry run in place of an installation. The commands for Google's services are in test_docs_google.py.
 """
 
 import ast
 import json
+import os
 import re
 import shutil
-import socket
-import subprocess
-import time
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from benchmarks.engine_servers import stop
+from benchmarks.engine_servers import free_port, running_server
 from tests.support import docs_commands, documents
 from tests.support.clean_environment import copy_of_the_project
 from tests.support.docs_commands import EXECUTED, NOT_EXECUTED, Desk, all_blocks, check_call, taken
@@ -212,38 +209,15 @@ def test_engines(desk: Desk, data: Path, prism: str) -> None:
     for name in ("scripts", ".engines"):
         (desk.folder / name).symlink_to(ROOT / name)
     written = []
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     assert ".engines/prism" in on_prism and "8099" in server and "8099" in on_flink
-    serving = subprocess.Popen(
-        ["bash", "-c", server.replace("8099", f"{port} {desk.folder}/flink")],
-        cwd=desk.folder,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        for block in (in_memory, on_prism, on_flink):
-            if block is on_flink:
-                wait_for(port, serving)
-                block = block.replace("8099", str(port))
+    port, log = free_port(), desk.folder / "flink.log"
+    script = ["bash", "-c", server.replace("8099", f"{port} {desk.folder}/flink")]
+    with running_server("the job server", script, port, log, dict(os.environ)):
+        for block in (in_memory, on_prism, on_flink.replace("8099", str(port))):
             desk.sh(block)
             output = re.findall(r"--output ([\w-]+)", block)[0]
             written.append(shards(desk.folder / output))
-    finally:
-        stop(serving)
     assert written[0] == written[1] == written[2]
-
-
-def wait_for(port: int, server: subprocess.Popen) -> None:
-    """Waits until a server answers."""
-    deadline = time.monotonic() + 120
-    while server.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    pytest.fail(f"the server does not answer: {server.poll()}")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ gcloud, xpk and docker would have been told is kept, and held against the flags 
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.support.docs_commands import data as data
 from tests.support.docs_commands import desk as desk
 from tests.support.engines import Gcs, stored_objects
 from tests.support.repository import ROOT
+from tests.support.stand_ins import run_script
 from tests.support.tpu_helpers import Tree
 from tests.support.tpu_helpers import tree as tree
 
@@ -137,12 +137,6 @@ def test_tpu_on_gke(tree: Tree) -> None:
 
 
 def run_in_tree(tree: Tree, block: str) -> None:
-    result = subprocess.run(
-        ["bash", "-euc", block],
-        cwd=tree.root,
-        env=tree.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+    path = tree.root / "block.sh"
+    path.write_text(f"set -eu\ncd '{tree.root}'\n{block}")
+    run_script(path, environment=tree.environment)

@@ -1,12 +1,10 @@
 """Flex Templates: metadata against the flags, the scripts, and the image's steps in a clean folder.
 
-No image is built here, and Google's launcher is not run: a small reader of the Dockerfile does its
-steps in an empty environment, and the program is started there with the words that the launcher
-gives it.
+No image is built and Google's launcher is not run: a small reader of the Dockerfile does its steps
+in an empty environment, where the program is started with the launcher's words.
 """
 
 import json
-import os
 import re
 import runpy
 import shlex
@@ -28,18 +26,20 @@ from beam_pipeline.overlap.job.config import flag_fields
 from beam_pipeline.probe_rows import options
 from beam_pipeline.probe_rows.options import Options
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.dataflow_helpers import (
-    IMAGE,
-    SHAPING,
-    do_the_work,
-    local_dataset,
-)
+from tests.support.dataflow_helpers import IMAGE, SHAPING, local_dataset
 from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import stored_objects
 from tests.support.repository import ROOT
-from tests.support.template_image import TEMPLATES, instructions, make_image
+from tests.support.stand_ins import StandIns, check_copied, check_shell, one_line, run_script
+from tests.support.template_image import (
+    TEMPLATES,
+    instructions,
+    launch_and_work,
+    launcher_words,
+    template_at,
+)
 
 TITLES = {"probe_rows": "Probe rows", "overlap": "Train/test overlap"}
 FLAGS: dict[str, list[Field]] = {"probe_rows": [*fields(Options)], "overlap": flag_fields()}
@@ -66,7 +66,7 @@ def test_google_understands_the_metadata(name: str) -> None:
         assert parameter.param_type != types.ParameterType.DEFAULT
 
 
-def test_metadata_and_docs_are_written_anew_when_flags_change() -> None:
+def test_metadata_and_docs_follow_the_flags() -> None:
     script = runpy.run_path(str(ROOT / "scripts/template_metadata.py"))
     cure = "run python scripts/template_metadata.py"
     assert set(script["TEMPLATES"]) == {path.parent.name for path in TEMPLATES.glob("*/metadata.*")}
@@ -179,24 +179,14 @@ def test_what_only_the_launcher_knows_is_left_out(capsys: pytest.CaptureFixture)
     assert capsys.readouterr().err.startswith("warning: --newFlag is no flag")
 
 
-def launcher_words(bucket: str, *more: str) -> list[str]:
-    """What the launcher gives to the program."""
+def words(bucket: str) -> list[str]:
+    """Returns what the launcher gives to the program."""
     return [
         *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),
-        *("--runner=DataflowRunner", "--job_name=rows", f"--project={PROJECT}"),
-        *(f"--region={REGION}", f"--temp_location={bucket}/temp"),
-        f"--staging_location={bucket}/staging",
-        f"--template_location={bucket}/staging/template_launches/1/job_object",
         '--labels={"goog-dataflow-provided-template-type": "flex", "team": "net"}',
         *("--max_num_workers=9", "--worker_machine_type=n2-standard-4", "--overwrite=false"),
-        *more,
+        *launcher_words(bucket, "rows"),
     ]
-
-
-def template_at(bucket: str) -> types.Job:
-    """The job that Dataflow would start; a field that it does not know is an error."""
-    text = stored_objects(f"{bucket}/staging/template_launches/1")["job_object"]
-    return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
 
 
 def check_job(job: types.Job) -> None:
@@ -207,34 +197,21 @@ def check_job(job: types.Job) -> None:
     assert dict(job.labels) == {"goog-dataflow-provided-template-type": "flex", "team": "net"}
 
 
+@pytest.mark.parametrize("given", ["all", "no runner", "an image"])
 def test_the_job_is_written_and_nobody_waits(
-    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
+    dataflow: DataflowApi, bucket: str, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, IMAGE)
-    words = launcher_words(bucket, f"--dataflow_endpoint={dataflow.endpoint}")
-    assert flex_template.launch(main, options.make_parser(), words) == 0
+    """Without a runner a template is for Dataflow; a given image is taken."""
+    told = [*words(bucket), f"--dataflow_endpoint={dataflow.endpoint}"]
+    if given == "no runner":
+        told.remove("--runner=DataflowRunner")
+    elif given == "an image":
+        told.append(f"--sdk_container_image={IMAGE}")
+    image = "not/this:1" if given == "an image" else IMAGE
+    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, image)
+    assert flex_template.launch(main, options.make_parser(), told) == 0
     check_job(template_at(bucket))
     assert not [request for request in dataflow.requests if "POST" in request]
-
-
-def test_a_template_is_for_dataflow_unless_told(
-    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, IMAGE)
-    words = [word for word in launcher_words(bucket) if not word.startswith("--runner=")]
-    words += [f"--dataflow_endpoint={dataflow.endpoint}"]
-    assert flex_template.launch(main, options.make_parser(), words) == 0
-    check_job(template_at(bucket))
-
-
-def test_a_given_image_is_taken(
-    dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(flex_template.IMAGE_VARIABLE, "not/this:1")
-    words = launcher_words(bucket, f"--sdk_container_image={IMAGE}")
-    words += [f"--dataflow_endpoint={dataflow.endpoint}"]
-    assert flex_template.launch(main, options.make_parser(), words) == 0
-    check_job(template_at(bucket))
 
 
 # --- the image ------------------------------------------------------------------------------------
@@ -255,16 +232,15 @@ def test_the_image_is_made_of_versions_and_of_files_that_are_there(name: str) ->
     assert bases[0] == f"apache/beam_python3.12_sdk:{beam} AS beam"
     assert all(re.search(r":(?!latest)[\w.-]*\d", base) for base in bases)
     assert bases[-1].startswith("python:3.12-slim")
-    copied = [shlex.split(arguments) for name, arguments in steps if name == "COPY"]
-    for words in copied:
-        if not words[0].startswith("--from="):
-            assert all((ROOT / source).exists() for source in words[:-1]), words
-    sources = [source for words in copied for source in words[:-1]]
+    copied = [arguments for name, arguments in steps if name == "COPY"]
+    check_copied(copied)
+    sources = [
+        source for line in copied if not line.startswith("--") for source in shlex.split(line)[:-1]
+    ]
     assert {f"templates/{name}/main.py", "templates/constraints.txt"} <= set(sources)
     own = re.findall("^!(.+)$", (TEMPLATES / "Dockerfile.dockerignore").read_text(), re.M)
-    for words in copied:
-        for source in words[:-1] if not words[0].startswith("--") else []:
-            assert any(fnmatch(f"{source}/", f"{kept}/*") for kept in own), source
+    for source in sources:
+        assert any(fnmatch(f"{source}/", f"{kept}/*") for kept in own), source
 
 
 def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
@@ -281,26 +257,12 @@ def test_the_image_has_the_tested_versions_and_nothing_for_training() -> None:
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, measurements: Path, tmp_path: Path
 ) -> None:
-    image = make_image(tmp_path / "image", "probe_rows")
-
-    def launch(*words: str) -> subprocess.CompletedProcess:
-        return image.launch(*words, f"--dataflow_endpoint={dataflow.endpoint}")
-
-    bad = launch(*launcher_words(bucket), "--max_row_size_mb=9999")
-    assert bad.returncode == 2
-    assert bad.stderr == "error: --max_row_size_mb=9999.0 is outside of 0.001 to 1024\n"
-
-    result = launch(*launcher_words(bucket))
-    assert result.returncode == 0, result.stderr
-    assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
-    job = template_at(bucket)
+    bad = "--max_row_size_mb=9999"
+    job, error = launch_and_work(tmp_path, "probe_rows", words(bucket), bad, bucket, dataflow)
+    assert error == "error: --max_row_size_mb=9999.0 is outside of 0.001 to 1024\n"
     check_job(job)
-    assert not {"workflow.tar.gz"} & {
-        package.name for package in job.environment.worker_pools[0].packages
-    }
-
-    report = do_the_work(image.python, tmp_path / "work", job)
-    assert report["source"].startswith(str(tmp_path / "image/python"))
+    (pool,) = job.environment.worker_pools
+    assert "workflow.tar.gz" not in {package.name for package in pool.packages}
     found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
@@ -310,47 +272,28 @@ def test_the_image_launches_a_job_and_does_its_work(
 # --- the scripts ----------------------------------------------------------------------------------
 
 SETTINGS = {"PROJECT": PROJECT, "REGION": REGION, "BUCKET": "my-bucket", "TAG": "7"}
-GCLOUD = """#!/usr/bin/env bash
-{ printf '%s\\037' "$@"; printf '\\036'; } >>"$CALLS"
-exit "${GCLOUD_EXIT:-0}"
-"""
 
 
 class Scripts:
-    """The scripts in a copy whose path has a space, with a gcloud that writes down its calls."""
+    """The scripts in a copy whose path has a space, with a stand-in for gcloud."""
 
     def __init__(self, folder: Path):
         self.root = folder / "probe line"
         shutil.copytree(TEMPLATES, self.root / "templates")
         (self.root / "beam_pipeline").mkdir()
         shutil.copyfile(ROOT / "beam_pipeline/__init__.py", self.root / "beam_pipeline/__init__.py")
-        (folder / "bin").mkdir()
-        gcloud = folder / "bin/gcloud"
-        gcloud.write_text(GCLOUD)
-        gcloud.chmod(0o755)
-        self._calls = folder / "calls"
-        self._environment = {
-            "PATH": f"{folder / 'bin'}:/usr/bin:/bin",
-            "CALLS": str(self._calls),
-            **SETTINGS,
-        }
+        self._programs = StandIns(folder / "bin")
+        self._programs.add("gcloud", 'exit "${GCLOUD_EXIT:-0}"')
 
     def run(self, script: str, *arguments: str, code: int = 0, **environment: str) -> str:
         """Runs a script; returns what it prints, its errors if it fails."""
-        result = subprocess.run(
-            ["bash", self.root / "templates" / script, *arguments],
-            env=self._environment | environment,
-            capture_output=True,
-            text=True,
-        )
-        assert result.returncode == code, result.stdout + result.stderr
-        return result.stderr if code else result.stdout
+        variables = self._programs.variables | SETTINGS | environment
+        path = self.root / "templates" / script
+        return run_script(path, *arguments, environment=variables, code=code)
 
     @property
     def calls(self) -> list[list[str]]:
-        if not self._calls.exists():
-            return []
-        return [call.split("\037")[:-1] for call in self._calls.read_text().split("\036")[:-1]]
+        return [call[1:] for call in self._programs.calls()]
 
 
 @pytest.fixture
@@ -360,9 +303,7 @@ def scripts(tmp_path: Path) -> Scripts:
 
 @pytest.mark.parametrize("script", ["common.sh", "build.sh", "launch.sh"])
 def test_scripts_are_valid_shell(script: str) -> None:
-    subprocess.run(["bash", "-n", TEMPLATES / script], check=True)
-    text = (TEMPLATES / script).read_text()
-    assert os.access(TEMPLATES / script, os.X_OK) == text.startswith("#!/usr/bin/env bash\n")
+    check_shell(TEMPLATES / script)
 
 
 @each_template
@@ -465,6 +406,5 @@ def test_dry_run_prints_commands_that_can_be_copied(scripts: Scripts) -> None:
 def test_what_is_missing_is_said_in_one_line(
     scripts: Scripts, script: str, arguments: list[str], settings: dict[str, Any], part: str
 ) -> None:
-    errors = scripts.run(script, *arguments, code=2, **settings)
-    assert errors.count("\n") == 1 and errors.startswith("error: ") and part in errors, errors
+    assert part in one_line(scripts.run(script, *arguments, code=2, **settings))
     assert scripts.calls == []

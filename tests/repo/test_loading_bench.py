@@ -128,12 +128,7 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
     assert loading_table.markdown(found) in shown_in_a_document("loading", tmp_path)
 
 
-def make_loading_results(*runs: Run) -> Results:
-    options = {"rounds": 1, "seconds": 2, "batch_size": 256, "small_batch_size": 32, "stored": {}}
-    return Results("loading", "2026-11-21T10:00:00+00:00", options, runs=list(runs))
-
-
-def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> Run:
+def make_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> Run:
     figures = {
         "first_batch_of_build_s": 0.25,
         "first_batch_s": 1.5,
@@ -150,13 +145,15 @@ def make_loading_run(case: Case, tokens_per_cpu_s: float, error: str | None = No
 
 
 def test_loading_tables_show_ratios_failures_and_storage():
-    found = make_loading_results(
-        make_loading_run(Case("small", "seed"), 1e6),
-        make_loading_run(Case("small", "shards"), 25e6),
-        make_loading_run(Case("small", "shards", 2, step_ms=100), 25e6),
-        make_loading_run(Case("mixed", "shards", num_threads=1), 0.5e6),
-        make_loading_run(Case("mixed", "plan1"), 0, error="exit code 1: no"),
-    )
+    options = {"rounds": 1, "seconds": 2, "batch_size": 256, "small_batch_size": 32, "stored": {}}
+    runs = [
+        make_run(Case("small", "seed"), 1e6),
+        make_run(Case("small", "shards"), 25e6),
+        make_run(Case("small", "shards", 2, step_ms=100), 25e6),
+        make_run(Case("mixed", "shards", num_threads=1), 0.5e6),
+        make_run(Case("mixed", "plan1"), 0, error="exit code 1: no"),
+    ]
+    found = Results("loading", "2026-11-21T10:00:00+00:00", options, runs=runs)
     found.options["stored"]["small"] = {
         "measurements": 1000,
         "records": 10,
@@ -165,26 +162,25 @@ def test_loading_tables_show_ratios_failures_and_storage():
         "plan1": {"measurements": 100, "records": 20, "file_bytes": 40_960, "tokens": 1},
     }
     found.skipped.append(vars(Case("mixed", "gcs")) | {"reason": "no GCS emulator"})
-    first_batch = ["1.5", "0.2", "1,234"]
-    assert loading_table.speed_rows(found)[1] == [
-        ["small", "Probeline, shards", "50.0", "25.0", "25", *first_batch],
-        ["small", "sampler in plain Python", "2.00", "1.00", "1.0", *first_batch],
-        ["mixed", "Probeline, shards, 1 thread", "1.00", "0.50", "", *first_batch],
-        ["mixed", "padded buckets", "failed", "", "", "", "", ""],
+    shown = loading_table.markdown(found).split("\n\n")
+    speed, step, padding, storage = ([*table.splitlines()[2:]] for table in shown[:4])
+    assert speed == [
+        "| small | Probeline, shards | 50.0 | 25.0 | 25 | 1.5 | 0.2 | 1,234 |",
+        "| small | sampler in plain Python | 2.00 | 1.00 | 1.0 | 1.5 | 0.2 | 1,234 |",
+        "| mixed | Probeline, shards, 1 thread | 1.00 | 0.50 |  | 1.5 | 0.2 | 1,234 |",
+        "| mixed | padded buckets | failed |  |  |  |  |  |",
     ]
-    assert loading_table.step_rows(found) == [
-        ["small", "Probeline, shards, 2 workers", "100", "20", "3.4%", "2.0%", "1.0%"]
+    assert step == ["| small | Probeline, shards, 2 workers | 100 | 20 | 3.4% | 2.0% | 1.0% |"]
+    assert storage == [
+        "| small | probe rows | 1,000 | 10 | 30.0 |",
+        "| small | column cache | 1,000 | 10 | 10.0 |",
+        "| small | padded buckets | 100 | 20 | 409.6 |",
     ]
-    assert loading_table.storage_rows(found) == [
-        ["small", "probe rows", "1,000", "10", "30.0"],
-        ["small", "column cache", "1,000", "10", "10.0"],
-        ["small", "padded buckets", "100", "20", "409.6"],
+    assert padding == [
+        "| small | sampler in plain Python | 50.000% |",
+        "| small | Probeline, shards | 50.000% |",
     ]
-    assert [row[:2] for row in loading_table.padding_rows(found)] == [
-        ["small", "sampler in plain Python"],
-        ["small", "Probeline, shards"],
-    ]
-    notes = loading_table.notes(found)
+    notes = shown[4].splitlines()
     assert "Probeline, gs:// emulator, did not run on mixed: no GCS emulator." in notes
     assert "padded buckets, failed 1 of 1 runs on mixed." in notes
     assert "Filling the cache, first batch included: small 1.5 s." in notes

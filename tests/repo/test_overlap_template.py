@@ -4,25 +4,23 @@ What both templates share is in test_flex_template.
 """
 
 import gzip
-import subprocess
 from pathlib import Path
 
 import pytest
 from google.cloud.dataflow_v1beta3 import types
-from google.protobuf import json_format
 
 from beam_pipeline.jobs import flex_template
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import config
 from beam_pipeline.overlap.job.launch import parse
-from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
-from tests.support.dataflow_helpers import IMAGE, do_the_work
+from tests.support.dataflow_api import DataflowApi
+from tests.support.dataflow_helpers import IMAGE
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_jobs import corpus as corpus
 from tests.support.overlap_jobs import files_below, flags
-from tests.support.template_image import make_image
+from tests.support.template_image import launch_and_work, launcher_words, template_at
 
 
 @pytest.fixture
@@ -33,24 +31,14 @@ def bucket(gcs: Gcs, corpus: Path) -> str:
     return bucket
 
 
-def launcher_words(bucket: str, *more: str) -> list[str]:
-    """What the launcher gives to the program."""
+def words(bucket: str) -> list[str]:
+    """Returns what the launcher gives to the program."""
     return [
         f"--input_path={bucket}/in",
         f"--decontaminate_source={bucket}/eval/music-1a2b3c,[x]={bucket}/eval/other.jsonl",
         *(f"--output_path={bucket}/out", "--ngram_length=5,12", "--skip_existing=false"),
-        *("--runner=DataflowRunner", "--job_name=overlap", f"--project={PROJECT}"),
-        *(f"--region={REGION}", f"--temp_location={bucket}/temp", "--processes=9"),
-        f"--staging_location={bucket}/staging",
-        f"--template_location={bucket}/staging/template_launches/1/job_object",
-        *more,
+        *("--processes=9", *launcher_words(bucket, "overlap")),
     ]
-
-
-def template_at(bucket: str) -> types.Job:
-    """The job that Dataflow would start; a field that it does not know is an error."""
-    text = stored_objects(f"{bucket}/staging/template_launches/1")["job_object"]
-    return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
 
 
 def check_job(job: types.Job) -> None:
@@ -61,12 +49,12 @@ def check_job(job: types.Job) -> None:
 
 
 def test_several_sets_and_several_n_are_one_parameter_each() -> None:
-    words = [
+    given = [
         "--input_path=gs://a/x,y/*.jsonl,gs://b/{1,2}.parquet",
         "--decontaminate_source=gs://a/mmlu, gsm8k=gs://b/e,1.jsonl,gs://c/lang=en/x.jsonl",
         *("--output_path=gs://o/a,b", "--ngram_length=5,10", "--overwrite=true", "--debug=false"),
     ]
-    parsed, _ = parse(flex_template.flags_of(words, config.make_parser()))
+    parsed, _ = parse(flex_template.flags_of(given, config.make_parser()))
     assert parsed.input_paths == ("gs://a/x,y/*.jsonl", "gs://b/{1,2}.parquet")
     assert parsed.sources == (*("gs://a/mmlu", "gsm8k=gs://b/e,1.jsonl", "gs://c/lang=en/x.jsonl"),)
     assert parsed.datasets == ["mmlu", "gsm8k", "lang=en"]
@@ -78,8 +66,8 @@ def test_the_job_is_written_and_nobody_waits(
     dataflow: DataflowApi, bucket: str, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setenv(flex_template.IMAGE_VARIABLE, IMAGE)
-    words = launcher_words(bucket, f"--dataflow_endpoint={dataflow.endpoint}")
-    assert flex_template.launch(main, config.make_parser(), words) == 0
+    given = [*words(bucket), f"--dataflow_endpoint={dataflow.endpoint}"]
+    assert flex_template.launch(main, config.make_parser(), given) == 0
     check_job(template_at(bucket))
     assert not [request for request in dataflow.requests if "POST" in request]
     assert "the job's template is written; nothing has run yet" in capsys.readouterr().out
@@ -93,23 +81,10 @@ def plain(data: bytes) -> bytes:
 def test_the_image_launches_a_job_and_does_its_work(
     dataflow: DataflowApi, bucket: str, corpus: Path, tmp_path: Path
 ) -> None:
-    image = make_image(tmp_path / "image", "overlap")
-
-    def launch(*words: str) -> subprocess.CompletedProcess:
-        return image.launch(*words, f"--dataflow_endpoint={dataflow.endpoint}")
-
-    bad = launch(*launcher_words(bucket), "--max_details=-7")
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("error: --max_details=-7 is outside of -1 to ")
-
-    result = launch(*launcher_words(bucket))
-    assert result.returncode == 0, result.stderr
-    assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
-    job = template_at(bucket)
+    bad = "--max_details=-7"
+    job, error = launch_and_work(tmp_path, "overlap", words(bucket), bad, bucket, dataflow)
     check_job(job)
-    report = do_the_work(image.python, tmp_path / "work", job)
-    assert report["source"].startswith(str(tmp_path / "image/python"))
-
+    assert error.startswith("error: --max_details=-7 is outside of -1 to ")
     assert main(flags(corpus)) == 0
     expected, found = files_below(corpus / "out"), stored_objects(f"{bucket}/out")
     assert set(found) == set(expected)

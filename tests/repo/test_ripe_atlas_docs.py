@@ -1,7 +1,7 @@
-"""docs/ripe_atlas.md against what is made of it: its statements, its commands, both ways alike.
+"""docs/ripe_atlas.md: its statements, its commands, and the same dataset from both sources.
 
 The same results are written as daily dumps and as a BigQuery export, in the forms that Parquet has
-for a list of structs. Every dataset must have the same bytes, and hold what the results say.
+for a list of structs. Every dataset must have the same bytes and hold the results.
 """
 
 import bz2
@@ -24,6 +24,8 @@ import pytest
 
 from beam_pipeline.probe_rows.options import make_parser, parse
 from beam_pipeline.sources import atlas, measurements
+from tests.support import documents
+from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
 from tests.support.helpers import as_number
 from tests.support.job_runs import files_of, history, make_dataset, read_rows
 from tests.support.repository import ROOT
@@ -95,7 +97,7 @@ def what_comes_of(results: list[dict[str, Any]], source: str) -> tuple[dict, Cou
 
 
 def write_dumps(folder: Path, results: list[dict[str, Any]], hours: int = 3) -> Path:
-    """Writes an hour's results a file, as the daily dumps do."""
+    """Writes a file per hour, as the daily dumps do."""
     folder.mkdir(parents=True)
     for hour, part in enumerate(np.array_split(np.arange(len(results)), hours)):
         lines = "".join(json.dumps(results[i]) + "\n" for i in part)
@@ -113,55 +115,21 @@ class Layout(NamedTuple):
     columns: tuple[str, ...] = ()  # all of the table's, unless some are named
 
 
-PING_FIELDS = [
-    ("timeout", pa.bool_()),
-    ("error", pa.bool_()),
-    ("error_message", pa.string()),
-    ("rtt", pa.float64()),
-    ("reply_src_addr", pa.string()),
-    ("reply_src_addr_bytes", pa.binary()),
-    ("ttl", pa.int64()),
-    ("dup", pa.int64()),
-]
-
-
 def export_schema(layout: Layout) -> pa.Schema:
-    """Returns the schema of the BigQuery table, in Parquet: docs/measurements_ping.md there."""
-    element = pa.field(layout.level, pa.struct(PING_FIELDS), nullable=layout.nullable)
-    schema = pa.schema(
-        [
-            ("af", pa.int64()),
-            ("prb_id", pa.int64()),
-            ("last_time_synced", pa.int64()),
-            ("msm_id", pa.int64()),
-            ("group_id", pa.int64()),
-            ("src_addr", pa.string()),
-            ("src_addr_bytes", pa.binary()),
-            ("dst_addr", pa.string()),
-            ("dst_addr_bytes", pa.binary()),
-            ("synth_addr", pa.string()),
-            ("synth_addr_bytes", pa.binary()),
-            ("start_time", pa.timestamp("us", "UTC")),
-            ("start_hour", pa.int64()),
-            ("size", pa.int64()),
-            ("packets_sent", pa.int64()),
-            ("packets_received", pa.int64()),
-            pa.field("pings", pa.list_(element), nullable=layout.nullable),
-        ]
-    )
-    return pa.schema([schema.field(name) for name in layout.columns]) if layout.columns else schema
+    element = pa.field(layout.level, PING_TYPE, nullable=layout.nullable)
+    pings = pa.field("pings", pa.list_(element), nullable=layout.nullable)
+    schema = BIGQUERY_SCHEMA.set(BIGQUERY_SCHEMA.get_field_index("pings"), pings)
+    return pa.schema([schema.field(name) for name in layout.columns or schema.names])
 
 
 def as_export_row(number: int, result: dict[str, Any], layout: Layout) -> dict[str, Any]:
     pings = [
         {
+            **{name: entry.get(name) for name in ("rtt", "ttl", "dup")},
             "timeout": "x" in entry,
             "error": "error" in entry if number % 2 else ("error" in entry or None),
             "error_message": entry.get("error"),
-            "rtt": entry.get("rtt"),
             "reply_src_addr": entry.get("srcaddr"),
-            "ttl": entry.get("ttl"),
-            "dup": entry.get("dup"),
         }
         for entry in result["result"]
     ]
@@ -197,14 +165,13 @@ def write_export(
 def letters_of(dataset: Path) -> Counter:
     """Returns how many dead letters have each (result, reason), whatever the files."""
     letters = pq.read_table(dataset / "dead_letter").to_pylist()
-    first_rows, first_row = {}, 0
+    first_rows, num_rows = {}, 0
     for path in sorted({letter["file"] for letter in letters}):
-        first_rows[path] = first_row
-        first_row += (
-            pq.ParquetFile(path).metadata.num_rows
-            if path.endswith(".parquet")
-            else bz2.decompress(Path(path).read_bytes()).count(b"\n")
-        )
+        first_rows[path] = num_rows
+        if path.endswith(".parquet"):
+            num_rows += pq.read_metadata(path).num_rows
+        else:
+            num_rows += bz2.decompress(Path(path).read_bytes()).count(b"\n")
     return Counter(
         (first_rows[letter["file"]] + letter["row"], letter["reason"]) for letter in letters
     )
@@ -255,7 +222,8 @@ def test_an_export_is_the_same_as_the_dumps(
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    """Returns the blocks of the page in a language."""
+    found = [b.text for b in documents.blocks("docs/ripe_atlas.md") if b.language == language]
     assert found
     return found
 

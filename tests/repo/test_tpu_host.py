@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tpu_helpers import RECORD, TRAIN, Tree
+from tests.support.tpu_helpers import TRAIN, Tree
 from tests.support.tpu_helpers import tree as tree
 
 
@@ -146,9 +146,9 @@ def test_a_host_says_what_it_does(host: Tree) -> None:
     assert state_of(host) == "training"
     (host.home / "probeline/run/restarts").write_text("restart 1 of 3 after code 143\n")
     assert state_of(host) == "training restart 1 of 3 after code 143"
-    host.answer("systemctl", RECORD, "[[ $1 == is-enabled ]]")
+    host.programs.add("systemctl", "[[ $1 == is-enabled ]]")
     assert state_of(host) == "starting"
-    host.answer("systemctl", RECORD, "false")
+    host.programs.add("systemctl", "false")
     assert state_of(host) == "stopped"
     (host.home / "probeline/run/ended").write_text("0\n")
     assert state_of(host) == "ended with 0"
@@ -158,7 +158,7 @@ def test_a_host_says_what_it_does(host: Tree) -> None:
 
 def prepare(host: Tree, **variables: str) -> list[list[str]]:
     """Returns what preparing a host with these variables called."""
-    host.calls_file.unlink(missing_ok=True)
+    host.programs.forget_calls()
     subprocess.run(host.host_sh("prepare"), env=host.environment | variables, check=True)
     return [call for call in host.calls() if call[1:3] != ["tee", call[-1]]]
 
@@ -179,5 +179,5 @@ def test_the_datasets_bucket_is_mounted_read_only(host: Tree) -> None:
     )
     mount = ["gcsfuse", "-o", "ro", "--implicit-dirs", "--a=-1", "data", "/mnt/gcs"]
     assert calls[-1] == mount
-    host.answer("mountpoint", RECORD, "exit 0")
+    host.programs.add("mountpoint", "exit 0")
     assert mount not in prepare(host, GCSFUSE_DIR="/mnt/gcs", GCSFUSE_FLAGS="")

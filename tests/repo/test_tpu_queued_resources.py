@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.support.tpu_helpers import TRAIN, Tree, one_line, remote
+from tests.support.stand_ins import one_line
+from tests.support.tpu_helpers import TRAIN, Tree, remote
 from tests.support.tpu_helpers import tree as tree
 
 EVERYWHERE = ["--project=my-project", "--zone=us-east5-b", "--quiet"]

@@ -1,12 +1,8 @@
 """templates/tpu: its files and their settings, --dry-run, and the errors of all scripts."""
 
-import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,7 +10,8 @@ import setuptools
 from packaging.requirements import Requirement
 
 from tests.support.repository import ROOT
-from tests.support.tpu_helpers import TEMPLATES, Tree, one_line, remote
+from tests.support.stand_ins import check_copied, check_shell, one_line
+from tests.support.tpu_helpers import TEMPLATES, Tree, remote
 from tests.support.tpu_helpers import tree as tree
 
 SCRIPTS = sorted(path.name for path in TEMPLATES.glob("*.sh"))
@@ -33,9 +30,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_are_valid_shell(script: str) -> None:
-    subprocess.run(["bash", "-n", str(TEMPLATES / script)], check=True)
-    text = (TEMPLATES / script).read_text()
-    assert os.access(TEMPLATES / script, os.X_OK) == text.startswith("#!/usr/bin/env bash\n")
+    check_shell(TEMPLATES / script)
 
 
 def setting_names() -> set[str]:
@@ -63,9 +58,7 @@ def test_every_setting_says_what_it_is() -> None:
 
 def test_the_image_is_made_of_files_that_are_there() -> None:
     text = (TEMPLATES / "Dockerfile").read_text()
-    for line in re.findall(r"^COPY (.+)", text, re.MULTILINE):
-        for source in line.split()[:-1]:
-            assert (ROOT / source).exists(), source
+    check_copied(re.findall(r"^COPY (.+)", text, re.MULTILINE))
     assert "FROM python:3.12-" in text
 
 
@@ -85,11 +78,8 @@ def test_a_host_gets_versions_that_setup_py_allows(monkeypatch: pytest.MonkeyPat
     wanted = [*told["install_requires"], *extras["training"], *extras["tpu"]]
     for requirement in map(Requirement, wanted):
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
-    tested = [
-        Requirement(line)
-        for line in (ROOT / "requirements.txt").read_text().splitlines()
-        if line[0] != "#"
-    ]
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    tested = [Requirement(line) for line in lines if line[0] != "#"]
     on_hosts = [requirement for requirement in tested if requirement.name in pinned]
     assert len(on_hosts) > 5
     for requirement in on_hosts:  # the others are for docs/, examples/
@@ -98,6 +88,8 @@ def test_a_host_gets_versions_that_setup_py_allows(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_training_knows_every_key_that_it_is_given(tree: Tree) -> None:
+    from training.maxtext.iterators import NetworkConfig
+
     line = tree.run("queued_resources.sh", "--dry-run", "train")
     given = shlex.split(remote(shlex.split(line)))
     given = given[given.index("--") + 1 :]
@@ -107,13 +99,7 @@ def test_training_knows_every_key_that_it_is_given(tree: Tree) -> None:
     text = text.split("\nTRAIN_ARGUMENTS=(")[1].split("\n)")[0].partition("\n")[2]
     keys = {word.split("=")[0] for word in given if "=" in word}
     keys |= set(re.findall(r"(\w+)=", text))  # those of its comments, too
-    script = (
-        "import json; from training.maxtext.iterators import NetworkConfig; "
-        "print(json.dumps(list(NetworkConfig.model_fields)))"
-    )
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    printed = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
-    known = set(json.loads(printed.splitlines()[-1]))
+    known = set(NetworkConfig.model_fields)
     assert keys - known == set()
     assert {"grain_worker_count", "network_train_files", "steps"} <= keys
 

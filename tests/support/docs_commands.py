@@ -1,8 +1,8 @@
-"""Every command and piece of code that the pages show, and the test that executes it: one list.
+"""The commands and code on the pages, and the tests that execute them, in one list.
 
-`EXECUTED` names, for each test, the blocks that it takes from the pages, by how they begin. A test
-of test_docs_commands.py or test_docs_google.py gets the text of its blocks by `taken`, so what is
-listed is what runs. `NOT_EXECUTED` has the rest and the reasons. `Desk` is where they are typed in.
+`EXECUTED` names for each test the blocks that it executes, by their beginnings. The tests of
+test_docs_commands.py and test_docs_google.py get the text of their blocks from `taken`, so what is
+listed is what runs. `NOT_EXECUTED` has the rest and the reasons. A `Desk` runs the blocks.
 """
 
 import os
@@ -18,6 +18,7 @@ from tests.support import documents
 from tests.support.clean_environment import done
 from tests.support.documents import Block
 from tests.support.repository import ROOT
+from tests.support.stand_ins import StandIns
 
 LANGUAGES = ("sh", "python", "sql")
 Start = tuple[str, str]  # a page, and how a block of it begins
@@ -140,40 +141,26 @@ def taken(test: str) -> list[str]:
 
 
 class Desk:
-    """A folder to type commands in: `python` is this one, and stand-ins come before the system's.
-
-    Each call of a stand-in is kept in `calls`. A replacement in a block must find its text.
-    """
+    """A folder to run commands in; `python` is this one, other programs may be stand-ins."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._bin, self._calls = folder / ".bin", folder / ".calls"
-        self._bin.mkdir(parents=True)
+        programs = StandIns(folder / ".bin")
+        self.stand_in, self.calls = programs.add, programs.calls
         self.stand_in("python", f'exec {shlex.quote(sys.executable)} "$@"')
+        stand_ins, _, system = programs.variables["PATH"].partition(":")
         self.variables = {
-            "PATH": f"{self._bin}:{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            **programs.variables,
+            "PATH": f"{stand_ins}:{Path(sys.executable).parent}:{system}",
             "HOME": str(folder),
-            "CALLS": str(self._calls),
             "PYTHONSAFEPATH": "1",  # the package of this checkout, not a copy in the folder
             "PYTHONPATH": str(ROOT),
         }
 
-    def stand_in(self, name: str, body: str) -> None:
-        """Puts a program of bash into PATH, before others of its name."""
-        record = '{ printf \'%s\\037\' "${0##*/}" "$@"; printf \'\\036\'; } >>"$CALLS"'
-        path = self._bin / name
-        path.write_text(f"#!/usr/bin/env bash\n{record}\n{body}\n")
-        path.chmod(0o755)
-
-    def calls(self, program: str) -> list[list[str]]:
-        """Returns the words of each call of a stand-in."""
-        calls = [call.split("\037")[:-1] for call in self._calls.read_text().split("\036")[:-1]]
-        return [call for call in calls if call[0] == program]
-
     def sh(self, block: str, replace: dict[str, str] | None = None, **variables: str) -> str:
-        """Runs a block as printed, but for what is replaced; returns what it prints."""
+        """Runs a block, with replacements of text that it must contain; returns what it prints."""
         for old, new in (replace or {}).items():
-            assert old in block, f"{old} is to be replaced, and not there"
+            assert old in block, f"{old} is to be replaced, but missing"
             block = block.replace(old, new)
         result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],

@@ -1,17 +1,20 @@
-"""The image of a Flex template, built without Docker."""
+"""Flex Templates: what the launcher gives a program, and a template's image without Docker."""
 
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from google.cloud.dataflow_v1beta3 import types
+from google.protobuf import json_format
 
 from tests.support.clean_environment import clean, done, new_environment
-from tests.support.dataflow_helpers import (
-    IMAGE,
-)
+from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
+from tests.support.dataflow_helpers import IMAGE, do_the_work
+from tests.support.engines import stored_objects
 from tests.support.repository import ROOT
 
 TEMPLATES = ROOT / "templates"
@@ -27,8 +30,23 @@ def instructions(template: str) -> Iterator[tuple[str, str]]:
             yield name, arguments
 
 
-@dataclass(frozen=True)
-class Image:
+def launcher_words(bucket: str, name: str) -> list[str]:
+    """Returns the words that the launcher adds to a template's own parameters."""
+    return [
+        *("--runner=DataflowRunner", f"--job_name={name}", f"--project={PROJECT}"),
+        *(f"--region={REGION}", f"--temp_location={bucket}/temp"),
+        f"--staging_location={bucket}/staging",
+        f"--template_location={bucket}/staging/template_launches/1/job_object",
+    ]
+
+
+def template_at(bucket: str) -> types.Job:
+    """Returns the job that Dataflow would start; a field that it does not know is an error."""
+    text = stored_objects(f"{bucket}/staging/template_launches/1")["job_object"]
+    return types.Job.wrap(json_format.Parse(text, types.Job.pb(types.Job())))
+
+
+class Image(NamedTuple):
     """What the steps of an image left: its Python, its files below a folder, its variables."""
 
     python: Path
@@ -51,8 +69,7 @@ class Image:
 def make_image(folder: Path, template: str) -> Image:
     """Does the steps of a template's image below a folder, in an empty environment.
 
-    Base images and what is copied from them are left out: the Python is the one that runs this
-    test.
+    Base images and what is copied from them are omitted: the Python is the one of this test.
     """
     python = new_environment(folder / "python")
     root, variables = folder / "root", {}
@@ -78,6 +95,32 @@ def make_image(folder: Path, template: str) -> Image:
             )
             done(result)
     return Image(python, root, variables)
+
+
+def launch_and_work(
+    folder: Path, template: str, words: list[str], bad: str, bucket: str, dataflow: DataflowApi
+) -> tuple[types.Job, str]:
+    """Launches a template from its image and does its job's work.
+
+    Args:
+      folder: where to make the image.
+      words: the launcher's.
+      bad: a further word, which must be refused.
+
+    Returns:
+      The job, and the error of the bad word.
+    """
+    image = make_image(folder / "image", template)
+    words = [*words, f"--dataflow_endpoint={dataflow.endpoint}"]
+    refused = image.launch(*words, bad)
+    assert refused.returncode == 2
+    result = image.launch(*words)
+    assert result.returncode == 0, result.stderr
+    assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
+    job = template_at(bucket)
+    report = do_the_work(image.python, folder / "work", job)
+    assert report["source"].startswith(f"{folder}/image/python")
+    return job, refused.stderr
 
 
 def copy(source: Path, target: Path, into: bool) -> None:

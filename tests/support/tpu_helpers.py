@@ -1,17 +1,16 @@
-"""templates/tpu with fakes of gcloud, xpk, docker and of a host's programs: what they are told.
+"""templates/tpu with fakes of gcloud, xpk, docker and a host's programs, and what they are told.
 
-The scripts run in a copy of the tree whose path has a space. `calls` holds every command's words.
-Where `HOST_HOME` is set, the fake gcloud copies and runs there what it is given for the hosts.
-A test file imports the fixture `as` itself: so ruff takes it for used.
+The scripts run in a copy of the tree whose path has a space. Where `HOST_HOME` is set, the fake
+gcloud copies and runs there what it is given for the hosts.
 """
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.repository import ROOT
+from tests.support.stand_ins import StandIns, run_script
 
 TEMPLATES = ROOT / "templates/tpu"
 SETTINGS = """
@@ -33,9 +32,9 @@ TRAIN = [
     *("base_output_directory=gs://results/runs", "run_name=first run"),
     *("network_cache_dir=/mnt/disks/cache", "steps=50000", "checkpoint_period=1000"),
 ]  # fmt: skip
-RECORD = """#!/usr/bin/env bash
-{ printf '%s\\037' "${0##*/}" "$@"; printf '\\036'; } >>"$CALLS"
-next() { # FILE: prints its first line and removes it, but for the last
+# Prints the first line of a file and removes it, unless it is the last.
+NEXT = """
+next() {
   local line; line=$(head -n 1 "$1")
   (($(wc -l <"$1") < 2)) || sed -i 1d "$1"
   echo "$line"
@@ -83,35 +82,28 @@ class Tree:
 
     def __init__(self, folder: Path):
         self.root = folder / "probe line"
-        self.fakes, self.calls_file, self.home = folder / "fakes", folder / "calls", folder / "home"
+        self.fakes, self.home = folder / "fakes", folder / "home"
         self.settings = folder / "my settings.sh"
         shutil.copytree(TEMPLATES, self.root / "templates/tpu")
-        for path in ("beam_pipeline/__init__.py", "training/configs/95m.yml", "training/own.yml"):
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.root / path).touch()
-        (self.root / "training/__pycache__").mkdir()
-        (self.root / "training/__pycache__/x.pyc").touch()
-        for name in ("setup.py", "pyproject.toml", "README.md"):
+        for name in (
+            *("beam_pipeline/__init__.py", "training/configs/95m.yml", "training/own.yml"),
+            *("training/__pycache__/x.pyc", "setup.py", "pyproject.toml", "README.md"),
+        ):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).touch()
         self.home.mkdir()
         self.settings.write_text(SETTINGS)
-        programs = {
-            "gcloud": GCLOUD,
-            "sudo": SUDO,
-            "uv": UV,
-            "python": PYTHON,
-            "mountpoint": "exit 1",
-        }
-        programs |= dict.fromkeys(
-            ("xpk", "docker", "kubectl", "gcsfuse", "fusermount", "systemctl"), ""
-        )
-        for name, body in programs.items():
-            self.answer(name, RECORD + body).chmod(0o755)
+        self.programs = StandIns(self.fakes)
+        self.calls = self.programs.calls
+        for name, body in {"gcloud": GCLOUD, "sudo": SUDO, "uv": UV, "python": PYTHON}.items():
+            self.programs.add(name, NEXT + body)
+        self.programs.add("mountpoint", "exit 1")
+        for name in ("xpk", "docker", "kubectl", "gcsfuse", "fusermount", "systemctl"):
+            self.programs.add(name)
         self.answer("blkid", "0")
         self.environment = {
-            "PATH": f"{self.fakes}:/usr/local/bin:/usr/bin:/bin",
+            **self.programs.variables,
             "HOME": str(self.home),
-            "CALLS": str(self.calls_file),
             "FAKES": str(self.fakes),
             "SETTINGS": str(self.settings),
         }
@@ -119,7 +111,6 @@ class Tree:
     def answer(self, name: str, *lines: str) -> Path:
         """Writes a file that a fake reads; a list of answers is used up but for the last."""
         path = self.fakes / name
-        path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(lines) + "\n")
         return path
 
@@ -128,31 +119,12 @@ class Tree:
 
     def run(self, script: str, *arguments: str, code: int = 0, **environment: str) -> str:
         """Runs a script; returns what it prints, its errors if it fails."""
-        result = subprocess.run(
-            ["bash", str(self.root / "templates/tpu" / script), *arguments],
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=20,
-        )
-        assert result.returncode == code, result.stdout + result.stderr
-        return result.stderr if code else result.stdout
+        path, variables = self.root / "templates/tpu" / script, self.environment | environment
+        return run_script(path, *arguments, environment=variables, code=code)
 
-    def calls(self, program: str | None = None) -> list[list[str]]:
-        """All calls so far, or one program's."""
-        if not self.calls_file.exists():
-            return []
-        calls = [call.split("\037")[:-1] for call in self.calls_file.read_text().split("\036")[:-1]]
-        return [call for call in calls if program in (None, call[0])]
-
-    def host_sh(self, command: str, *arguments: str) -> list[str]:
+    def host_sh(self, command: str) -> list[str]:
         """Returns a command line that runs host.sh where the hosts have it."""
-        return [
-            "bash",
-            str(self.home / "probeline/source/templates/tpu/host.sh"),
-            command,
-            *arguments,
-        ]
+        return ["bash", f"{self.home}/probeline/source/templates/tpu/host.sh", command]
 
 
 @pytest.fixture
@@ -163,8 +135,3 @@ def tree(tmp_path: Path) -> Tree:
 def remote(call: list[str]) -> str:
     """The line of shell that a call of gcloud ssh runs on the hosts."""
     return next(word for word in call if word.startswith("--command=")).removeprefix("--command=")
-
-
-def one_line(errors: str) -> str:
-    assert errors.count("\n") == 1 and errors.startswith("error: "), errors
-    return errors

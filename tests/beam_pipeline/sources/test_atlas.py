@@ -18,6 +18,7 @@ from ripe.atlas.sagan import PingResult
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, measurements
+from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
 from tests.support.repository import ROOT
 
 # The results of the tests of ripe.atlas.sagan 2.0.1, firmware 0 to 4650, a line each.
@@ -510,35 +511,6 @@ def test_any_line_is_accounted_for(
         measurements.as_text(batch.measurements, faults.rows)
 
 
-PING_TYPE = pa.struct(
-    [
-        ("timeout", pa.bool_()),
-        ("error", pa.bool_()),
-        ("error_message", pa.string()),
-        ("rtt", pa.float64()),
-        ("reply_src_addr", pa.string()),
-        ("reply_src_addr_bytes", pa.binary()),
-        ("ttl", pa.int64()),
-        ("dup", pa.int64()),
-    ]
-)
-# docs/measurements_ping.md of RIPE-NCC/ripe-atlas-bigquery
-BIGQUERY_SCHEMA = pa.schema(
-    [
-        ("af", pa.int64()),
-        ("prb_id", pa.int64()),
-        ("msm_id", pa.int64()),
-        ("src_addr", pa.string()),
-        ("src_addr_bytes", pa.binary()),
-        ("dst_addr", pa.string()),
-        ("dst_addr_bytes", pa.binary()),
-        ("synth_addr", pa.string()),
-        ("start_time", pa.timestamp("us", "UTC")),
-        ("packets_sent", pa.int64()),
-        ("packets_received", pa.int64()),
-        ("pings", pa.list_(PING_TYPE)),
-    ]
-)
 OK, DUP = {"timeout": False, "error": False, "rtt": 12.5}, {"rtt": 1635.5, "dup": 1}
 TIMEOUT = {"timeout": True, "rtt": None}
 ERROR = {"timeout": False, "error": True, "error_message": "sendto failed", "rtt": 3.0}
