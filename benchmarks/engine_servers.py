@@ -95,10 +95,14 @@ def gcs_client(endpoint: str) -> Any:
     return Client("test", AnonymousCredentials(), client_options={"api_endpoint": endpoint})
 
 
-def upload(source: Path, target: str, endpoint: str) -> None:
-    """Copies a file to a `gs://` path of an emulator, or all files below a folder to below it."""
+def upload(source: Path | str, target: str, endpoint: str) -> None:
+    """Copies a file, or a folder's files, to or below a `gs://` path of an emulator.
+
+    The bucket is created if it does not exist.
+    """
     name, _, prefix = target.removeprefix("gs://").partition("/")
-    bucket = gcs_client(endpoint).bucket(name)
+    client, source = gcs_client(endpoint), Path(source)
+    bucket = client.lookup_bucket(name) or client.create_bucket(name)
     for path in [source] if source.is_file() else [p for p in source.rglob("*") if p.is_file()]:
         below = "" if path == source else path.relative_to(source).as_posix()
         object_name = "/".join(part for part in (prefix.rstrip("/"), below) if part)

@@ -159,7 +159,7 @@ def billed_shuffle_gb(num_gb: float, prices: Prices) -> float:
 def use_of(
     run: Run,
     figures: PerMeasurement,
-    of_shard: dict[str, float],
+    requests_per_shard: dict[str, float],
     assumed: Assumptions,
     is_high: bool,
 ) -> Use:
@@ -171,7 +171,8 @@ def use_of(
     """
     n = run.num_measurements
     requests = {
-        name: n * getattr(figures, name) + run.num_shards * of_shard[name] for name in REQUESTS
+        name: n * getattr(figures, name) + run.num_shards * requests_per_shard[name]
+        for name in REQUESTS
     }
     busy_s = n * (figures.cpu_s + figures.gcs_cpu_s) / assumed.vcpu_speed
     if is_high:
@@ -180,7 +181,7 @@ def use_of(
         waiting_s += bytes_moved / assumed.stream_bytes_per_s
         busy_s += n * figures.runner_cpu_s / assumed.vcpu_speed
         busy_s = max(busy_s, (busy_s + waiting_s) / assumed.threads_per_vcpu)
-    alone = run.num_shards * sum(of_shard.values()) + n * figures.deletes
+    alone = run.num_shards * sum(requests_per_shard.values()) + n * figures.deletes
     commit_s = alone * assumed.request_s / _RENAMES_AND_DELETES_AT_A_TIME
     wall_s = assumed.start_s + busy_s / run.vcpus + commit_s
     output_gb = n * figures.output_bytes / _GB

@@ -16,6 +16,7 @@ from benchmarks.learning import rtt_errors
 from benchmarks.loading_cases import LOADERS, Case
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
 from benchmarks.overlap_contenders import PROBELINE
+from benchmarks.overlap_table import rate as overlap_rate
 from benchmarks.results import Median, Results, medians
 
 COLUMNS = ("what", "unit", "Probeline", "beside it", "bench, day, runs")
@@ -96,13 +97,10 @@ def _loading(results: Results) -> Iterator[Headline]:
 
 
 def _overlap(results: Results) -> Iterator[Headline]:
-    def rate(line: Median) -> str:
-        return f"{line.figures['text_mb'] / line.figures['cpu_s']:.1f}"
-
     def headline(line: Median, peers: dict[str, str]) -> Headline:
         text_mb, lengths = line.figures["text_mb"], line.case["lengths"]
         question = f"overlap with {text_mb:,.0f} MB of text, n = {lengths}"
-        return Headline(question, "MB/CPU-second", f"**{rate(line)}**", peers)
+        return Headline(question, "MB/CPU-second", f"**{overlap_rate(line):.1f}**", peers)
 
     contests: dict[str, dict[str, Median]] = {}
     formats: list[Median] = []
@@ -114,7 +112,10 @@ def _overlap(results: Results) -> Iterator[Headline]:
     for same in contests.values():
         own = same.pop(PROBELINE, None)
         if own is not None:
-            peers = {OVERLAP_CONTENDERS[name].title: rate(line) for name, line in same.items()}
+            peers = {
+                OVERLAP_CONTENDERS[name].title: f"{overlap_rate(line):.1f}"
+                for name, line in same.items()
+            }
             yield headline(own, peers)
     for line in formats[:1]:
         yield headline(line, {})

@@ -108,7 +108,7 @@ class LoadingBench(Bench):
             if "gcs" in args.loaders and obstacle(Case(dataset, "gcs")) is None:
                 endpoint = os.environ["STORAGE_EMULATOR_HOST"]
                 target = self._bucket_folder(dataset)
-                runner.call("benchmarks.loading_data:upload", rows, target, endpoint)
+                runner.call("benchmarks.engine_servers:upload", rows, target, endpoint)
             if "plan1" in args.loaders and dataset in chunked(args.datasets):
                 described["plan1"] = self._chunks(dataset, rows)
         except RuntimeError as error:

@@ -102,15 +102,3 @@ def among_small_probes(table: pa.Table, rng: np.random.Generator) -> pa.Table:
     ]
     index = table.schema.get_field_index("src_addr")
     return table.set_column(index, "src_addr", pa.array(sources).take(pa.array(probe)))
-
-
-def upload(folder: str, target: str, endpoint: str) -> None:
-    """Copies a dataset to gs://BUCKET/FOLDER of an emulator, making the bucket if need be."""
-    from benchmarks.engine_servers import gcs_client
-    from benchmarks.engine_servers import upload as upload_files
-
-    bucket = target.removeprefix("gs://").partition("/")[0]
-    client = gcs_client(endpoint)
-    if client.lookup_bucket(bucket) is None:
-        client.create_bucket(bucket)
-    upload_files(Path(folder), target, endpoint)

@@ -50,12 +50,12 @@ def ngrams(output: str, evaluation: str) -> dict[str, Any]:
       "num_indexed" n-grams, of a peer all else that it reports.
     """
     path = Path(output)
-    return of_job(path) if path.is_dir() else of_peer(path, Path(evaluation))
+    return read_job(path) if path.is_dir() else read_peer(path, Path(evaluation))
 
 
-def of_job(output: Path) -> dict[str, Any]:
+def read_job(output: Path) -> dict[str, Any]:
     """Returns what an output folder of the job says."""
-    summary = orjson.loads((output / SUMMARY).read_bytes())
+    told = orjson.loads((output / SUMMARY).read_bytes())
     matches = pq.read_table(output / MATCHES, columns=["train_path", "train_row"])
     documents = matches.group_by(matches.column_names).aggregate([])
     found: list[Found] = []
@@ -65,15 +65,15 @@ def of_job(output: Path) -> dict[str, Any]:
             counts = row["overlapping_ngram_counts"]
             found += [(row["eval_row"], row["n"], *count) for count in counts]
     return {
-        "num_read": summary["counts"]["train_texts"],
+        "num_read": told["counts"]["train_texts"],
         "num_documents": documents.num_rows,
-        "num_passes": summary["num_shards"],
-        "num_indexed": summary["counts"]["eval_ngrams"],
-        **described(found),
+        "num_passes": told["num_shards"],
+        "num_indexed": told["counts"]["eval_ngrams"],
+        **summary(found),
     }
 
 
-def of_peer(output: Path, evaluation: Path) -> dict[str, Any]:
+def read_peer(output: Path, evaluation: Path) -> dict[str, Any]:
     """Returns what an output file of a peer says, its n-grams assigned to evaluation rows."""
     told = orjson.loads(output.read_bytes())
     told_ngrams = told.pop("ngrams", None)
@@ -82,7 +82,7 @@ def of_peer(output: Path, evaluation: Path) -> dict[str, Any]:
     counts = {
         (n, ngram): (occurrences, documents) for n, ngram, occurrences, documents in told_ngrams
     }
-    return {**told, **described(_by_row(counts, told.pop("lengths"), evaluation))}
+    return {**told, **summary(_by_row(counts, told.pop("lengths"), evaluation))}
 
 
 def _by_row(
@@ -97,7 +97,7 @@ def _by_row(
                         yield int(row), n, ngram, *counts[n, ngram]
 
 
-def described(found: Iterable[Found]) -> dict[str, Any]:
+def summary(found: Iterable[Found]) -> dict[str, Any]:
     """Returns the number and the digest of what was found."""
     ordered = sorted(found)
     digest = hashlib.blake2b(orjson.dumps(ordered), digest_size=16).hexdigest()

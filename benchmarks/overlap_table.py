@@ -24,7 +24,7 @@ class Line(NamedTuple):
         return self.figures["cpu_s"] - self.start_s
 
 
-def _whole_rate(line: Line) -> float:
+def rate(line: Line | Median) -> float:
     """Returns MB of text per CPU-second."""
     return line.figures["text_mb"] / line.figures["cpu_s"]
 
@@ -68,18 +68,18 @@ def _title(case: dict[str, Any]) -> str:
     return CONTENDERS[case["contender"]].title
 
 
-def _ratio(rate: Callable[[Line], float | None]) -> Callable[[Line], str]:
+def _ratio(rate_of: Callable[[Line], float | None]) -> Callable[[Line], str]:
     """Returns a column that shows a rate as a multiple of the set's."""
 
     def shown(line: Line) -> str:
-        own, other = rate(line), rate(line.of_set) if line.of_set else None
+        own, other = rate_of(line), rate_of(line.of_set) if line.of_set else None
         return _number(own / other) if own and other else ""
 
     return shown
 
 
 _RATES: md.Columns = {
-    "MB per CPU-second, whole run": lambda line: _number(_whole_rate(line)),
+    "MB per CPU-second, whole run": lambda line: _number(rate(line)),
     "start-up, CPU s": lambda line: _number(line.start_s),
     "MB per CPU-second, start-up apart": lambda line: _number(_scan_rate(line)),
 }
@@ -91,7 +91,7 @@ _PEERS: md.Columns = {
     "n": lambda line: line.case["lengths"],
     **_TEXT,
     **_RATES,
-    "ratio to the set, whole run": _ratio(_whole_rate),
+    "ratio to the set, whole run": _ratio(rate),
     "ratio to the set, start-up apart": _ratio(_scan_rate),
     **_COSTS,
     "documents with a hit": md.figure("num_documents"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import engines, runner
-from benchmarks.engine_servers import GCS_EMULATOR, gcs_client, running_gcs_emulator, upload
+from benchmarks.engine_servers import GCS_EMULATOR, running_gcs_emulator, upload
 from benchmarks.results import Run
 from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
@@ -113,7 +113,6 @@ def _measured(bench: Bench, shape: Shape, number: int) -> Run:
             folder = bench.args.data_dir / "gcs-emulator"
             folder.mkdir(exist_ok=True)
             endpoint = stack.enter_context(running_gcs_emulator(str(GCS_EMULATOR), folder))
-            gcs_client(endpoint).create_bucket("bench")
             for path in sorted(data.glob("*.parquet")):
                 upload(path, f"gs://bench/in/{path.name}", endpoint)
             source = "gs://bench/in/*"

@@ -104,14 +104,14 @@ def test_a_row_of_few_tokens_is_one_ngram_of_the_peer(
     }
     output = tmp_path / "found"
     output.write_bytes(orjson.dumps(told))
-    found = overlap_found.of_peer(output, own[1])
+    found = overlap_found.read_peer(output, own[1])
     # The first row has as many tokens as are asked for: its 4-grams are none of its own.
     rows = [(0, 6, "it jumps over the lazy dog", 3, 2), (1, 4, "jumps over the lazy", 3, 2)]
     assert found["num_ngrams"] == 2
-    assert found["digest"] == overlap_found.described(rows)["digest"]
+    assert found["digest"] == overlap_found.summary(rows)["digest"]
     told["ngrams"][0][2] += 1
     output.write_bytes(orjson.dumps(told))
-    assert overlap_found.of_peer(output, own[1])["digest"] != found["digest"]
+    assert overlap_found.read_peer(output, own[1])["digest"] != found["digest"]
 
 
 @pytest.mark.parametrize("name", ["datatrove-split", "datatrove"])

@@ -102,14 +102,14 @@ FIGURES = PerMeasurement(
     uploaded_bytes=40.0, downloaded_bytes=60.0, class_a=1e-6, class_b=2e-6, deletes=1e-6,
     upload_parts=0.0,
 )  # fmt: skip
-OF_SHARD = {"class_a": 3.0, "class_b": 4.0, "deletes": 2.0, "upload_parts": 1.0}
+PER_SHARD = {"class_a": 3.0, "class_b": 4.0, "deletes": 2.0, "upload_parts": 1.0}
 ASSUMED = Assumptions(vcpu_speed=0.5, request_s=0.1, stream_bytes_per_s=50e6, start_s=100.0)
 
 
 def test_an_estimate_is_the_sum_of_its_parts():
     run = estimate.Run(num_measurements=1_000_000_000, num_shards=160, vcpus=10)
-    low = estimate.use_of(run, FIGURES, OF_SHARD, ASSUMED, is_high=False)
-    high = estimate.use_of(run, FIGURES, OF_SHARD, ASSUMED, is_high=True)
+    low = estimate.use_of(run, FIGURES, PER_SHARD, ASSUMED, is_high=False)
+    high = estimate.use_of(run, FIGURES, PER_SHARD, ASSUMED, is_high=True)
     commit_s = (160 * 10 + 1000) * 0.1 / 16
     assert low.commit_hours * 3600 == pytest.approx(commit_s)
     assert low.vcpu_hours * 3600 == pytest.approx(4000)
@@ -163,8 +163,8 @@ def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, mo
     assert sum(len(run) for run in runs) == num_bytes // 16
     expected = estimate.hot_probe(num_bytes, chunk_bytes, memory_bytes)
     assert expected.passes == passes
-    of_cut = num_bytes / SEGMENT_BYTES
-    assert reader.reads == pytest.approx(expected.reads - of_cut, rel=0.1)
+    reads_to_cut = num_bytes / SEGMENT_BYTES
+    assert reader.reads == pytest.approx(expected.reads - reads_to_cut, rel=0.1)
     # Besides what sorting moves: segments written and read, staged rows written.
     moved = reader.num_bytes + sort.spilled_bytes
     assert moved == pytest.approx(expected.bytes_moved - 3 * num_bytes, rel=0.01)
