@@ -3,9 +3,9 @@
 It is read from the files of the finished output, not from what workers reported.
 """
 
-import json
 import shlex
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
@@ -16,21 +16,19 @@ from rich.text import Text
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
-from beam_pipeline.storage.files import open_file
+from beam_pipeline.overlap.results.output_files import read_lines
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     """Prints the overlap of each evaluation set, what caps left out, and the next command."""
     console = Console(file=sys.stdout, highlight=False)
-    with open_file(FileSystems.join(output, STATS)) as file:
-        stats = [json.loads(line) for line in file]  # orjson refuses ids with lone surrogates
     summary = read_summary(output)
-    console.print(_table(output, stats))
+    console.print(_table(output, read_lines(FileSystems.join(output, STATS))))
     for line in _lines(config, output, summary, seconds):
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _table(output: str, stats: list[dict[str, Any]]) -> Table:
+def _table(output: str, stats: Iterable[dict[str, Any]]) -> Table:
     # Text, since square brackets in a plain string are markup.
     table = Table("evaluation set", "n", "instances", "hit", "share", title=Text(output))
     for column in table.columns[1:]:

@@ -75,7 +75,7 @@ def count_ngrams(
     scanned: ScannedUnit, boilerplate_path: str | None = None
 ) -> Iterator[tuple[int, Counts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
-    with logged("Count n-grams", path=scanned.train_path, row_offset=scanned.row_offset):
+    with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         counts = count_unit(scanned.paths, _filter_at(boilerplate_path))
     yield from cut_by_bucket(counts)
 
@@ -116,7 +116,7 @@ def size_details(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> tuple[ScannedUnit, DetailsSize]:
     """Returns a work unit and the size of its details without caps."""
-    with logged("Size details", path=scanned.train_path, row_offset=scanned.row_offset):
+    with logged("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
         keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         return scanned, count_details(scanned, prepared.open_rows(), keep, cap)
 
@@ -137,7 +137,7 @@ def expand(
     quotas: Mapping[str, int | None] | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
-    with logged("Expand", path=scanned.train_path, row_offset=scanned.row_offset):
+    with logged("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
         return expand_unit(
             scanned,
             job.temp_path("units", scanned.name),

@@ -10,12 +10,10 @@ in this order, which are the smallest by key; all other files, and `count_detail
 file is only made if it has something in it.
 """
 
-import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -26,11 +24,12 @@ from beam_pipeline.overlap.ngrams.matching import Places
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, UnitMatch, read_matches
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
-    TableWriter,
+    LazyFiles,
     json_line,
     json_value,
+    make_table,
+    parquet_writer,
 )
-from beam_pipeline.storage.files import atomic_write
 
 _OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 MATCHES_SCHEMA = pa.schema(
@@ -77,35 +76,35 @@ class ExpandedUnit(NamedTuple):
 # --- a record of details ------------------------------------------------------------------------
 
 
-class _Head(NamedTuple):
-    """An evaluation row, and the beginning of its details, each value encoded once."""
-
-    row: EvaluationRow
-    fields: dict[str, orjson.Fragment]
-    num_bytes: int
-
-
 class _Details:
     """Makes lines of details; what several lines share is encoded once."""
 
     def __init__(self, rows: EvaluationRows, scanned: ScannedUnit):
         self._rows = rows
-        self._heads: dict[int, _Head] = {}  # the one used last at the end
+        self._scanned = scanned
+        # By number, an evaluation row and the first fields of its details.
+        self._heads: dict[int, tuple[EvaluationRow, dict[str, orjson.Fragment]]] = {}
         self._head_bytes = 0
-        self._train_path = _fragment(scanned.train_path)
-        self._row_offset = scanned.row_offset
+        self._train_path = _fragment(scanned.unit.path)
         self._at_row, self._text = -1, _fragment("")
 
-    def head(self, number: int) -> _Head:
-        """Returns the head of an evaluation row; forgets others when their texts are many."""
-        head = self._heads.pop(number, None)
-        if head is None:
-            head = _make_head(self._rows, number)
-            self._head_bytes += head.num_bytes
-        self._heads[number] = head
-        while self._head_bytes > _TEXT_BYTES_IN_MEMORY and len(self._heads) > 1:
-            self._head_bytes -= self._heads.pop(next(iter(self._heads))).num_bytes
-        return head
+    def row(self, number: int) -> EvaluationRow:
+        """Returns an evaluation row."""
+        return self._head(number)[0]
+
+    def _head(self, number: int) -> tuple[EvaluationRow, dict[str, orjson.Fragment]]:
+        if number not in self._heads:
+            row = self._rows[number]
+            values = (row.eval_dataset, row.eval_path, row.eval_row, self._rows.text(number))
+            encoded = list(map(json_value, values))
+            self._head_bytes += sum(map(len, encoded))
+            if self._head_bytes > _TEXT_BYTES_IN_MEMORY:
+                self._heads.clear()
+                self._head_bytes = sum(map(len, encoded))
+            names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
+            fields = dict(zip(names, map(orjson.Fragment, encoded), strict=True))
+            self._heads[number] = row, fields
+        return self._heads[number]
 
     def line(self, match: UnitMatch) -> bytes:
         """Returns the line of a match."""
@@ -113,12 +112,12 @@ class _Details:
             self._at_row, self._text = match.row, _fragment(match.text)
         ngram = _fragment(match.ngram)
         record = {
-            **self.head(match.number).fields,
+            **self._head(match.number)[1],
             "ngram": ngram,
             "eval_offsets": match.eval_places,
             "n": match.n,
             "train_path": self._train_path,
-            "train_row": match.row + self._row_offset,
+            "train_row": match.row + self._scanned.row_offset,
             "train_text": self._text,
             "train_ngram": ngram,
             "train_offsets": match.train_places,
@@ -126,16 +125,6 @@ class _Details:
         if match.doc_id is not None:
             record["train_doc_id"] = _fragment(match.doc_id)
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _make_head(rows: EvaluationRows, number: int) -> _Head:
-    row = rows[number]
-    values = (row.eval_dataset, row.eval_path, row.eval_row, rows.text(number))
-    encoded = [json_value(value) for value in values]
-    names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
-    fields: dict[str, orjson.Fragment]
-    fields = dict(zip(names, map(orjson.Fragment, encoded), strict=True))
-    return _Head(row, fields, sum(map(len, encoded)))
 
 
 def _fragment(value: str) -> orjson.Fragment:
@@ -193,142 +182,91 @@ def expand_unit(
       max_details_per_pair: the number of details that a document and an evaluation row may have.
       quota: the number of details that the work unit may have, one of `quotas`.
     """
-    with ExitStack() as stack:
-        files = _LazyFiles(prefix, temp_folder, stack)
-        expansion = _Expansion(scanned, rows, files, max_details_per_pair, quota)
+    details = _Details(rows, scanned)
+    hits: set[tuple[int, int]] = set()
+    table: list[tuple] = []
+    num_records = num_bytes = num_left_out = 0
+    with LazyFiles(prefix, temp_folder) as files:
         matches = read_matches(scanned.paths, keep)
         for _, document in groupby(matches, key=lambda match: match.row):
-            expansion.add_document(document)
-        expansion.add_hits()
-    return ExpandedUnit(
-        scanned,
-        files.path("details.gz"),
-        files.path("instances.gz"),
-        files.path("matches.parquet"),
-        files.path("hits"),
-        files.path("left_out"),
-        expansion.num_records,
-        expansion.num_bytes,
-        expansion.num_left_out,
+            instances: dict[tuple[int, int], set[str]] = defaultdict(set)
+            for number, pair in groupby(document, key=lambda match: match.number):
+                row, found = details.row(number), list(pair)
+                kept = found[:max_details_per_pair]
+                room = len(kept) if quota is None else min(len(kept), quota - num_records)
+                for match in kept[:room]:
+                    line = details.line(match)
+                    files.get("details.gz", GzipMember).write(line)
+                    num_bytes += len(line)
+                num_records += room
+                num_left_out += len(kept) - room
+                if len(kept) < len(found):
+                    record = _left_out_record(scanned, found[0], row, len(found) - len(kept))
+                    files.get("left_out").write(json_line(record))
+                for match in found:
+                    hits.add((number, match.n))
+                    instances[rows.datasets.index(row.eval_dataset), match.n].add(row.instance_id)
+                table += (_match_row(scanned, match, row) for match in found)
+                if len(table) >= _MATCHES_AT_A_TIME:
+                    _write_matches(files, table)
+            for (dataset, n), ids in sorted(instances.items()):
+                record = _instance_record(scanned, found[0], rows.datasets[dataset], n, ids)
+                files.get("instances.gz", GzipMember).write(json_line(record))
+        _write_matches(files, table)
+        if hits:
+            files.get("hits").write(np.array(sorted(hits), PAIRS).tobytes())
+    paths = map(files.path, ("details.gz", "instances.gz", "matches.parquet", "hits", "left_out"))
+    return ExpandedUnit(scanned, *paths, num_records, num_bytes, num_left_out)
+
+
+def _left_out_record(
+    scanned: ScannedUnit, match: UnitMatch, row: EvaluationRow, count: int
+) -> dict[str, Any]:
+    return {
+        "eval_dataset": row.eval_dataset,
+        "eval_path": row.eval_path,
+        "eval_row": row.eval_row,
+        "train_path": scanned.unit.path,
+        "train_row": match.row + scanned.row_offset,
+        "num_left_out": count,
+    }
+
+
+def _instance_record(
+    scanned: ScannedUnit, match: UnitMatch, dataset: str, n: int, ids: set[str]
+) -> dict[str, Any]:
+    return {
+        "eval_dataset": dataset,
+        "n": n,
+        "instance_ids": sorted(ids),
+        "train_path": scanned.unit.path,
+        "train_doc_id": scanned.unit.path if match.doc_id is None else match.doc_id,
+        "train_row": match.row + scanned.row_offset,
+    }
+
+
+def _match_row(scanned: ScannedUnit, match: UnitMatch, row: EvaluationRow) -> tuple:
+    """Returns a row of MATCHES_SCHEMA."""
+    return (
+        _valid(row.eval_dataset),
+        _valid(row.eval_path),
+        row.eval_row,
+        _valid(row.instance_id),
+        _valid(scanned.unit.path),
+        match.row + scanned.row_offset,
+        None if match.doc_id is None else _valid(match.doc_id),
+        match.n,
+        _offsets(match.eval_places),
+        _offsets(match.train_places),
     )
 
 
-class _LazyFiles:
-    """Files that are made when they are first asked for, and whole when the stack is closed."""
-
-    def __init__(self, prefix: str, temp_folder: str, stack: ExitStack):
-        self._prefix = prefix
-        self._temp_folder = temp_folder
-        self._stack = stack
-        self._open: dict[str, Any] = {}
-
-    def get(self, name: str, wrap: Callable[[BinaryIO], AbstractContextManager] | None = None):
-        """Returns the file of a name, or what `wrap` makes of its stream."""
-        if name not in self._open:
-            file = atomic_write(f"{self._prefix}.{name}", self._temp_folder)
-            stream = self._stack.enter_context(file)
-            self._open[name] = self._stack.enter_context(wrap(stream)) if wrap else stream
-        return self._open[name]
-
-    def path(self, name: str) -> str | None:
-        """Returns the path, None if the file was never asked for."""
-        return f"{self._prefix}.{name}" if name in self._open else None
-
-
-class _Expansion:
-    """The records of one work unit, on their way to its files."""
-
-    def __init__(
-        self,
-        scanned: ScannedUnit,
-        rows: EvaluationRows,
-        files: _LazyFiles,
-        max_details_per_pair: int | None,
-        quota: int | None,
-    ):
-        self._files = files
-        self._max_details_per_pair = max_details_per_pair
-        self._quota = quota
-        self._details = _Details(rows, scanned)
-        self._train_path = scanned.train_path
-        self._row_offset = scanned.row_offset
-        self._datasets = rows.datasets
-        self._hits: set[tuple[int, int]] = set()
-        self.num_records = self.num_bytes = self.num_left_out = 0
-
-    def add_document(self, document: Iterator[UnitMatch]) -> None:
-        """Adds all matches of one document."""
-        hit: dict[tuple[int, int], set[str]] = defaultdict(set)
-        matches: list[UnitMatch] = []
-        for number, pair in groupby(document, key=lambda match: match.number):
-            row, matches = self._details.head(number).row, list(pair)
-            dataset = self._datasets.index(row.eval_dataset)
-            kept = matches[: self._max_details_per_pair]
-            for match in kept:
-                self._add_detail(match)
-            for match in matches:
-                self._add_match(match, row)
-                self._hits.add((number, match.n))
-                hit[dataset, match.n].add(row.instance_id)
-            if len(kept) < len(matches):
-                self._add_left_out(matches[0], row, len(matches) - len(kept))
-        self._add_instances(matches[0], hit)
-
-    def _add_detail(self, match: UnitMatch) -> None:
-        if self._quota is not None and self.num_records >= self._quota:
-            self.num_left_out += 1
-            return
-        line = self._details.line(match)
-        self._files.get("details.gz", GzipMember).write(line)
-        self.num_records += 1
-        self.num_bytes += len(line)
-
-    def _add_match(self, match: UnitMatch, row: EvaluationRow) -> None:
-        writer = self._files.get(
-            "matches.parquet", functools.partial(TableWriter, schema=MATCHES_SCHEMA)
-        )
-        writer.add(
-            _valid(row.eval_dataset),
-            _valid(row.eval_path),
-            row.eval_row,
-            _valid(row.instance_id),
-            _valid(self._train_path),
-            match.row + self._row_offset,
-            None if match.doc_id is None else _valid(match.doc_id),
-            match.n,
-            _offsets(match.eval_places),
-            _offsets(match.train_places),
-        )
-        if writer.num_pending >= _MATCHES_AT_A_TIME:
-            writer.flush()
-
-    def _add_left_out(self, match: UnitMatch, row: EvaluationRow, count: int) -> None:
-        record = {
-            "eval_dataset": row.eval_dataset,
-            "eval_path": row.eval_path,
-            "eval_row": row.eval_row,
-            "train_path": self._train_path,
-            "train_row": match.row + self._row_offset,
-            "num_left_out": count,
-        }
-        self._files.get("left_out").write(json_line(record))
-
-    def _add_instances(self, match: UnitMatch, hit: dict[tuple[int, int], set[str]]) -> None:
-        for (dataset, n), ids in sorted(hit.items()):
-            record = {
-                "eval_dataset": self._datasets[dataset],
-                "n": n,
-                "instance_ids": sorted(ids),
-                "train_path": self._train_path,
-                "train_doc_id": self._train_path if match.doc_id is None else match.doc_id,
-                "train_row": match.row + self._row_offset,
-            }
-            self._files.get("instances.gz", GzipMember).write(json_line(record))
-
-    def add_hits(self) -> None:
-        """Adds which evaluation rows were hit; call this after all documents."""
-        if self._hits:
-            self._files.get("hits").write(np.array(sorted(self._hits), PAIRS).tobytes())
+def _write_matches(files: LazyFiles, table: list[tuple]) -> None:
+    """Writes rows of MATCHES_SCHEMA as a row group and removes them from the list."""
+    if table:
+        writer = files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA)
+        writer.write_table(make_table(table, MATCHES_SCHEMA))
+        table.clear()
 
 
 def _offsets(places: Places) -> list[dict[str, int]]:

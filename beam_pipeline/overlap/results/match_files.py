@@ -13,21 +13,20 @@ import heapq
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.overlap.documents.batch import DocumentBatch, decode, encode
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import Match, Places
-from beam_pipeline.overlap.results.output_files import TableWriter
+from beam_pipeline.overlap.results.output_files import LazyFiles, make_table, parquet_writer
 from beam_pipeline.storage.files import atomic_write
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
@@ -46,6 +45,7 @@ SCHEMA = pa.schema(
     ]
 )
 _COUNTED = ["row", "number", "n", "ngram_crc", "eval_places", "train_places"]
+_LETTERS = "letters.parquet"
 _SUMMARY_KEY = "probeline_scan"
 _GROUP_BYTES, _GROUP_MATCHES = 4 << 20, 1 << 14
 
@@ -74,11 +74,6 @@ class ScannedUnit(NamedTuple):
     unit: WorkUnit
     match_files: tuple[MatchFile, ...]
     row_offset: int = 0  # added to the rows in the match files
-
-    @property
-    def train_path(self) -> str:
-        """The training file."""
-        return self.unit.path
 
     @property
     def order(self) -> tuple[int, int]:
@@ -137,7 +132,7 @@ def crc_of(ngram: str) -> int:
 
 def letters_path(path: str) -> str:
     """Returns the path of the dead letters of a match file, which exists if there are any."""
-    return f"{path}.letters.parquet"
+    return f"{path}.{_LETTERS}"
 
 
 def write_match_file(
@@ -149,57 +144,66 @@ def write_match_file(
       temp_folder: the folder for files that are not whole yet.
       scanned: batches of one work unit, and their matches, document by document.
     """
-    totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0)
+    totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0, num_matches=0)
     letters: Counter[str] = Counter()
     options = {"use_dictionary": ["doc_id", "ngram"], "write_statistics": False}
-    with atomic_write(path, temp_folder) as stream, ExitStack() as stack:
-        writer = stack.enter_context(TableWriter(stream, SCHEMA, **options))
-        letters_writer = None
-        for batch, matches in scanned:
-            if batch.letters:
-                if letters_writer is None:
-                    file = stack.enter_context(atomic_write(letters_path(path), temp_folder))
-                    letters_writer = stack.enter_context(
-                        pq.ParquetWriter(file, dead_letters.SCHEMA, compression="zstd")
-                    )
-                letters_writer.write_table(dead_letters.to_table(batch.letters))
-                letters.update(dead_letters.count_by_reason(batch.letters))
-            totals.update(
-                num_rows=batch.num_rows,
-                num_texts=len(batch.rows),
-                num_without_text=batch.num_without_text,
-                text_bytes=len(batch.utf8),
-            )
-            for index, found in groupby(matches, key=lambda match: match.document):
-                _write_document(writer, batch, index, found)
-        totals["num_matches"] = writer.num_rows
+    with atomic_write(path, temp_folder) as stream, LazyFiles(path, temp_folder) as files:
+        writer = files.enter_context(parquet_writer(stream, SCHEMA, **options))
+        for group in _row_groups(_documents(scanned, totals, letters, files)):
+            writer.write_table(make_table(group, SCHEMA))
+            totals["num_matches"] += len(group)
         summary = ScanSummary(**totals, letters=dict(sorted(letters.items())))
-        writer.add_metadata(_SUMMARY_KEY, summary._asdict())
+        metadata = {_SUMMARY_KEY: orjson.dumps(summary._asdict()).decode()}
+        writer.add_key_value_metadata(metadata)
     return summary
 
 
-def _write_document(
-    writer: TableWriter, batch: DocumentBatch, index: int, matches: Iterable[Match]
-) -> None:
+def _documents(
+    scanned: Iterable[tuple[DocumentBatch, Iterable[Match]]],
+    totals: Counter[str],
+    letters: Counter[str],
+    files: LazyFiles,
+) -> Iterator[list[tuple]]:
+    """Yields the rows of each document that has any; counts, and writes the dead letters."""
+    for batch, matches in scanned:
+        if batch.letters:
+            writer = files.get(_LETTERS, parquet_writer, schema=dead_letters.SCHEMA)
+            writer.write_table(dead_letters.to_table(batch.letters))
+            letters.update(dead_letters.count_by_reason(batch.letters))
+        totals.update(
+            num_rows=batch.num_rows,
+            num_texts=len(batch.rows),
+            num_without_text=batch.num_without_text,
+            text_bytes=len(batch.utf8),
+        )
+        for index, found in groupby(matches, key=lambda match: match.document):
+            yield list(_document_rows(batch, index, found))
+
+
+def _document_rows(batch: DocumentBatch, index: int, matches: Iterable[Match]) -> Iterator[tuple]:
     text: bytes | None = batch.text_bytes(index)
     row, doc_id = int(batch.rows[index]), batch.ids[index]
     encoded_id = None if doc_id is None else encode(doc_id)
-    for match in sorted(matches, key=_order_in_document):
+    for match in sorted(matches, key=lambda m: (m.row, m.n, m.eval_places, m.ngram)):
         ngram = encode(match.ngram)
-        eval_places = list(chain.from_iterable(match.eval_places))
-        train_places = list(chain.from_iterable(match.train_places))
-        num_bytes = len(ngram) + len(text or b"") + 4 * (len(eval_places) + len(train_places))
-        writer.add(
-            row, encoded_id, text, match.row, match.n, ngram, zlib.crc32(ngram),
-            eval_places, train_places, num_bytes=num_bytes,
-        )  # fmt: skip
+        places = (list(chain.from_iterable(p)) for p in (match.eval_places, match.train_places))
+        yield row, encoded_id, text, match.row, match.n, ngram, zlib.crc32(ngram), *places
         text = None
-    if writer.pending_bytes >= _GROUP_BYTES or writer.num_pending >= _GROUP_MATCHES:
-        writer.flush()
 
 
-def _order_in_document(match: Match) -> tuple:
-    return match.row, match.n, match.eval_places, match.ngram
+def _row_groups(documents: Iterable[list[tuple]]) -> Iterator[list[tuple]]:
+    """Yields the rows of several documents at a time."""
+    group: list[tuple] = []
+    num_bytes = 0
+    for rows in documents:
+        group += rows
+        for _, _, text, _, _, ngram, _, *places in rows:
+            num_bytes += len(text or b"") + len(ngram) + 4 * sum(map(len, places))
+        if num_bytes >= _GROUP_BYTES or len(group) >= _GROUP_MATCHES:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 """The formats of the files of an overlap run: JSON lines, gzip and Parquet.
 
-A gzip file may be several
-members one after another, so that workers compress and the last step only copies. zlib makes the
-same bytes on any processor; ISA-L, ten times as fast, chooses its code by the processor.
+Workers compress gzip members, and the last step only joins them. zlib makes the same bytes on any
+processor; ISA-L, ten times as fast, chooses its code by the processor.
 """
 
 import json
+import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, BinaryIO
 
 import orjson
@@ -64,49 +65,48 @@ class GzipMember:
             self._stream.write(self._compressor.flush())
 
 
-class TableWriter:
-    """Writes rows to a Parquet file; `flush` ends a row group.
+class LazyFiles(ExitStack):
+    """Files that are made when they are first asked for, and whole when the block ends."""
 
-    Args:
-      options: of `pyarrow.parquet.ParquetWriter`.
-    """
+    def __init__(self, prefix: str, temp_folder: str):
+        super().__init__()
+        self._prefix = prefix
+        self._temp_folder = temp_folder
+        self._open: dict[str, Any] = {}
 
-    def __init__(self, stream: BinaryIO, schema: pa.Schema, **options: Any):
-        self._schema = schema
-        self._writer = pq.ParquetWriter(stream, schema, compression="zstd", **options)
-        self._columns: dict[str, list[Any]] = {}
-        self.num_rows = 0
-        self._clear()
+    def get(
+        self, name: str, wrap: Callable[..., AbstractContextManager] = nullcontext, **options: Any
+    ) -> Any:
+        """Returns the file `prefix`.`name`, or what `wrap` makes of its stream."""
+        if name not in self._open:
+            stream = self.enter_context(atomic_write(f"{self._prefix}.{name}", self._temp_folder))
+            self._open[name] = self.enter_context(wrap(stream, **options))
+        return self._open[name]
 
-    def _clear(self) -> None:
-        self._columns = {name: [] for name in self._schema.names}
-        self.num_pending = self.pending_bytes = 0
+    def path(self, name: str) -> str | None:
+        """Returns the path, None if the file was never asked for."""
+        return f"{self._prefix}.{name}" if name in self._open else None
 
-    def add(self, *values: Any, num_bytes: int = 0) -> None:
-        """Adds a row, given by its values in the order of the schema, of about `num_bytes`."""
-        for column, value in zip(self._columns.values(), values, strict=True):
-            column.append(value)
-        self.num_rows += 1
-        self.num_pending += 1
-        self.pending_bytes += num_bytes
 
-    def flush(self) -> None:
-        """Writes the rows added since the last call as a row group."""
-        if self.num_pending:
-            self._writer.write_table(pa.Table.from_pydict(self._columns, schema=self._schema))
-        self._clear()
+def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
+    """Returns the writer of a Parquet file, compressed with Zstandard."""
+    return pq.ParquetWriter(stream, schema, compression="zstd", **options)
 
-    def add_metadata(self, key: str, value: Any) -> None:
-        """Adds a value to the metadata of the file, as JSON."""
-        self._writer.add_key_value_metadata({key: orjson.dumps(value).decode()})
 
-    def __enter__(self) -> "TableWriter":
-        return self
+def make_table(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    """Returns rows, whose values are in the order of the schema, as a table."""
+    columns = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
+    return pa.Table.from_pydict(columns, schema=schema)
 
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if kind is None:
-            self.flush()
-        self._writer.close()
+
+def read_lines(path: str) -> Iterator[Any]:
+    """Yields the records of a file of JSON lines."""
+    with open_file(path) as stream:
+        for line in stream:
+            try:
+                yield orjson.loads(line)
+            except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
+                yield json.loads(line)
 
 
 def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
@@ -122,8 +122,7 @@ def join_files(path: str, temp_folder: str, parts: Iterable[str], empty: bytes =
         for part in parts:
             empty = b""
             with open_file(part) as source:
-                while block := source.read(_COPY_BYTES):
-                    target.write(block)
+                shutil.copyfileobj(source, target, _COPY_BYTES)
         target.write(empty)
 
 

@@ -6,7 +6,6 @@ the work units, not with the matches. `.SUCCESS` is left to the caller, who writ
 """
 
 import heapq
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -14,9 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
@@ -38,6 +35,8 @@ from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     empty_member,
     join_files,
+    parquet_writer,
+    read_lines,
     write_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
@@ -163,7 +162,7 @@ def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Itera
 
 
 def _train_path(unit: ExpandedUnit) -> str:
-    return unit.scanned.train_path
+    return unit.scanned.unit.path
 
 
 def _hit_at(hits: np.ndarray, length: int | None) -> set[int]:
@@ -188,24 +187,15 @@ def _clean_records(instances: _Instances, dataset: str, hit: set[int]) -> Iterat
 def _boilerplate_records(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the lines of sorted files in their order, each once."""
     key = itemgetter("n", "ngram")
-    for _, same in groupby(heapq.merge(*map(_read_lines, paths), key=key), key=key):
+    for _, same in groupby(heapq.merge(*map(read_lines, paths), key=key), key=key):
         yield next(same)
-
-
-def _read_lines(path: str) -> Iterator[dict[str, Any]]:
-    with open_file(path) as stream:
-        for line in stream:
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
-                yield json.loads(line)
 
 
 def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
     """Yields what caps left out: by pair, from files, then by training file."""
     for unit in units:
         if unit.pairs_left_out_path is not None:
-            yield from _read_lines(unit.pairs_left_out_path)
+            yield from read_lines(unit.pairs_left_out_path)
     for train_path, of_path in groupby(units, key=_train_path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
@@ -214,7 +204,7 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
 def _write_matches(path: str, temp_folder: str, units: Sequence[ExpandedUnit]) -> None:
     """Joins the tables of matches; row groups do not depend on how the input was cut."""
     with atomic_write(path, temp_folder) as stream:
-        with pq.ParquetWriter(stream, MATCHES_SCHEMA, compression="zstd") as writer:
+        with parquet_writer(stream, MATCHES_SCHEMA) as writer:
             pending = MATCHES_SCHEMA.empty_table()
             for path in (unit.matches_path for unit in units if unit.matches_path is not None):
                 for table in read_row_groups(path):
@@ -238,7 +228,7 @@ def write_dead_letters(
     if not files:
         return None
     with atomic_write(f"{output_path}/{DEAD_LETTERS}", temp_folder) as stream:
-        with pq.ParquetWriter(stream, dead_letters.SCHEMA, compression="zstd") as writer:
+        with parquet_writer(stream, dead_letters.SCHEMA) as writer:
             for path, row_offset in files:
                 for table in read_row_groups(letters_path(path)):
                     rows = pa.array(table.column("row").to_numpy() + row_offset)
