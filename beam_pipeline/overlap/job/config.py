@@ -17,15 +17,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
 
 _MAX_N = 2**31 - 1  # a column of the output is int32
-_LIMITS = {
-    "num_shards": (0, 10_000),
-    "processes": (0, 100_000),
-    "limit_test_instances": (0, 2**32 - 1),
-    "index_memory_mb": (1, 1 << 20),
-    "max_details_per_pair": (-1, 2**63 - 1),
-    "max_details": (-1, 2**63 - 1),
-    "max_document_frequency": (0, 2**63 - 1),
-}
+_MAX_COUNT = 2**63 - 1
 
 
 def _several(value: Any) -> tuple:
@@ -34,18 +26,33 @@ def _several(value: Any) -> tuple:
     return (value,) if is_one else tuple(value)
 
 
-def _check_texts(name: str, values: tuple) -> None:
-    if not values or "" in values:
-        raise UsageError(f"--{name} is empty: --help says what it is")
-    for value in values:
-        if not isinstance(value, str):
-            raise UsageError(f"--{name}={value!r} is a {type(value).__name__}: give a string")
+def _check_flags(config: Any) -> None:
+    """Raises UsageError for the first flag whose value is not of its type or not allowed."""
+    for item in fields(config):
+        if item.metadata:
+            is_repeatable = item.metadata.get("action") == "append"
+            value = getattr(config, item.name)
+            values = _several(value) if is_repeatable else (value,)
+            if not values or "" in values:
+                raise UsageError(f"--{item.name} is empty: --help says what it is")
+            for each in values:
+                _check_value(item, each)
 
 
-def _check_integer(name: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UsageError(f"--{name}={value!r} is no whole number: give one from {low} to {high}")
-    check_range(name, value, low, high)
+def _check_value(item: Field, value: Any) -> None:
+    given, choices = f"--{item.name}={value!r}", item.metadata.get("choices")
+    if limits := item.metadata["limits"]:
+        if not isinstance(value, int) or isinstance(value, bool):
+            low, high = limits
+            raise UsageError(f"{given} is no whole number: give one from {low} to {high}")
+        check_range(item.name, value, *limits)
+    elif item.type is bool:
+        if not isinstance(value, bool):
+            raise UsageError(f"{given}: give True or False")
+    elif not isinstance(value, str):
+        raise UsageError(f"{given} is a {type(value).__name__}: give a string")
+    elif choices and value not in choices:
+        raise UsageError(f"--{item.name}={value}: give {' or '.join(choices)}")
 
 
 @dataclass(frozen=True)
@@ -56,15 +63,12 @@ class NGramConfig:
         "Tokens of an n-gram; may be repeated, or a list with commas. An evaluation row of fewer "
         "tokens is one n-gram.",
         15,
+        limits=(1, _MAX_N),
         action="append",
     )
 
     def __post_init__(self) -> None:
-        values = _several(self.ngram_length)
-        if not values:
-            raise UsageError("--ngram_length is empty: give at least one n, such as 15")
-        for n in values:
-            _check_integer("ngram_length", n, 1, _MAX_N)
+        _check_flags(self)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -112,23 +116,25 @@ class DeconConfig:
         "Index shards, by ranges of hashes; the training text is read once for each. 0 lets "
         "--index_memory_mb decide.",
         0,
-        type=int,
+        limits=(0, 10_000),
     )
     processes: int = flag(
         "Parallelism: processes in memory, machines on Dataflow, tasks on Flink; 0 lets the runner "
         "decide.",
         0,
-        type=int,
+        limits=(0, 100_000),
     )
     limit_test_instances: int = flag(
-        "Rows taken from each evaluation set, for a trial; 0 is all.", 0, type=int
+        "Rows taken from each evaluation set, for a trial; 0 is all.", 0, limits=(0, 2**32 - 1)
     )
     skip_existing: bool = flag(
         "Resume a run that died, if it had the same inputs and options.",
         False,
         action="store_true",
     )
-    index_memory_mb: int = flag("Memory of the index in MiB, on each worker.", 1024, type=int)
+    index_memory_mb: int = flag(
+        "Memory of the index in MiB, on each worker.", 1024, limits=(1, 1 << 20)
+    )
     degenerate: str = flag(
         "Evaluation rows with only empty tokens, which match nearly any text: emit their matches, "
         "or skip them.",
@@ -139,38 +145,28 @@ class DeconConfig:
         "Records in overlap_details for an evaluation row and a training row; -1 is all, 0 none. "
         "What is left out is counted.",
         -1,
-        type=int,
+        limits=(-1, _MAX_COUNT),
     )
     max_details: int = flag(
         "Records in overlap_details; -1 is all, 0 none. What is left out is counted.",
         -1,
-        type=int,
+        limits=(-1, _MAX_COUNT),
     )
     max_document_frequency: int = flag(
         "N-grams in more training documents than this are boilerplate: listed, but not counted as "
         "overlap. 0 counts all.",
         0,
-        type=int,
+        limits=(0, _MAX_COUNT),
     )
     overwrite: bool = flag("Replace a finished result.", False, action="store_true")
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
 
     def __post_init__(self) -> None:
-        for name in ("input_path", "decontaminate_source"):
-            _check_texts(name, _several(getattr(self, name)))
-        for name in ("output_path", "tokenizer", "text_field", "id_field"):
-            _check_texts(name, (getattr(self, name),))
         if not isinstance(self.ngram, NGramConfig):
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
+        _check_flags(self)
         self._check_sources()
         tokenizer_named(self.tokenizer)
-        for name in ("skip_existing", "overwrite", "debug"):
-            if not isinstance(getattr(self, name), bool):
-                raise UsageError(f"--{name}={getattr(self, name)!r}: give True or False")
-        if self.degenerate not in ("emit", "skip"):
-            raise UsageError(f"--degenerate={self.degenerate}: give emit or skip")
-        for name, limits in _LIMITS.items():
-            _check_integer(name, getattr(self, name), *limits)
 
     def _check_sources(self) -> None:
         for name in self.datasets:

@@ -6,7 +6,6 @@ ScannedUnit → files of each work unit
 all of these → the output, `.SUCCESS` last
 """
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ import numpy as np
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_lease import Marker
-from beam_pipeline.overlap.job import progress
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
+from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
@@ -45,6 +44,7 @@ from beam_pipeline.overlap.results.row_overlaps import (
 from beam_pipeline.storage.files import atomic_write, exists, remove_folder
 
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
+_LETTERS = "letters:"
 _TRAIN_COUNTS = ("train_rows", "train_texts", "train_without_text", "train_text_bytes", "matches")
 _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 
@@ -57,11 +57,8 @@ class BucketBoilerplate(NamedTuple):
     lines_path: str
 
 
-_read_boilerplate = functools.lru_cache(1)(read_boilerplate)
-
-
 def _filter_at(boilerplate_path: str | None) -> Keep | None:
-    return None if boilerplate_path is None else _read_boilerplate(boilerplate_path)
+    return None if boilerplate_path is None else read_boilerplate(boilerplate_path)
 
 
 def _cap(value: int) -> int | None:
@@ -138,15 +135,10 @@ def expand(
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with logged("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
-        return expand_unit(
-            scanned,
-            job.temp_path("units", scanned.name),
-            job.temp_folder,
-            prepared.open_rows(),
-            _filter_at(boilerplate_path),
-            _cap(job.config.max_details_per_pair),
-            quotas[scanned.name] if quotas is not None else None,
-        )
+        prefix, rows = job.temp_path("units", scanned.name), prepared.open_rows()
+        keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
+        quota = None if quotas is None else quotas[scanned.name]
+        return expand_unit(scanned, prefix, job.temp_folder, rows, keep, cap, quota)
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -155,20 +147,19 @@ def expand(
 def count_scanned(scanned: ScannedUnit) -> Counter[str]:
     """Returns the counts of the training side in a work unit."""
     summary = scanned.match_files[0].summary  # what was read is the same for all index shards
-    counts = Counter({f"letters:{reason}": count for reason, count in summary.letters.items()})
-    counts["matches"] = sum(file.summary.num_matches for file in scanned.match_files)
-    for name in ("rows", "texts", "without_text"):
-        counts[f"train_{name}"] = getattr(summary, f"num_{name}")
-    counts["train_text_bytes"] = summary.text_bytes
-    return counts
+    return Counter(
+        train_rows=summary.num_rows,
+        train_texts=summary.num_texts,
+        train_without_text=summary.num_without_text,
+        train_text_bytes=summary.text_bytes,
+        matches=sum(file.summary.num_matches for file in scanned.match_files),
+        **{f"{_LETTERS}{reason}": count for reason, count in summary.letters.items()},
+    )
 
 
 def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
     """Returns the sum of counts of the training side."""
-    total: Counter[str] = Counter()
-    for counts in counters:
-        total.update(counts)
-    return total
+    return sum(counters, Counter())
 
 
 def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, Any]:
@@ -177,11 +168,10 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
     Raises:
       ProbelineError: no record has a text, or the counts do not add up.
     """
-    prefix = "letters:"
     letters = {
-        name.removeprefix(prefix): count
+        name.removeprefix(_LETTERS): count
         for name, count in sorted(total.items())
-        if name.startswith(prefix)
+        if name.startswith(_LETTERS)
     }
     if not total["train_texts"]:
         raise ProbelineError(
@@ -195,8 +185,7 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
             "fault of Probeline, report it"
         )
     counts = {**{name: total[name] for name in _TRAIN_COUNTS}, "dead_letters": letters}
-    summary = summarize(job, prepared, "gather", counts)
-    progress.write_summary(job.config.output_path, job.temp_folder, summary)
+    summarize(job, prepared, "gather", counts)
     return counts
 
 
@@ -232,11 +221,24 @@ def finish(
             counts = {**train_counts, **_count_details(results, sizes)}
             _write_results(job, prepared, counts, results)
         # Details that were left out can be made from the match files.
-        if not progress.read_summary(job.config.output_path)["counts"]["details_left_out"]:
+        if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
             remove_folder(job.path(WORK_FOLDER))
         remove_folder(job.temp_folder)
         if marker is not None:
             marker.release()
+
+
+def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
+    num_written = sum(unit.num_records for unit in results.units)
+    counter("overlap_details").inc(num_written)
+    num_records, num_bytes = num_written, sum(unit.num_bytes for unit in results.units)
+    if results.has_caps:
+        num_records, num_bytes, _ = map(sum, zip((0, 0, 0), *(size for _, size in sizes)))
+    return {
+        "details": num_written,
+        "details_left_out": num_records - num_written,
+        "detail_bytes": num_bytes,
+    }
 
 
 def _write_results(job: Job, prepared: Prepared, counts: dict[str, Any], results: Results) -> None:
@@ -249,25 +251,10 @@ def _write_results(job: Job, prepared: Prepared, counts: dict[str, Any], results
         path, summary = scanned.match_files[0]
         if summary.letters:
             with_letters.append((path, scanned.row_offset))
-    letters = write_dead_letters(output, temp_folder, with_letters)
+    if letters := write_dead_letters(output, temp_folder, with_letters):
+        names.append(letters)
     reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
     counts["dead_letters"] = dict(sorted(reasons.items()))
-    summary = summarize(job, prepared, "done", counts, [*names, *([letters] if letters else [])])
-    progress.write_summary(output, temp_folder, summary)
+    summarize(job, prepared, "done", counts, names)
     with atomic_write(job.path(SUCCESS_NAME), temp_folder):
         pass
-
-
-def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
-    num_written = sum(unit.num_records for unit in results.units)
-    counter("overlap_details").inc(num_written)
-    num_records, num_bytes = num_written, sum(unit.num_bytes for unit in results.units)
-    if results.has_caps:
-        all_sizes = [size for _, size in sizes]
-        num_records = sum(size.num_records for size in all_sizes)
-        num_bytes = sum(size.num_bytes for size in all_sizes)
-    return {
-        "details": num_written,
-        "details_left_out": num_records - num_written,
-        "detail_bytes": num_bytes,
-    }

@@ -4,7 +4,7 @@ The evaluation side is indexed, the training side streams past it and stays wher
 descriptions of work units, and counts of the evaluation side's n-grams, go through a shuffle.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -12,7 +12,7 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
-from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit, match_documents
+from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.preparing import (
@@ -21,9 +21,7 @@ from beam_pipeline.overlap.job.preparing import (
     build_index_shard,
     read_evaluation_sets,
 )
-from beam_pipeline.overlap.job.scanning import Scan
-from beam_pipeline.overlap.job.work_units import count_groups, number_rows, plan_work_units
-from beam_pipeline.overlap.results.match_files import ScannedUnit
+from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 
 
 class Inputs(NamedTuple):
@@ -65,7 +63,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     units: Any = (
         scanned
         | "Group by training file" >> beam.GroupByKey()
-        | "Number rows" >> beam.FlatMap(_number_rows)
+        | "Number rows" >> beam.FlatMapTuple(lambda _, units: number_rows(units))
         | "Spread numbered work units" >> beam.Reshuffle()
     )
     # Side inputs that depend on the options.
@@ -116,29 +114,20 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
         | "Build the index" >> beam.Map(build_index_shard, job, prepared)
     )
     num_bytes = sum(file.num_bytes for file in files)
+
+    def plan(numbered: tuple[int, DocumentFile], prepared: Prepared) -> Iterator[Any]:
+        num_groups = count_groups(num_bytes, prepared.num_index_shards)
+        return plan_work_units(*numbered, job.config.text_field, num_groups)
+
     return (
         pipeline
         | "Training files" >> beam.Create(list(enumerate(files)), reshuffle=False)
         | "Spread files" >> beam.Reshuffle()
-        | "Plan work units"
-        >> beam.FlatMap(_plan, prepared, job.config.text_field, num_bytes).with_output_types(
-            tuple[str, Any]
-        )
+        | "Plan work units" >> beam.FlatMap(plan, prepared).with_output_types(tuple[str, Any])
         | "Spread work units" >> beam.GroupByKey()
         | "Scan"
         >> beam.ParDo(Scan(job), prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
     )
-
-
-def _plan(
-    numbered: tuple[int, DocumentFile], prepared: Prepared, text_field: str, num_bytes: int
-) -> Iterator[tuple[str, WorkUnit]]:
-    num_groups = count_groups(num_bytes, prepared.num_index_shards)
-    return plan_work_units(*numbered, text_field, num_groups)
-
-
-def _number_rows(keyed: tuple[str, Iterable[ScannedUnit]]) -> Iterator[ScannedUnit]:
-    return number_rows(keyed[1])
 
 
 def _count_by_bucket(which: str, units: Any, **keep: Any) -> Any:

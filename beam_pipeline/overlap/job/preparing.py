@@ -123,7 +123,7 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
         if counts.letters:
             with atomic_write(letters_path(prepared.rows_path), job.temp_folder) as stream:
                 stream.write(dead_letters.to_parquet(counts.letters))
-    write_summary(job.config.output_path, job.temp_folder, summarize(job, prepared, "index", {}))
+    summarize(job, prepared, "index", {})
     return prepared
 
 
@@ -180,15 +180,15 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
 
 def summarize(
     job: Job, prepared: Prepared, stage: str, counts: Mapping[str, Any], outputs: Sequence[str] = ()
-) -> dict[str, object]:
-    """Returns the contents of progress_summary.json after a stage.
+) -> None:
+    """Writes progress_summary.json after a stage.
 
     Args:
       stage: the next stage, or "done".
       counts: of the training side.
       outputs: paths of the files of the output, once they are written.
     """
-    return {
+    summary = {
         "stage": stage,
         "num_eval_files": job.num_eval_files,
         "num_train_files": job.num_train_files,
@@ -200,3 +200,4 @@ def summarize(
         "counts": {**prepared.counts, **counts},
         "outputs": list(outputs),
     }
+    write_summary(job.config.output_path, job.temp_folder, summary)

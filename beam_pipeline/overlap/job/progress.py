@@ -28,7 +28,13 @@ class Heartbeat:
     """Writes every half minute, and at the end, how far the scan of a work unit is."""
 
     def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
-        self._path = FileSystems.join(output, _FOLDER, _file_name(unit, index_shard))
+        # Training files count from 1, and so do their work units and index shards.
+        name = f"progress-{unit.file_number + 1:05d}"
+        if unit.number or index_shard:
+            name += f"-{unit.number + 1:05d}"
+        if index_shard:
+            name += f"-pass-{index_shard + 1:05d}"
+        self._path = FileSystems.join(output, _FOLDER, f"{name}.jsonl")
         self._temp_folder = temp_folder
         self._last = time.monotonic()
         self._line: dict[str, Any] = {
@@ -67,16 +73,6 @@ class Heartbeat:
         _LOGGER.info(orjson.dumps(line).decode(errors="replace"))
         with atomic_write(self._path, self._temp_folder) as stream:
             stream.write(json_line(line))
-
-
-def _file_name(unit: WorkUnit, index_shard: int) -> str:
-    """Returns the name of a progress file: training files count from 1, and so does the rest."""
-    name = f"progress-{unit.file_number + 1:05d}"
-    if unit.number or index_shard:
-        name += f"-{unit.number + 1:05d}"
-    if index_shard:
-        name += f"-pass-{index_shard + 1:05d}"
-    return f"{name}.jsonl"
 
 
 def write_summary(output: str, temp_folder: str, summary: Mapping[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""The scan as a Beam step: work units of training documents in, their match files on storage.
+"""The scan: training files → work units → match files on storage, and work units with their rows.
+
+A work unit that has match files is not scanned again: that is how a run resumes.
 
 Only texts and n-grams of the training data that match leave the worker, and they go to storage,
 not through a shuffle. An index shard is mapped from one local file, whose pages all processes of a
@@ -12,7 +14,13 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import WorkUnit, read_work_unit
+from beam_pipeline.overlap.documents.reading import (
+    WORK_UNIT_BYTES,
+    DocumentFile,
+    WorkUnit,
+    cut_into_work_units,
+    read_work_unit,
+)
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
 from beam_pipeline.overlap.ngrams.index import open_index
@@ -25,6 +33,38 @@ from beam_pipeline.overlap.results.match_files import (
 )
 from beam_pipeline.storage.files import exists
 from beam_pipeline.storage.local_copy import on_this_machine
+
+_WORK_UNITS_PER_GROUP = 16  # scanned one after another, so that an index shard is opened once
+
+
+def plan_work_units(
+    file_number: int, file: DocumentFile, text_field: str, num_groups: int
+) -> Iterator[tuple[str, WorkUnit]]:
+    """Yields the work units of a file, keyed by group; without groups each is its own.
+
+    Args:
+      file_number: the place of the file in the order of the output.
+      num_groups: of `count_groups`.
+    """
+    for unit in cut_into_work_units(file, text_field, WORK_UNIT_BYTES):
+        key = str(int(unit.name, 16) % num_groups) if num_groups else unit.name
+        yield key, unit._replace(file_number=file_number)
+
+
+def count_groups(num_bytes: int, num_index_shards: int) -> int:
+    """Returns in how many groups work units are scanned, 0 if each is scanned on its own."""
+    if num_index_shards == 1:
+        return 0
+    return max(1, num_bytes // (WORK_UNIT_BYTES * _WORK_UNITS_PER_GROUP))
+
+
+def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
+    """Gives the work units of one file their first rows, by adding up those before."""
+    first_row = 0
+    for scanned in sorted(units, key=lambda scanned: scanned.order):
+        row_offset = first_row if scanned.unit.first_row is None else 0
+        yield scanned._replace(row_offset=row_offset)
+        first_row += scanned.match_files[0].summary.num_rows
 
 
 class Scan(beam.DoFn):
@@ -45,7 +85,7 @@ class Scan(beam.DoFn):
     ) -> Iterator[tuple[str, ScannedUnit]]:
         units = sorted(keyed[1], key=lambda unit: (unit.file_number, unit.number))
         match_files: list[list[MatchFile]] = [[] for _ in units]
-        # Index shard after index shard, so that one is in memory at a time.
+        # One index shard is in memory at a time.
         for index_shard in range(prepared.num_index_shards):
             for unit, files in zip(units, match_files, strict=True):
                 with logged("Scan", path=unit.path, start=unit.start, index_shard=index_shard):

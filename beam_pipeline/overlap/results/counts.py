@@ -9,6 +9,7 @@ documents may be taken for boilerplate: a first count finds them, a second one l
 (`read_boilerplate`), so that documents that have nothing else in common no longer count.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -131,12 +132,9 @@ def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndar
             stream.write(_pack_keys([counts[name] for name in _NGRAM_KEYS]))
 
 
+@functools.lru_cache(1)
 def read_boilerplate(path: str) -> Keep:
-    """Returns a function that returns which matches are not boilerplate.
-
-    Args:
-      path: the file of `write_boilerplate`.
-    """
+    """Returns what tells which matches are not boilerplate, from a file of `write_boilerplate`."""
     with open_file(path) as stream:
         boilerplate = np.sort(np.frombuffer(stream.read(), _KEY))
 

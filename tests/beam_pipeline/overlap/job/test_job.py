@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import gathering, work_units
+from beam_pipeline.overlap.job import gathering, scanning
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
@@ -114,7 +114,7 @@ def flags_of(options: Options) -> list[str]:
 
 
 def compare_with_brute_force(seed: int, folder: Path, monkeypatch, *flags: str) -> None:
-    monkeypatch.setattr(work_units, "WORK_UNIT_BYTES", [40, 150, 64 << 20][seed % 3])
+    monkeypatch.setattr(scanning, "WORK_UNIT_BYTES", [40, 150, 64 << 20][seed % 3])
     corpus = make_corpus(folder, seed)
     settings, job_flags = CASES[seed % len(CASES)]
     options = Options(**{"tokenizer": TOKENIZERS["default"], **settings})
@@ -221,9 +221,9 @@ def test_objects_are_read_and_written(tmp_path: Path, gcs: Gcs) -> None:
 # which work units it reads.
 SCRIPT = """
 import os, signal, sys
-from beam_pipeline.overlap.job import gathering, preparing, scanning, work_units
+from beam_pipeline.overlap.job import gathering, preparing, scanning
 from beam_pipeline.storage import files
-work_units.WORK_UNIT_BYTES = 150
+scanning.WORK_UNIT_BYTES = 150
 name, after = sys.argv[1], int(sys.argv[2])
 module, _, function = name.partition(".")
 module = globals()[module]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit
-from beam_pipeline.overlap.job.work_units import count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.job.scanning import count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.match_files import MatchFile, ScannedUnit, ScanSummary
 
 
