@@ -19,8 +19,7 @@ from beam_pipeline.overlap.documents.reading import (
     match_documents,
     read_work_unit,
 )
-from beam_pipeline.overlap.results.layout import SUMMARY
-from beam_pipeline.overlap.results.outputs import MATCHES, NGRAMS
+from beam_pipeline.overlap.results.layout import MATCHES, NGRAMS, SUMMARY
 from benchmarks.peers.joined_strings import ngrams_of, tokens_of
 
 Found = tuple[int, int, str, int, int]  # evaluation row, n, n-gram, occurrences, documents

@@ -21,17 +21,10 @@ PROOFPILE_LENGTHS = (5, 10, 15)
 
 @dataclass(frozen=True)
 class ExecutorStep:
-    """A step of an executor, which calls `fn(config)`.
+    """A step of an executor, which calls `fn(config)`."""
 
-    Attributes:
-      name: the name of the step, from which executors make paths.
-      fn: returns the path of its output.
-      config: the argument of `fn`.
-      description: one line for people.
-    """
-
-    name: str
-    fn: Callable[[DeconConfig], str]
+    name: str  # from which executors make paths
+    fn: Callable[[DeconConfig], str]  # returns the path of its output
     config: DeconConfig
     description: str | None = None
 
@@ -64,11 +57,7 @@ def build_overlap_step(
     output_path: str,
     **config: Any,
 ) -> ExecutorStep:
-    """Returns a step that compares evaluation sets with training documents.
-
-    Args:
-      name: the name of the step.
-      input_path, decontaminate_source, output_path, config: fields of DeconConfig.
+    """Returns a step that runs the job; the arguments after its name are fields of DeconConfig.
 
     Raises:
       UsageError: a value of the config is not allowed.
@@ -90,15 +79,7 @@ def build_proofpile_step(
     output_path: str,
     **config: Any,
 ) -> ExecutorStep:
-    """Returns the step for Proof-Pile-2: n of 5, 10 and 15, its texts in the field `text`.
-
-    All options but the paths have a default that `config` may replace.
-
-    Args:
-      input_path: the corpus, as compressed JSON lines.
-      decontaminate_source: the evaluation sets.
-      output_path: folder of the results.
-      config: other fields of DeconConfig.
+    """Returns `build_overlap_step` for Proof-Pile-2: n of 5, 10 and 15, unless `config` has others.
 
     Raises:
       UsageError: a value of the config is not allowed.

@@ -8,10 +8,13 @@ Memory is bounded: of a line over a bound only the beginning is kept. Lines end 
 import bz2
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 from isal import igzip, igzip_lib
+
+from beam_pipeline.errors import ProbelineError, explained, one_line
 
 BLOCK_BYTES = 1 << 20
 # What reading a damaged file raises, compressed or Parquet.
@@ -24,6 +27,28 @@ DAMAGE: tuple[type[Exception], ...] = (
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC, BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a frame, or skippable
+
+
+@contextmanager
+def explained_damage(
+    path: str, cure: str, more: tuple[type[Exception], ...] = (), row: int | None = None
+) -> Iterator[None]:
+    """Turns what reading a damaged file raises into one line: its path, the reason and the cure.
+
+    Args:
+      more: exceptions that mean damage beside those of DAMAGE.
+      row: how far the file was read, for the message.
+    """
+    try:
+        yield
+    except (*DAMAGE, *more) as error:
+        is_storage = getattr(error, "errno", None) or type(error).__module__.startswith("google.")
+        if isinstance(error, OSError) and is_storage:
+            raise explained("read", path, error) from error
+        reason, place = one_line(error), "" if row is None else f" (row {row})"
+        if "too much memory" in reason:  # says Zstandard
+            cure = "compress it again without --long, whose window is too large for a worker"
+        raise ProbelineError(f"cannot read {path}{place}: {reason}; {cure}") from error
 
 
 def decompressed(stream: BinaryIO) -> BinaryIO:

@@ -34,7 +34,6 @@ from beam_pipeline.overlap.results.counts import (
 from beam_pipeline.overlap.results.details import ExpandedUnit, count_details, expand_unit, quotas
 from beam_pipeline.overlap.results.match_files import (
     Keep,
-    MatchFile,
     ScannedUnit,
     write_match_file,
 )
@@ -73,8 +72,7 @@ def scanned_unit(
 ) -> ScannedUnit:
     """Returns a work unit of a training file with its match files and their batches, written."""
     unit = WorkUnit(path, 0, "jsonl", 0, 0, number=number)
-    files = [MatchFile(file, summary) for file, summary in match_files]
-    return ScannedUnit(unit, tuple(files), row_offset)
+    return ScannedUnit(unit, tuple(file for file, _ in match_files), match_files[0][1], row_offset)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ the match files and the counts know it. The order is that of the sources as give
 then of rows, so that the numbers, and all that follows from them, do not depend on who reads.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
 
 import orjson
 import pyarrow as pa
@@ -118,7 +119,12 @@ def write_rows(
     for dataset in datasets:
         if not rows[dataset]:
             file = next(file for name, file in files if name == dataset)
-            raise _no_rows(dataset, file, fields.text)
+            names = field_names(cut_into_work_units(file, fields.text, max(1, file.num_bytes))[0])
+            raise ProbelineError(
+                f"evaluation set {dataset} ({file.path}) has no record with a text in the field "
+                f"{fields.text!r}: its records have {', '.join(names) or 'no fields'}; name the "
+                "field with --text_field"
+            )
     return EvaluationCounts(totals["records"], rows.total(), totals["without_text"], letters)
 
 
@@ -133,23 +139,13 @@ def _record_batch(
     bounds = pa.py_buffer(batch.bounds[: taken + 1].copy())
     utf8 = pa.py_buffer(batch.utf8[: batch.bounds[taken]])
     columns = [
-        pa.array([encode(dataset)] * taken, pa.large_binary()),
-        pa.array([encode(path)] * taken, pa.large_binary()),
-        pa.array(batch.rows[:taken], pa.int64()),
-        pa.array([encode(str(identifier)) for identifier in batch.ids[:taken]], pa.large_binary()),
+        [encode(dataset)] * taken,
+        [encode(path)] * taken,
+        batch.rows[:taken],
+        [encode(str(identifier)) for identifier in batch.ids[:taken]],
         pa.LargeBinaryArray.from_buffers(pa.large_binary(), taken, [None, bounds, utf8]),
     ]
     return pa.record_batch(columns, schema=schema)
-
-
-def _no_rows(dataset: str, file: DocumentFile, text_field: str) -> ProbelineError:
-    units = cut_into_work_units(file, text_field, max(1, file.num_bytes))
-    names = field_names(units[0]) if units else []
-    return ProbelineError(
-        f"evaluation set {dataset} ({file.path}) has no record with a text in the field "
-        f"{text_field!r}: its records have {', '.join(names) or 'no fields'}; name the field with "
-        "--text_field"
-    )
 
 
 def fingerprint_rows(
@@ -163,27 +159,20 @@ def fingerprint_rows(
     """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    source = ""
+    with contextlib.suppress(OSError, TypeError):  # compiled, typed in, or no function
+        source = inspect.getsource(cast(Callable, tokenizer.function))
     content = {
         "rows": digest,
         "lengths": sorted(set(lengths)),
         "tokenizer": tokenizer.name,
-        "source": _source_code(tokenizer),
+        "source": source,
         "unicode": unicodedata.unidata_version,
         "version": __version__,
         **options,
     }
     packed = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(packed, digest_size=8).hexdigest()
-
-
-def _source_code(tokenizer: Tokenizer) -> str:
-    """Returns the source code of a custom tokenizer, if it can be found."""
-    if tokenizer.function is None:
-        return ""
-    try:
-        return inspect.getsource(tokenizer.function)
-    except (OSError, TypeError):  # compiled, or typed in: its name has to do
-        return ""
 
 
 _decode_name = functools.lru_cache(decode)  # of which many rows have the same

@@ -30,17 +30,11 @@ _DEPTH, _IN_STRING, _ESCAPED = range(3)
 
 
 class Fields(NamedTuple):
-    """The fields of a record that are read.
-
-    Attributes:
-      text: the field that holds the text.
-      id: the field that holds the id.
-      hash_ids: gives a record without an id the hash of all its fields (`record_hash`), at the
-        cost of reading them all.
-    """
+    """The fields of a record that are read."""
 
     text: str = "text"
     id: str = "id"
+    # A record without an id has the hash of all its fields (`record_hash`): all are read.
     hash_ids: bool = False
 
 

@@ -100,19 +100,16 @@ def _read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields
 
 def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
     """Returns which of some byte strings are not UTF-8; lone surrogates are allowed."""
+    bad = []
     try:
         texts.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return [at for at, text in enumerate(texts.to_pylist()) if not _is_utf8(text)]
-    return []
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        decode(text)
-    except UnicodeDecodeError:
-        return False
-    return True
+        for at, text in enumerate(texts.to_pylist()):
+            try:
+                decode(text)
+            except UnicodeDecodeError:
+                bad.append(at)
+    return bad
 
 
 def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:

@@ -9,23 +9,27 @@ within a file of lines counts from its own first line, since those before it hav
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import BinaryIO, Literal, NamedTuple, cast
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.documents import json as document_json
 from beam_pipeline.overlap.documents import parquet as document_parquet
 from beam_pipeline.overlap.documents.batch import DocumentBatch
 from beam_pipeline.overlap.documents.json import ArrayError, BadRecordError, Fields
 from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
 from beam_pipeline.storage.files import match_input, open_file
-from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks, read_blocks_of_range
+from beam_pipeline.storage.lines import (
+    decompressed,
+    explained_damage,
+    read_blocks,
+    read_blocks_of_range,
+)
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 Format = Literal["jsonl", "json", "parquet"]
 WORK_UNIT_BYTES = 64 << 20
-_HIDDEN = ("_", ".")
+_CURE = "repair or remove the file"
 
 
 class DocumentFile(NamedTuple):
@@ -83,7 +87,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
         files = {}
         for path, num_bytes, version in matched:
             name = DOCUMENT_NAME.search(path)
-            if name and (base is None or not _is_hidden(path[len(base) :])):
+            if name and (base is None or not re.search("(^|/)[._]", path[len(base) :])):
                 kind, _, compression = name[0].removeprefix(".").partition(".")
                 files[path] = DocumentFile(
                     path, num_bytes, cast(Format, kind), bool(compression), version
@@ -98,10 +102,6 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
     return [found[path] for path in sorted(found)]
 
 
-def _is_hidden(path: str) -> bool:
-    return any(part.startswith(_HIDDEN) for part in path.split("/"))
-
-
 def cut_into_work_units(
     file: DocumentFile, text_field: str = "text", unit_bytes: int = WORK_UNIT_BYTES
 ) -> list[WorkUnit]:
@@ -113,7 +113,7 @@ def cut_into_work_units(
     path, num_bytes, kind, compressed, version = file
     whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version)
     if kind == "parquet":
-        with _explained_damage(path, 0), open_parquet(path) as parquet:
+        with explained_damage(path, _CURE, row=0), open_parquet(path) as parquet:
             document_parquet.check_text_column(path, parquet.schema_arrow, text_field)
             metadata = parquet.metadata
         rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -152,7 +152,7 @@ def read_work_unit(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[Docume
     row = unit.first_row or 0
     batches = _read_batches(unit, row, fields)
     while True:
-        with _explained_damage(unit.path, row):
+        with explained_damage(unit.path, _CURE, (ArrayError,), row=row):
             batch = next(batches, None)
         if batch is None:
             return
@@ -186,7 +186,7 @@ def _read_records(unit: WorkUnit, stream: BinaryIO) -> Iterator[list[bytes]]:
 
 def field_names(unit: WorkUnit) -> list[str]:
     """Returns the names of the fields of the first record of a work unit that can be read."""
-    with _explained_damage(unit.path, 0):
+    with explained_damage(unit.path, _CURE, (ArrayError,), row=0):
         if unit.format == "parquet":
             with open_parquet(unit.path) as file:
                 return file.schema_arrow.names
@@ -199,18 +199,3 @@ def field_names(unit: WorkUnit) -> list[str]:
                 if isinstance(document, dict):
                     return list(document)
     return []
-
-
-@contextmanager
-def _explained_damage(path: str, row: int) -> Iterator[None]:
-    """Raises what a damaged file raises inside as one line that names it."""
-    try:
-        yield
-    except (*DAMAGE, ArrayError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise explained("read", path, error) from error
-        reason = one_line(error)
-        cure = "repair or remove the file"
-        if "too much memory" in reason:
-            cure = "compress it again without --long, whose window is too large for a worker"
-        raise ProbelineError(f"cannot read {path} (row {row}): {reason}; {cure}") from error

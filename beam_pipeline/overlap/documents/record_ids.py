@@ -78,7 +78,11 @@ def dataset_name(path: str) -> str:
     Raises:
       UsageError: the path has no folder with a name.
     """
-    folder = _folder_of(path if "://" in path else os.path.abspath(path))
+    folder = path if "://" in path else os.path.abspath(path)
+    if wildcard := _WILDCARD.search(folder):
+        folder = folder[: wildcard.start()].rpartition("/")[0]
+    elif DOCUMENT_NAME.search(folder.rstrip("/")):
+        folder = folder.rstrip("/").rpartition("/")[0]
     name = folder.rstrip("/").rpartition("/")[2]
     if not name:
         raise UsageError(
@@ -87,11 +91,3 @@ def dataset_name(path: str) -> str:
         )
     bare = _RUN_HASH.sub("", name)
     return bare.removesuffix(_TOOL_SUFFIX) or bare or name
-
-
-def _folder_of(path: str) -> str:
-    wildcard = _WILDCARD.search(path)
-    if wildcard:
-        return path[: wildcard.start()].rpartition("/")[0]
-    path = path.rstrip("/")
-    return path.rpartition("/")[0] if DOCUMENT_NAME.search(path) else path

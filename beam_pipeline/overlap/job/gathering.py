@@ -52,7 +52,6 @@ _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 class BucketBoilerplate(NamedTuple):
     """The boilerplate n-grams of a bucket of evaluation rows."""
 
-    bucket: int
     ngrams: np.ndarray  # NGRAM_COUNTS
     lines_path: str
 
@@ -85,7 +84,7 @@ def list_boilerplate(
     found = find_boilerplate(add_counts(counts), job.config.max_document_frequency)
     path = job.temp_path("boilerplate", f"{bucket:08d}.jsonl")
     write_boilerplate_lines(path, job.temp_folder, found, prepared.open_rows(), job.tokenizer)
-    return BucketBoilerplate(bucket, found, path)
+    return BucketBoilerplate(found, path)
 
 
 def gather_boilerplate(_: bytes, job: Job, found: Iterable[BucketBoilerplate]) -> str:
@@ -97,13 +96,13 @@ def gather_boilerplate(_: bytes, job: Job, found: Iterable[BucketBoilerplate]) -
 
 def write_evaluation_rows(
     keyed: tuple[int, Iterable[Counts]], job: Job, prepared: Prepared
-) -> tuple[int, BucketFiles]:
+) -> BucketFiles:
     """Writes the files of a bucket of evaluation rows."""
     bucket, counts = keyed
     with logged("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(counts)
-        return bucket, write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer)
+        return write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer)
 
 
 # --- details ------------------------------------------------------------------------------------
@@ -146,20 +145,23 @@ def expand(
 
 def count_scanned(scanned: ScannedUnit) -> Counter[str]:
     """Returns the counts of the training side in a work unit."""
-    summary = scanned.match_files[0].summary  # what was read is the same for all index shards
+    summary = scanned.summary
     return Counter(
         train_rows=summary.num_rows,
         train_texts=summary.num_texts,
         train_without_text=summary.num_without_text,
         train_text_bytes=summary.text_bytes,
-        matches=sum(file.summary.num_matches for file in scanned.match_files),
+        matches=summary.num_matches,
         **{f"{_LETTERS}{reason}": count for reason, count in summary.letters.items()},
     )
 
 
 def add_scanned(counters: Iterable[Counter[str]]) -> Counter[str]:
     """Returns the sum of counts of the training side."""
-    return sum(counters, Counter())
+    total: Counter[str] = Counter()
+    for counts in counters:
+        total.update(counts)  # `+` would drop zeros
+    return total
 
 
 def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def finish(
     prepared: Prepared,
     train_counts: Mapping[str, Any],
     expanded: Iterable[ExpandedUnit],
-    buckets: Iterable[tuple[int, BucketFiles]],
+    buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,
     sizes: _Sizes = (),
 ) -> None:
@@ -208,11 +210,9 @@ def finish(
       boilerplate: None where nothing is filtered.
       sizes: of the details without caps, where there are caps.
     """
-    paths = None
-    if boilerplate is not None:
-        paths = [found.lines_path for found in sorted(boilerplate, key=lambda each: each.bucket)]
+    paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
     units = sorted(expanded, key=lambda unit: unit.scanned.order)
-    results = Results(units, [files for _, files in sorted(buckets)], paths, job.has_caps)
+    results = Results(units, sorted(buckets), paths, job.has_caps)
     with logged("Finish", output=job.config.output_path):
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
@@ -248,9 +248,8 @@ def _write_results(job: Job, prepared: Prepared, counts: dict[str, Any], results
     names = write_outputs(output, temp_folder, rows, lengths, results, num_files)
     with_letters = [(prepared.rows_path, 0)] if prepared.letters else []
     for scanned in (unit.scanned for unit in results.units):
-        path, summary = scanned.match_files[0]
-        if summary.letters:
-            with_letters.append((path, scanned.row_offset))
+        if scanned.summary.letters:
+            with_letters.append((scanned.paths[0], scanned.row_offset))
     if letters := write_dead_letters(output, temp_folder, with_letters):
         names.append(letters)
     reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)

@@ -39,8 +39,7 @@ def parse(argv: Sequence[str]) -> tuple[DeconConfig, PipelineOptions]:
       UsageError: a flag is unknown or its value is not allowed.
     """
     known, rest = make_parser().parse_known_args(argv)
-    config = config_of(known)
-    return config, _beam_options(rest)
+    return config_of(known), _beam_options(rest)
 
 
 def _beam_options(flags: Sequence[str]) -> PipelineOptions:
@@ -81,7 +80,14 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     bound_parallelism(beam_options, config.processes)
     job = dataflow.job_of(beam_options)
     if job is not None:
-        _check_paths_are_shared(config)
+        evaluation = [parse_evaluation_source(source).path for source in config.sources]
+        program.check_paths_are_shared(
+            [
+                ("output_path", config.output_path),
+                *(("input_path", path) for path in config.input_paths),
+                *(("decontaminate_source", path) for path in evaluation),
+            ]
+        )
     inputs = overlap_pipeline.find_inputs(config)
     files = output_files(config.skip_existing)
     with output_folder.taken(config.output_path, config.overwrite, job, files=files) as job_run:
@@ -95,17 +101,6 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             "see the runner's log, then run the same command again with --skip_existing"
         )
     return config.output_path
-
-
-def _check_paths_are_shared(config: DeconConfig) -> None:
-    evaluation_paths = [parse_evaluation_source(source).path for source in config.sources]
-    program.check_paths_are_shared(
-        [
-            ("output_path", config.output_path),
-            *(("input_path", path) for path in config.input_paths),
-            *(("decontaminate_source", path) for path in evaluation_paths),
-        ]
-    )
 
 
 def output_files(skip_existing: bool) -> OutputFiles:

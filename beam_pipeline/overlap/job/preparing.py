@@ -6,7 +6,6 @@ index shard, Prepared → the file of the index shard
 
 import functools
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from beam_pipeline.overlap.documents.evaluation import (
     write_rows,
 )
 from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
@@ -37,26 +37,19 @@ from beam_pipeline.overlap.ngrams.index import (
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
+from beam_pipeline.overlap.results.output_files import join_files
 from beam_pipeline.storage.files import atomic_write, exists
 from beam_pipeline.storage.local_copy import on_this_machine
 
 _ROWS_NAME = "evaluation.arrow"
-_COPY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker knows.
-
-    Attributes:
-      config: the options.
-      temp_folder: the job run's own folder, for files that are not whole yet.
-      num_eval_files: the number of evaluation files.
-      num_train_files: the number of training files.
-    """
+    """What every worker knows."""
 
     config: DeconConfig
-    temp_folder: str
+    temp_folder: str  # the job run's own, for files that are not whole yet
     num_eval_files: int
     num_train_files: int
 
@@ -104,6 +97,10 @@ class Prepared(NamedTuple):
         name = f"index-{index_shard:05d}-of-{self.num_index_shards:05d}"
         return FileSystems.join(self.folder, name)
 
+    def match_path(self, unit: WorkUnit, index_shard: int) -> str:
+        """Returns the path of the match file of a work unit and an index shard."""
+        return FileSystems.join(self.folder, f"{unit.name}-pass-{index_shard:05d}.parquet")
+
     def open_rows(self) -> EvaluationRows:
         """Maps the rows into memory, once in a process."""
         return _open_rows(self.rows_path)
@@ -117,9 +114,7 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
         counts = write_rows(files, local_path, job.fields, limit)
         prepared = _prepare(job, local_path, counts)
         if not exists(prepared.rows_path):
-            with atomic_write(prepared.rows_path, job.temp_folder) as stream:
-                with open(local_path, "rb") as rows:
-                    shutil.copyfileobj(rows, stream, _COPY_BYTES)
+            join_files(prepared.rows_path, job.temp_folder, [local_path])
         if counts.letters:
             with atomic_write(letters_path(prepared.rows_path), job.temp_folder) as stream:
                 stream.write(dead_letters.to_parquet(counts.letters))

@@ -10,7 +10,6 @@ machine share.
 from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.overlap.documents.batch import DocumentBatch
@@ -26,8 +25,8 @@ from beam_pipeline.overlap.job.progress import Heartbeat
 from beam_pipeline.overlap.ngrams.index import open_index
 from beam_pipeline.overlap.ngrams.matching import Match, Matcher
 from beam_pipeline.overlap.results.match_files import (
-    MatchFile,
     ScannedUnit,
+    ScanSummary,
     read_summary,
     write_match_file,
 )
@@ -64,7 +63,7 @@ def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
     for scanned in sorted(units, key=lambda scanned: scanned.order):
         row_offset = first_row if scanned.unit.first_row is None else 0
         yield scanned._replace(row_offset=row_offset)
-        first_row += scanned.match_files[0].summary.num_rows
+        first_row += scanned.summary.num_rows
 
 
 class Scan(beam.DoFn):
@@ -84,20 +83,22 @@ class Scan(beam.DoFn):
         self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
     ) -> Iterator[tuple[str, ScannedUnit]]:
         units = sorted(keyed[1], key=lambda unit: (unit.file_number, unit.number))
-        match_files: list[list[MatchFile]] = [[] for _ in units]
+        shards = range(prepared.num_index_shards)
+        summaries: list[list[ScanSummary]] = [[] for _ in units]
         # One index shard is in memory at a time.
-        for index_shard in range(prepared.num_index_shards):
-            for unit, files in zip(units, match_files, strict=True):
-                with logged("Scan", path=unit.path, start=unit.start, index_shard=index_shard):
-                    files.append(self._scan(unit, index_shard, prepared))
-        for unit, files in zip(units, match_files, strict=True):
-            yield unit.path, ScannedUnit(unit, tuple(files))
+        for shard in shards:
+            for unit, found in zip(units, summaries, strict=True):
+                with logged("Scan", path=unit.path, start=unit.start, index_shard=shard):
+                    found.append(self._scan(unit, shard, prepared))
+        for unit, found in zip(units, summaries, strict=True):
+            summary = found[0]._replace(num_matches=sum(each.num_matches for each in found))
+            paths = tuple(prepared.match_path(unit, shard) for shard in shards)
+            yield unit.path, ScannedUnit(unit, paths, summary)
 
-    def _scan(self, unit: WorkUnit, index_shard: int, prepared: Prepared) -> MatchFile:
-        name = f"{unit.name}-pass-{index_shard:05d}.parquet"
-        path = FileSystems.join(prepared.folder, name)
+    def _scan(self, unit: WorkUnit, index_shard: int, prepared: Prepared) -> ScanSummary:
+        path = prepared.match_path(unit, index_shard)
         if exists(path):
-            return MatchFile(path, read_summary(path))
+            return read_summary(path)
         job = self._job
         heartbeat = Heartbeat(job.config.output_path, job.temp_folder, unit, index_shard)
         scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
@@ -108,7 +109,7 @@ class Scan(beam.DoFn):
             self._documents.inc(summary.num_texts)
             for reason, count in summary.letters.items():
                 count_dead_letters(reason, count)
-        return MatchFile(path, summary)
+        return summary
 
     def _read_and_match(
         self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat

@@ -15,6 +15,7 @@ each.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     token_batches,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
+from beam_pipeline.storage.lines import explained_damage
 
 Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
 
@@ -188,10 +190,9 @@ def build_index(
         )  # fmt: skip
         places.append(found)
         for level, kept in zip(levels, windows, strict=True):
-            here = _windows(
-                prefixes, starts[_is_in(found, level, in_use)], level.width, level.stride,
-                power_of(level.width),
-            )  # fmt: skip
+            is_in_level = np.isin(found["n"], in_use[level.first_length : level.stop_length])
+            width = level.width
+            here = _windows(prefixes, starts[is_in_level], width, level.stride, power_of(width))
             kept.append(_distinct(here))
     joined = np.concatenate([np.empty(0, _PLACE), *places])
     places.clear()
@@ -200,24 +201,13 @@ def build_index(
 
 def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
     """Groups lengths: those asked for together, those of short rows by powers of two."""
-    levels, start = [], 0
-    for at in range(1, len(in_use) + 1):
-        if at == len(in_use) or _group(in_use[at], shortest) != _group(in_use[start], shortest):
-            n = int(in_use[start])
-            width = max(min(n, _MIN_WINDOW_TOKENS), n // 2 + 1)
-            levels.append(Level(start, at, width, n - width + 1, 0, 0))
-            start = at
+    levels, stop = [], 0
+    for _, group in groupby(in_use.tolist(), lambda n: n.bit_length() if n < shortest else 0):
+        lengths = list(group)
+        start, stop = stop, stop + len(lengths)
+        width = max(min(lengths[0], _MIN_WINDOW_TOKENS), lengths[0] // 2 + 1)
+        levels.append(Level(start, stop, width, lengths[0] - width + 1, 0, 0))
     return levels
-
-
-def _group(n: int, shortest: int) -> int:
-    return min(int(n), shortest).bit_length() if n < shortest else -1
-
-
-def _is_in(found: np.ndarray, level: Level, in_use: np.ndarray) -> np.ndarray:
-    return (in_use[level.first_length] <= found["n"]) & (
-        found["n"] <= in_use[level.stop_length - 1]
-    )
 
 
 _PLACE = np.dtype([("hash", "<u8"), ("row", "<u4"), ("token", "<u4"), ("n", "<u4")])
@@ -285,7 +275,7 @@ def _index_of(
         places["row"][order],
         places["token"][order],
         places["n"][order],
-        _slots_of(keys),
+        _make_slots(keys, _power_of_two(len(keys) * 1.6)),
         _filter_of(keys),
         np.concatenate(filters),
         np.array(placed, np.int64).reshape(-1),
@@ -303,20 +293,16 @@ def _power_of_two(at_least: float) -> int:
     return 1 << max(1, math.ceil(math.log2(max(1.0, at_least))))
 
 
-def _slots_of(keys: np.ndarray) -> np.ndarray:
-    slots = np.full(_power_of_two(len(keys) * 1.6), NO_KEY, np.uint32)
-    _fill_slots(keys, slots)
-    return slots
-
-
 @kernel
-def _fill_slots(keys, slots):
-    mask = np.uint64(slots.size - 1)
+def _make_slots(keys, num_slots):
+    slots = np.full(num_slots, NO_KEY, np.uint32)
+    mask = np.uint64(num_slots - 1)
     for key in range(keys.size):
         slot = keys[key] & mask
         while slots[slot] != NO_KEY:
             slot = slot + _ONE & mask
         slots[slot] = np.uint32(key)
+    return slots
 
 
 def _filter_of(hashes: np.ndarray) -> np.ndarray:
@@ -370,12 +356,8 @@ def open_index(path: str, fingerprint: str) -> Index:
     Raises:
       ProbelineError: the file is not an index, is cut off, or was made of something else.
     """
-    try:
+    with explained_damage(f"the index {path}", "remove it and run again"):
         batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
-    except (OSError, pa.ArrowException) as error:
-        raise ProbelineError(
-            f"cannot read the index {path}: {error}; remove it and run again"
-        ) from error
     if (batch.schema.metadata or {}).get(_FINGERPRINT) != fingerprint.encode():
         raise ProbelineError(f"{path} was made of other inputs or options: remove it and run again")
     return Index(*(batch.column(item.name).values.to_numpy() for item in fields(Index)))

@@ -1,7 +1,13 @@
-"""From candidates to matches: every candidate is compared in both texts, and offsets are found.
+"""From training texts to matches: candidates by their hashes, then a comparison of both texts.
 
-A match is one (evaluation row, training row, n-gram) with all places of the n-gram on both sides.
-Only documents with candidates get here, so this is plain Python.
+  UTF-8 → hashes of the tokens of many documents → hashes of all prefixes → for each level of the
+  index: every `stride`-th window through its filter → the n-grams around the windows that pass,
+  through the bloom filter → slots → candidate → match
+
+All steps to a candidate but the first are loops without branches that depend on the text:
+processors run them at a few cycles a token. Only documents with candidates become strings, so the
+comparison is plain Python. A match is one (evaluation row, training row, n-gram) with all places
+of the n-gram on both sides.
 """
 
 import functools
@@ -12,14 +18,126 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.ngrams.candidates import CandidateFinder
-from beam_pipeline.overlap.ngrams.index import Index
-from beam_pipeline.overlap.ngrams.token_kernels import tokens_of
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.index import NO_KEY, Index, Level, passes
+from beam_pipeline.overlap.ngrams.token_kernels import (
+    ngram_hash,
+    power_of,
+    prefix_hashes,
+    token_batches,
+    tokens_of,
+)
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 Places = list[tuple[int, int]]  # [start, end) in code points of the original text, ascending
 _KEYS_IN_MEMORY = 100_000
 _TEXTS_IN_MEMORY = 1_000
+_CANDIDATES_AT_A_TIME = 1 << 14
+_ONE = np.uint64(1)
+
+
+# --- candidates ---------------------------------------------------------------------------------
+
+
+class Candidates(NamedTuple):
+    """Possible n-grams of the index, in the order of documents, tokens and lengths."""
+
+    documents: np.ndarray  # int64 [c], numbers within the batch
+    tokens: np.ndarray  # int64 [c], of the first token of each
+    lengths: np.ndarray  # int64 [c], n
+    keys: np.ndarray  # int64 [c], numbers of keys of the index
+
+
+@kernel
+def _passing_windows(prefixes, width, stride, power, words):
+    """Returns the tokens at which windows begin that pass a level's filter."""
+    count = np.uint64(prefixes.size - 1)
+    width, stride = np.uint64(width), np.uint64(stride)
+    if count < width:
+        return np.empty(0, np.int64)
+    found = np.empty((count - width) // stride + _ONE, np.int64)
+    num_found = 0
+    for at in range(np.uint64(0), count - width + _ONE, stride):
+        found[num_found] = at
+        num_found += passes(ngram_hash(prefixes, at, width, power), words)
+    return found[:num_found]
+
+
+@kernel
+def _candidates(prefixes, windows, stride, lengths, powers, bloom, slots, keys, found):
+    """Fills (token, length, key) of the n-grams around windows that have a key.
+
+    Returns how many there are, and how many windows there was room for.
+    """
+    num_found = 0
+    mask = np.uint64(slots.size - 1)
+    for number in range(windows.size):
+        if num_found + stride * lengths.size > found.shape[1]:
+            return num_found, number
+        for start in range(max(0, windows[number] - stride + 1), windows[number] + 1):
+            for at in range(lengths.size):
+                n = lengths[at]
+                if start + n >= prefixes.size:
+                    break
+                value = ngram_hash(prefixes, start, n, powers[at])
+                if not passes(value, bloom):
+                    continue
+                slot = value & mask
+                while slots[slot] != NO_KEY:
+                    if keys[slots[slot]] == value:
+                        found[0, num_found], found[1, num_found] = start, n
+                        found[2, num_found] = slots[slot]
+                        num_found += 1
+                        break
+                    slot = slot + _ONE & mask
+    return num_found, windows.size
+
+
+def find_candidates(
+    index: Index, tokenizer: Tokenizer, utf8: np.ndarray, bounds: np.ndarray
+) -> Candidates:
+    """Returns the candidates of the documents utf8[bounds[i]:bounds[i + 1]].
+
+    Args:
+      utf8: uint8, lone surrogates as their three bytes.
+      bounds: int64 [documents + 1], ascending.
+    """
+    parts = [np.empty((4, 0), np.int64)]
+    if len(index.keys):
+        for first, hashes, firsts in token_batches(utf8, bounds, tokenizer):
+            prefixes = prefix_hashes(hashes)
+            for level in index.levels:
+                for found in _find_in_level(prefixes, index, level):
+                    parts.append(_within_documents(found, first, firsts))
+    found = np.concatenate(parts, axis=1)
+    return Candidates(*found[:, np.lexsort(found[2::-1])])
+
+
+def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator[np.ndarray]:
+    words = index.filters[level.filter_start : level.filter_stop]
+    windows = _passing_windows(prefixes, level.width, level.stride, power_of(level.width), words)
+    lengths = index.lengths[level.first_length : level.stop_length]
+    powers = np.array([power_of(n) for n in lengths.tolist()], np.uint64)
+    room = max(_CANDIDATES_AT_A_TIME, level.stride * len(lengths))
+    while len(windows):
+        found = np.empty((3, room), np.int64)
+        num_found, num_windows = _candidates(
+            prefixes, windows, level.stride, lengths, powers, index.bloom, index.slots,
+            index.keys, found,
+        )  # fmt: skip
+        yield found[:, :num_found]
+        windows = windows[num_windows:]
+
+
+def _within_documents(found: np.ndarray, first: int, firsts: np.ndarray) -> np.ndarray:
+    """Returns candidates with their documents, without those that reach into the next one."""
+    tokens, lengths, keys = found
+    documents = np.searchsorted(firsts, tokens, "right") - 1
+    is_within = tokens + lengths <= firsts[documents + 1]
+    return np.stack([first + documents, tokens - firsts[documents], lengths, keys])[:, is_within]
+
+
+# --- matches ------------------------------------------------------------------------------------
 
 
 class Match(NamedTuple):
@@ -70,18 +188,18 @@ class Matcher:
 
     def __init__(self, index: Index, text_of: Callable[[int], str], tokenizer: Tokenizer):
         self._index = index
-        self._text_of = text_of
         self._tokenizer = tokenizer
-        self._finder = CandidateFinder(index, tokenizer)
         self._rows_with = functools.lru_cache(_KEYS_IN_MEMORY)(self._find_rows_with)
-        self._row_text = functools.lru_cache(_TEXTS_IN_MEMORY)(self._tokenize_row)
+        self._row_text = functools.lru_cache(_TEXTS_IN_MEMORY)(
+            lambda row: TokenizedText(text_of(row), tokenizer)
+        )
 
     def matches(self, utf8: np.ndarray, bounds: np.ndarray) -> Iterator[Match]:
         """Yields the matches of the documents utf8[bounds[i]:bounds[i + 1]], in their order.
 
         Those of one document are in the order of (row, n, first place).
         """
-        candidates = self._finder.find(utf8, bounds)
+        candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
         starts = np.flatnonzero(np.diff(candidates.documents, prepend=-1))
         for start, stop in pairwise([*starts.tolist(), len(candidates.documents)]):
             document = int(candidates.documents[start])
@@ -112,6 +230,3 @@ class Matcher:
             text = self._row_text(row)
             found[text.ngram(token, n)][row].append(text.place(token, n))
         return found
-
-    def _tokenize_row(self, row: int) -> TokenizedText:
-        return TokenizedText(self._text_of(row), self._tokenizer)

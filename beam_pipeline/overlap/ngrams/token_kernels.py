@@ -145,17 +145,19 @@ class Tokens(NamedTuple):
 
 def encode(text: str) -> np.ndarray:
     """Returns the UTF-8 of a text, uint8; a lone surrogate keeps its three bytes."""
-    try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        data = text.encode("utf-8", "surrogatepass")
-    return np.frombuffer(data, np.uint8)
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
 
 
 def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts."""
     if tokenizer.function is not None:
-        return _tokens_of_function(text, tokenizer)
+        tokens = tokenizer.tokenize(text)
+        texts = (token.text.encode("utf-32-le", "surrogatepass") for token in tokens)
+        return Tokens(
+            np.array([token.start for token in tokens], np.int64),
+            np.array([token.end for token in tokens], np.int64),
+            np.array([_token_hash(np.frombuffer(text, np.uint32)) for text in texts], np.uint64),
+        )
     found = _tokens_of_utf8(encode(text), tokenizer)
     if found is not None:
         return found
@@ -200,11 +202,8 @@ def token_batches(
       utf8: uint8, lone surrogates as their three bytes.
       bounds: int64 [documents + 1], ascending.
     """
-    documents = len(bounds) - 1
-    by_python = np.zeros(documents, np.bool_)
-    if tokenizer.function is not None:
-        by_python[:] = True
-    else:
+    by_python = np.full(len(bounds) - 1, tokenizer.function is not None)
+    if tokenizer.function is None:
         yield from _compiled_batches(utf8, bounds, tokenizer, by_python)
     for document in np.flatnonzero(by_python).tolist():
         data = utf8[bounds[document] : bounds[document + 1]].tobytes()
@@ -231,21 +230,8 @@ def _compiled_batches(
         first = stop
 
 
-def _tokens_of_function(text: str, tokenizer: Tokenizer) -> Tokens:
-    tokens = tokenizer.tokenize(text)
-    return Tokens(
-        np.array([token.start for token in tokens], np.int64),
-        np.array([token.end for token in tokens], np.int64),
-        np.array([_hash_of_code_points(_code_points(token.text)) for token in tokens], np.uint64),
-    )
-
-
-def _code_points(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-
-
 @kernel
-def _hash_of_code_points(codes):
+def _token_hash(codes):
     value = _FNV_START
     for code in codes:
         value = (value ^ np.uint64(code)) * _FNV_PRIME

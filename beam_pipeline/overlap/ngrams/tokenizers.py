@@ -30,20 +30,13 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How a text becomes tokens.
+    """How a text becomes tokens."""
 
-    Attributes:
-      name: its name, or the import path of a function.
-      separators: a regular expression of the text between tokens.
-      lowercase: whether the whole text is lower-cased first.
-      keep_empty: whether a separator at an end of the text leaves an empty token there.
-      function: replaces all this: takes a text, returns Tokens or (text, start, end).
-    """
-
-    name: str
-    separators: str = _PUNCTUATION
-    lowercase: bool = True
-    keep_empty: bool = True
+    name: str  # or the import path of a function
+    separators: str = _PUNCTUATION  # a regular expression of the text between tokens
+    lowercase: bool = True  # the whole text first
+    keep_empty: bool = True  # a separator at an end of the text leaves an empty token there
+    # Replaces all this: takes a text, returns Tokens or (text, start, end).
     function: Callable[[str], list[Token]] | None = None
 
     def tokenize(self, text: str) -> list[Token]:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from beam_pipeline.overlap.report.output import Advance, Output, reading
 from beam_pipeline.overlap.report.passages import Passages, passages
 from beam_pipeline.overlap.results.layout import COVERAGE, DETAILS, MATCHES
+from beam_pipeline.overlap.results.output_files import escape_surrogates
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 from beam_pipeline.storage.parquet import open_parquet
 
@@ -136,8 +137,7 @@ def _matches(output: Output, chosen: Mapping[RowKey, Instance]) -> Iterator[Deta
 def _key_in_parquet(key: RowKey) -> RowKey:
     """Returns a row as the matches name it: lone surrogates as escapes."""
     dataset, path, row = key
-    escaped = [name.encode("utf-8", "backslashreplace").decode() for name in (dataset, path)]
-    return escaped[0], escaped[1], row
+    return escape_surrogates(dataset), escape_surrogates(path), row
 
 
 def _add_documents(records: Iterator[Detail], instances: Mapping[RowKey, Instance]) -> None:

@@ -6,22 +6,24 @@ is an error of one line that names it.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import msgspec
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained, one_line
+from beam_pipeline.errors import UsageError, explained
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DETAILS_LEFT_OUT, SUCCESS_NAME
 from beam_pipeline.storage import files
-from beam_pipeline.storage.lines import DAMAGE, decompressed, read_blocks, split_lines
+from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 
 _OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT)  # which only some runs write
 
 Advance = Callable[[float], None]
+_CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
+reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError,))
 
 
 class Output:
@@ -86,18 +88,3 @@ def _decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(line)
     except msgspec.DecodeError:
         return msgspec.convert(json.loads(line), decoder.type)
-
-
-@contextmanager
-def reading(path: str) -> Iterator[None]:
-    """Turns the exceptions of a missing or damaged file into one line that names it."""
-    try:
-        yield
-    except (*DAMAGE, ValueError) as error:
-        is_storage = getattr(error, "errno", None) or type(error).__module__.startswith("google.")
-        if isinstance(error, OSError) and is_storage:
-            raise explained("read", path, error) from error
-        raise ProbelineError(
-            f"cannot read {path}: {one_line(error)}; it is damaged or of another version: run the "
-            "overlap job again with --overwrite"
-        ) from error

@@ -48,7 +48,12 @@ def passages(text: str, spans: Sequence[Span]) -> Passages:
             pieces.append(Piece("", num_omitted=start - at))
         pieces += _pieces(text, spans, start, end)
         at = end
-    return Passages(pieces, _unseen(text, spans, windows))
+    hidden = (
+        text[start:end]
+        for start, end in spans
+        if not any(first <= start and end <= last for first, last in windows)
+    )
+    return Passages(pieces, "\n".join(hidden)[:_MAX_UNSEEN_CHARS])
 
 
 def _windows(text: str, spans: Sequence[Span]) -> list[Span]:
@@ -91,13 +96,3 @@ def _pieces(text: str, spans: Sequence[Span], start: int, end: int) -> Iterator[
             yield Piece(text[shared_from:start], is_shared=True)
     if start < end:
         yield Piece(text[start:end])
-
-
-def _unseen(text: str, spans: Sequence[Span], windows: Sequence[Span]) -> str:
-    """Returns the text of spans that are not shown whole, up to a limit."""
-    hidden = (
-        text[start:end]
-        for start, end in spans
-        if not any(first <= start and end <= last for first, last in windows)
-    )
-    return "\n".join(hidden)[:_MAX_UNSEEN_CHARS]

@@ -72,41 +72,32 @@ def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
 
 def add_counts(counts: Iterable[Counts]) -> Counts:
     """Returns the sum of counts, in any order; holds some three times what the sum has."""
-    ngrams, rows = _Sum(NGRAM_COUNTS, _NGRAM_KEYS), _Sum(ROW_COUNTS, _ROW_KEYS)
+    total = Counts(np.empty(0, NGRAM_COUNTS), np.empty(0, ROW_COUNTS))
+    pending, num_pending = [], 0
     for each in counts:
-        ngrams.add(each.ngrams)
-        rows.add(each.rows)
-    return Counts(ngrams.total(), rows.total())
+        pending.append(each)
+        num_pending += len(each.ngrams) + len(each.rows)
+        if num_pending >= max(len(total.ngrams) + len(total.rows), _MIN_PENDING):
+            total, pending, num_pending = _add([total, *pending]), [], 0
+    return _add([total, *pending])
 
 
-class _Sum:
-    """Adds up arrays of counts."""
+def _add(counts: Sequence[Counts]) -> Counts:
+    ngrams, rows = map(np.concatenate, zip(*counts, strict=True))
+    return Counts(_sum_by_key(ngrams, _NGRAM_KEYS), _sum_by_key(rows, _ROW_KEYS))
 
-    def __init__(self, dtype: np.dtype, keys: Sequence[str]):
-        self._keys = keys
-        self._total = np.empty(0, dtype)
-        self._pending: list[np.ndarray] = []
-        self._num_pending = 0
 
-    def add(self, counts: np.ndarray) -> None:
-        self._pending.append(counts)
-        self._num_pending += len(counts)
-        if self._num_pending >= max(len(self._total), _MIN_PENDING):
-            self.total()
-
-    def total(self) -> np.ndarray:
-        counts = np.concatenate([self._total, *self._pending])
-        self._pending, self._num_pending = [], 0
-        # Two uint32 sort as one uint64.
-        pairs = zip(self._keys[::2], self._keys[1::2], strict=True)
-        keys = [counts[one].astype(np.uint64) << np.uint64(32) | counts[two] for one, two in pairs]
-        order = np.lexsort(keys[::-1])
-        first = _first_of_each([key[order] for key in keys])
-        self._total = counts[order[first]]
-        for name in set(counts.dtype.names or ()) - set(self._keys):
-            if len(counts):
-                self._total[name] = np.add.reduceat(counts[name][order], first)
-        return self._total
+def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    # Two uint32 sort as one uint64.
+    pairs = zip(names[::2], names[1::2], strict=True)
+    keys = [counts[one].astype(np.uint64) << np.uint64(32) | counts[two] for one, two in pairs]
+    order = np.lexsort(keys[::-1])
+    first = _first_of_each([key[order] for key in keys])
+    total = counts[order[first]]
+    for name in set(counts.dtype.names or ()) - set(names):
+        if len(counts):
+            total[name] = np.add.reduceat(counts[name][order], first)
+    return total
 
 
 def cut_by_bucket(counts: Counts) -> Iterator[tuple[int, Counts]]:

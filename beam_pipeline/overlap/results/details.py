@@ -25,6 +25,7 @@ from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, UnitMat
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
     LazyFiles,
+    escape_surrogates,
     json_line,
     json_value,
     make_table,
@@ -63,14 +64,14 @@ class ExpandedUnit(NamedTuple):
     """What was written of a work unit; a path is None where there is nothing to write."""
 
     scanned: ScannedUnit
+    num_records: int = 0  # details written
+    num_bytes: int = 0  # of these, before compression
+    num_left_out: int = 0  # by --max_details
     details_path: str | None = None
     instances_path: str | None = None
     matches_path: str | None = None
     hits_path: str | None = None  # PAIRS, sorted: the evaluation rows hit, by n
     pairs_left_out_path: str | None = None
-    num_records: int = 0  # details written
-    num_bytes: int = 0  # of these, before compression
-    num_left_out: int = 0  # by --max_details
 
 
 # --- a record of details ------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class _Details:
                 self._heads.clear()
                 self._head_bytes = sum(map(len, encoded))
             names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
+            fields: dict[str, orjson.Fragment]
             fields = dict(zip(names, map(orjson.Fragment, encoded), strict=True))
             self._heads[number] = row, fields
         return self._heads[number]
@@ -216,7 +218,7 @@ def expand_unit(
         if hits:
             files.get("hits").write(np.array(sorted(hits), PAIRS).tobytes())
     paths = map(files.path, ("details.gz", "instances.gz", "matches.parquet", "hits", "left_out"))
-    return ExpandedUnit(scanned, *paths, num_records, num_bytes, num_left_out)
+    return ExpandedUnit(scanned, num_records, num_bytes, num_left_out, *paths)
 
 
 def _left_out_record(
@@ -248,13 +250,13 @@ def _instance_record(
 def _match_row(scanned: ScannedUnit, match: UnitMatch, row: EvaluationRow) -> tuple:
     """Returns a row of MATCHES_SCHEMA."""
     return (
-        _valid(row.eval_dataset),
-        _valid(row.eval_path),
+        escape_surrogates(row.eval_dataset),
+        escape_surrogates(row.eval_path),
         row.eval_row,
-        _valid(row.instance_id),
-        _valid(scanned.unit.path),
+        escape_surrogates(row.instance_id),
+        escape_surrogates(scanned.unit.path),
         match.row + scanned.row_offset,
-        None if match.doc_id is None else _valid(match.doc_id),
+        None if match.doc_id is None else escape_surrogates(match.doc_id),
         match.n,
         _offsets(match.eval_places),
         _offsets(match.train_places),
@@ -271,8 +273,3 @@ def _write_matches(files: LazyFiles, table: list[tuple]) -> None:
 
 def _offsets(places: Places) -> list[dict[str, int]]:
     return [{"start": start, "end": end} for start, end in places]
-
-
-def _valid(text: str) -> str:
-    """Returns a text as Parquet takes it: lone surrogates as escapes, `\\ud800`."""
-    return text.encode("utf-8", "backslashreplace").decode()

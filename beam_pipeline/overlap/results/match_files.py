@@ -13,7 +13,7 @@ import heapq
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
@@ -22,12 +22,13 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import DocumentBatch, decode, encode
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import Match, Places
 from beam_pipeline.overlap.results.output_files import LazyFiles, make_table, parquet_writer
 from beam_pipeline.storage.files import atomic_write
+from beam_pipeline.storage.lines import explained_damage
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
 _PLACES = pa.list_(pa.uint32())  # start, end, start, end, …
@@ -61,18 +62,12 @@ class ScanSummary(NamedTuple):
     letters: dict[str, int]  # dead letters by reason
 
 
-class MatchFile(NamedTuple):
-    """A match file, and the summary of the scan that wrote it."""
-
-    path: str
-    summary: ScanSummary
-
-
 class ScannedUnit(NamedTuple):
-    """A work unit that has been scanned, with the match file of each index shard."""
+    """A work unit that has been scanned with all index shards."""
 
     unit: WorkUnit
-    match_files: tuple[MatchFile, ...]
+    paths: tuple[str, ...]  # of the match file of each index shard
+    summary: ScanSummary  # with the matches of all match files
     row_offset: int = 0  # added to the rows in the match files
 
     @property
@@ -84,11 +79,6 @@ class ScannedUnit(NamedTuple):
     def name(self) -> str:
         """A name for files; unique in a job run."""
         return f"{self.unit.file_number:06d}-{self.unit.number:06d}"
-
-    @property
-    def paths(self) -> list[str]:
-        """The paths of the match files."""
-        return [file.path for file in self.match_files]
 
 
 class UnitMatch(NamedTuple):
@@ -209,15 +199,8 @@ def _row_groups(documents: Iterable[list[tuple]]) -> Iterator[list[tuple]]:
 # --- reading ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _explained(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise ProbelineError(
-            f"cannot read the match file {path}: {one_line(error)}; remove it and run the same "
-            "command again"
-        ) from error
+def _explained(path: str) -> AbstractContextManager[None]:
+    return explained_damage(f"the match file {path}", "remove it and run the same command again")
 
 
 def read_summary(path: str) -> ScanSummary:
@@ -235,11 +218,10 @@ def read_summary(path: str) -> ScanSummary:
 
 def read_matches(paths: Sequence[str], keep: Keep | None = None) -> Iterator[UnitMatch]:
     """Yields the matches in all match files of a work unit, in the order of one match file."""
-    return heapq.merge(*(_read_file(path, keep) for path in paths), key=_order)
-
-
-def _order(match: UnitMatch) -> tuple:
-    return match.row, match.number, match.n, match.eval_places, match.ngram
+    return heapq.merge(
+        *(_read_file(path, keep) for path in paths),
+        key=lambda match: (match.row, match.number, match.n, match.eval_places, match.ngram),
+    )
 
 
 def _read_tables(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:

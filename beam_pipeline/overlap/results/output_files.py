@@ -88,6 +88,11 @@ class LazyFiles(ExitStack):
         return f"{self._prefix}.{name}" if name in self._open else None
 
 
+def escape_surrogates(text: str) -> str:
+    """Returns a text as Parquet takes it: lone surrogates as escapes, `\\ud800`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
     """Returns the writer of a Parquet file, compressed with Zstandard."""
     return pq.ParquetWriter(stream, schema, compression="zstd", **options)

@@ -17,20 +17,8 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
-from beam_pipeline.overlap.results.layout import (
-    BOILERPLATE,
-    CLEAN_FOLDER,
-    COVERAGE,
-    DEAD_LETTERS,
-    DETAILS,
-    DETAILS_LEFT_OUT,
-    MATCHES,
-    NGRAMS,
-    STATS,
-    STATS_BY_TRAIN_PATH,
-    clean_list_names,
-)
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     empty_member,
@@ -75,22 +63,22 @@ def write_outputs(
     hits = np.concatenate([np.empty(0, HITS), *(np.frombuffer(b.hits, HITS) for b in buckets)])
     instances = _Instances(rows)
     lines: dict[str, Iterable[dict]] = {
-        STATS: _stats_records(instances, lengths, hits),
-        STATS_BY_TRAIN_PATH: _path_records(instances, units),
+        layout.STATS: _stats_records(instances, lengths, hits),
+        layout.STATS_BY_TRAIN_PATH: _path_records(instances, units),
     }
-    names = iter(clean_list_names(rows.datasets, tuple(lengths)))
+    names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
     for dataset in rows.datasets:
         for length in (None, *(lengths if len(lengths) > 1 else ())):
             records = _clean_records(instances, dataset, _hit_at(hits, length))
-            lines[f"{CLEAN_FOLDER}/{next(names)}"] = records
+            lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
     if results.boilerplate_paths is not None:
-        lines[BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
+        lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
     if results.has_caps:
-        lines[DETAILS_LEFT_OUT] = _left_out_records(units)
+        lines[layout.DETAILS_LEFT_OUT] = _left_out_records(units)
     joined: dict[str, list[str | None]] = {
-        DETAILS: [unit.details_path for unit in units],
-        NGRAMS: [bucket.ngrams_path for bucket in buckets],
-        COVERAGE: [bucket.coverage_path for bucket in buckets],
+        layout.DETAILS: [unit.details_path for unit in units],
+        layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
+        layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
     for number in range(num_files):
         first, stop = (len(units) * at // num_files for at in (number, number + 1))
@@ -102,8 +90,8 @@ def write_outputs(
         empty = empty_member() if name.endswith(".gz") else b""
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
-    _write_matches(f"{output_path}/{MATCHES}", temp_folder, units)
-    return sorted([*lines, *joined, MATCHES])
+    _write_matches(f"{output_path}/{layout.MATCHES}", temp_folder, units)
+    return sorted([*lines, *joined, layout.MATCHES])
 
 
 # --- stats and clean lists ----------------------------------------------------------------------
@@ -149,7 +137,7 @@ def _stats_records(
 
 def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
     """Yields a record for each training file, evaluation set and n that has a hit."""
-    for train_path, of_path in groupby(units, key=_train_path):
+    for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         found = np.empty(0, PAIRS)
         for path in (unit.hits_path for unit in of_path):
             if path is not None:
@@ -159,10 +147,6 @@ def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Itera
         for dataset, n in sorted(hit, key=lambda key: (instances.order[key[0]], key[1])):
             record = instances.record(dataset, n, hit[dataset, n])
             yield {"train_path": train_path, **record}
-
-
-def _train_path(unit: ExpandedUnit) -> str:
-    return unit.scanned.unit.path
 
 
 def _hit_at(hits: np.ndarray, length: int | None) -> set[int]:
@@ -196,7 +180,7 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
     for unit in units:
         if unit.pairs_left_out_path is not None:
             yield from read_lines(unit.pairs_left_out_path)
-    for train_path, of_path in groupby(units, key=_train_path):
+    for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
 
@@ -227,10 +211,10 @@ def write_dead_letters(
     """
     if not files:
         return None
-    with atomic_write(f"{output_path}/{DEAD_LETTERS}", temp_folder) as stream:
+    with atomic_write(f"{output_path}/{layout.DEAD_LETTERS}", temp_folder) as stream:
         with parquet_writer(stream, dead_letters.SCHEMA) as writer:
             for path, row_offset in files:
                 for table in read_row_groups(letters_path(path)):
                     rows = pa.array(table.column("row").to_numpy() + row_offset)
                     writer.write_table(table.set_column(1, "row", rows))
-    return DEAD_LETTERS
+    return layout.DEAD_LETTERS

@@ -69,33 +69,27 @@ def find_row_ngrams(
     for (number, n), group in groupby(counts.tolist(), key=lambda count: count[:2]):
         if number != at_number:
             at_number, text = number, TokenizedText(rows.text(number), tokenizer)
-        by_place = {(start, crc): numbers for _, _, start, crc, *numbers in group}
-        yield _find_ngrams(number, n, text, by_place)
-
-
-def _find_ngrams(
-    number: int, n: int, text: TokenizedText, counts: dict[tuple[int, int], list[int]]
-) -> RowNgrams:
-    """Args: counts: occurrences and documents by first place and checksum of the n-gram."""
-    found: dict[str, NgramCount | None] = {}
-    places = []
-    num_covered = covered_to = 0
-    for token in range(len(text) - n + 1):
-        ngram, place = text.ngram(token, n), text.place(token, n)
-        if ngram not in found:
-            count = counts.pop((place[0], crc_of(ngram)), None)
-            found[ngram] = NgramCount(ngram, *count) if count else None
-        if found[ngram]:
-            places.append(place)
-            num_covered += token + n - max(token, covered_to)
-            covered_to = token + n
-    if counts:
-        raise ProbelineError(
-            f"the match files have {len(counts)} n-grams of evaluation row {number} that it does "
-            "not have: they are of other evaluation sets; remove the output and run again"
-        )
-    shared = [count for count in found.values() if count]
-    return RowNgrams(number, n, shared, merge_spans(places), len(text), num_covered)
+        # Occurrences and documents by first place and checksum of the n-gram.
+        counted = {(start, crc): numbers for _, _, start, crc, *numbers in group}
+        found: dict[str, NgramCount | None] = {}
+        places = []
+        num_covered = covered_to = 0
+        for token in range(len(text) - n + 1):
+            ngram, place = text.ngram(token, n), text.place(token, n)
+            if ngram not in found:
+                count = counted.pop((place[0], crc_of(ngram)), None)
+                found[ngram] = NgramCount(ngram, *count) if count else None
+            if found[ngram]:
+                places.append(place)
+                num_covered += token + n - max(token, covered_to)
+                covered_to = token + n
+        if counted:
+            raise ProbelineError(
+                f"the match files have {len(counted)} n-grams of evaluation row {number} that it "
+                "does not have: they are of other evaluation sets; remove the output and run again"
+            )
+        shared = [count for count in found.values() if count]
+        yield RowNgrams(number, n, shared, merge_spans(places), len(text), num_covered)
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:

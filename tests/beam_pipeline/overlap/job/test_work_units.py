@@ -7,14 +7,14 @@ import pytest
 
 from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit
 from beam_pipeline.overlap.job.scanning import count_groups, number_rows, plan_work_units
-from beam_pipeline.overlap.results.match_files import MatchFile, ScannedUnit, ScanSummary
+from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 
 
 def scanned(number: int, num_rows: int, first_row: int | None, num_files: int) -> ScannedUnit:
     unit = WorkUnit("a.jsonl", 100, "jsonl", 10 * number, 10 * number + 10, (), first_row, 0, 4)
     summary = ScanSummary(num_rows, num_rows, 0, 0, 2, {})
-    files = tuple(MatchFile(f"matches-{at}", summary) for at in range(num_files))
-    return ScannedUnit(unit._replace(number=number), files)
+    paths = tuple(f"matches-{at}" for at in range(num_files))
+    return ScannedUnit(unit._replace(number=number), paths, summary)
 
 
 @pytest.mark.parametrize("num_index_shards", [1, 3])

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import text_buffers
-from beam_pipeline.overlap.ngrams import candidates, token_kernels
-from beam_pipeline.overlap.ngrams.candidates import CandidateFinder
+from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import (
     Index,
     IndexShard,
@@ -24,6 +23,7 @@ from beam_pipeline.overlap.ngrams.index import (
     open_index,
     write_index,
 )
+from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_reference import ngrams
@@ -54,7 +54,7 @@ def expected(
 
 
 def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tuple]:
-    found = CandidateFinder(index, tokenizer).find(*text_buffers(training))
+    found = find_candidates(index, tokenizer, *text_buffers(training))
     assert found.documents.tolist() == sorted(found.documents.tolist())
     return {
         (document, at, n, row, place)
@@ -123,7 +123,7 @@ def test_ranges_are_all_hashes_once() -> None:
 
 
 def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
-    monkeypatch.setattr(candidates, "_CANDIDATES_AT_A_TIME", 3)
+    monkeypatch.setattr(matching, "_CANDIDATES_AT_A_TIME", 3)
     monkeypatch.setattr(token_kernels, "_TOKENS_AT_A_TIME", 16)
     training = ["a b " * 50, "Σ a b " * 20, "x", "a", "b a b", "a b a"]
     index = build_index([text_buffers(["a b a"])], (1, 2, 3), DEFAULT)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from beam_pipeline.overlap.documents.batch import text_buffers
-from beam_pipeline.overlap.ngrams import candidates, matching, token_kernels
+from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Match, Matcher, TokenizedText
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
@@ -65,17 +65,17 @@ def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -
 def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
     """Every n-gram of a document is said to be every one of the index."""
 
-    def everything(self, utf8, bounds):
+    def everything(index, _tokenizer, utf8, bounds):
         found = []
         for document in range(len(bounds) - 1):
             text = utf8[bounds[document] : bounds[document + 1]].tobytes()
             count = len(token_kernels.tokens_of(text.decode("utf-8", "surrogatepass"), DEFAULT)[0])
-            for n in self._index.lengths.tolist():
+            for n in index.lengths.tolist():
                 for token in range(count - n + 1):
-                    found += [(document, token, n, key) for key in range(len(self._index.keys))]
-        return candidates.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
+                    found += [(document, token, n, key) for key in range(len(index.keys))]
+        return matching.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
 
-    monkeypatch.setattr(candidates.CandidateFinder, "find", everything)
+    monkeypatch.setattr(matching, "find_candidates", everything)
     for seed in range(10):
         texts, training = corpus(seed)
         found = matches(texts, training, (1, 3, 4), DEFAULT)

@@ -10,11 +10,10 @@ import pytest
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
-from beam_pipeline.overlap.results import counts, outputs
+from beam_pipeline.overlap.results import counts, layout, outputs
 from beam_pipeline.overlap.results.details import ExpandedUnit
 from beam_pipeline.overlap.results.match_files import write_match_file
 from beam_pipeline.overlap.results.outputs import (
-    DEAD_LETTERS,
     Results,
     write_dead_letters,
     write_outputs,
@@ -155,11 +154,11 @@ def test_no_training_data_at_all(tmp_path: Path) -> None:
     rows = rows_of([EvalRow("arc", "/e", 0, "1", "one"), EvalRow("gsm", "/f", 0, "1", "one")])
     output = str(tmp_path / "out")
     names = write_outputs(output, str(tmp_path / "t"), rows, (5,), Results([], [], None, True), 1)
-    assert [record["num_instances"] for record in read_records(f"{output}/{outputs.STATS}")] == [
+    assert [record["num_instances"] for record in read_records(f"{output}/{layout.STATS}")] == [
         1, 1
     ]  # fmt: skip
     assert "tmp/overlap_instances-00000-of-00001.jsonl.gz" in names
-    assert read_records(f"{output}/{outputs.DETAILS_LEFT_OUT}") == []
+    assert read_records(f"{output}/{layout.DETAILS_LEFT_OUT}") == []
 
 
 def test_an_instance_is_hit_if_one_of_its_rows_is_hit(tmp_path: Path) -> None:
@@ -186,12 +185,12 @@ def test_a_row_counts_only_documents_that_share_more_than_boilerplate(tmp_path: 
     training += [TrainRow("/d", 0, "x", "click here: the gold"), TrainRow("/d", 1, "y", "to win")]
     options = Options((2,), TOKENIZERS["default"])
     unfiltered = check(tmp_path / "all", rows, training, options)
-    (coverage,) = read_records(f"{unfiltered.output}/{outputs.COVERAGE}")
+    (coverage,) = read_records(f"{unfiltered.output}/{layout.COVERAGE}")
     assert coverage["num_train_documents"] == 7 and coverage["num_covered_tokens"] == 6
     filtered = check(tmp_path / "few", rows, training, replace(options, max_document_frequency=5))
-    (coverage,) = read_records(f"{filtered.output}/{outputs.COVERAGE}")
+    (coverage,) = read_records(f"{filtered.output}/{layout.COVERAGE}")
     assert coverage["num_train_documents"] == 2 and coverage["num_covered_tokens"] == 4
-    assert read_records(f"{filtered.output}/{outputs.BOILERPLATE}") == [
+    assert read_records(f"{filtered.output}/{layout.BOILERPLATE}") == [
         {"ngram": "click here", "n": 2, "documents": 6}
     ]
 
@@ -204,7 +203,7 @@ def test_boilerplate_of_several_buckets_is_listed_once(tmp_path: Path, monkeypat
     training = [TrainRow("/c", at, None, "a b \ud800") for at in range(3)]
     options = Options((1,), TOKENIZERS["default"], max_document_frequency=2)
     found = check(tmp_path, rows, training, options)
-    assert [line["ngram"] for line in read_records(f"{found.output}/{outputs.BOILERPLATE}")] == [
+    assert [line["ngram"] for line in read_records(f"{found.output}/{layout.BOILERPLATE}")] == [
         "a", "b", "\ud800"
     ]  # fmt: skip
 
@@ -223,11 +222,11 @@ def test_empty_tokens_are_n_grams_like_others(tmp_path: Path) -> None:
         found = check(tmp_path / str(skip), rows, training, options)
         spans = {
             record["eval_row"]: record["spans"]
-            for record in read_records(f"{found.output}/{outputs.COVERAGE}")
+            for record in read_records(f"{found.output}/{layout.COVERAGE}")
             if record["n"] == 1
         }
         assert spans == ({} if skip else {0: [[0, 0]], 1: [[0, 0], [3, 3]], 3: [[0, 0], [1, 1]]})
-        stats = read_records(f"{found.output}/{outputs.STATS}")
+        stats = read_records(f"{found.output}/{layout.STATS}")
         assert {record["num_instances"] for record in stats} == {4}
 
 
@@ -236,7 +235,7 @@ def test_the_table_of_matches_has_row_groups_of_one_size(tmp_path: Path, monkeyp
     rows = [EvalRow("arc", "/e", 0, "1", "a b c")]
     training = [TrainRow("/c", at, None, "a b c") for at in range(10)]
     found = check(tmp_path, rows, training, Options((1,), TOKENIZERS["default"]), Cut(1, 4))
-    file = pq.ParquetFile(f"{found.output}/{outputs.MATCHES}")
+    file = pq.ParquetFile(f"{found.output}/{layout.MATCHES}")
     sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
     assert sizes == [7, 7, 7, 7, 2]
 
@@ -251,8 +250,8 @@ def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path) -> None:
         write_match_file(path, temp, [(batch, []), (batch_of([]), [])])
         files.append((path, first_row))
     output = str(tmp_path / "out")
-    assert write_dead_letters(output, temp, files) == DEAD_LETTERS
-    letters = pq.read_table(f"{output}/{DEAD_LETTERS}").to_pylist()
+    assert write_dead_letters(output, temp, files) == layout.DEAD_LETTERS
+    letters = pq.read_table(f"{output}/{layout.DEAD_LETTERS}").to_pylist()
     assert [letter["row"] for letter in letters] == [3, 8, 103, 108]
     assert letters[0] == {"file": "/c", "row": 3, "reason": "json_invalid", "value": "{"}
     assert write_dead_letters(output, temp, []) is None
