@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import addresses, row_codec
-from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
+from beam_pipeline.dataset.row_codec import ProbeRow
 from benchmarks import loading_data, loading_process
 from benchmarks.peers import common, plan1_buckets, seed_sampler
 from tests.support.benches import run_module
+from tests.support.job_runs import read_rows
 from training.tokens import tokenizer
 
 NUM_MEASUREMENTS = 50_000
@@ -59,15 +59,6 @@ def as_tuples(src_addr: list[str], batch: pa.RecordBatch | pa.Table) -> list[tup
     return list(zip(src_addr, *(column.to_pylist() for column in columns), strict=True))
 
 
-def read_rows(folder: Path) -> list[ProbeRow]:
-    rows = []
-    for path in sorted(folder.glob("*.arrayrecord")):
-        reader = ArrayRecordReader(str(path))
-        rows += [decode_record(record) for record in reader.read_all()]
-        reader.close()
-    return rows
-
-
 # --- grouping -------------------------------------------------------------------------------------
 
 
@@ -85,7 +76,7 @@ def test_peer_keeps_every_measurement_in_order_and_size(
     by_probe: dict[str, list[ProbeRow]] = defaultdict(list)
     splits = {}
     for split in ("train", "test"):
-        for row in read_rows(tmp_path / split):
+        for row in read_rows(tmp_path, split):
             assert splits.setdefault(row.src_addr, split) == split
             by_probe[row.src_addr].append(row)
     assert set(splits.values()) == {"train", "test"}
@@ -135,7 +126,7 @@ def test_a_probe_may_span_batches(
     monkeypatch.setattr(sys, "argv", ["peer", *flags])
     batches = ordered.combine_chunks().to_batches(max_chunksize=batch_rows)
     common.write_ordered(iter(batches), common.arguments(None))
-    rows = read_rows(tmp_path / "train")
+    rows = read_rows(tmp_path)
     found = [
         m for row in rows for m in as_tuples([row.src_addr] * row.n_measurements, row.to_arrow())
     ]
@@ -187,7 +178,7 @@ def test_seed_sampler_yields_what_its_rows_hold_in_all_three_modes(rows, measure
     truth = known(measurements[1])
     untimed_truth = {key[:3] for key in truth}
     num_contexts = sum(
-        min(-(-row.n_measurements // 30), 16) for row in read_rows(Path(rows).parent)
+        min(-(-row.n_measurements // 30), 16) for row in read_rows(Path(rows).parents[1])
     )
     batches = list(seed_sampler.batches(rows, 4, num_epochs=1))
     assert len(batches) == num_contexts // 4

@@ -10,15 +10,24 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from benchmarks.engine_servers import free_port, running_server
-from tests.support import docs_commands, documents
+from tests.support import documents
 from tests.support.clean_environment import copy_of_the_project
-from tests.support.docs_commands import EXECUTED, NOT_EXECUTED, Desk, all_blocks, check_call, taken
+from tests.support.docs_commands import (
+    EXECUTED,
+    NOT_EXECUTED,
+    Desk,
+    all_blocks,
+    check_call,
+    listed,
+    taken,
+)
 from tests.support.docs_commands import data as data
 from tests.support.docs_commands import desk as desk
 from tests.support.engines import Gcs, flink_is_built, missing
@@ -31,19 +40,18 @@ ROOT = documents.ROOT
 
 
 def test_every_block_is_in_the_list_once() -> None:
-    listed = [start for starts in EXECUTED.values() for start in starts] + [*NOT_EXECUTED]
+    begun = Counter()
     for block in all_blocks():
-        entries = [s for s in listed if s[0] == block.page and block.text.startswith(s[1])]
+        starts = [start for start in listed(block.page) if block.text.startswith(start)]
         where = f"{block.page}:{block.line}"
-        assert len(entries) == 1, (
-            f"{where} is in the list of tests/support/docs_commands.py as {entries}"
-        )
-    for start in listed:
-        assert len(docs_commands.matching(start)) == 1, f"no block, or several, begin as {start}"
+        assert len(starts) == 1, f"{where} is in tests/support/docs_commands.py as {starts}"
+        begun[block.page, starts[0]] += 1
+    wanted = {(page, start) for page in {*EXECUTED, *NOT_EXECUTED} for start in listed(page)}
+    assert set(begun) == wanted and begun.total() == len(wanted), begun
 
 
 def test_the_tests_of_the_list_are_there() -> None:
-    for test in EXECUTED:
+    for test in {test for tests in EXECUTED.values() for test in tests.values()}:
         file, name = test.split("::")
         assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), test
 

@@ -26,6 +26,7 @@ from beam_pipeline.probe_rows.options import make_parser, parse
 from beam_pipeline.sources import atlas, measurements
 from tests.support import documents
 from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
+from tests.support.docs_commands import Desk
 from tests.support.helpers import as_number
 from tests.support.job_runs import files_of, history, make_dataset, read_rows
 from tests.support.repository import ROOT
@@ -265,14 +266,10 @@ def block_with(text: str) -> str:
 
 def run_bash(block: str, folder: Path) -> None:
     """Runs a block in a folder that holds export.sql, with a `bq` that keeps what it is given."""
-    (statement,) = blocks("sql")
-    (folder / "export.sql").write_text(statement)
-    bq = folder / "bin" / "bq"
-    bq.parent.mkdir()
-    bq.write_text('#!/bin/bash\ncat > "given-$(ls given-* 2>/dev/null | wc -l)"\n')
-    bq.chmod(0o755)
-    block = f'PATH="{bq.parent}:$PATH"\n{block}'
-    subprocess.run(["bash", "-ec", block], cwd=folder, check=True)
+    (folder / "export.sql").write_text(blocks("sql")[0])
+    desk = Desk(folder)
+    desk.stand_in("bq", 'cat > "given-$(ls given-* 2>/dev/null | wc -l)"')
+    desk.sh(block)
 
 
 def test_the_dry_run_is_of_the_query_alone(tmp_path: Path) -> None:

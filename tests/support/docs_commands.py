@@ -1,8 +1,8 @@
 """The commands and code on the pages, and the tests that execute them, in one list.
 
-`EXECUTED` names for each test the blocks that it executes, by their beginnings. The tests of
-test_docs_commands.py and test_docs_google.py get the text of their blocks from `taken`, so what is
-listed is what runs. `NOT_EXECUTED` has the rest and the reasons. A `Desk` runs the blocks.
+`EXECUTED` names the test of each block. The tests of test_docs_commands.py and test_docs_google.py
+get the text of their blocks from `taken`, so what is listed is what runs. `NOT_EXECUTED` has the
+rest and the reasons. A `Desk` runs the blocks.
 """
 
 import os
@@ -21,97 +21,88 @@ from tests.support.repository import ROOT
 from tests.support.stand_ins import StandIns
 
 LANGUAGES = ("sh", "python", "sql")
-Start = tuple[str, str]  # a page, and how a block of it begins
-
 HERE, GOOGLE = "repo/test_docs_commands.py", "repo/test_docs_google.py"
-EXECUTED: dict[str, list[Start]] = {
-    f"{HERE}::test_your_data": [
-        ("README.md", "python -m beam_pipeline.generate"),
-        ("README.md", "from array_record.python"),
-        ("README.md", "from training.dataset"),
-        ("docs/training_data.md", "from training.dataset"),
-        ("docs/training_data.md", "import numpy as np\nfrom training.tokenizer"),
-        ("docs/format.md", "import pyarrow as pa"),
-        ("docs/format.md", "SELECT src_addr"),
-    ],
-    f"{HERE}::test_array_record_for_beam": [
-        ("README.md", "from beam_pipeline.array_record_io"),
-    ],
-    f"{GOOGLE}::test_on_dataflow": [
-        ("README.md", "python -m beam_pipeline.main --input 'gs://"),
-        ("docs/dataflow.md", "python -m beam_pipeline.main --input 'gs://"),
-        ("docs/privacy.md", "openssl rand -hex 32 | tr"),
-    ],
-    f"{GOOGLE}::test_flex_templates": [
-        ("docs/flex_templates.md", "export PROJECT="),
-        ("docs/flex_templates.md", "templates/launch.sh"),
-    ],
-    f"{HERE}::test_training": [
-        ("README.md", "python -m training.train tiny"),
-        ("docs/training.md", "pip install"),
-    ],
-    f"{GOOGLE}::test_tpu_slice": [("docs/training.md", "cat > run.sh")],
-    f"{GOOGLE}::test_tpu_on_gke": [("docs/training.md", "templates/tpu/xpk.sh")],
-    f"{HERE}::test_overlap": [
-        ("README.md", "python -m beam_pipeline.overlap"),
-        ("docs/overlap.md", "python -m beam_pipeline.overlap"),
-        ("docs/overlap.md", "from beam_pipeline.overlap"),
-    ],
-    f"{HERE}::test_engines": [
-        (
-            "docs/engines.md",
-            "python -m beam_pipeline.main --input 'data/*.parquet' --output rows\n",
-        ),
-        ("docs/engines.md", "scripts/build_prism.sh"),
-        ("docs/engines.md", "scripts/flink_server.sh"),
-        (
-            "docs/engines.md",
-            "python -m beam_pipeline.main --input 'data/*.parquet' --output rows-of-flink",
-        ),
-    ],
-    f"{HERE}::test_tensorflow": [
-        ("docs/format.md", "python -m beam_pipeline.main"),
-        ("docs/format.md", "import tensorflow as tf\n\nfeatures"),
-        ("docs/format.md", "import tensorflow as tf\n\ntf.data"),
-    ],
-    f"{HERE}::test_readers_of_tfrecord": [
-        ("docs/format.md", "import apache_beam as beam"),
-    ],
-    f"{HERE}::test_privacy": [("docs/privacy.md", "openssl rand -hex 32 > key.hex")],
-    f"{HERE}::test_learning": [("docs/learning.md", "python -m beam_pipeline.generate")],
-    f"{HERE}::test_peers": [("benchmarks/README.md", "python -m venv")],
-    f"{HERE}::test_notebook_commands": [("examples/README.md", "make notebook")],
-    f"{HERE}::test_go_reader": [("examples/README.md", "cd examples/go_reader")],
-    f"{HERE}::test_atlas_commands": [
-        ("docs/ripe_atlas.md", "bq query"),
-        ("docs/ripe_atlas.md", "curl -sI"),
-    ],
-    "repo/test_ripe_atlas_docs.py::test_the_export_selects_what_the_job_reads": [
-        ("docs/ripe_atlas.md", "EXPORT DATA"),
-    ],
-    "repo/test_ripe_atlas_docs.py::test_the_dry_run_is_of_the_query_alone": [
-        ("docs/ripe_atlas.md", "sed '1,"),
-    ],
-    "repo/test_ripe_atlas_docs.py::test_the_loop_exports_seven_days": [
-        ("docs/ripe_atlas.md", "for day in"),
-    ],
-    "repo/test_ripe_atlas_docs.py::test_a_day_is_downloaded": [("docs/ripe_atlas.md", "day=2026")],
-    "repo/test_ripe_atlas_docs.py::test_the_commands_run": [
-        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'dumps/"),
-        ("docs/ripe_atlas.md", "gcloud storage cp"),
-        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'gs://BUCKET/atlas"),
-        ("docs/ripe_atlas.md", "python -m beam_pipeline.main --input 'gs://BUCKET/dumps"),
-        ("docs/ripe_atlas.md", "python -c"),
-    ],
-    "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run": [
-        ("docs/inspect.md", "python -m beam_pipeline.inspect"),
-        ("docs/inspect.md", "python -m beam_pipeline.generate"),
-        ("docs/inspect.md", "SELECT row_number"),
-    ],
+ATLAS = "repo/test_ripe_atlas_docs.py"
+ATLAS_COMMANDS = f"{ATLAS}::test_the_commands_run"
+ENGINES = f"{HERE}::test_engines"
+INSPECT = "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run"
+# By page: how a block begins, and the test that executes it.
+EXECUTED: dict[str, dict[str, str]] = {
+    "README.md": {
+        "python -m beam_pipeline.generate": f"{HERE}::test_your_data",
+        "from array_record.python": f"{HERE}::test_your_data",
+        "from training.dataset": f"{HERE}::test_your_data",
+        "from beam_pipeline.array_record_io": f"{HERE}::test_array_record_for_beam",
+        "python -m beam_pipeline.main --input 'gs://": f"{GOOGLE}::test_on_dataflow",
+        "python -m training.train tiny": f"{HERE}::test_training",
+        "python -m beam_pipeline.overlap": f"{HERE}::test_overlap",
+    },
+    "docs/training_data.md": {
+        "from training.dataset": f"{HERE}::test_your_data",
+        "import numpy as np\nfrom training.tokenizer": f"{HERE}::test_your_data",
+    },
+    "docs/format.md": {
+        "import pyarrow as pa": f"{HERE}::test_your_data",
+        "SELECT src_addr": f"{HERE}::test_your_data",
+        "python -m beam_pipeline.main": f"{HERE}::test_tensorflow",
+        "import tensorflow as tf\n\nfeatures": f"{HERE}::test_tensorflow",
+        "import tensorflow as tf\n\ntf.data": f"{HERE}::test_tensorflow",
+        "import apache_beam as beam": f"{HERE}::test_readers_of_tfrecord",
+    },
+    "docs/dataflow.md": {
+        "python -m beam_pipeline.main --input 'gs://": f"{GOOGLE}::test_on_dataflow",
+    },
+    "docs/privacy.md": {
+        "openssl rand -hex 32 | tr": f"{GOOGLE}::test_on_dataflow",
+        "openssl rand -hex 32 > key.hex": f"{HERE}::test_privacy",
+    },
+    "docs/flex_templates.md": {
+        "export PROJECT=": f"{GOOGLE}::test_flex_templates",
+        "templates/launch.sh": f"{GOOGLE}::test_flex_templates",
+    },
+    "docs/training.md": {
+        "pip install": f"{HERE}::test_training",
+        "cat > run.sh": f"{GOOGLE}::test_tpu_slice",
+        "templates/tpu/xpk.sh": f"{GOOGLE}::test_tpu_on_gke",
+    },
+    "docs/overlap.md": {
+        "python -m beam_pipeline.overlap": f"{HERE}::test_overlap",
+        "from beam_pipeline.overlap": f"{HERE}::test_overlap",
+    },
+    "docs/engines.md": {
+        "python -m beam_pipeline.main --input 'data/*.parquet' --output rows\n": ENGINES,
+        "scripts/build_prism.sh": ENGINES,
+        "scripts/flink_server.sh": ENGINES,
+        "python -m beam_pipeline.main --input 'data/*.parquet' --output rows-of-flink": ENGINES,
+    },
+    "docs/learning.md": {"python -m beam_pipeline.generate": f"{HERE}::test_learning"},
+    "benchmarks/README.md": {"python -m venv": f"{HERE}::test_peers"},
+    "examples/README.md": {
+        "make notebook": f"{HERE}::test_notebook_commands",
+        "cd examples/go_reader": f"{HERE}::test_go_reader",
+    },
+    "docs/ripe_atlas.md": {
+        "bq query": f"{HERE}::test_atlas_commands",
+        "curl -sI": f"{HERE}::test_atlas_commands",
+        "EXPORT DATA": f"{ATLAS}::test_the_export_selects_what_the_job_reads",
+        "sed '1,": f"{ATLAS}::test_the_dry_run_is_of_the_query_alone",
+        "for day in": f"{ATLAS}::test_the_loop_exports_seven_days",
+        "day=2026": f"{ATLAS}::test_a_day_is_downloaded",
+        "python -m beam_pipeline.main --input 'dumps/": ATLAS_COMMANDS,
+        "gcloud storage cp": ATLAS_COMMANDS,
+        "python -m beam_pipeline.main --input 'gs://BUCKET/atlas": ATLAS_COMMANDS,
+        "python -m beam_pipeline.main --input 'gs://BUCKET/dumps": ATLAS_COMMANDS,
+        "python -c": ATLAS_COMMANDS,
+    },
+    "docs/inspect.md": {
+        "python -m beam_pipeline.inspect": INSPECT,
+        "python -m beam_pipeline.generate": INSPECT,
+        "SELECT row_number": INSPECT,
+    },
 }
-NOT_EXECUTED: dict[Start, str] = {
-    ("README.md", "make demo"): "continuous integration runs both on a clean clone",
-    ("CONTRIBUTING.md", "make setup"): "continuous integration runs all of them on a clean clone",
+NOT_EXECUTED: dict[str, dict[str, str]] = {
+    "README.md": {"make demo": "continuous integration runs both on a clean clone"},
+    "CONTRIBUTING.md": {"make setup": "continuous integration runs all of them on a clean clone"},
 }
 
 
@@ -121,22 +112,20 @@ def all_blocks() -> list[Block]:
     return [block for block in found if block.language in LANGUAGES]
 
 
-def matching(start: Start) -> list[Block]:
-    """Returns the blocks of a page that begin so."""
-    page, text = start
-    return [b for b in all_blocks() if b.page == page and b.text.startswith(text)]
+def listed(page: str) -> list[str]:
+    """Returns how the listed blocks of a page begin."""
+    return [*EXECUTED.get(page, {}), *NOT_EXECUTED.get(page, {})]
 
 
 def taken(test: str) -> list[str]:
-    """Returns the texts of the blocks that a test of ours executes."""
+    """Returns the texts of the blocks that a test of test_docs_commands or _google executes."""
+    names = {f"{HERE}::{test}", f"{GOOGLE}::{test}"}
     texts = []
-    (file,) = [file for file in (HERE, GOOGLE) if f"{file}::{test}" in EXECUTED]
-    for start in EXECUTED[f"{file}::{test}"]:
-        blocks = matching(start)
-        assert len(blocks) == 1, (
-            f"{start} begins {len(blocks)} blocks: mend tests/support/docs_commands.py"
-        )
-        texts.append(blocks[0].text)
+    for page, starts in EXECUTED.items():
+        for start in [start for start, name in starts.items() if name in names]:
+            (block,) = [b for b in all_blocks() if b.page == page and b.text.startswith(start)]
+            texts.append(block.text)
+    assert texts, f"{test} is not in tests/support/docs_commands.py"
     return texts
 
 

@@ -31,9 +31,10 @@ def write_input(folder: Path, *tables: pa.Table, row_group_size: int = 1000) -> 
     return folder / "*.parquet"
 
 
-def read_rows(dataset: Path) -> list[ProbeRow]:
+def read_rows(dataset: Path, split: str = "*") -> list[ProbeRow]:
+    """Returns the rows of a split, or of all."""
     rows = []
-    for path in sorted(dataset.glob("*/*.arrayrecord")):
+    for path in sorted(dataset.glob(f"{split}/*.arrayrecord")):
         reader = ArrayRecordReader(str(path))
         rows += [decode_record(record) for record in reader.read_all()]
     return rows
