@@ -20,7 +20,8 @@ test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests
 
 test-slow: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or property" \
+	  --hypothesis-profile=thorough tests
 
 # Builds the engines that are missing (Go, Java, Maven) and runs every test that needs one.
 engines: setup chromium

@@ -5,17 +5,19 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.dataset.row_codec import Encoding
-from tests.support import warm_python
+from tests.support import properties, warm_python
 from tests.support.browser import browser
 from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
 
-__all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism"]
+__all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties"]
 _ENGINES = ("browser", "flink", "gcs", "prism")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks each test with the engines that it asks for, so that they can be chosen by it."""
+    """Marks properties, and each test with the engines that it asks for, to choose them by."""
     for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("property")
         for engine in _ENGINES:
             if engine in getattr(item, "fixturenames", ()):
                 item.add_marker(engine)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import open_dataset
@@ -19,6 +19,7 @@ from beam_pipeline.probe_rows import grouping, row_splitting
 from beam_pipeline.sources import inputs
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
+from tests.support.properties import num_examples
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str,
     return table, files_of(make_dataset(write_input(folder / "in", table), folder / "out"))
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=num_examples(8))
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_files=st.integers(1, 4),

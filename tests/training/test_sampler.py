@@ -18,6 +18,7 @@ from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, RowKey, decode_
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run, records_as_tuples
+from tests.support.properties import num_examples
 from training.batches.packing import new_crops, pad_small
 from training.rows.row_layout import locate
 from training.rows.row_source import Measurements
@@ -134,7 +135,7 @@ def test_a_crop_too_small_for_a_measurement_is_refused(sampler_class, crop_size)
 # --- contexts of large rows ---------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=num_examples(30))
 @given(
     n=st.integers(90, 1500),
     seed=st.integers(0, 2**63),
@@ -320,7 +321,7 @@ def assert_each_exactly_once(parts: list[list[int]], src: int, run: np.ndarray, 
 
 
 @every_mode
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(
     share=st.floats(0, 1),
     seed=st.integers(0, 2**63),
@@ -466,7 +467,7 @@ def test_the_window_sampler_has_the_modes_weights():
     }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=num_examples(30))
 @given(
     n=st.integers(1, 2000),
     seed=st.integers(0, 2**63),

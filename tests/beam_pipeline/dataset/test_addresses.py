@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.addresses import FAMILY_IPV4, FAMILY_IPV6, INVALID, NULL, ZONE_ID
 from tests.support.helpers import MAPPED_IPV4, as_number, canonical, spellings_of
+from tests.support.properties import num_examples
 
 IPV4 = st.integers(0, 2**32 - 1)
 # Groups of zeros decide where '::' goes, so most groups are zero or short.
@@ -68,7 +69,7 @@ def spelled(draw):
     return text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.lists(spelled(), max_size=20))
 def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
     hi, lo, status = addresses.parse(pa.array(texts, pa.string()))
@@ -76,7 +77,7 @@ def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
     assert found == [expected(text) for text in texts]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(ADDRESS)
 def test_all_spellings_of_an_address_are_one_value(number):
     family = FAMILY_IPV4 if number >> 32 == 0xFFFF else FAMILY_IPV6
@@ -84,7 +85,7 @@ def test_all_spellings_of_an_address_are_one_value(number):
         assert parse_one(text) == (number, family), text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.text(max_size=20) | st.text(alphabet="0123456789abcdefABCDEF:.% -", max_size=45))
 @example("１.2.3.4")  # a full-width digit
 @example("1.2.3.4\x00")
@@ -209,13 +210,13 @@ def test_a_null_over_bytes_is_still_null():
 # --- format -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.lists(ADDRESS, max_size=20))
 def test_addresses_are_written_as_rfc_5952_wants_it(numbers):
     assert addresses.format_any(*halves(numbers)).to_pylist() == [canonical(n) for n in numbers]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(st.lists(IPV4, max_size=20))
 def test_ipv4_is_written_as_ipaddress_writes_it_and_its_length_known(numbers):
     values = np.array(numbers, np.uint32)
@@ -283,7 +284,7 @@ def test_src_id_keeps_its_value(address, src_id):
     assert addresses.src_id(address) == src_id
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=num_examples(50))
 @given(ADDRESS)
 def test_src_id_is_63_bits_of_blake2b_of_the_packed_address(number):
     text = canonical(number)

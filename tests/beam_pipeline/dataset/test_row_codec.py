@@ -39,6 +39,7 @@ from tests.support.helpers import (
     run_of_tuples,
     runs_strategy,
 )
+from tests.support.properties import num_examples
 
 KEY = RowKey("192.0.2.1", 0)
 IPV4 = MAPPED_IPV4 | 0xC0000201
@@ -62,7 +63,7 @@ def short_span(run: np.ndarray) -> np.ndarray:
 
 
 @both_encodings
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(run=runs_strategy(max_size=40), src_addr=st.sampled_from(["1.1.1.1", "192.0.2.123", "::"]))
 def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
     run = short_span(run)
@@ -98,7 +99,7 @@ def test_compact_takes_10_bytes_12_more_for_ipv6_and_a_bitmap_where_families_mix
 
 
 @both_encodings
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(run=runs_strategy(max_size=60), share=st.floats(0, 1))
 def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
     run = short_span(run)
@@ -112,7 +113,7 @@ def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
 
 
 @both_encodings
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(run=runs_strategy(min_size=2, max_size=60), limit=st.integers(0, 1500), data=st.data())
 def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
     """So a row cut from a prefix of a history is the row cut from all of it."""
@@ -168,7 +169,7 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 
 
 @both_encodings
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(run=runs_strategy(max_size=60), limit=st.integers(0, 8000))
 def test_surely_fits_is_never_wrong(encoding, run, limit):
     if surely_fits(run, RowFormat(encoding, limit)):
@@ -185,7 +186,7 @@ def test_surely_fits_says_yes_to_a_small_row_and_no_to_a_long_span(encoding, dty
 
 
 @both_encodings
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40))
 @given(run=runs_strategy(max_size=60))
 def test_content_bytes_leaves_out_framing_only(encoding, run):
     run = short_span(run)
@@ -196,7 +197,7 @@ def test_content_bytes_leaves_out_framing_only(encoding, run):
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=num_examples(50))
 @given(runs_strategy())
 def test_count_ipv6_counts_what_is_not_ipv4_mapped(run):
     expected = sum(address >> 32 != 0xFFFF for _, address, _ in records_as_tuples(run))
@@ -206,7 +207,7 @@ def test_count_ipv6_counts_what_is_not_ipv4_mapped(run):
 # --- round trip ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(runs_strategy())
 def test_arrow_keeps_every_measurement_exactly(run):
     row = decode_record(encode_row(run, KEY, "arrow"))
@@ -214,7 +215,7 @@ def test_arrow_keeps_every_measurement_exactly(run):
     assert records_as_tuples(row.run) == records_as_tuples(run)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(runs_strategy())
 def test_compact_keeps_seconds_and_addresses_and_codes_rtt(run):
     run = run[: fit(run, KEY, RowFormat("compact", 1 << 20)).count]
@@ -445,7 +446,7 @@ RECORDS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.sampled_from(RECORDS), st.data())
 def test_a_flipped_byte_is_read_or_refused_but_never_another_error(record, data):
     at = data.draw(st.integers(0, len(record) - 1))
@@ -463,7 +464,7 @@ def test_a_cut_record_is_refused(record):
             decode_record(record[:length])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(st.binary(max_size=300))
 @example(b"")
 @example(b"PLc1")

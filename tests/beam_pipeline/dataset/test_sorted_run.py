@@ -21,6 +21,7 @@ from tests.support.helpers import (
     records_strategy,
     run_of_tuples,
 )
+from tests.support.properties import num_examples
 
 
 def sort_one(records: np.ndarray) -> list[tuple]:
@@ -36,7 +37,7 @@ def shuffled(run: np.ndarray, seed: int) -> np.ndarray:
 # --- sort_groups --------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(st.booleans(), st.data())
 def test_every_group_is_sorted_as_tuples_are(wide, data):
     groups = data.draw(st.lists(st.lists(records_strategy(wide), max_size=12), max_size=8))
@@ -105,7 +106,7 @@ def test_equal_times_on_both_sides_of_a_border_are_no_tie():
 # --- merge, join, widen -------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(st.lists(st.lists(records_strategy(), min_size=1, max_size=12), min_size=1, max_size=6))
 def test_merge_of_sorted_runs_is_the_sort_of_all(groups):
     merged = merge([run_of_tuples(sorted(group)) for group in groups])
@@ -141,7 +142,7 @@ def test_join_keeps_the_order_and_widens_only_where_runs_differ():
         assert records_as_tuples(joined) == [r for run in runs for r in records_as_tuples(run)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=num_examples(50))
 @given(st.lists(records_strategy(wide=False), max_size=10))
 def test_widening_changes_no_measurement(records):
     narrow = run_of_tuples(records, wide=False)
@@ -157,7 +158,7 @@ def test_widening_a_wide_run_is_nothing():
 # --- count_up_to --------------------------------------------------------------------------------
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.booleans(), st.data())
 def test_count_up_to_counts_what_is_not_after_the_last(wide, data):
     records = sorted(data.draw(st.lists(records_strategy(wide), max_size=30)))

@@ -28,6 +28,7 @@ from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
 from tests.support.probe_rows_on_disk import segments_of
+from tests.support.properties import num_examples
 
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 
@@ -99,7 +100,7 @@ any_row = st.builds(
 ROW = RowColumns(77, b"PLc1...", 3, 1.5, 10**15, 10**15 + 1_500_000, "192.0.2.1", 2)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300))
 @given(row=any_row)
 def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
     record = encode_example(row)
@@ -109,7 +110,7 @@ def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
     assert example_bytes(row, len(row.measurements)) == len(record)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(row=any_row, num_bytes=st.integers(0, 2**30))
 def test_the_size_follows_from_that_of_the_measurements(row: RowColumns, num_bytes: int) -> None:
     num_bytes = num_bytes >> 10 if num_bytes > 1 << 20 else num_bytes
@@ -231,7 +232,7 @@ def test_both_kinds_of_record_hold_the_same_row(encoding: Any, wide: bool) -> No
 
 
 @both_encodings
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(
     run=runs_strategy(max_size=60),
     share=st.floats(0, 1),
@@ -254,7 +255,7 @@ def test_fit_counts_an_example_to_the_byte(
 
 
 @both_encodings
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40))
 @given(n=st.integers(1, 400), wide=st.booleans(), limit=st.integers(2000, 20_000))
 def test_what_surely_fits_fits_as_an_example(encoding: Any, n: int, wide: bool, limit: int) -> None:
     run = make_run(n, seed=n, wide=wide)

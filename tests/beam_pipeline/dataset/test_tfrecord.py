@@ -43,6 +43,7 @@ from tests.support.helpers import (
     reference_rows,
 )
 from tests.support.loader_helpers import config_of, refusal_of
+from tests.support.properties import num_examples
 from training.dataset import build_dataset
 from training.rows.row_source import ProbeRowDataSource
 
@@ -68,7 +69,7 @@ def beams_bytes(records: Iterable[bytes]) -> bytes:
 # --- the framing --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
 def test_a_file_is_what_beam_writes_and_is_read_back(
     records: list[bytes], tmp_path_factory: pytest.TempPathFactory

@@ -21,6 +21,7 @@ from tests.support.helpers import (
     records_strategy,
     run_of_tuples,
 )
+from tests.support.properties import num_examples
 
 
 def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:
@@ -53,7 +54,7 @@ CHUNKS = st.lists(st.lists(records_strategy(), min_size=1, max_size=15), min_siz
 
 
 @settings(
-    max_examples=60,
+    max_examples=num_examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -18,6 +18,7 @@ from tests.support.helpers import (
     reference_rows,
     spellings_of,
 )
+from tests.support.properties import num_examples
 
 
 def blocks_of(table: pa.Table, batch_rows: int = 1 << 20, as_dictionary: bool = False):
@@ -91,7 +92,7 @@ def test_probes_come_in_the_order_of_their_addresses():
     assert len(numbers) > 30
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40))
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_the_order_of_rows_and_blocks_changes_no_byte(random, batch_rows):
     table = measurements_table(100, seed=3, ipv6_share=0.4, span_us=50)

@@ -32,6 +32,7 @@ from tests.support.helpers import (
     runs_strategy,
 )
 from tests.support.probe_rows_on_disk import segments_of
+from tests.support.properties import num_examples
 
 PROBE = "192.0.2.1"
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
@@ -86,7 +87,7 @@ def values_of(rows: list[CutRow]) -> list[tuple]:
 
 
 @both_encodings
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(run=runs_strategy(min_size=2, max_size=50), data=st.data())
 def test_any_segments_in_any_order_give_the_rows_of_the_plain_cut(encoding, run, data):
     bounds = data.draw(st.lists(st.integers(1, len(run) - 1), max_size=8, unique=True))

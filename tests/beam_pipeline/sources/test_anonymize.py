@@ -42,6 +42,7 @@ from beam_pipeline.sources.inputs import ReadOptions, inspect, plan_units
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
 from tests.support.engines import Gcs
 from tests.support.helpers import MAPPED_IPV4, as_number, canonical
+from tests.support.properties import num_examples
 
 KEY = bytes(range(7, 39))
 HALF = 0xFFFF_FFFF_FFFF_FFFF
@@ -108,7 +109,7 @@ _ipv6 = st.one_of(
 ).filter(lambda number: number >> 32 != 0xFFFF)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40))
 @given(key=_keys, numbers=st.lists(st.one_of(_ipv4, _ipv6), max_size=12))
 def test_another_implementation_agrees(key: bytes, numbers: list[int]) -> None:
     oracle = CryptoPAn(key)
@@ -119,7 +120,7 @@ def common_prefix(one: int, other: int) -> int:
     return 128 - (one ^ other).bit_length()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(key=_keys, one=st.one_of(_ipv4, _ipv6), shared=st.integers(0, 128), low=st.integers(0))
 def test_common_prefixes_stay_as_long_as_they_were(
     key: bytes, one: int, shared: int, low: int

@@ -19,6 +19,7 @@ from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, measurements
 from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
+from tests.support.properties import num_examples
 from tests.support.repository import ROOT
 
 # The results of the tests of ripe.atlas.sagan 2.0.1, firmware 0 to 4650, a line each.
@@ -153,7 +154,7 @@ made_up_results = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=num_examples(100))
 @given(made_up_results, st.sampled_from(["from", "src_addr"]))
 def test_made_up_results_against_sagan(result: dict[str, Any], source: atlas.AtlasSource) -> None:
     """Old and new names of the fields, both families, af there or not, all kinds of entries."""
@@ -488,7 +489,7 @@ fuzzed_lines = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=num_examples(400))
 @given(fuzzed_lines, st.sampled_from(["from", "src_addr"]), st.integers(1, 20))
 def test_any_line_is_accounted_for(
     lines: list[bytes], source: atlas.AtlasSource, batch_rows: int

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
@@ -32,6 +32,7 @@ from tests.support.probe_rows_on_disk import (
     untimed_tokens,
     write_dataset,
 )
+from tests.support.properties import num_examples
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.tokens.tokenizer import (
@@ -191,7 +192,7 @@ def _rows(draw: st.DrawFn) -> list[RowSpec]:
     ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=num_examples(60))
 @given(
     rows=_rows(),
     encoding=st.sampled_from(ENCODINGS),

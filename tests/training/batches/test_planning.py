@@ -32,6 +32,7 @@ from tests.support.probe_rows_on_disk import (
     num_contexts,
     write_dataset,
 )
+from tests.support.properties import num_examples
 from training.batches import planning
 from training.batches.planning import plan_host
 from training.dataset import DataConfig, build_dataset
@@ -93,7 +94,7 @@ def table_of(sizes: Sequence[int]) -> RowTable:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(
     sizes=st.lists(st.integers(1, 700), min_size=1, max_size=60),
     share=st.integers(1, 5),

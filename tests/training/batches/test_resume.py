@@ -10,7 +10,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 from etils import epath
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
@@ -36,12 +36,13 @@ from tests.support.probe_rows_on_disk import (
     shard_paths,
     write_dataset,
 )
+from tests.support.properties import num_examples
 from training.batches.states import reshard_states
 
 # --- on any workers, threads and encodings --------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=num_examples(60))
 @given(
     kind=st.sampled_from(sorted(RESUMED)),
     step=st.integers(0, LAST),
@@ -178,7 +179,7 @@ def states_of_hosts(dataset: Path, host_count: int, steps: int, **config: Any) -
     return states
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=num_examples(25))
 @given(
     before=st.sampled_from([1, 2, 4, 8]),
     after=st.sampled_from([1, 2, 4, 8]),

@@ -13,6 +13,7 @@ from tests.support.evaluation_helpers import Stored, Uniform, evaluate_stored, p
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.probe_rows_on_disk import CROP, RowSpec, write_dataset
+from tests.support.properties import num_examples
 from training.evaluation import rtt
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.results import conclusions
@@ -86,7 +87,7 @@ def random_law(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return first / first.sum(), second / second.sum(axis=1, keepdims=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=num_examples(25))
 @given(st.integers(0, 2**32))
 def test_medians_and_transforms_of_a_law(seed: int) -> None:
     rng = np.random.default_rng(seed)

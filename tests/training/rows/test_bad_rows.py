@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.row_codec import decode_record
@@ -37,6 +37,7 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
     write_mixed,
 )
+from tests.support.properties import num_examples
 from training.tokens.tokenizer import decode
 
 
@@ -126,7 +127,7 @@ def test_bad_rows_are_logged_and_counted(
         iterator.close()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=num_examples(15))
 @given(step=st.integers(0, 20), in_place=st.booleans())
 def test_a_resumed_run_leaves_out_and_counts_the_same_rows(
     spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]], step: int, in_place: bool

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from tests.support.properties import num_examples
 from tests.support.reference_sampler import distance, most_chi_square, most_deviation
 from training.rows.keyed_random import (
     combine,
@@ -152,7 +153,7 @@ integers = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.lists(integers, min_size=1, max_size=4))
 @example([-1])
 @example([2**63])
@@ -214,7 +215,7 @@ def test_permuted_is_a_bijection(key):
         assert np.array_equal(np.sort(places), np.arange(size)), size
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1))
 def test_permuted_is_a_bijection_for_any_size_and_key(size, key):
     assert len(set(permutation(size, np.uint64(key)).tolist())) == size

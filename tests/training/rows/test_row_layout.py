@@ -35,6 +35,7 @@ from tests.support.helpers import (
     run_of_tuples,
     runs_strategy,
 )
+from tests.support.properties import num_examples
 from training.rows import row_layout
 from training.rows.measurement_at import dst_at, is_ipv6_at, rtt_code_at, second_at
 from training.rows.row_layout import (
@@ -147,7 +148,7 @@ def run_of_families(is_ipv6: np.ndarray, seed: int) -> np.ndarray:
 
 
 @both_encodings
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(run=runs_strategy())
 def test_a_row_is_read_as_the_codec_decodes_it(encoding, run):
     run = run if encoding == "arrow" else short_span(run)
@@ -158,7 +159,7 @@ def test_a_row_is_read_as_the_codec_decodes_it(encoding, run):
 
 
 @both_encodings
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(run=runs_strategy().map(short_span))
 def test_the_slow_way_reads_the_same(encoding, run):
     record = encode_row(run, KEY, encoding)
@@ -191,7 +192,7 @@ sizes = st.one_of(
 
 
 @both_encodings
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80))
 @given(n=sizes, ipv6_share=st.sampled_from([0.0, 0.002, 0.1, 0.5, 0.9, 0.998, 1.0]), data=st.data())
 def test_rows_of_one_or_both_families_around_the_borders_of_blocks(encoding, n, ipv6_share, data):
     seed = data.draw(st.integers(0, 2**32))
@@ -294,7 +295,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("inside", [True, False])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=num_examples(20))
 @given(run=runs_strategy(max_size=60).map(short_span))
 def test_arrow_of_other_options_goes_the_slow_way_and_is_read_right(options, inside, run):
     own = encode_row(run, KEY, "arrow")
@@ -397,7 +398,7 @@ def test_a_cut_record_is_refused(record):
 
 
 @every_row
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(data=st.data())
 def test_a_flipped_byte_is_read_as_the_codec_does_or_refused(record, data):
     damaged = bytearray(record)
@@ -481,7 +482,7 @@ def test_with_ranks_refuses_what_is_not_compact(compact):
         with_ranks(compact)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=num_examples(100))
 @given(st.binary(max_size=600))
 def test_bytes_that_are_no_record_are_refused(data):
     for start in (b"", row_codec.RECORD_HEAD):

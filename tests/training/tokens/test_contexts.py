@@ -26,6 +26,7 @@ from tests.support.helpers import (
     make_run,
     records_as_tuples,
 )
+from tests.support.properties import num_examples
 from tests.support.reference_sampler import distance, most_chi_square, most_deviation
 from training.batches.lanes import context_keys
 from training.rows import row_layout
@@ -133,7 +134,7 @@ def large_rows(draw) -> Row:
     return row_of(run, encoding, src_addr)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=num_examples(50))
 @given(large_rows(), st.integers(0, 2**63))
 def test_windows_have_the_tokens_of_the_reference(row, seed):
     for mode in WEIGHTS:
@@ -143,7 +144,7 @@ def test_windows_have_the_tokens_of_the_reference(row, seed):
         assert_as_reference(row, drawn)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40))
 @given(large_rows(), st.integers(0, 2**63))
 def test_strided_windows_have_the_tokens_of_the_reference(row, seed):
     for mode in WEIGHTS:

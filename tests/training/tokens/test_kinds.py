@@ -10,6 +10,7 @@ from tests.support.evaluation_helpers import Stored, plain_kinds, plain_measurem
 from tests.support.evaluation_helpers import stored as stored
 from tests.support.helpers import canonical
 from tests.support.probe_rows_on_disk import CROP
+from tests.support.properties import num_examples
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
 from training.tokens import kinds
@@ -46,7 +47,7 @@ def cut_segments(draw: st.DrawFn) -> list[list[int]]:
     return segments
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60))
 @given(cut_segments())
 @example([[0, 3, 11, 11, 11, 11, 10], [0, 8]])
 @example([[0, 1, 12, 12, 12, 12, 3, 13, 13, 13, 13, 8, 11, 11]])  # an RTT of zero

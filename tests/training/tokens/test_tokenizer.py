@@ -15,6 +15,7 @@ from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from tests.support import reference_sampler as reference
 from tests.support.contexts import YEAR_2500, contexts, measured
 from tests.support.helpers import as_number
+from tests.support.properties import num_examples
 from training.tokens import tokenizer
 from training.tokens.tokenizer import (
     FIELD_ORDERS,
@@ -84,7 +85,7 @@ def test_nothing_is_no_tokens():
 # --- round trip ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(contexts())
 def test_decode_inverts_encode(context):
     src_addr, measurements, is_timed, orders = context
@@ -99,7 +100,7 @@ def test_decode_inverts_encode(context):
     assert all(one.is_whole for one in decoded)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=num_examples(150))
 @given(contexts())
 def test_encode_is_the_plain_reference(context):
     src_addr, measurements, is_timed, orders = context
@@ -203,7 +204,7 @@ def test_rtts_are_off_by_at_most_half_a_microsecond_or_0_049_percent():
     assert_rtt_error(values, decoded_rtts(values))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 @given(st.lists(st.floats(0, 2**32, width=32), min_size=1, max_size=50))
 def test_no_rtt_is_off_by_more(values):
     floats = np.array(values)
@@ -356,7 +357,7 @@ def test_the_two_bytes_that_mean_failed_in_compact_rows_are_no_rtt():
         decode([0, *SRC_FIELD, *DST_FIELD, 8, 266, 266])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300))
 @given(st.lists(st.one_of(st.integers(0, 12), st.integers(0, 266)), max_size=40))
 @example(WHOLE)
 def test_any_tokens_are_measurements_or_refused(tokens):

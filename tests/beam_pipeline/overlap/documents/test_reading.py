@@ -36,6 +36,7 @@ from beam_pipeline.overlap.documents.reading import (
 from beam_pipeline.overlap.documents.record_ids import document_id
 from beam_pipeline.storage import lines as line_reading
 from tests.conftest import Gcs
+from tests.support.properties import num_examples
 
 ODD = 'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\ufeff\uffff日\ud800\udbff\udc00\udfff\U0001f600'
 texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()), max_size=80)
@@ -181,7 +182,7 @@ cuts = st.sampled_from([1, 2, 3, 7, 30, 100, 10_000])
 @example(RECORDS_MADE_TO_DIFFER, False, b"\r\n", True, 1 << 20, 1 << 20, False)
 @example(RECORDS_MADE_TO_DIFFER, False, b"\n", True, 1 << 20, 1 << 20, True)
 @example([b'{"text": "a"}', b"", b""], True, b"\n", True, 2, 3, False)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300))
 def test_lines_are_read_as_a_plain_reader_reads_them(
     compression: str,
     lines: list[bytes],
@@ -218,7 +219,7 @@ spaces = st.sampled_from([b"", b"\n", b" \r\n\t"])
 @example([b""], False, b"\n", 8)
 @example([b"", b'{"text": "a"}', b""], False, b" ", 8)
 @example([b"", b""], False, b"", 8)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200))
 def test_the_elements_of_an_array_are_records(
     compression: str, elements: list[bytes], bom: bool, space: bytes, block_bytes: int
 ) -> None:
@@ -332,7 +333,7 @@ PARQUET_TYPES = {
     batch_rows=st.sampled_from([1, 3, 100]),
     unit_bytes=cuts,
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=num_examples(50))
 def test_parquet_is_read_by_row(
     kind: str, values: list[str | None], row_group: int, batch_rows: int, unit_bytes: int
 ) -> None:

@@ -27,6 +27,7 @@ from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_reference import ngrams
+from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800"]
@@ -80,7 +81,7 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
     st.lists(st.text(max_size=25), max_size=3),
     st.integers(1, 4),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=num_examples(300))
 def test_any_texts(texts: list[str], training: list[str], n: int) -> None:
     index = build_index([text_buffers(texts)], (n,), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(texts, training, (n,), DEFAULT)

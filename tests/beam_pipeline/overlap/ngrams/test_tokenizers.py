@@ -24,6 +24,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
     tokenizer_named,
 )
 from tests.support.overlap_reference import ngrams
+from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
 # Characters that lower-case, separate or encode in their own way.
@@ -42,13 +43,13 @@ def original(text: str) -> list[str]:
 @example(" a.b ")
 @example("ΣΑΣ ΣΑΣ.")
 @example("İİ. İ")
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=num_examples(2000))
 def test_the_default_is_lower_and_split(text: str) -> None:
     assert [token.text for token in DEFAULT.tokenize(text)] == original(text)
 
 
 @given(texts)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=num_examples(1000))
 def test_a_tokens_place_holds_what_was_lower_cased(text: str) -> None:
     for token in DEFAULT.tokenize(text):
         there = text[token.start : token.end]
@@ -81,7 +82,7 @@ def same(text: str, tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=texts)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=num_examples(1000))
 def test_compiled_tokens_are_the_plain_ones(name: str, text: str) -> None:
     same(text, TOKENIZERS[name])
 
@@ -115,7 +116,7 @@ def ngram_hashes(hashes: np.ndarray, n: int) -> list[int]:
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 8))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=num_examples(500))
 def test_hashes_of_ngrams_are_equal_where_ngrams_are(words: list[str], n: int) -> None:
     text = " ".join(words)
     hashes = ngram_hashes(tokens_of(text, DEFAULT).hashes, n)
