@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-slow engines chromium quality format bench docs notebook notebook-run clean
+.PHONY: setup demo test test-repo engines test-slow chromium quality format bench docs notebook notebook-run clean
 
 setup: $(VENV)/.ready
 
@@ -16,16 +16,23 @@ $(VENV)/.ready: setup.py requirements.txt
 demo: setup
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Minutes, for every change; the steps below, which CI runs too, have the rest.
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" tests
+	$(PYTEST) -m "not slow and not flink and not prism and not repo" tests
 
+# Docs, benches, templates and examples.
+test-repo: setup
+	$(PYTEST) -m "repo and not slow" tests/repo
+
+# Builds the runners that are missing (Go, Java, Maven) and runs the tests that need one.
+engines: setup
+	CI=true $(PYTEST) -m "flink or prism" tests
+
+# Memory, kills, training runs, and every property with all its examples.
 test-slow: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow or property" \
-	  --hypothesis-profile=thorough tests
-
-# Builds the engines that are missing (Go, Java, Maven) and runs every test that needs one.
-engines: setup chromium
-	CI=true $(BIN)/python -m pytest -m "browser or flink or gcs or prism" tests
+	$(PYTEST) -m "(slow or property) and not flink and not prism" --hypothesis-profile=thorough tests
 
 # Installs the browser that pages are tested in, if there is none; needs apt and root, or sudo.
 chromium:

@@ -10,12 +10,15 @@ from tests.support.browser import browser
 from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
 
 __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties"]
+_REPO = Path(__file__).parent / "repo"
 _ENGINES = ("browser", "flink", "gcs", "prism")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks properties, and each test with the engines that it asks for, to choose them by."""
+    """Marks tests by what they are about and the engines they ask for, to choose them by."""
     for item in items:
+        if _REPO in item.path.parents:
+            item.add_marker("repo")
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("property")
         for engine in _ENGINES:
