@@ -16,7 +16,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -169,22 +168,18 @@ def _write_measurements(network: Network, options: Options, folder: Path) -> tup
     for index, sizes in enumerate(group_sizes):
         path = folder / f"measurements-{index:05d}-of-{num_files:05d}.parquet"
         with atomic_write(str(path)) as file:
-            with _parquet_writer(file) as writer:
+            with pq.ParquetWriter(
+                file,
+                _WRITTEN_SCHEMA,
+                compression="zstd",
+                use_dictionary=["src_addr", "dst_addr", "ip_version"],  # pyright: ignore[reportArgumentType]
+                store_schema=False,  # so that the dictionaries read back as plain strings
+            ) as writer:
                 for rows in itertools.islice(groups, len(sizes)):
                     writer.write_table(_to_table(rows, *addresses), row_group_size=_ROW_GROUP_ROWS)
                     last_time_us = int(rows["time_us"][-1])
             num_bytes += file.tell()
     return num_bytes, last_time_us
-
-
-def _parquet_writer(file: BinaryIO) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        file,
-        _WRITTEN_SCHEMA,
-        compression="zstd",
-        use_dictionary=["src_addr", "dst_addr", "ip_version"],  # pyright: ignore[reportArgumentType]
-        store_schema=False,  # so that the dictionaries read back as plain strings
-    )
 
 
 def _regroup(arrays: Iterable[np.ndarray], sizes: Iterable[int]) -> Iterator[np.ndarray]:

@@ -5,6 +5,7 @@ A context follows from seed, epoch (here 0), row and K alone. It is the one that
 """
 
 import importlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from rich.console import Console
@@ -92,12 +93,12 @@ def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContex
 def print_context(context: OneContext, console: Console) -> None:
     """Prints a context: each measurement on a line, its tokens below, coloured by field."""
     say(console, context.about)
-    console.print(Text.assemble("tokens: ", *_separated(list(TOKEN_STYLES.items()))))
+    console.print(Text("tokens: ") + _coloured(zip(TOKEN_STYLES, TOKEN_STYLES, strict=True)))
     for number, measurement in enumerate(context.measurements):
         console.print(f"\n{number:3} {measurement.text}", soft_wrap=True, markup=False)
-        tokens = [(token.text, TOKEN_STYLES[token.kind]) for token in measurement.tokens]
-        console.print(Text.assemble("    ", *_separated(tokens)), soft_wrap=True)
+        console.print(Text("    ") + _coloured(measurement.tokens), soft_wrap=True)
 
 
-def _separated(parts: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [piece for part in parts for piece in (part, (" ", ""))]
+def _coloured(tokens: Iterable[tuple[str, str]]) -> Text:
+    """Returns tokens, each with its kind, as text."""
+    return Text(" ").join(Text(text, TOKEN_STYLES[kind]) for text, kind in tokens)

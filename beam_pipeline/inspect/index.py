@@ -134,8 +134,8 @@ def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
     return RowReader(dataset, split, index, cure)
 
 
-def uncovered(indexes: Iterable[Index], min_us: int = HOUR_US) -> list[Period]:
-    """Returns the periods of `min_us` or more that no row of any split spans, longest first.
+def uncovered(indexes: Iterable[Index]) -> list[Period]:
+    """Returns the periods of an hour or more that no row of any split spans, longest first.
 
     A row spans all between its first and last measurement, so nothing was measured in these
     periods. Silences within rows do not show in the row index.
@@ -143,8 +143,7 @@ def uncovered(indexes: Iterable[Index], min_us: int = HOUR_US) -> list[Period]:
     spans = [(index.first_us, index.last_us) for index in indexes]
     first, last = (np.concatenate(ends) for ends in zip(*spans, strict=True))
     order = np.argsort(first, kind="stable")
-    begins, ends = first[order], np.maximum.accumulate(last[order])
-    lengths = begins[1:] - ends[:-1]
-    at = np.flatnonzero(lengths >= min_us)
-    at = at[np.argsort(-lengths[at], kind="stable")]
-    return [Period(int(ends[i]), int(begins[i + 1])) for i in at]
+    begins, ends = first[order][1:], np.maximum.accumulate(last[order])[:-1]
+    is_long = begins - ends >= HOUR_US
+    periods = map(Period, ends[is_long].tolist(), begins[is_long].tolist())
+    return sorted(periods, key=lambda period: -period.length_us)

@@ -38,7 +38,7 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
     html = template.render(
         style=Markup(part("beam_pipeline.inspect", "page.css")),
         title=facts.dataset.path,
-        subtitle=_subtitle(facts),
+        period=facts.period,
         tiles=list(_tiles(facts)),
         conclusion=conclusion(facts.comparisons),
         findings=facts.findings,
@@ -53,15 +53,6 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
         options=" ".join(f"--{name}={value}" for name, value in sorted(manifest.options.items())),
     )
     return html.encode()
-
-
-def _subtitle(facts: Facts) -> str:
-    if facts.period is None:
-        return "A dataset of probe rows without a measurement."
-    return (
-        "A dataset of probe rows: everything that each probe measured, in time order, "
-        f"{facts.period} UTC."
-    )
 
 
 def _tiles(facts: Facts) -> Iterator[tuple[str, str]]:

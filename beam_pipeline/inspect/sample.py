@@ -17,7 +17,6 @@ import numpy as np
 
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
-from beam_pipeline.dataset.row_reader import RowReader
 from beam_pipeline.dataset.sorted_run import WIDE, widen
 from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
 
@@ -106,9 +105,20 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
       ProbelineError: a row cannot be read, or differs from its line in rows.parquet.
     """
     planned = plan(index)
-    taken = _read_all(open_rows(dataset, split, index), planned)
-    runs = [one.run for one in taken] or [np.zeros(0, WIDE)]
-    run = np.concatenate(runs)
+    reader = open_rows(dataset, split, index)
+
+    def read(places: np.ndarray) -> list[_Taken]:
+        return [
+            _take(reader.decode(line), share, planned.is_whole)
+            for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
+        ]
+
+    # In the order of the plan, some shards at a time.
+    shards = index.shard[planned.lines]
+    by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
+    with ThreadPoolExecutor(_THREADS) as threads:
+        taken = list(chain.from_iterable(threads.map(read, by_shard)))
+    run = np.concatenate([np.zeros(0, WIDE), *(one.run for one in taken)])
     counts = np.array([len(one.run) for one in taken], np.int64)
     weight = planned.shares * index.num_measurements / np.maximum(1, counts)
     return Sample(
@@ -124,21 +134,6 @@ def draw(dataset: Dataset, split: str, index: Index) -> Sample:
         rtt=run["rtt"],
         weight=np.repeat(weight, counts),
     )
-
-
-def _read_all(reader: RowReader[Index], planned: Plan) -> list[_Taken]:
-    """Reads the rows in the order of the plan, some shards at a time."""
-    shards = reader.rows.shard[planned.lines]
-    by_shard = np.split(np.arange(len(shards)), np.flatnonzero(np.diff(shards)) + 1)
-
-    def read(places: np.ndarray) -> list[_Taken]:
-        return [
-            _take(reader.decode(line), share, planned.is_whole)
-            for line, share in zip(planned.lines[places], planned.shares[places], strict=True)
-        ]
-
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return list(chain.from_iterable(threads.map(read, by_shard)))
 
 
 def _take(row: ProbeRow, share: float, is_whole: bool) -> _Taken:

@@ -28,13 +28,11 @@ class Rtts(NamedTuple):
 
     Attributes:
       count: the estimated number of measurements of the split.
-      sampled: the number of measurements in the sample.
       failed_share: NaN if the group is empty.
       quantiles_ms: of the answered pings, at QUANTILES; NaN if there are none.
     """
 
     count: float
-    sampled: int
     failed_share: float
     quantiles_ms: tuple[float, ...]
 
@@ -69,7 +67,7 @@ def rtts_of(sample: Sample, chosen: np.ndarray | slice = slice(None)) -> Rtts:
     answered, total = rtt >= 0, float(weight.sum())
     failed = float(weight[~answered].sum()) / total if total else float("nan")
     quantiles = weighted_quantiles(rtt[answered], weight[answered])
-    return Rtts(total, len(rtt), failed, quantiles)
+    return Rtts(total, failed, quantiles)
 
 
 def by_hour(sample: Sample) -> list[Rtts]:
@@ -157,13 +155,9 @@ def empty_bins(line: Timeline) -> list[Period]:
     """Returns the periods without a sampled measurement in any split, longest first."""
     is_empty = np.sum(list(line.shares.values()), axis=0) == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_empty, [0]])))
-    begins, ends = edges[::2], edges[1::2]
-    order = np.argsort(begins - ends, kind="stable")
-    at = line.begins_us
-    return [
-        Period(int(at[begin]), int(at[end - 1]) + line.width_us)
-        for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True)
-    ]
+    at = np.append(line.begins_us, line.begins_us[-1] + line.width_us)
+    periods = map(Period, at[edges[::2]].tolist(), at[edges[1::2]].tolist())
+    return sorted(periods, key=lambda period: -period.length_us)
 
 
 # --- families -----------------------------------------------------------------------------------

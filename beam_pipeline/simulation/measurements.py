@@ -53,9 +53,8 @@ def simulate(network: Network, options: NetworkOptions) -> Iterator[np.ndarray]:
         pair, tick_us = _regular_ticks(network.pairs, begin_us, end_us)
         up = ~_silent(network.pairs.probe[pair], tick_us - day * _DAY_US, options, day)
         pair, tick_us = pair[up], tick_us[up]
-        rows = _in_time_order(
-            np.concatenate([late, _measure(network, pair, options.start_us + tick_us, rng)])
-        )
+        measured = _measure(network, pair, options.start_us + tick_us, rng)
+        rows = _in_time_order(np.concatenate([late, measured]))
         num_due = int(np.searchsorted(rows["time_us"], options.start_us + end_us))
         due, late = rows[: min(num_due, num_left)], rows[num_due:]
         if len(due):

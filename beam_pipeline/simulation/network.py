@@ -199,7 +199,9 @@ def build_network(options: NetworkOptions) -> Network:
     probe_nodes = _place(rng, options.num_probes)
     anchor_nodes = _place(rng, options.num_anchors)
     rank = rng.permutation(options.num_probes)
-    is_ipv6 = _spread_over_ranks(rank, options.ipv6_share)
+    # round(share * n) ranks at even steps, so that the share holds for probes and for rows
+    share = options.ipv6_share
+    is_ipv6 = np.floor((rank + 1) * share + 0.5) > np.floor(rank * share + 0.5)
     sources, destinations = _addresses(rng, probe_nodes.city, is_ipv6, anchor_nodes.city)
     probes = Probes(
         nodes=probe_nodes,
@@ -228,11 +230,6 @@ def _place(rng: np.random.Generator, num_nodes: int) -> Nodes:
     north, east = rng.normal(0.0, 0.5, (2, num_nodes))
     east /= np.cos(np.radians(latitude))
     return Nodes(city, np.round(latitude + north, 4), np.round(longitude + east, 4))
-
-
-def _spread_over_ranks(rank: Ints, share: float) -> NDArray[np.bool_]:
-    """Picks round(share * n) ranks at even steps: the share holds for probes and for rows."""
-    return np.floor((rank + 1) * share + 0.5) > np.floor(rank * share + 0.5)
 
 
 def _weights(rank: Ints, options: NetworkOptions) -> Floats:

@@ -17,12 +17,12 @@ from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
 from beam_pipeline.dataset.manifest import Dataset, open_dataset
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, progress_bar
-from beam_pipeline.verify.dataset import PROMISES, Report, verify
+from beam_pipeline.verify.dataset import PROMISES, Verification, verify
 
 _STYLES = {"ok": "green", "FAILED": "bold red", "partly": "yellow"}
 
 
-def print_report(dataset: Dataset, report: Report, seconds: float) -> None:
+def print_report(dataset: Dataset, report: Verification, seconds: float) -> None:
     """Prints a line per check, a line per fault, and the conclusion, to stdout."""
     rows = []
     for name, (promise, unit) in PROMISES.items():
@@ -36,7 +36,7 @@ def print_report(dataset: Dataset, report: Report, seconds: float) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _fault_lines(report: Report) -> Iterator[str]:
+def _fault_lines(report: Verification) -> Iterator[str]:
     for name, check in report.checks.items():
         for shard, record, message in check.faults:
             where = shard if record is None else f"{shard} record {record}"
@@ -46,7 +46,7 @@ def _fault_lines(report: Report) -> Iterator[str]:
             yield f"{name}: and {num_hidden:,} more; --max_faults={check.num_faults} shows all"
 
 
-def _conclusion(dataset: Dataset, report: Report, seconds: float) -> str:
+def _conclusion(dataset: Dataset, report: Verification, seconds: float) -> str:
     failed = [name for name in PROMISES if report.checks[name].num_faults]
     if failed:
         return (

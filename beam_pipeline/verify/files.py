@@ -112,8 +112,10 @@ def _names_in(folder: str) -> list[str]:
     return sorted(name for name in below if "/" not in name)
 
 
-def shard_names(name: str, split: Split, suffix: str) -> Iterator[Fault]:
+def shard_files(dataset: Dataset, name: str, split: Split, suffix: str) -> Iterator[Fault]:
     """Shards are named train_shard_00000-of-00016.arrayrecord, each number once and in order.
+
+    The folder has no shard that the manifest does not name.
 
     Args:
       suffix: of the file format of the options.
@@ -122,10 +124,6 @@ def shard_names(name: str, split: Split, suffix: str) -> Iterator[Fault]:
         wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}{suffix}"
         if shard.path != wanted:
             yield Fault(shard.path, None, f"the manifest names it where {wanted} belongs")
-
-
-def stray_files(dataset: Dataset, name: str, split: Split) -> Iterator[Fault]:
-    """A split's folder has no shard that the manifest does not name."""
     named = {shard.path for shard in split.shards}
     for file in _names_in(dataset.file(name)):
         looks_like_shard = "_shard_" in file or file.endswith((".arrayrecord", ".tfrecord"))
