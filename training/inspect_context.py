@@ -9,7 +9,7 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.context import ContextName, DecodedMeasurement, OneContext, Token
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import Example, ProbeRowSampler
-from training.tokens.kinds import FIELD_NAMES, measurement_text, token_fields
+from training.tokens.kinds import FIELD_NAMES, measurement_text, parse
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
 
 # As short as they can be told apart; a byte is shown as its value.
@@ -64,7 +64,7 @@ def _decode(example: Example) -> list[DecodedMeasurement]:
     """Decodes an example of one segment, its last target included."""
     count = int((example["inputs_segmentation"] > 0).sum())
     tokens = np.append(example["inputs"][:1], example["targets"][:count])
-    fields = token_fields(tokens[np.newaxis], np.ones((1, len(tokens))))[0]
+    fields = parse(tokens[np.newaxis], np.ones((1, len(tokens)))).fields[0]
     shown = [
         Token(_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), FIELD_NAMES[field])
         for t, field in zip(tokens.tolist(), fields.tolist(), strict=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, token_kinds
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 _SMOOTHING = 0.01  # added to every count
@@ -48,7 +48,7 @@ def count_unigrams(batches: Iterable[dict[str, np.ndarray]]) -> Unigrams:
     """Counts the targets of batches of `build_dataset`."""
     counts = np.zeros(len(KIND_NAMES) * VOCABULARY_SIZE, np.int64)
     for batch in batches:
-        kinds = token_kinds(batch["targets"], batch["targets_segmentation"])
+        kinds = parse(batch["targets"], batch["targets_segmentation"]).kinds
         is_token = kinds != NOTHING
         cells = kinds[is_token].astype(np.int64) * VOCABULARY_SIZE + batch["targets"][is_token]
         counts += np.bincount(cells, minlength=len(counts))

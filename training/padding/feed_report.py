@@ -38,8 +38,7 @@ from training.tokens.kinds import (
     FIELD_NAMES,
     MIN_MEASUREMENTS_FOR_MODE,
     measurement_text,
-    parse_segments,
-    token_fields,
+    parse,
 )
 from training.tokens.tokenizer import Measurement
 
@@ -156,7 +155,7 @@ def _count(
     num_decoded = num_examples if decodes_all else min(num_examples, _MAX_DECODED)
     chosen = np.linspace(0, num_examples - 1, num_decoded).astype(int).tolist()
     contexts = [context for example in chosen for context in _decode(batch, example)]
-    segments = parse_segments(batch["targets"], batch["targets_segmentation"])
+    segments = parse(batch["targets"], batch["targets_segmentation"]).segments
     examples = count_examples(batch)
     num_padding = int(examples["num_padding"].sum())
     step = Step(
@@ -170,7 +169,7 @@ def _count(
         **mode_counts(segments),
     )
     if not feed.steps:
-        feed.fields = token_fields(batch["inputs"], batch["inputs_segmentation"])
+        feed.fields = parse(batch["inputs"], batch["inputs_segmentation"]).fields
     feed.steps.append(step)
     feed.examples.append(examples)
     feed.segments.append(segments)

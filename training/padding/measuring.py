@@ -45,7 +45,7 @@ from training.tokens.example_faults import (
     target_fault,
     time_fault,
 )
-from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse_segments
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
 from training.tokens.tokenizer import Measurement
 
 _MIN_DRAWS = 1_000  # of the timestamp mode, and of strides
@@ -223,7 +223,7 @@ class _RowMeasurer:
         if not contexts:
             return lines
         batch = self._stack([context.example for context in contexts])
-        segments = parse_segments(batch["targets"], batch["targets_segmentation"])
+        segments = parse(batch["targets"], batch["targets_segmentation"]).segments
         lines["row"] = place
         lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
         for name in ("num_tokens", "num_measurements", "num_timed", "window"):
@@ -244,7 +244,7 @@ class _RowMeasurer:
         if not examples:
             return tables
         batch = self._stack(examples)
-        segments = parse_segments(batch["targets"], batch["targets_segmentation"])
+        segments = parse(batch["targets"], batch["targets_segmentation"]).segments
         ends = np.cumsum([len(visit) for visit in visits])
         begins = np.append(0, ends[:-1])
         # The last example of a visit is whole; the others end with a measurement that may be cut.

@@ -43,7 +43,7 @@ from training.tokens.example_faults import (
     target_fault,
     time_fault,
 )
-from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse_segments
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
 from training.tokens.tokenizer import Measurement
 
 PICTURES = (
@@ -406,11 +406,11 @@ def test_faults_of_decoding(batch: dict[str, np.ndarray]) -> None:
     tokens = next(segments_of(batch, longest))
     measurements, fault = decoded(tokens)
     assert fault is None and len(measurements) > 5
-    segment = parse_segments(batch["targets"], batch["targets_segmentation"])[longest]
+    segment = parse(batch["targets"], batch["targets_segmentation"]).segments[longest]
     num_whole, end = segment["num_measurements"] - 1, segment["whole_tokens"]
     assert num_whole == len(measurements) - 1 and len(decoded(tokens[:end])[0]) == num_whole
     assert "not MEASUREMENT_START" in (decoded(tokens[1:])[1] or "")
-    assert len(parse_segments(batch["targets"][:0], batch["targets_segmentation"][:0])) == 0
+    assert len(parse(batch["targets"][:0], batch["targets_segmentation"][:0]).segments) == 0
 
 
 def test_faults_of_contexts() -> None:
