@@ -19,7 +19,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT
 from beam_pipeline.kernels import kernel
 from beam_pipeline.report.formatting import NONE as NO_VALUE
 from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL
-from training.tokens.tokenizer import DST_IPV4, FIRST_BYTE, MEASUREMENT_START, SRC_IPV4, Measurement
+from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, Measurement
 
 FIELD_NAMES = ("padding", "start", "source", "destination", "time", "RTT", "failed")
 _SRC, _DST, _TIME, _RTT, _FAILED = range(2, 7)
@@ -155,7 +155,7 @@ def _parse(tokens, segmentation, fields, kinds, segments, measurements):
                 segment.is_last_timed = True
             if offset != _NUM_BYTES[role]:
                 continue
-            if role == SRC_IPV4 or role == DST_IPV4:
+            if field in (_SRC, _DST) and _NUM_BYTES[role] == 4:
                 lo |= uint64(MAPPED_IPV4)
             if field == _SRC:
                 measurement.src_hi, measurement.src_lo, has_src = hi, lo, True
