@@ -16,20 +16,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import orjson
-
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.report.plot_style import prepare_folder
+from beam_pipeline.report.plot_style import prepare_folder, write_results
 from beam_pipeline.report.terminal import progress_bar
 from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
 from training.padding.measuring import measure
 from training.padding.statistics import Extent, Statistics
-from training.padding.summary import Summary, summarise
 from training.padding.tables import print_tables, sample_text
-
-FIGURES_NAME = "figures.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,22 +47,24 @@ def _run(argv: Sequence[str]) -> int:
     folder = prepare_folder(args.output, "--output") if args.output else None
     with progress_bar("measure", extent.max_rows + extent.num_batches) as advance:
         statistics = measure(args.dataset, extent, advance)
-    summary = summarise(statistics)
-    checks = run_checks(statistics, summary)
-    print_tables(statistics, summary, checks)
+    checks = run_checks(statistics)
+    print_tables(statistics, checks)
     if folder is not None:
-        _write(folder, statistics, summary, checks)
+        _write(folder, statistics, checks)
     print(f"\n{_conclusion(statistics, checks)}")
     return 1 if any(check.result == FAIL for check in checks) else 0
 
 
-def _write(folder: Path, statistics: Statistics, summary: Summary, checks: list[Check]) -> None:
-    from training.padding.plots import write_plots
+def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
+    from training.padding.plots import DRAWINGS
 
-    content = {
+    place = {
         "dataset": statistics.dataset.path,
         "split": statistics.shards.split,
         "encoding": statistics.encoding,
+    }
+    content = {
+        **place,
         "options": dataclasses.asdict(statistics.extent),
         "sample": {
             "text": sample_text(statistics),
@@ -79,13 +75,12 @@ def _write(folder: Path, statistics: Statistics, summary: Summary, checks: list[
             "batch_size": statistics.batch_size,
             "bad_rows": statistics.bad_rows,
         },
-        "figures": summary,
+        "figures": statistics.summary,
         "checks": [dataclasses.asdict(check) for check in checks],
     }
-    with explained_os_errors("write into", str(folder)):
-        names = write_plots(statistics, summary, folder)
-        (folder / FIGURES_NAME).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    print(f"\nwritten to {folder}: {', '.join([*names, FIGURES_NAME])}")
+    note = " · ".join(place.values())
+    names = write_results(folder, "figures.json", content, note, DRAWINGS, statistics)
+    print(f"\nwritten to {folder}: {', '.join(names)}")
 
 
 def _conclusion(statistics: Statistics, checks: list[Check]) -> str:

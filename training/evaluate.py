@@ -15,21 +15,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import orjson
 from absl import logging
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from beam_pipeline.errors import UsageError, explained_os_errors
-from beam_pipeline.report.plot_style import prepare_folder
+from beam_pipeline.errors import UsageError
+from beam_pipeline.report.plot_style import prepare_folder, write_results
 from beam_pipeline.report.terminal import progress_bar
-from training.evaluation.evaluating import NUM_PASSES, evaluate
 from training.evaluation.examples import Extent, open_splits
 from training.evaluation.predictions import Predictor
-from training.evaluation.results import Evaluation
+from training.evaluation.results import NUM_PASSES, evaluate
 from training.evaluation.tables import print_tables
-
-RESULTS_NAME = "evaluation.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,13 +54,19 @@ def _run(argv: Sequence[str]) -> None:
     is_local = "://" not in args.checkpoint
     beside = str(Path(args.checkpoint) / "evaluation") if is_local else "evaluation"
     require_packages("training.evaluate", {"matplotlib": "plots"})
+    from training.evaluation.plots import DRAWINGS, note_of
+
     split, train = open_splits(args.data)
     predictor = _load(args.checkpoint)
     folder = prepare_folder(args.output or beside, "--output")
     with progress_bar("evaluate", NUM_PASSES) as advance:
         evaluation = evaluate(predictor, split, train, extent, advance)
     print_tables(evaluation)
-    _write(evaluation, args.checkpoint, folder)
+    content = {"checkpoint": args.checkpoint, **evaluation.to_json()}
+    names = write_results(
+        folder, "evaluation.json", content, note_of(evaluation), DRAWINGS, evaluation
+    )
+    print(f"\nwritten to {folder}: {', '.join(names)}")
 
 
 def _load(checkpoint: str) -> Predictor:
@@ -78,16 +80,6 @@ def _load(checkpoint: str) -> Predictor:
             f"a checkpoint is read with MaxText ({error}): install it first"
         ) from error
     return load_predictor(checkpoint)
-
-
-def _write(evaluation: Evaluation, checkpoint: str, folder: Path) -> None:
-    from training.evaluation.plots import write_plots
-
-    content = {"checkpoint": checkpoint, **evaluation.to_json()}
-    with explained_os_errors("write into", str(folder)):
-        (folder / RESULTS_NAME).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
-        names = write_plots(evaluation, folder)
-    print(f"\nwritten to {folder}: {', '.join([RESULTS_NAME, *names])}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The common style of all matplotlib figures; matplotlib is imported when one is drawn.
+"""The common style of all matplotlib figures, and the folder of JSON and figures of a report.
 
 Figures are drawn with Agg, without pyplot and without a display. A function that draws takes the
-figure, or one of its axes, and what to draw.
+figure, or one of its axes, and what to draw. matplotlib is imported when a figure is drawn.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 
 from beam_pipeline.cli.command import require_packages
 from beam_pipeline.errors import UsageError, explained_os_errors
@@ -60,23 +61,32 @@ def new_figure(note: str = "", size: tuple[float, float] = SIZE) -> Figure:
     return figure
 
 
-def write_figures(
+def write_results(
     folder: Path,
+    name: str,
+    content: Mapping[str, Any],
     note: str,
-    drawings: Mapping[str, Callable[[Figure], None]],
-    sizes: Mapping[str, tuple[float, float]] | None = None,
+    drawings: Mapping[str, Callable[[Figure, Any], None]],
+    subject: Any,
 ) -> list[str]:
-    """Writes a PNG for each drawing and returns the names of the files.
+    """Writes numbers as JSON and figures as PNGs; returns the names of the files.
 
     Args:
-      drawings: a function that draws, by the name of its file without .png.
-      sizes: sizes in inches of those that differ from SIZE.
+      folder: from `prepare_folder`.
+      name, content: the JSON file.
+      note: the grey line below every figure.
+      drawings: by the name of its file without .png, a function that draws `subject`.
+
+    Raises:
+      ProbelineError: a file cannot be written.
     """
-    for name, draw in drawings.items():
-        figure = new_figure(note, (sizes or {}).get(name, SIZE))
-        draw(figure)
-        figure.savefig(folder / f"{name}.png")
-    return [f"{name}.png" for name in drawings]
+    with explained_os_errors("write into", str(folder)):
+        (folder / name).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        for stem, draw in drawings.items():
+            figure = new_figure(note)
+            draw(figure, subject)
+            figure.savefig(folder / f"{stem}.png")
+    return [name, *(f"{stem}.png" for stem in drawings)]
 
 
 def two_axes(figure: Figure, widths: tuple[float, float] = (1, 1)) -> tuple[Axes, Axes]:

@@ -15,7 +15,6 @@ import pytest
 from beam_pipeline.dataset.sorted_run import WIDE, sort_groups
 from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US
 from tests.support.probe_rows_on_disk import CROP, RowSpec, write_dataset
-from training.evaluation.evaluating import evaluate
 from training.evaluation.examples import (
     Examples,
     Extent,
@@ -24,7 +23,7 @@ from training.evaluation.examples import (
     open_splits,
 )
 from training.evaluation.predictions import Predictor
-from training.evaluation.results import Evaluation
+from training.evaluation.results import Evaluation, evaluate
 from training.tokens.example_faults import segments_of
 from training.tokens.tokenizer import FAILED, MEASUREMENT_START, RTT_START, VOCABULARY_SIZE, decode
 
@@ -202,6 +201,6 @@ def all_segments(examples: Examples) -> Iterator[list[int]]:
         "targets": examples.targets,
         "inputs_segmentation": examples.segmentation,
     }
-    for number in range(examples.num_counted):
+    for number in range(EXTENT.num_contexts):
         for tokens in segments_of(fields, number):
             yield tokens.tolist()

@@ -45,17 +45,13 @@ class Split:
 
 
 class Examples(NamedTuple):
-    """Examples of a split: int32 [n, crop_size] each, n a multiple of the batch size.
-
-    Those from `num_counted` on only fill the last batch.
-    """
+    """Examples of a split: int32 [n, crop_size] each, n a multiple of the batch size."""
 
     inputs: np.ndarray
     targets: np.ndarray
     positions: np.ndarray
     segmentation: np.ndarray
     batch_size: int
-    num_counted: int
 
 
 def open_splits(data: str) -> tuple[Split, Split]:
@@ -108,5 +104,4 @@ def draw_examples(split: Split, crop_size: int, extent: Extent) -> Examples:
         np.concatenate([batch[name] for batch in batches])
         for name in ("inputs", "targets", "inputs_position", "inputs_segmentation")
     )
-    size = len(batches[0]["inputs"])
-    return Examples(inputs, targets, positions, segmentation, size, extent.num_contexts)
+    return Examples(inputs, targets, positions, segmentation, len(batches[0]["inputs"]))

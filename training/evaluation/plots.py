@@ -1,33 +1,25 @@
-"""Draws an `Evaluation` with matplotlib."""
+"""The figures of an `Evaluation`, by the names of their files."""
 
 import math
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from beam_pipeline.report.plot_style import COLORS, say_none, two_axes, write_figures
+from beam_pipeline.report.plot_style import COLORS, say_none, two_axes
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation
-from training.evaluation.rtt import MODEL, NUM_BINS, RttPredictions, coverage
+from training.evaluation.rtt import MODEL, NUM_BINS, coverage
 
 _MIN_MS = 1e-3  # of the encoding, for logarithms of predictions of 0
 _MIN_ERROR = 1e-4
 
 
-def write_plots(evaluation: Evaluation, folder: Path) -> list[str]:
-    """Writes all figures and returns the names of the files."""
+def note_of(evaluation: Evaluation) -> str:
+    """Returns what is written below every figure: the model and the split."""
     shards, model = evaluation.split.shards, evaluation.model
-    note = f"{model['description']}, step {model['step']} · {shards.dataset.path} · {shards.split}"
-    drawings = {
-        "loss_by_kind": partial(_losses, evaluation=evaluation),
-        "rtt_predictions": partial(_rtt, rtt=evaluation.rtt),
-        "rtt_calibration": partial(_calibration, rtt=evaluation.rtt),
-    }
-    return write_figures(folder, note, drawings)
+    return f"{model['description']}, step {model['step']} · {shards.dataset.path} · {shards.split}"
 
 
 def _losses(figure: Figure, evaluation: Evaluation) -> None:
@@ -53,7 +45,8 @@ def _bars(axes: Axes, losses: Sequence[Loss]) -> None:
     axes.set_xticks(places, [loss.name for loss in losses], rotation=35, ha="right", fontsize=8)
 
 
-def _rtt(figure: Figure, rtt: RttPredictions | None) -> None:
+def _rtt(figure: Figure, evaluation: Evaluation) -> None:
+    rtt = evaluation.rtt
     left, right = two_axes(figure)
     left.set(title="The model's median and the truth", xlabel="true, ms", ylabel="predicted, ms")
     right.set(title="Errors of all methods", xlabel="|predicted − true| / true", ylabel="queries")
@@ -86,7 +79,8 @@ def _rtt(figure: Figure, rtt: RttPredictions | None) -> None:
     right.legend(fontsize=8)
 
 
-def _calibration(figure: Figure, rtt: RttPredictions | None) -> None:
+def _calibration(figure: Figure, evaluation: Evaluation) -> None:
+    rtt = evaluation.rtt
     left, right = two_axes(figure)
     left.set(title="Where the truth lies in the model's distribution", ylabel="queries")
     left.set_xlabel("share of the distribution below the truth")
@@ -101,3 +95,10 @@ def _calibration(figure: Figure, rtt: RttPredictions | None) -> None:
     shares = np.linspace(0, 1, 51)
     right.plot(100 * shares, [100 * coverage(rtt.pit, share) for share in shares], color=COLORS[0])
     right.plot([0, 100], [0, 100], color="black", linestyle="--", linewidth=1)
+
+
+DRAWINGS = {
+    "loss_by_kind": _losses,
+    "rtt_predictions": _rtt,
+    "rtt_calibration": _calibration,
+}

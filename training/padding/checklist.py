@@ -20,7 +20,6 @@ from training.padding.summary import (
     MIN_MEASUREMENTS_FOR_SHARE,
     MODE_SHARES,
     NUM_DEVIATIONS,
-    Summary,
     expected_contexts,
     padding_line,
     partial_outside,
@@ -45,20 +44,17 @@ class Check:
     result: Result
 
 
-def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
+def run_checks(statistics: Statistics) -> list[Check]:
     """Returns the checklist: rows, examples, contexts, padding, bytes."""
     return [
-        _row_count(statistics),
-        _row_size(statistics),
-        _schema(statistics),
-        _row_order(statistics),
+        *_rows(statistics),
         *_examples(statistics),
         _num_contexts(statistics),
-        *_modes(summary),
+        *_modes(statistics),
         _partial_share(statistics),
-        *_padding(statistics, summary),
+        *_padding(statistics),
         _strides(statistics),
-        _bytes(statistics, summary),
+        _bytes(statistics),
     ]
 
 
@@ -71,17 +67,40 @@ def _check(name: str, expectation: str, measured: str, holds: bool | None) -> Ch
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def _max_row_bytes(statistics: Statistics) -> int:
+def _rows(statistics: Statistics) -> Iterator[Check]:
     options = statistics.dataset.manifest.options
     if "max_row_size_mb" not in options:
         raise ProbelineError(
             f"the manifest of {statistics.dataset.path} has no option max_row_size_mb: it was not "
             "written by this version of Probeline"
         )
-    return int(float(options["max_row_size_mb"]) * (1 << 20))
+    limit = int(float(options["max_row_size_mb"]) * (1 << 20))
+    yield _row_count(statistics, limit)
+
+    sampled, bad = statistics.sampled, statistics.bad_rows
+    indexed = statistics.rows.num_bytes
+    num_wrong = int((sampled["record_bytes"] != indexed[sampled["number"]]).sum())
+    largest = max(int(indexed.max()), int(sampled["record_bytes"].max(initial=0)))
+    measured = f"largest {largest:,} bytes"
+    if num_wrong:
+        measured += f"; rows.parquet gives another size for {num_wrong} of the rows read"
+    expectation = f"every record ≤ {limit:,} bytes (max_row_size_mb)"
+    yield _check("row_size", expectation, measured, largest <= limit and not num_wrong)
+
+    expectation = f"every sampled row decodes, to {', '.join(row_codec.RECORD_SCHEMA.names)}"
+    count = f"{len(sampled):,} of {len(sampled) + len(bad):,} rows do"
+    measured = "; ".join([f"{count}, {statistics.encoding} measurements", *bad[:1]])
+    yield _check("schema", expectation, measured, len(sampled) > 0 and not bad)
+
+    expectation = "timestamps of a row ascend, from its first_timestamp to its last_timestamp"
+    good = int(sampled["is_in_order"].sum())
+    measured, holds = f"in {good:,} of {len(sampled):,} rows", good == len(sampled)
+    if not len(sampled):
+        measured, holds = "no row could be read", None
+    yield _check("row_order", expectation, measured, holds)
 
 
-def _row_count(statistics: Statistics) -> Check:
+def _row_count(statistics: Statistics, max_row_bytes: int) -> Check:
     """A probe has more than one row only if its measurements do not fit into one."""
     name, rows = "row_count", statistics.rows
     expectation = "one row per probe, more only if one would be too large; as the manifest counts"
@@ -94,7 +113,7 @@ def _row_count(statistics: Statistics) -> Check:
     num_probes = int((~is_next).sum()) + 1
     expected_index = np.where(is_next, index[:-1] + 1, 0)
     seconds = rows.last_second[order][1:] - rows.first_second[order][:-1]
-    fits = is_next & (size[1:] + size[:-1] <= _max_row_bytes(statistics))
+    fits = is_next & (size[1:] + size[:-1] <= max_row_bytes)
     fits &= seconds <= row_codec.COMPACT_MAX_SPAN_SECONDS
     faults = (
         (len(rows) != split.num_records, f"the manifest says {split.num_records:,} rows"),
@@ -105,35 +124,6 @@ def _row_count(statistics: Statistics) -> Check:
     wrong = [text for is_wrong, text in faults if is_wrong]
     count = f"{len(rows):,} rows = {num_probes:,} probes + {len(rows) - num_probes:,} row splits"
     return _check(name, expectation, "; ".join([count, *wrong]), not wrong)
-
-
-def _row_size(statistics: Statistics) -> Check:
-    limit, sampled = _max_row_bytes(statistics), statistics.sampled
-    indexed = statistics.rows.num_bytes
-    num_wrong = int((sampled["record_bytes"] != indexed[sampled["number"]]).sum())
-    largest = max(int(indexed.max()), int(sampled["record_bytes"].max(initial=0)))
-    measured = f"largest {largest:,} bytes"
-    if num_wrong:
-        measured += f"; rows.parquet gives another size for {num_wrong} of the rows read"
-    expectation = f"every record ≤ {limit:,} bytes (max_row_size_mb)"
-    return _check("row_size", expectation, measured, largest <= limit and not num_wrong)
-
-
-def _schema(statistics: Statistics) -> Check:
-    expectation = f"every sampled row decodes, to {', '.join(row_codec.RECORD_SCHEMA.names)}"
-    bad, num_good = statistics.bad_rows, len(statistics.sampled)
-    encoding = statistics.encoding
-    measured = f"{num_good:,} of {num_good + len(bad):,} rows do, {encoding} measurements"
-    return _check("schema", expectation, "; ".join([measured, *bad[:1]]), num_good > 0 and not bad)
-
-
-def _row_order(statistics: Statistics) -> Check:
-    name, sampled = "row_order", statistics.sampled
-    expectation = "timestamps of a row ascend, from its first_timestamp to its last_timestamp"
-    if not len(sampled):
-        return _check(name, expectation, "no row could be read", None)
-    good = int(sampled["is_in_order"].sum())
-    return _check(name, expectation, f"in {good:,} of {len(sampled):,} rows", good == len(sampled))
 
 
 # --- contexts -----------------------------------------------------------------------------------
@@ -150,12 +140,11 @@ def _examples(statistics: Statistics) -> Iterator[Check]:
     for name, expectation in expectations.items():
         tally = statistics.tallies[name]
         noun = "contexts" if name in ("decodes", "context_order") else "examples"
-        measured = f"{tally.num_checked:,} {noun}, {tally.num_faults} faults"
+        measured, holds = "there are no examples", None
         if tally.num_checked:
-            measured = "; ".join([measured, *tally.faults[:1]])
-            yield _check(name, expectation, measured, not tally.num_faults)
-        else:
-            yield _check(name, expectation, "there are no examples", None)
+            count = f"{tally.num_checked:,} {noun}, {tally.num_faults} faults"
+            measured, holds = "; ".join([count, *tally.faults[:1]]), not tally.faults
+        yield _check(name, expectation, measured, holds)
 
 
 def _num_contexts(statistics: Statistics) -> Check:
@@ -171,8 +160,8 @@ def _num_contexts(statistics: Statistics) -> Check:
     return _check(name, expectation, measured, good == len(large))
 
 
-def _modes(summary: Summary) -> Iterator[Check]:
-    lines = summary["modes"]
+def _modes(statistics: Statistics) -> Iterator[Check]:
+    lines = statistics.summary["modes"]
     for rows in ("large", "small"):
         shares = " / ".join(percent(share, 0) for share in MODE_SHARES)
         name, expectation = f"modes_{rows}", f"modes {shares} of {rows} rows"
@@ -203,12 +192,12 @@ def _partial_share(statistics: Statistics) -> Check:
 # --- padding, strides, bytes --------------------------------------------------------------------
 
 
-def _padding(statistics: Statistics, summary: Summary) -> Iterator[Check]:
+def _padding(statistics: Statistics) -> Iterator[Check]:
     for name, of, limit, absent in (
         ("batch_padding", "batches of build_dataset", MAX_BATCH_PADDING, "batches"),
         ("context_padding", "contexts of large rows", MAX_CONTEXT_PADDING, "large rows"),
     ):
-        line = padding_line(summary, of)
+        line = padding_line(statistics.summary, of)
         expectation = f"mean padding < {percent(limit)} in {of}"
         if name == "batch_padding" and statistics.batch_error is not None:
             yield _check(name, expectation, statistics.batch_error, False)
@@ -232,10 +221,10 @@ def _strides(statistics: Statistics) -> Check:
     return _check(name, expectation, measured, bool(is_right.all()))
 
 
-def _bytes(statistics: Statistics, summary: Summary) -> Check:
+def _bytes(statistics: Statistics) -> Check:
     name = "bytes_per_measurement"
     expectation = "compact: at most as many bytes per measurement as tokens without timestamps"
-    line = next((line for line in summary["density"] if line["group"] == "all"), None)
+    line = next((line for line in statistics.summary["density"] if line["group"] == "all"), None)
     if line is None:
         return _check(name, expectation, "no row could be read", None)
     stored, tokens = line["measurements_bytes"], line["untimed_tokens"]

@@ -6,45 +6,58 @@ are counted in all segments. Decoding takes some 2 ms per example: time spans, R
 of a few examples of each batch or, in debug mode (with `log`), of all.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import orjson
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.report.formatting import percent
-from beam_pipeline.report.plot_style import prepare_folder
-from training.padding.statistics import (
-    FeedStatistics,
-    Step,
-    count_examples,
-    distribution,
-    mode_counts,
-)
+from beam_pipeline.report.plot_style import prepare_folder, write_results
+from training.padding.statistics import distribution, mode_counts, padding_of
+from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import (
-    Batch,
-    decoded,
-    position_fault,
-    segments_of,
-    shape_fault,
-    target_fault,
-    token_fault,
-)
-from training.tokens.kinds import (
-    FIELD_NAMES,
-    MIN_MEASUREMENTS_FOR_MODE,
-    measurement_text,
-    parse,
-)
+from training.tokens.example_faults import Batch
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, measurement_text, parse
 from training.tokens.tokenizer import Measurement
 
 _MAX_DECODED = 32  # examples of a batch, without `log`
 _MAX_CONTEXTS = 6  # that are written as text
 _MAX_SOURCES = 10  # that are named
+
+
+@dataclass
+class FeedStatistics:
+    """What training was fed; the first four lists have an entry per batch.
+
+    Attributes:
+      steps: numbers of the batch, as in feed-host0.json; `padding` is a share, the names of the
+        modes count segments.
+      padding, num_segments: float64 and int64 [batch], of each example.
+      segments: `kinds.SEGMENT`.
+      fields: `kinds.Parsed.fields` of the first batch's inputs.
+      spans_seconds: between the first and the last timestamp of decoded segments.
+      rtts_ms: of decoded measurements, -1.0 is a failed ping.
+      sources: decoded segments by source address.
+      contexts: some decoded segments as text.
+    """
+
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    padding: list[np.ndarray] = field(default_factory=list)
+    num_segments: list[np.ndarray] = field(default_factory=list)
+    segments: list[np.ndarray] = field(default_factory=list)
+    fields: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    spans_seconds: list[int] = field(default_factory=list)
+    rtts_ms: list[float] = field(default_factory=list)
+    sources: Counter[str] = field(default_factory=Counter)
+    contexts: list[str] = field(default_factory=list)
+
+    def total(self, name: str) -> int:
+        """Returns the sum of a number over all steps."""
+        return sum(step[name] for step in self.steps)
 
 
 class FeedReport:
@@ -107,39 +120,39 @@ class FeedReport:
         self._feed = FeedStatistics()
 
     def _write(self, folder: Path) -> None:
-        from training.padding.plots import write_feed_plots
+        from training.padding.plots import FEED_DRAWINGS
 
         feed, host = self._feed, f"host{self._host_index}"
         content = {"host_index": self._host_index, **_summarise(feed)}
+        drawings = {f"{name}-{host}": draw for name, draw in FEED_DRAWINGS.items()}
+        first = feed.steps[0]
+        note = (
+            f"{host} · {len(feed.steps)} steps of [{first['examples']}, {first['crop_size']}] · "
+            f"{feed.total('segments_decoded'):,} of {feed.total('segments'):,} segments decoded"
+        )
+        write_results(folder, f"feed-{host}.json", content, note, drawings, feed)
         with explained_os_errors("write into", str(folder)):
-            write_feed_plots(feed, folder, host)
             (folder / f"decoded-{host}.txt").write_text("\n".join(feed.contexts), "utf-8")
-            data = orjson.dumps(content, option=orjson.OPT_INDENT_2)
-            (folder / f"feed-{host}.json").write_bytes(data)
         if self._log is not None:
             self._log(f"figures of {len(feed.steps)} steps are in {folder}")
 
 
-def _line(step: Step, first: Measurement | None) -> str:
-    modes = ", ".join(f"{getattr(step, name)} {name}" for name in MODE_NAMES)
+def _line(step: dict[str, Any], first: Measurement | None) -> str:
+    modes = ", ".join(f"{step[name]} {name}" for name in MODE_NAMES)
     example = "no measurement" if first is None else " ".join(measurement_text(first).split())
     return (
-        f"step {step.step}: [{step.examples}, {step.crop_size}], {step.real_tokens:,} tokens, "
-        f"padding {percent(step.padding, 2)}, {step.segments:,} segments: {modes}; {example}"
+        f"step {step['step']}: [{step['examples']}, {step['crop_size']}], "
+        f"{step['real_tokens']:,} tokens, padding {percent(step['padding'], 2)}, "
+        f"{step['segments']:,} segments: {modes}; {example}"
     )
 
 
 # --- one batch ----------------------------------------------------------------------------------
 
 
-class _Context(NamedTuple):
-    place: str
-    measurements: list[Measurement]
-
-
 def _count(
     feed: FeedStatistics, batch: Batch, decodes_all: bool
-) -> tuple[Step, Measurement | None]:
+) -> tuple[dict[str, Any], Measurement | None]:
     """Checks a batch and counts it; returns its numbers and its first measurement.
 
     Raises:
@@ -147,40 +160,45 @@ def _count(
     """
     shape = np.shape(batch.get("inputs", 0))
     num_examples, crop_size = shape if len(shape) == 2 else (0, 0)
-    fault = shape_fault(batch, num_examples, crop_size)
-    for find in (token_fault, target_fault, position_fault):
-        fault = fault or find(batch)
+    fault = (
+        example_faults.shape_fault(batch, num_examples, crop_size)
+        or example_faults.token_fault(batch)
+        or example_faults.target_fault(batch)
+        or example_faults.position_fault(batch)
+    )
     if fault:
         raise ProbelineError(fault)
     num_decoded = num_examples if decodes_all else min(num_examples, _MAX_DECODED)
     chosen = np.linspace(0, num_examples - 1, num_decoded).astype(int).tolist()
-    contexts = [context for example in chosen for context in _decode(batch, example)]
-    segments = parse(batch["targets"], batch["targets_segmentation"]).segments
-    examples = count_examples(batch)
-    num_padding = int(examples["num_padding"].sum())
-    step = Step(
-        step=len(feed.steps),
-        examples=num_examples,
-        crop_size=crop_size,
-        real_tokens=num_examples * crop_size - num_padding,
-        padding=num_padding / (num_examples * crop_size),
-        segments=len(segments),
-        segments_decoded=len(contexts),
+    decoded = [context for example in chosen for context in _decode(batch, example)]
+    segmentation = batch["inputs_segmentation"]
+    segments = parse(batch["targets"], segmentation).segments
+    step = {
+        "step": len(feed.steps),
+        "examples": num_examples,
+        "crop_size": crop_size,
+        "real_tokens": int((segmentation > 0).sum()),
+        "padding": float((segmentation == 0).mean()),
+        "segments": len(segments),
+        "segments_decoded": len(decoded),
         **mode_counts(segments),
-    )
+    }
     if not feed.steps:
-        feed.fields = parse(batch["inputs"], batch["inputs_segmentation"]).fields
+        feed.fields = parse(batch["inputs"], segmentation).fields
     feed.steps.append(step)
-    feed.examples.append(examples)
+    feed.padding.append(padding_of(batch))
+    feed.num_segments.append(segmentation.max(axis=1, initial=0))
     feed.segments.append(segments)
-    for context in contexts:
-        _count_context(feed, context)
-    return step, contexts[0].measurements[0] if contexts else None
+    for place, measurements in decoded:
+        _count_context(feed, place, measurements)
+    return step, decoded[0][1][0] if decoded else None
 
 
-def _decode(batch: Batch, example: int) -> Iterator[_Context]:
-    for segment, tokens in enumerate(segments_of(batch, example), 1):
-        measurements, fault = decoded(tokens)
+def _decode(batch: Batch, example: int) -> list[tuple[str, list[Measurement]]]:
+    """Returns the segments of an example: where each is, and its measurements."""
+    contexts = []
+    for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
+        measurements, fault = example_faults.decoded(tokens)
         if fault:
             at = int((batch["inputs_segmentation"][example] == segment).argmax())
             raise ProbelineError(
@@ -188,11 +206,11 @@ def _decode(batch: Batch, example: int) -> Iterator[_Context]:
                 f"decode: {fault}"
             )
         place = f"example {example}, segment {segment} of {len(tokens)} tokens"
-        yield _Context(place, measurements)
+        contexts.append((place, measurements))
+    return contexts
 
 
-def _count_context(feed: FeedStatistics, context: _Context) -> None:
-    measurements = context.measurements
+def _count_context(feed: FeedStatistics, place: str, measurements: list[Measurement]) -> None:
     times = [m.event_time for m in measurements if m.event_time is not None]
     if len(times) > 1:
         feed.spans_seconds.append(max(times) - min(times))
@@ -200,7 +218,7 @@ def _count_context(feed: FeedStatistics, context: _Context) -> None:
     if (source := measurements[0].src_addr) is not None:
         feed.sources[source] += 1
     if len(feed.contexts) < _MAX_CONTEXTS:
-        head = f"step {feed.steps[-1].step}, {context.place}: {len(measurements)} measurements, "
+        head = f"step {feed.steps[-1]['step']}, {place}: {len(measurements)} measurements, "
         lines = [f"{head}{len(times)} with their time", *map(measurement_text, measurements)]
         feed.contexts.append("\n  ".join(lines) + "\n")
 
@@ -210,19 +228,16 @@ def _count_context(feed: FeedStatistics, context: _Context) -> None:
 
 def _summarise(feed: FeedStatistics) -> dict[str, Any]:
     """Returns the content of feed-host0.json; shares are between 0 and 1."""
-    segments, examples = np.concatenate(feed.segments), np.concatenate(feed.examples)
-    padding = [
-        e["num_padding"] / s.crop_size for e, s in zip(feed.examples, feed.steps, strict=True)
-    ]
+    segments, num_segments = np.concatenate(feed.segments), np.concatenate(feed.num_segments)
     rtts, sources = np.array(feed.rtts_ms), np.array(list(feed.sources.values()))
     return {
-        "steps": [dataclasses.asdict(step) for step in feed.steps],
+        "steps": feed.steps,
         "counted": {
-            "examples": len(examples),
-            "real_tokens": sum(step.real_tokens for step in feed.steps),
+            "examples": len(num_segments),
+            "real_tokens": feed.total("real_tokens"),
             "segments": len(segments),
-            "padding": distribution(np.concatenate(padding)),
-            "segments_per_example": distribution(examples["num_segments"]),
+            "padding": distribution(np.concatenate(feed.padding)),
+            "segments_per_example": distribution(num_segments),
             "measurements_per_segment": distribution(segments["num_measurements"]),
             "modes": [
                 {"measurements_at_least": minimum, **mode_counts(segments, minimum)}
@@ -233,7 +248,7 @@ def _summarise(feed: FeedStatistics) -> dict[str, Any]:
             },
         },
         "decoded": {
-            "segments": sum(step.segments_decoded for step in feed.steps),
+            "segments": feed.total("segments_decoded"),
             "measurements_with_rtt": len(rtts),
             "failed": int((rtts < 0).sum()),
             "rtt_ms": distribution(rtts[rtts >= 0]),

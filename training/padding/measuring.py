@@ -6,11 +6,10 @@ row with its contexts, one batch, and some 100 bytes per context.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import pyarrow as pa
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
@@ -27,24 +26,16 @@ from training.padding.statistics import (
     Epochs,
     Extent,
     Statistics,
-    count_examples,
     families_of,
+    padding_of,
     size_classes,
 )
+from training.padding.summary import summarise
 from training.rows.row_source import ProbeRowDataSource, ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
+from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import (
-    Batch,
-    Tally,
-    context_fault,
-    decoded,
-    position_fault,
-    segments_of,
-    shape_fault,
-    target_fault,
-    time_fault,
-)
+from training.tokens.example_faults import Batch
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
 from training.tokens.tokenizer import Measurement
 
@@ -77,6 +68,7 @@ def measure(
     numbers = draw_rows(statistics.sizes, statistics.families, extent.max_rows, extent.seed)
     _RowMeasurer(statistics, source, numbers).run(numbers, advance)
     _measure_batches(statistics, advance)
+    statistics.summary = summarise(statistics)
     return statistics
 
 
@@ -100,29 +92,33 @@ def draw_rows(sizes: np.ndarray, families: np.ndarray, max_rows: int, seed: int)
     return np.unique(np.concatenate(drawn))
 
 
-def _check_batch(tallies: Mapping[str, Tally], batch: Batch, size: int, crop_size: int) -> bool:
+def _check_batch(statistics: Statistics, batch: Batch, size: int) -> bool:
     """Checks a batch as a whole; returns whether its arrays have the right shapes."""
-    fault = shape_fault(batch, size, crop_size)
+    tallies = statistics.tallies
+    fault = example_faults.shape_fault(batch, size, statistics.extent.crop_size)
     tallies["shapes"].take(fault, size)
     if fault is None:
-        tallies["targets"].take(target_fault(batch), size)
-        tallies["positions"].take(position_fault(batch), size)
+        tallies["targets"].take(example_faults.target_fault(batch), size)
+        tallies["positions"].take(example_faults.position_fault(batch), size)
     return fault is None
 
 
 def _decode(
-    tallies: Mapping[str, Tally],
+    statistics: Statistics,
     where: str,
     batch: Batch,
     example: int,
     find_fault: Callable[[list[Measurement]], str | None] = lambda _: None,
 ) -> None:
     """Decodes the segments of an example and checks their measurements."""
-    for tokens in segments_of(batch, example):
-        measurements, fault = decoded(tokens)
-        fault, time = fault or find_fault(measurements), time_fault(measurements)
-        tallies["decodes"].take(fault and f"{where}: {fault}")
-        tallies["context_order"].take(time and f"{where}: {time}")
+    for tokens in example_faults.segments_of(batch, example):
+        measurements, fault = example_faults.decoded(tokens)
+        faults = {
+            "decodes": fault or find_fault(measurements),
+            "context_order": example_faults.time_fault(measurements),
+        }
+        for name, found in faults.items():
+            statistics.tallies[name].take(found and f"{where}: {found}")
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -138,13 +134,9 @@ class _RowMeasurer:
         self._reader = ShardReader(statistics.shards, statistics.rows)
         self._sampler = ProbeRowSampler(extent.crop_size, seed=extent.seed)
         self._window_sampler = ProbeWindowSampler(extent.crop_size, seed=extent.seed)
-        self._tables = {
-            name: [np.zeros(0, table)]
-            for name, table in (
-                *(("sampled", ROW), ("contexts", CONTEXT), ("strided", CONTEXT)),
-                *(("visits", VISIT), ("padded", PADDED)),
-            )
-        }
+        dtypes = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT}
+        dtypes |= {"visits": VISIT, "padded": PADDED}
+        self._tables = {name: [np.zeros(0, dtype)] for name, dtype in dtypes.items()}
         is_small = statistics.sizes[numbers] == SMALL
         n = statistics.rows.n_measurements[numbers]
         contexts = sum(self._sampler.num_contexts(count) for count in n[~is_small].tolist())
@@ -173,46 +165,46 @@ class _RowMeasurer:
         if record.encoding != statistics.encoding:
             expected = statistics.encoding
             raise ValueError(f"row {number} is {record.encoding}, the dataset {expected}")
-        times_us = _times_us(record)
+        times_us = record.run["event_time"]
         size = statistics.sizes[number]
         is_small = bool(size == SMALL)
         if sampler.is_small(element) != is_small:
             raise ValueError(f"row {number} has other tokens than rows.parquet says")
-        place = sum(map(len, self._tables["sampled"]))
-        large_epochs, small_epochs = range(epochs.large), range(epochs.small * is_small)
-        contexts = [c for e in large_epochs if not is_small for c in sampler.contexts(element, e)]
+        place = len(self._tables["sampled"]) - 1
+        large_epochs, small_epochs = epochs.large * (not is_small), epochs.small * is_small
+        contexts = [c for e in range(large_epochs) for c in sampler.contexts(element, e)]
         strided = [self._window_sampler.context(element, e) for e in range(epochs.strided)]
-        visits = [list(sampler.examples(element, epoch)) for epoch in small_epochs]
+        visits = [list(sampler.examples(element, e)) for e in range(small_epochs)]
+        row = (
+            *(number, size, statistics.families[number], record.n_measurements),
+            *(statistics.rows.untimed_tokens[number], record.num_bytes, len(record.measurements)),
+            *(len(contexts) // max(1, epochs.large), _is_in_order(record, times_us)),
+        )
         tables = {
+            "sampled": np.array([row], ROW),
             "contexts": self._contexts(place, contexts, times_us),
             "strided": self._contexts(place, strided, times_us, strided=True),
             **self._visits(place, visits),
         }
-        facts = (number, size, statistics.families[number], record.n_measurements)
-        sizes = (statistics.rows.untimed_tokens[number], record.num_bytes, len(record.measurements))
-        num_contexts = len(contexts) // max(1, epochs.large)
-        is_in_order = _is_in_order(record, times_us)
-        tables["sampled"] = np.array([(*facts, *sizes, num_contexts, is_in_order)], ROW)
         for name, lines in tables.items():
             self._tables[name].append(lines)
         examples = [(context.example, context.mode) for context in contexts[:1] + strided[:1]]
         examples += [(example, None) for visit in visits[:1] for example in visit]
         first, last = (times_us[[0, -1]] // _US_PER_SECOND).tolist()
         for example, mode in examples:
+            batch = {name: values[np.newaxis] for name, values in example.items()}
             find_fault = partial(
-                context_fault,
+                example_faults.context_fault,
                 src_addr=record.src_addr,
                 first_second=first,
                 last_second=last,
                 mode=mode,
             )
-            batch = {name: values[np.newaxis] for name, values in example.items()}
-            _decode(statistics.tallies, f"row {number}", batch, 0, find_fault)
+            _decode(statistics, f"row {number}", batch, 0, find_fault)
 
     def _stack(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
         batch = {name: np.stack([e[name] for e in examples]) for name in examples[0]}
-        crop_size = self._statistics.extent.crop_size
-        _check_batch(self._statistics.tallies, batch, len(examples), crop_size)
+        _check_batch(self._statistics, batch, len(examples))
         return batch
 
     def _contexts(
@@ -228,6 +220,7 @@ class _RowMeasurer:
         lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
         for name in ("num_tokens", "num_measurements", "num_timed", "window"):
             lines[name] = [getattr(context, name) for context in contexts]
+        lines["padding"] = padding_of(batch)
         lines["whole_measurements"] = segments["num_measurements"] - 1
         lines["whole_tokens"] = segments["whole_tokens"]
         first = np.array([context.first for context in contexts])
@@ -254,16 +247,10 @@ class _RowMeasurer:
         num_timed = segments["num_timed"] - (is_cut & segments["is_last_timed"])
         tables["visits"]["num_measurements"] = np.add.reduceat(num_measurements, begins)
         tables["visits"]["num_timed"] = np.add.reduceat(num_timed, begins)
-        tables["padded"]["num_padding"] = count_examples(batch)["num_padding"]
+        tables["padded"]["padding"] = padding_of(batch)
         for table in tables.values():
             table["row"] = place
         return tables
-
-
-def _times_us(row: row_codec.ProbeRow) -> np.ndarray:
-    if row.encoding == "compact":
-        return row.run["event_time"]
-    return row.to_arrow().column("event_time").cast(pa.int64()).to_numpy()
 
 
 def _is_in_order(row: row_codec.ProbeRow, times_us: np.ndarray) -> bool:
@@ -278,7 +265,7 @@ def _is_in_order(row: row_codec.ProbeRow, times_us: np.ndarray) -> bool:
 
 def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -> None:
     """Takes the first batches of an endless dataset, as large as the rows allow."""
-    extent, tallies = statistics.extent, statistics.tallies
+    extent = statistics.extent
     rng = np.random.default_rng(extent.seed)
     # Padding is the same whatever the order; with mixed_rows=1 few rows are read.
     config = DataConfig(
@@ -292,17 +279,17 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     config = fitting(config, statistics.rows)
     size = statistics.batch_size = config.batch_size
     batches = iter(BatchDataset(config, statistics.shards))
-    tables = [statistics.examples]
+    padding = [statistics.batch_padding]
     try:
         for number, batch in enumerate(itertools.islice(batches, extent.num_batches)):
-            if _check_batch(tallies, batch, size, extent.crop_size):
-                tables.append(count_examples(batch))
+            if _check_batch(statistics, batch, size):
+                padding.append(padding_of(batch))
                 for example in rng.choice(size, min(size, _DECODED_PER_BATCH), replace=False):
-                    _decode(tallies, f"batch {number} example {example}", batch, example)
+                    _decode(statistics, f"batch {number} example {example}", batch, example)
             statistics.num_batches += 1
             advance(1)
     except ProbelineError as error:
         statistics.batch_error = str(error)
     finally:
         batches.close()
-    statistics.examples = np.concatenate(tables)
+    statistics.batch_padding = np.concatenate(padding)

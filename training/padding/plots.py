@@ -1,8 +1,6 @@
-"""Draws `Statistics` and `FeedStatistics` with matplotlib."""
+"""The figures of `Statistics` and of `FeedStatistics`, by the names of their files."""
 
 import math
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,72 +17,16 @@ from beam_pipeline.report.plot_style import (
     say_none,
     span_axis,
     two_axes,
-    write_figures,
 )
-from training.padding.statistics import (
-    FAMILIES,
-    SIZE_NAMES,
-    SMALL,
-    FeedStatistics,
-    Statistics,
-    mode_counts,
-    segment_modes,
-)
-from training.padding.summary import Summary, expected_contexts, padding_line, untimed_shares
+from training.padding.feed_report import FeedStatistics
+from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, mode_counts
+from training.padding.summary import expected_contexts, padding_line, untimed_shares
 from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
-from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 _FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
 _MAX_EXAMPLES = 64  # in the figure of tokens
 _MIN_RTT_MS = 0.001
-
-
-def write_plots(statistics: Statistics, summary: Summary, folder: Path) -> list[str]:
-    """Writes the figures of a dataset and returns the names of the files."""
-    drawings = {
-        "padding": _padding,
-        "modes": _modes,
-        "contexts_per_row": _contexts_per_row,
-        "window_spans": _window_spans,
-        "strides": _strides,
-        "tokens_per_measurement": _tokens,
-        "bytes_per_measurement": _bytes,
-    }
-    place = (statistics.dataset.path, statistics.shards.split, statistics.encoding)
-    return write_figures(
-        folder,
-        " · ".join(place),
-        {
-            name: partial(draw, statistics=statistics, summary=summary)
-            for name, draw in drawings.items()
-        },
-    )
-
-
-def write_feed_plots(feed: FeedStatistics, folder: Path, host: str) -> None:
-    """Writes the figures of what a host was fed, with `host` in their names."""
-    first = feed.steps[0]
-    num_decoded, num_segments = (
-        sum(getattr(step, name) for step in feed.steps) for name in ("segments_decoded", "segments")
-    )
-    note = (
-        f"{host} · {len(feed.steps)} steps of [{first.examples}, {first.crop_size}] · "
-        f"{num_decoded:,} of {num_segments:,} segments decoded"
-    )
-    drawings = {
-        "padding": _feed_padding,
-        "modes": _feed_modes,
-        "segments": _feed_segments,
-        "windows": _feed_windows,
-        "rtt": _feed_rtt,
-        "tokens": _feed_tokens,
-    }
-    write_figures(
-        folder,
-        note,
-        {f"{name}-{host}": partial(draw, feed=feed) for name, draw in drawings.items()},
-        {f"tokens-{host}": (16, 6)},  # a point per token
-    )
 
 
 # --- panels of both -----------------------------------------------------------------------------
@@ -114,8 +56,14 @@ def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
     span_axis(axes, together, "x")
 
 
-def _draw_whole_numbers(axes: Axes, values: np.ndarray, color: str) -> None:
+def _draw_whole_numbers(
+    axes: Axes, values: np.ndarray, color: str, absent: str, **settings: str
+) -> None:
     """Draws how often each number occurs, several to a bar if they are far apart."""
+    axes.set(**settings)
+    if not len(values):
+        say_none(absent, axes)
+        return
     smallest, largest = int(values.min()), int(values.max())
     width = 1 + (largest - smallest) // 40
     bins = np.arange(smallest, largest + width + 1, width) - 0.5
@@ -126,10 +74,10 @@ def _draw_whole_numbers(axes: Axes, values: np.ndarray, color: str) -> None:
 # --- of a dataset -------------------------------------------------------------------------------
 
 
-def _padding(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _padding(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure, (3, 2))
-    kinds = list(dict.fromkeys(line["of"] for line in summary["padding"]))
-    lines = [line for line in summary["padding"] if line["examples"]][::-1]
+    kinds = list(dict.fromkeys(line["of"] for line in statistics.summary["padding"]))
+    lines = [line for line in statistics.summary["padding"] if line["examples"]][::-1]
     labels = [f"{line['of']}: {line['group']}" for line in lines]
     means = [100 * line["mean"] for line in lines]
     bars = left.barh(labels, means, color=[COLORS[kinds.index(line["of"])] for line in lines])
@@ -140,20 +88,20 @@ def _padding(figure: Figure, statistics: Statistics, summary: Summary) -> None:
     if not len(statistics.padded):
         say_none("small rows", right)
         return
-    padded = statistics.padded["num_padding"] / statistics.extent.crop_size
+    padded = statistics.padded["padding"]
     percent_histogram(right, padded, COLORS[1], label="a row alone")
     right.axvline(100 * padded.mean(), color="black", linestyle="--", label="mean, alone")
-    packed = padding_line(summary, "batches of build_dataset")["mean"]
+    packed = padding_line(statistics.summary, "batches of build_dataset")["mean"]
     if packed is not None:
         right.axvline(100 * packed, color=COLORS[0], linewidth=3, label="mean, packed in batches")
     right.set(ylabel="examples", ylim=(0, 1.3 * right.get_ylim()[1]))  # the legend above the bars
     right.legend(fontsize=8)
 
 
-def _modes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _modes(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     places = np.arange(len(MODE_NAMES))
-    lines = summary["modes"]
+    lines = statistics.summary["modes"]
     left.bar(places, [100 * x["expected"] for x in lines], 0.8, color="0.88", label="expected")
     for shift, rows in ((-0.2, "large"), (0.2, "small")):
         if lines[0][f"{rows}_draws"]:
@@ -175,7 +123,7 @@ def _modes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
         right.axvline(100 * share, color="black", linestyle="--")
 
 
-def _contexts_per_row(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _contexts_per_row(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     everything = statistics.rows.n_measurements
     n = np.unique(np.geomspace(1, everything.max(), 300).astype(np.int64))
@@ -199,7 +147,7 @@ def _contexts_per_row(figure: Figure, statistics: Statistics, summary: Summary) 
         axes.legend(fontsize=8)
 
 
-def _window_spans(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _window_spans(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     contexts = statistics.contexts
     left.set(title="Time between the ends of a window", ylabel="contexts")
@@ -219,11 +167,11 @@ def _window_spans(figure: Figure, statistics: Statistics, summary: Summary) -> N
     span_axis(right, spans, "y")
 
 
-def _strides(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _strides(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
     right.set(title="Time that their contexts span", xlabel="stride")
-    lines = summary["strides"]
+    lines = statistics.summary["strides"]
     if not lines:
         say_none("large rows", left, right)
         return
@@ -239,7 +187,7 @@ def _strides(figure: Figure, statistics: Statistics, summary: Summary) -> None:
         axes.tick_params(axis="x", labelsize=7)
 
 
-def _tokens(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _tokens(figure: Figure, statistics: Statistics) -> None:
     families = np.unique(statistics.sampled["family"]).tolist()
     contexts = statistics.contexts[statistics.contexts["whole_measurements"] > 0]
     values = contexts["whole_tokens"] / contexts["whole_measurements"]
@@ -259,7 +207,7 @@ def _tokens(figure: Figure, statistics: Statistics, summary: Summary) -> None:
         axes.legend(fontsize=8)
 
 
-def _bytes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
+def _bytes(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     rows = statistics.sampled
     left.set_title("Bytes of the encoded measurements")
@@ -289,12 +237,10 @@ def _bytes(figure: Figure, statistics: Statistics, summary: Summary) -> None:
 
 def _feed_padding(figure: Figure, feed: FeedStatistics) -> None:
     left, right = two_axes(figure)
-    sizes = [step.crop_size for step in feed.steps]
-    shares = [e["num_padding"] / size for e, size in zip(feed.examples, sizes, strict=True)]
-    percent_histogram(left, np.concatenate(shares), COLORS[0])
+    percent_histogram(left, np.concatenate(feed.padding), COLORS[0])
     left.set(title="Padding of an example", xlabel="share of the crop, %", ylabel="examples")
     for label, take in (("max", np.max), ("mean", np.mean)):
-        right.plot([100 * take(values) for values in shares], ".-", label=label)
+        right.plot([100 * take(values) for values in feed.padding], ".-", label=label)
     right.set(title="Padding by step", xlabel="step", ylabel="share of the crop, %", ylim=(-2, 102))
     right.legend(fontsize=8)
 
@@ -313,34 +259,29 @@ def _feed_modes(figure: Figure, feed: FeedStatistics) -> None:
         left.bar(places, heights, 0.4, color=COLORS[shift > 0], label=label)
     left.set_xticks(range(len(MODE_NAMES)), MODE_NAMES)
     left.legend(fontsize=8)
-    some = segments[segment_modes(segments) == PARTIAL]
+    some = segments[timestamp_modes(segments, segments["fills_crop"]) == PARTIAL]
     _draw_untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
 
 
 def _feed_segments(figure: Figure, feed: FeedStatistics) -> None:
     left, right = two_axes(figure)
-    _draw_whole_numbers(left, np.concatenate(feed.examples)["num_segments"], COLORS[0])
-    left.set(title="Segments of an example", xlabel="segments", ylabel="examples")
-    right.set(title="Contexts of a source, decoded", xlabel="contexts", ylabel="source addresses")
-    if feed.sources:
-        _draw_whole_numbers(right, np.array(list(feed.sources.values())), COLORS[1])
-    else:
-        say_none("sources", right)
+    segments, sources = np.concatenate(feed.num_segments), np.array(list(feed.sources.values()))
+    names = {"title": "Segments of an example", "xlabel": "segments", "ylabel": "examples"}
+    _draw_whole_numbers(left, segments, COLORS[0], "examples", **names)
+    names = {"title": "Contexts of a source, decoded", "xlabel": "contexts"}
+    _draw_whole_numbers(right, sources, COLORS[1], "sources", **names, ylabel="source addresses")
 
 
 def _feed_windows(figure: Figure, feed: FeedStatistics) -> None:
     left, right = two_axes(figure)
     left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
-    right.set(title="Measurements of a segment", xlabel="measurements", ylabel="segments")
-    measurements = np.concatenate(feed.segments)["num_measurements"]
-    if len(measurements):
-        _draw_whole_numbers(right, measurements, COLORS[1])
-    else:
-        say_none("segments", right)
     if feed.spans_seconds:
         _draw_spans(left, {"": np.array(feed.spans_seconds, float)})
     else:
         say_none("decoded segments with two timestamps", left)
+    measurements = np.concatenate(feed.segments)["num_measurements"]
+    names = {"title": "Measurements of a segment", "xlabel": "measurements", "ylabel": "segments"}
+    _draw_whole_numbers(right, measurements, COLORS[1], "segments", **names)
 
 
 def _feed_rtt(figure: Figure, feed: FeedStatistics) -> None:
@@ -358,6 +299,7 @@ def _feed_rtt(figure: Figure, feed: FeedStatistics) -> None:
 
 
 def _feed_tokens(figure: Figure, feed: FeedStatistics) -> None:
+    figure.set_size_inches(16, 6)  # a point per token
     axes: Axes = figure.subplots()
     fields, colors = feed.fields[:_MAX_EXAMPLES], np.array([to_rgb(c) for c in _FIELD_COLORS])
     axes.imshow(colors[fields], aspect="auto", interpolation="nearest")
@@ -368,3 +310,22 @@ def _feed_tokens(figure: Figure, feed: FeedStatistics) -> None:
         for color, name in zip(_FIELD_COLORS, FIELD_NAMES, strict=True)
     ]
     figure.legend(handles=patches, loc="outside right upper", fontsize=8)
+
+
+DRAWINGS = {
+    "padding": _padding,
+    "modes": _modes,
+    "contexts_per_row": _contexts_per_row,
+    "window_spans": _window_spans,
+    "strides": _strides,
+    "tokens_per_measurement": _tokens,
+    "bytes_per_measurement": _bytes,
+}
+FEED_DRAWINGS = {
+    "padding": _feed_padding,
+    "modes": _feed_modes,
+    "segments": _feed_segments,
+    "windows": _feed_windows,
+    "rtt": _feed_rtt,
+    "tokens": _feed_tokens,
+}

@@ -1,12 +1,9 @@
-"""Statistics of what rows become in training: one table for each thing that is counted.
+"""What `training.analyze_padding` measures: `Statistics`, a table for each thing that is counted.
 
-`Statistics` is what `training.analyze_padding` measures, `FeedStatistics` what training was fed;
-examples, segments and distributions are counted in the same way for both. A table is a structured
-array; `row` in it is an index into the sampled rows.
+A table is a structured array; `row` in it is an index into the sampled rows, `padding` a share of
+the crop. Padding, modes and distributions are counted in the same way in the feed report.
 """
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -42,10 +39,14 @@ ROW = _table(
 CONTEXT = _table(
     "row mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
     span_seconds=np.float64,
+    padding=np.float64,
 )
 VISIT = _table("row num_measurements num_timed")  # of a small row in one epoch
-PADDED = _table("row num_padding")  # an example with nothing but one small row, or a part of it
-EXAMPLE = _table("num_padding num_segments")  # of a batch
+PADDED = _table("row", padding=np.float64)  # an example with nothing but one small row, or a part
+CHECKED = ("shapes", "targets", "positions", "decodes", "context_order")  # in every example
+
+
+Summary = dict[str, list[dict[str, Any]]]
 
 
 class Epochs(NamedTuple):
@@ -78,10 +79,11 @@ class Statistics:
       sampled: ROW.
       contexts, strided: CONTEXT, of `ProbeRowSampler` (large rows) and `ProbeWindowSampler`.
       visits, padded: VISIT and PADDED, of small rows.
-      examples: EXAMPLE, of the batches of build_dataset.
+      batch_padding: float64, of each example of the batches of build_dataset.
       batch_error: why there are no, or no more, batches.
       bad_rows: why rows could not be used.
       tallies: by the name of the check.
+      summary: the tables of `summary.summarise`.
     """
 
     files: str
@@ -95,17 +97,14 @@ class Statistics:
     strided: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
     visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))
     padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))
-    examples: np.ndarray = field(default_factory=partial(np.zeros, 0, EXAMPLE))
+    batch_padding: np.ndarray = field(default_factory=partial(np.zeros, 0, np.float64))
     batch_size: int = 0
     num_batches: int = 0
     batch_error: str | None = None
     bad_rows: list[str] = field(default_factory=list)
     epochs: Epochs = field(default=Epochs(0, 0, 0))
-    tallies: Mapping[str, Tally] = field(
-        default_factory=lambda: {
-            name: Tally() for name in ("shapes", "targets", "positions", "decodes", "context_order")
-        }
-    )
+    tallies: dict[str, Tally] = field(default_factory=lambda: {name: Tally() for name in CHECKED})
+    summary: Summary = field(default_factory=dict)
 
     @property
     def dataset(self) -> Dataset:
@@ -121,46 +120,6 @@ class Statistics:
         return self.sampled[name][lines["row"]]
 
 
-@dataclass(frozen=True)
-class Step:
-    """A batch in numbers: `padding` is a share, the names of the modes count segments."""
-
-    step: int
-    examples: int
-    crop_size: int
-    real_tokens: int
-    padding: float
-    segments: int
-    segments_decoded: int
-    full: int
-    partial: int
-    none: int
-
-
-@dataclass
-class FeedStatistics:
-    """What training was fed; the first three lists have an entry per batch.
-
-    Attributes:
-      examples: EXAMPLE of each batch.
-      segments: `kinds.SEGMENT` of each batch.
-      fields: `kinds.token_fields` of the first batch's inputs.
-      spans_seconds: between the first and the last timestamp of decoded segments.
-      rtts_ms: of decoded measurements, -1.0 is a failed ping.
-      sources: decoded segments by source address.
-      contexts: some decoded segments as text.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    examples: list[np.ndarray] = field(default_factory=list)
-    segments: list[np.ndarray] = field(default_factory=list)
-    fields: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
-    spans_seconds: list[int] = field(default_factory=list)
-    rtts_ms: list[float] = field(default_factory=list)
-    sources: Counter[str] = field(default_factory=Counter)
-    contexts: list[str] = field(default_factory=list)
-
-
 def size_classes(rows: RowTable, crop_size: int) -> np.ndarray:
     """Returns the index into SIZE_NAMES of each row: int64 [rows]."""
     classes = 1 + np.searchsorted(_SIZE_ENDS, rows.n_measurements, "left")
@@ -174,23 +133,19 @@ def families_of(rows: RowTable) -> np.ndarray:
     return np.where(has_ipv6 & has_ipv4, 2, np.where(has_ipv6, 1, 0))
 
 
-def count_examples(batch: Batch) -> np.ndarray:
-    """Counts padding and segments of the examples of a batch: EXAMPLE [batch]."""
-    segmentation = batch["inputs_segmentation"]
-    examples = np.zeros(len(segmentation), EXAMPLE)
-    examples["num_padding"] = (segmentation == 0).sum(axis=1)
-    examples["num_segments"] = segmentation.max(axis=1, initial=0)
-    return examples
-
-
-def segment_modes(segments: np.ndarray) -> np.ndarray:
-    """Returns the timestamp mode of `kinds.SEGMENT`s, as far as tokens show it: int64."""
-    return timestamp_modes(segments, segments["fills_crop"])
+def padding_of(batch: Batch) -> np.ndarray:
+    """Returns the share of padding of each example: float64 [batch]."""
+    return (batch["inputs_segmentation"] == 0).mean(axis=1)
 
 
 def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, int]:
-    """Returns how many of the segments with at least so many measurements are in each mode."""
-    modes = segment_modes(segments[segments["num_measurements"] >= min_measurements])
+    """Returns how many `kinds.SEGMENT`s are in each mode, as far as tokens show it.
+
+    Args:
+      min_measurements: shorter segments do not count.
+    """
+    chosen = segments[segments["num_measurements"] >= min_measurements]
+    modes = timestamp_modes(chosen, chosen["fills_crop"])
     counts = np.bincount(modes, minlength=len(MODE_NAMES)).tolist()
     return dict(zip(MODE_NAMES, counts, strict=True))
 

@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, distribution
+from training.padding.statistics import (
+    FAMILIES,
+    SIZE_NAMES,
+    SMALL,
+    Statistics,
+    Summary,
+    distribution,
+)
 from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 Line = dict[str, Any]
-Summary = dict[str, list[Line]]
 
 MODE_SHARES = (0.4, 0.3, 0.3)
 CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # what planning.num_contexts is checked against
@@ -77,25 +83,18 @@ def _groups(statistics: Statistics, lines: np.ndarray, *by: str) -> Iterator[tup
 # --- padding and modes --------------------------------------------------------------------------
 
 
-def context_padding(statistics: Statistics, contexts: np.ndarray) -> np.ndarray:
-    """Returns the share of padding of each context: float64."""
-    return 1 - (contexts["num_tokens"] - 1) / statistics.extent.crop_size
-
-
 def _padding(statistics: Statistics) -> Iterator[Line]:
-    crop_size = statistics.extent.crop_size
-    contexts, padded, strided = statistics.contexts, statistics.padded, statistics.strided
-    groups = [("batches of build_dataset", "all", statistics.examples["num_padding"] / crop_size)]
-    shares = context_padding(statistics, contexts)
-    for name, chosen in _groups(statistics, contexts, "mode", "family", "size"):
-        groups.append(("contexts of large rows", name, shares[chosen]))
-    for name, chosen in _groups(statistics, padded, "family"):
-        shares = padded["num_padding"] / crop_size
-        groups.append(("small rows, if not packed", name, shares[chosen]))
+    groups = [("batches of build_dataset", "all", statistics.batch_padding)]
+    for of, table, by in (
+        ("contexts of large rows", statistics.contexts, ("mode", "family", "size")),
+        ("small rows, if not packed", statistics.padded, ("family",)),
+    ):
+        chosen_by = _groups(statistics, table, *by)
+        groups += [(of, name, table["padding"][chosen]) for name, chosen in chosen_by]
+    strided = statistics.strided
     is_small = statistics.row_column(strided, "size") == SMALL
-    shares = context_padding(statistics, strided)
-    groups.append(("contexts by strides", "large rows", shares[~is_small]))
-    groups.append(("contexts by strides", "small rows", shares[is_small]))
+    for name, chosen in (("large rows", ~is_small), ("small rows", is_small)):
+        groups.append(("contexts by strides", name, strided["padding"][chosen]))
     for of, name, values in groups:
         yield {"of": of, "group": name, **distribution(values, "examples")}
 
@@ -173,7 +172,7 @@ def _strides(statistics: Statistics) -> Iterator[Line]:
             "stride": int(stride),
             "share": len(chosen) / len(strided),
             **distribution(chosen["span_seconds"], "contexts", "_seconds"),
-            "mean_padding": float(context_padding(statistics, chosen).mean()),
+            "mean_padding": float(chosen["padding"].mean()),
         }
 
 

@@ -7,7 +7,6 @@ from beam_pipeline.report.formatting import NONE, count_text, percent, span_text
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
 from training.padding.checklist import FAIL, NOT_APPLICABLE, PASS, Check
 from training.padding.statistics import Statistics
-from training.padding.summary import Summary
 
 _TITLES = {
     "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
@@ -21,12 +20,12 @@ _STYLES = {PASS: "green", FAIL: "bold red", NOT_APPLICABLE: "yellow"}
 _NOT_PRINTED = ("mean_seconds", "min_seconds")  # for want of width
 
 
-def print_tables(statistics: Statistics, summary: Summary, checks: Sequence[Check]) -> None:
+def print_tables(statistics: Statistics, checks: Sequence[Check]) -> None:
     """Prints the extent of the sample, all tables, and the checklist to stdout."""
     console = new_console()
     say(console, sample_text(statistics))
     for name, title in _TITLES.items():
-        lines = [line for line in summary[name] if line.get("examples") != 0]
+        lines = [line for line in statistics.summary[name] if line.get("examples") != 0]
         keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
         columns = [key.removesuffix("_seconds").replace("_", " ") for key in keys]
         rows = [[_text(name, key, line[key]) for key in keys] for line in lines]
