@@ -1,7 +1,5 @@
 """Draws the training context that `python -m beam_pipeline.inspect --context` shows."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from beam_pipeline.dataset.manifest import Dataset
@@ -25,39 +23,28 @@ def draw_context(dataset: Dataset, name: ContextName) -> OneContext:
     """
     row = ProbeRowDataSource(dataset.file(name.row.split))[name.row.number]
     sampler = ProbeRowSampler(seed=name.seed)
-    if sampler.is_small(row):
-        return _draw_from_small_row(name, row, sampler)
-    count = sampler.num_contexts(len(row["measurements"]))
-    _check_k(name, count)
-    context = sampler.contexts(row)[name.k]
-    about = (
-        f"Context {name.k} of {count} that row {name.row} gives in epoch 0 with seed {name.seed}: "
-        f"timestamp mode {context.mode}; {context.num_measurements} of a window of "
-        f"{context.window:,} measurements from number {context.first:,} on, "
-        f"{context.num_timed} of them with their time; {context.num_tokens:,} tokens, the last one "
-        "a target only."
-    )
-    return OneContext(name, about, _decode(context.example))
-
-
-def _draw_from_small_row(
-    name: ContextName, row: Mapping[str, object], sampler: ProbeRowSampler
-) -> OneContext:
-    examples = list(sampler.examples(row))
-    _check_k(name, len(examples))
-    about = (
-        f"Example {name.k} of {len(examples)} of the small row {name.row} in epoch 0 with seed "
-        f"{name.seed}: all its measurements come once; in training several such rows are packed "
-        f"into a crop of {sampler.crop_size:,} tokens."
-    )
-    return OneContext(name, about, _decode(examples[name.k]))
-
-
-def _check_k(name: ContextName, count: int) -> None:
-    if name.k >= count:
+    contexts = [] if sampler.is_small(row) else sampler.contexts(row)
+    examples = [context.example for context in contexts] or list(sampler.examples(row))
+    if name.k >= len(examples):
         raise UsageError(
-            f"--context: K is {name.k}, row {name.row} gives contexts 0 to {count - 1}"
+            f"--context: K is {name.k}, row {name.row} gives contexts 0 to {len(examples) - 1}"
         )
+    if contexts:
+        context = contexts[name.k]
+        about = (
+            f"Context {name.k} of {len(contexts)} that row {name.row} gives in epoch 0 with seed "
+            f"{name.seed}: timestamp mode {context.mode}; {context.num_measurements} of a window "
+            f"of {context.window:,} measurements from number {context.first:,} on, "
+            f"{context.num_timed} of them with their time; {context.num_tokens:,} tokens, the last "
+            "one a target only."
+        )
+    else:
+        about = (
+            f"Example {name.k} of {len(examples)} of the small row {name.row} in epoch 0 with seed "
+            f"{name.seed}: all its measurements come once; in training several such rows are "
+            f"packed into a crop of {sampler.crop_size:,} tokens."
+        )
+    return OneContext(name, about, _decode(examples[name.k]))
 
 
 def _decode(example: Example) -> list[DecodedMeasurement]:

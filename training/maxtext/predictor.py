@@ -21,13 +21,7 @@ from training.tokens.tokenizer import VOCABULARY_SIZE
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a model of a checkpoint predicts.
-
-    Attributes:
-      crop_size: of the crops that it was trained with last.
-      step: steps of training.
-      description: run and size.
-    """
+    """What a model of a checkpoint predicts, an `evaluation.predictions.Predictor`."""
 
     crop_size: int
     step: int
@@ -38,11 +32,6 @@ class Predictor:
     def __call__(
         self, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
     ) -> np.ndarray:
-        """Returns log-probabilities of the next token: float32 [batch, crop, 267].
-
-        Args:
-          inputs, positions, segmentation: int32 [batch, crop]. Another shape compiles anew.
-        """
         return np.asarray(self._forward(inputs, positions, segmentation))
 
 

@@ -214,7 +214,7 @@ def _strides(statistics: Statistics) -> Check:
     expectation = "strides are powers of two, and their windows lie within the row"
     if not len(strided):
         return _check(name, expectation, "no row could be read", None)
-    stride, n = strided["window"], statistics.row_column(strided, "num_measurements")
+    stride, n = strided["window"], statistics.rows.n_measurements[strided["number"]]
     is_right = (stride > 0) & (stride & (stride - 1) == 0)
     is_right &= stride * (strided["num_measurements"] - 1) < n
     measured = f"{int(is_right.sum()):,} of {len(strided):,} contexts, strides 1 to {stride.max()}"

@@ -57,13 +57,12 @@ def measure(
       ProbelineError: there is no finished dataset, or it has no rows.
       UsageError: the crop size is too small.
     """
-    config = DataConfig(files, batch_size=1, crop_size=extent.crop_size)
     source = ProbeRowDataSource(files)
     shards, rows = source.shards, source.rows
     if not len(source):
         raise ProbelineError(f"{files} has no rows: name another split or dataset")
     statistics = Statistics(
-        files, extent, shards, rows, size_classes(rows, config.crop_size), families_of(rows)
+        files, extent, shards, rows, size_classes(rows, extent.crop_size), families_of(rows)
     )
     numbers = draw_rows(statistics.sizes, statistics.families, extent.max_rows, extent.seed)
     _RowMeasurer(statistics, source, numbers).run(numbers, advance)
@@ -170,23 +169,22 @@ class _RowMeasurer:
         is_small = bool(size == SMALL)
         if sampler.is_small(element) != is_small:
             raise ValueError(f"row {number} has other tokens than rows.parquet says")
-        place = len(self._tables["sampled"]) - 1
         large_epochs, small_epochs = epochs.large * (not is_small), epochs.small * is_small
         contexts = [c for e in range(large_epochs) for c in sampler.contexts(element, e)]
         strided = [self._window_sampler.context(element, e) for e in range(epochs.strided)]
         visits = [list(sampler.examples(element, e)) for e in range(small_epochs)]
-        row = (
-            *(number, size, statistics.families[number], record.n_measurements),
-            *(statistics.rows.untimed_tokens[number], record.num_bytes, len(record.measurements)),
-            *(len(contexts) // max(1, epochs.large), _is_in_order(record, times_us)),
-        )
+        row = (number, size, statistics.families[number])
+        counts = (record.n_measurements, statistics.rows.untimed_tokens[number], record.num_bytes)
+        num_contexts = len(contexts) // max(1, epochs.large)
+        others = (len(record.measurements), num_contexts, _is_in_order(record, times_us))
         tables = {
-            "sampled": np.array([row], ROW),
-            "contexts": self._contexts(place, contexts, times_us),
-            "strided": self._contexts(place, strided, times_us, strided=True),
-            **self._visits(place, visits),
+            "sampled": np.array([(*row, *counts, *others)], ROW),
+            "contexts": self._contexts(contexts, times_us),
+            "strided": self._contexts(strided, times_us, strided=True),
+            **self._visits(visits),
         }
         for name, lines in tables.items():
+            lines["number"], lines["size"], lines["family"] = row
             self._tables[name].append(lines)
         examples = [(context.example, context.mode) for context in contexts[:1] + strided[:1]]
         examples += [(example, None) for visit in visits[:1] for example in visit]
@@ -208,7 +206,7 @@ class _RowMeasurer:
         return batch
 
     def _contexts(
-        self, place: int, contexts: Sequence[Context], times_us: np.ndarray, strided: bool = False
+        self, contexts: Sequence[Context], times_us: np.ndarray, strided: bool = False
     ) -> np.ndarray:
         """Checks contexts of a row and returns them as CONTEXT."""
         lines = np.zeros(len(contexts), CONTEXT)
@@ -216,7 +214,6 @@ class _RowMeasurer:
             return lines
         batch = self._stack([context.example for context in contexts])
         segments = parse(batch["targets"], batch["targets_segmentation"]).segments
-        lines["row"] = place
         lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
         for name in ("num_tokens", "num_measurements", "num_timed", "window"):
             lines[name] = [getattr(context, name) for context in contexts]
@@ -230,7 +227,7 @@ class _RowMeasurer:
         lines["span_seconds"] = (times_us[first + steps] - times_us[first]) / _US_PER_SECOND
         return lines
 
-    def _visits(self, place: int, visits: Sequence[Sequence[Example]]) -> dict[str, np.ndarray]:
+    def _visits(self, visits: Sequence[Sequence[Example]]) -> dict[str, np.ndarray]:
         """Checks the examples of a small row in some epochs; returns VISIT and PADDED."""
         examples = [example for visit in visits for example in visit]
         tables = {"visits": np.zeros(len(visits), VISIT), "padded": np.zeros(len(examples), PADDED)}
@@ -248,8 +245,6 @@ class _RowMeasurer:
         tables["visits"]["num_measurements"] = np.add.reduceat(num_measurements, begins)
         tables["visits"]["num_timed"] = np.add.reduceat(num_timed, begins)
         tables["padded"]["padding"] = padding_of(batch)
-        for table in tables.values():
-            table["row"] = place
         return tables
 
 

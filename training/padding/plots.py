@@ -155,7 +155,7 @@ def _window_spans(figure: Figure, statistics: Statistics) -> None:
     if not len(contexts):
         say_none("large rows", left, right)
         return
-    sizes, spans = statistics.row_column(contexts, "size"), contexts["span_seconds"]
+    sizes, spans = contexts["size"], contexts["span_seconds"]
     occurring = np.unique(sizes).tolist()
     _draw_spans(left, {f"rows {SIZE_NAMES[size]}": spans[sizes == size] for size in occurring})
     left.legend(fontsize=8)
@@ -178,7 +178,7 @@ def _strides(figure: Figure, statistics: Statistics) -> None:
     labels = [f"{line['stride']}" for line in lines]
     bars = left.bar(labels, [100 * line["share"] for line in lines], color=COLORS[0])
     left.bar_label(bars, [f"{line['contexts']}" for line in lines], fontsize=7)
-    strided = statistics.strided[statistics.row_column(statistics.strided, "size") != SMALL]
+    strided = statistics.strided[statistics.strided["size"] != SMALL]
     spans = np.maximum(strided["span_seconds"], 1)
     by_stride = [spans[strided["window"] == line["stride"]] for line in lines]
     right.boxplot(by_stride, tick_labels=labels, whis=(0, 100))
@@ -193,7 +193,7 @@ def _tokens(figure: Figure, statistics: Statistics) -> None:
     values = contexts["whole_tokens"] / contexts["whole_measurements"]
     panels = figure.subplots(1, max(1, len(families)), squeeze=False)[0]
     for axes, family in zip(panels, families, strict=False):
-        is_family = statistics.row_column(contexts, "family") == family
+        is_family = contexts["family"] == family
         axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens per measurement")
         if not is_family.any():
             say_none("large rows of this family", axes)

@@ -1,7 +1,8 @@
 """What `training.analyze_padding` measures: `Statistics`, a table for each thing that is counted.
 
-A table is a structured array; `row` in it is an index into the sampled rows, `padding` a share of
-the crop. Padding, modes and distributions are counted in the same way in the feed report.
+A table is a structured array. Its first columns are those of the row that a line belongs to: its
+number, and its size and family as in `Statistics`; `padding` is a share of the crop. The feed
+report counts padding, modes and distributions in the same way.
 """
 
 from dataclasses import dataclass, field
@@ -24,25 +25,25 @@ SMALL = 0  # its index in SIZE_NAMES; the other sizes are large rows, by measure
 
 
 def _table(counts: str, **others: type) -> np.dtype:
-    return np.dtype([*((name, np.int64) for name in counts.split()), *others.items()])
+    columns = ("number", "size", "family", *counts.split())
+    return np.dtype([*((name, np.int64) for name in columns), *others.items()])
 
 
 # A row that was read. Bytes are those of its record and of the measurements in it; num_contexts
 # is 0 if it is small.
 ROW = _table(
-    "number size family num_measurements untimed_tokens record_bytes measurements_bytes "
-    "num_contexts",
+    "num_measurements untimed_tokens record_bytes measurements_bytes num_contexts",
     is_in_order=np.bool_,
 )
 # A context; `window` is the stride of a strided one, `whole_` counts all measurements but the
 # last, which can be cut.
 CONTEXT = _table(
-    "row mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
+    "mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
     span_seconds=np.float64,
     padding=np.float64,
 )
-VISIT = _table("row num_measurements num_timed")  # of a small row in one epoch
-PADDED = _table("row", padding=np.float64)  # an example with nothing but one small row, or a part
+VISIT = _table("num_measurements num_timed")  # of a small row in one epoch
+PADDED = _table("", padding=np.float64)  # an example with nothing but one small row, or a part
 CHECKED = ("shapes", "targets", "positions", "decodes", "context_order")  # in every example
 
 
@@ -114,10 +115,6 @@ class Statistics:
     def encoding(self) -> str:
         """How the rows hold their measurements, by the manifest."""
         return str(self.dataset.manifest.options.get("measurement_encoding", "unknown"))
-
-    def row_column(self, lines: np.ndarray, name: str) -> np.ndarray:
-        """Returns a column of the sampled row that each line of another table belongs to."""
-        return self.sampled[name][lines["row"]]
 
 
 def size_classes(rows: RowTable, crop_size: int) -> np.ndarray:

@@ -28,6 +28,7 @@ CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # what planning.num_contexts i
 SPAN_BANDS = {"< 1 min": 60.0, "< 1 h": 3600.0, "< 1 day": 86400.0, "more": math.inf}
 MIN_MEASUREMENTS_FOR_SHARE = 20  # of a context, for its share of timestamps to mean something
 NUM_DEVIATIONS = 4
+_NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
 
 
 def summarise(statistics: Statistics) -> Summary:
@@ -65,19 +66,13 @@ def _rows(statistics: Statistics) -> Iterator[Line]:
         }
 
 
-def _groups(statistics: Statistics, lines: np.ndarray, *by: str) -> Iterator[tuple[str, Any]]:
+def _groups(lines: np.ndarray, *by: str) -> Iterator[tuple[str, np.ndarray]]:
     """Yields name and mask of all lines, and of those in each mode, family or size that occurs."""
     yield "all", np.ones(len(lines), bool)
-    for key, names in (("mode", MODE_NAMES), ("family", FAMILIES), ("size", SIZE_NAMES)):
-        if key in by:
-            values = (
-                lines[key]
-                if key in (lines.dtype.names or ())
-                else statistics.row_column(lines, key)
-            )
-            for value, name in enumerate(names):
-                if (values == value).any():
-                    yield f"{key} {name}", values == value
+    for key in by:
+        for value, name in enumerate(_NAMES[key]):
+            if (lines[key] == value).any():
+                yield f"{key} {name}", lines[key] == value
 
 
 # --- padding and modes --------------------------------------------------------------------------
@@ -89,10 +84,10 @@ def _padding(statistics: Statistics) -> Iterator[Line]:
         ("contexts of large rows", statistics.contexts, ("mode", "family", "size")),
         ("small rows, if not packed", statistics.padded, ("family",)),
     ):
-        chosen_by = _groups(statistics, table, *by)
+        chosen_by = _groups(table, *by)
         groups += [(of, name, table["padding"][chosen]) for name, chosen in chosen_by]
     strided = statistics.strided
-    is_small = statistics.row_column(strided, "size") == SMALL
+    is_small = strided["size"] == SMALL
     for name, chosen in (("large rows", ~is_small), ("small rows", is_small)):
         groups.append(("contexts by strides", name, strided["padding"][chosen]))
     for of, name, values in groups:
@@ -151,7 +146,7 @@ def partial_outside(statistics: Statistics) -> tuple[int, int]:
 
 def _spans(statistics: Statistics) -> Iterator[Line]:
     contexts = statistics.contexts
-    for name, chosen in _groups(statistics, contexts, "family", "size"):
+    for name, chosen in _groups(contexts, "family", "size"):
         spans = contexts["span_seconds"][chosen]
         bands = np.searchsorted(list(SPAN_BANDS.values()), spans, "right")
         if len(spans):
@@ -165,7 +160,7 @@ def _spans(statistics: Statistics) -> Iterator[Line]:
 def _strides(statistics: Statistics) -> Iterator[Line]:
     """Yields a line per stride of large rows: small ones always have stride 1."""
     strided = statistics.strided
-    strided = strided[statistics.row_column(strided, "size") != SMALL]
+    strided = strided[strided["size"] != SMALL]
     for stride in np.unique(strided["window"]):
         chosen = strided[strided["window"] == stride]
         yield {
@@ -181,8 +176,9 @@ def _density(statistics: Statistics) -> Iterator[Line]:
     sampled, contexts = statistics.sampled, statistics.contexts
     shards = [statistics.shards.shards[number] for number in statistics.shards.chosen]
     file_bytes = sum(s.num_bytes for s in shards) / sum(s.num_measurements for s in shards)
-    for name, chosen in _groups(statistics, sampled, "family", "size"):
-        rows, drawn = sampled[chosen], contexts[chosen[contexts["row"]]]
+    for name, chosen in _groups(sampled, "family", "size"):
+        rows = sampled[chosen]
+        drawn = contexts[np.isin(contexts["number"], rows["number"])]
         num = int(rows["num_measurements"].sum())
         if len(rows):
             yield {
