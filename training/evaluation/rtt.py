@@ -8,7 +8,7 @@ from a trained model.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +47,12 @@ class RttPredictions:
         """Returns |predicted - true| / true."""
         return np.abs(self.predicted_ms[method] - self.true_ms) / self.true_ms
 
-    def group(self, name: str) -> np.ndarray:
-        """Returns which queries are in a group: bool [queries]."""
-        return {
-            "all": np.ones(len(self.true_ms), bool),
-            "first": ~self.is_repeat,
-            "repeat": self.is_repeat,
-        }[name]
+    def groups(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Yields each of GROUPS that has queries, and which they are: bool [queries]."""
+        chosen = (np.ones(len(self.true_ms), bool), ~self.is_repeat, self.is_repeat)
+        yield from (
+            (name, group) for name, group in zip(GROUPS, chosen, strict=True) if group.any()
+        )
 
 
 @dataclass(frozen=True)
@@ -155,19 +154,18 @@ def summarise_errors(predictions: RttPredictions) -> list[RttError]:
     for method, predicted in predictions.predicted_ms.items():
         relative = predictions.relative_errors(method)
         absolute = np.abs(predicted - predictions.true_ms)
-        for name in GROUPS:
-            group = predictions.group(name)
-            if group.any():
-                error = RttError(
-                    method=method,
-                    group=name,
-                    num_queries=int(group.sum()),
-                    median_relative=float(np.median(relative[group])),
-                    median_ms=float(np.median(absolute[group])),
-                    model_nearer=int((of_model < relative)[group].sum()),
-                    model_farther=int((of_model > relative)[group].sum()),
-                )
-                errors.append(error)
+        errors += [
+            RttError(
+                method=method,
+                group=name,
+                num_queries=int(group.sum()),
+                median_relative=float(np.median(relative[group])),
+                median_ms=float(np.median(absolute[group])),
+                model_nearer=int((of_model < relative)[group].sum()),
+                model_farther=int((of_model > relative)[group].sum()),
+            )
+            for name, group in predictions.groups()
+        ]
     return errors
 
 

@@ -56,21 +56,13 @@ def _sheets(evaluation: Evaluation) -> Iterator[Sheet]:
 
 def _loss_sheet(by: str, column: str, losses: Sequence[Loss], total: int) -> Sheet:
     notes = {"short": f" (< {MIN_MEASUREMENTS_FOR_MODE} measurements)"}
-    return Sheet(
-        f"Loss in bits per token, by {by}",
-        (column, "tokens", "share", "model", "unigram of the kind", "one unigram"),
-        [
-            (
-                *(
-                    x.name + notes.get(x.name, ""),
-                    f"{x.num_tokens:,}",
-                    percent(x.num_tokens / total),
-                ),
-                *(f"{bits:.3f}" for bits in (x.bits, x.kind_unigram_bits, x.unigram_bits)),
-            )
-            for x in losses
-        ],
-    )
+    rows = []
+    for loss in losses:
+        bits = (loss.bits, loss.kind_unigram_bits, loss.unigram_bits)
+        counts = (f"{loss.num_tokens:,}", percent(loss.num_tokens / total))
+        rows.append((loss.name + notes.get(loss.name, ""), *counts, *(f"{x:.3f}" for x in bits)))
+    columns = (column, "tokens", "share", "model", "unigram of the kind", "one unigram")
+    return Sheet(f"Loss in bits per token, by {by}", columns, rows)
 
 
 def _error_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,6 @@ row with its contexts, one batch, and some 100 bytes per context.
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -37,7 +36,6 @@ from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import Batch
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
-from training.tokens.tokenizer import Measurement
 
 _MIN_DRAWS = 1_000  # of the timestamp mode, and of strides
 _MAX_BATCH_SIZE = 32
@@ -107,16 +105,19 @@ def _decode(
     where: str,
     batch: Batch,
     example: int,
-    find_fault: Callable[[list[Measurement]], str | None] = lambda _: None,
+    row_facts: tuple[str, int, int, str | None] | None = None,
 ) -> None:
-    """Decodes the segments of an example and checks their measurements."""
+    """Decodes the segments of an example and checks their measurements.
+
+    Args:
+      row_facts: the arguments of `context_fault`, if all segments are of one row.
+    """
     for tokens in example_faults.segments_of(batch, example):
         measurements, fault = example_faults.decoded(tokens)
-        faults = {
-            "decodes": fault or find_fault(measurements),
-            "context_order": example_faults.time_fault(measurements),
-        }
-        for name, found in faults.items():
+        if row_facts:
+            fault = fault or example_faults.context_fault(measurements, *row_facts)
+        time_fault = example_faults.time_fault(measurements)
+        for name, found in (("decodes", fault), ("context_order", time_fault)):
             statistics.tallies[name].take(found and f"{where}: {found}")
 
 
@@ -191,14 +192,8 @@ class _RowMeasurer:
         first, last = (times_us[[0, -1]] // _US_PER_SECOND).tolist()
         for example, mode in examples:
             batch = {name: values[np.newaxis] for name, values in example.items()}
-            find_fault = partial(
-                example_faults.context_fault,
-                src_addr=record.src_addr,
-                first_second=first,
-                last_second=last,
-                mode=mode,
-            )
-            _decode(statistics, f"row {number}", batch, 0, find_fault)
+            row_facts = (record.src_addr, first, last, mode)
+            _decode(statistics, f"row {number}", batch, 0, row_facts)
 
     def _stack(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
         batch = {name: np.stack([e[name] for e in examples]) for name in examples[0]}

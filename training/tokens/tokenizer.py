@@ -212,9 +212,8 @@ def encode(
             f"is_timed has shape {timed.shape}, orders {chosen.shape}: give one of each for every "
             f"one of the {num} measurements"
         )
-    lowest = np.where(timed, NUM_ORDERS, 0)
-    end = np.where(timed, len(FIELD_ORDERS), NUM_ORDERS)
-    if ((chosen < lowest) | (chosen >= end)).any():
+    is_order = (chosen >= 0) & (chosen < len(FIELD_ORDERS))
+    if not (is_order & ((chosen >= NUM_ORDERS) == timed)).all():
         raise ValueError(
             f"orders below {NUM_ORDERS} are for measurements without a time, those below "
             f"{len(FIELD_ORDERS)} for timed ones"
