@@ -1,4 +1,4 @@
-"""What the programs take, beside others: each bench writes a file into results/, tables show it."""
+"""Benches of the programs beside their peers; each writes a file into results/."""
 
 from pathlib import Path
 

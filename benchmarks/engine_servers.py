@@ -181,7 +181,7 @@ def stop(leader: subprocess.Popen) -> None:
 
 def main() -> int:
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    parser = argparse.ArgumentParser(description="Runs a command's job on a Flink of its own.")
+    parser = argparse.ArgumentParser(description="Runs a command's job on a new Flink.")
     parser.add_argument("--parallelism", type=int, default=2)
     args = parser.parse_args(sys.argv[1:at])
     with tempfile.TemporaryDirectory(prefix="flink-") as folder:

@@ -54,10 +54,10 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class PerMeasurement:
-    """Measured figures of one measurement.
+    """Measured figures per measurement.
 
-    What goes to GCS is counted between two runs of different size: the rest, such as looking at
-    the files and the shards' own requests, does not grow with the measurements.
+    Requests and bytes of GCS are the difference between two runs of different sizes, since the
+    rest, such as listing files and the requests of each shard, does not grow with the measurements.
     """
 
     cpu_s: float  # in-memory runner
@@ -84,7 +84,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Use:
-    """What a run takes."""
+    """The resources of a run."""
 
     vcpu_hours: float
     wall_hours: float
@@ -148,7 +148,7 @@ def per_shard(lines: Sequence[Median]) -> dict[str, float]:
 
 
 def billed_shuffle_gb(num_gb: float, prices: Prices) -> float:
-    """Returns the gigabytes that are paid in full, given the tiers that are paid in part."""
+    """Returns the gigabytes to pay at the full price, after the tiers' discounts."""
     billed = below = 0.0
     for up_to, share in prices.shuffle_tiers:
         billed += share * max(0.0, min(num_gb, up_to) - below)
@@ -163,11 +163,11 @@ def use_of(
     assumed: Assumptions,
     is_high: bool,
 ) -> Use:
-    """Computes what a run takes, low or high.
+    """Computes the resources of a run, low or high.
 
-    Low: the CPU that was measured, all waiting hidden behind it; data pass the shuffle once. High:
-    Prism's CPU besides, a thread waits for each request and byte of GCS, all vCPUs are kept from
-    the start to the end of the commit; what is shuffled counts when written and when read.
+    Low: the measured CPU, with all waiting hidden behind it; shuffled bytes count once. High: also
+    Prism's CPU; a thread waits for each request and byte of GCS; all vCPUs are kept from the start
+    to the end of the commit; shuffled bytes count when written and when read.
     """
     n = run.num_measurements
     requests = {
@@ -221,7 +221,7 @@ class HotProbe:
 
 
 def hot_probe(num_bytes: int, chunk_bytes: int, memory_bytes: int = SORT_MEMORY_BYTES) -> HotProbe:
-    """Follows `ExternalSort` and the cut: what they read and write of a probe's history."""
+    """Computes what `ExternalSort` and the row split read and write of a probe's history."""
     is_stored = chunk_bytes > INLINE_BYTES
     written, reads, read = 0, 0.0, 0
     if chunk_bytes >= memory_bytes // _LARGE_RUN_SHARE:

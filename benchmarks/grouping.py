@@ -64,7 +64,7 @@ def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> 
 
 
 def obstacle(name: str, size: int) -> str | None:
-    """Returns why a contender cannot run on so many measurements here, or None."""
+    """Returns why a contender cannot run on `size` measurements here, or None."""
     largest = CONTENDERS[name].max_measurements
     if largest is not None and size > largest:
         return f"left out above {largest:,} measurements: too slow"
@@ -108,7 +108,7 @@ def _case(name: str, size: int) -> dict[str, str | int]:
 
 
 def generated(bench: Bench, size: int) -> Path:
-    """Returns the folder of so many measurements."""
+    """Returns a folder of `size` simulated measurements."""
     num_probes, seed = bench.args.num_probes, bench.args.seed
     folder = bench.args.data_dir / f"measurements-{size}-{num_probes}-{seed}"
     return runner.generated(folder, num_measurements=size, num_probes=num_probes, seed=seed)

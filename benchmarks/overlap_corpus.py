@@ -22,7 +22,7 @@ class Corpus:
         self._seed = seed
 
     def training(self, mb: int, file_format: str) -> list[Path]:
-        """Returns files with so many MB of text, in blocks; 0 is one file of few documents."""
+        """Returns files with `mb` MB of text, in blocks; 0 is one file of few documents."""
         files = []
         for first in range(0, mb, FILE_MB) or [0]:
             last = min(first + FILE_MB, mb)

@@ -1,14 +1,14 @@
 """The texts of the overlap bench, and the files that hold them; see `overlap_corpus`.
 
-Words follow Zipf's law, documents are as long as a lognormal law has it, some look like program
-code, in every second one some words are beyond ASCII. A block of text depends on the seed and its
-place alone, and so does a row of an evaluation set. In the first block are `NUM_PLANTED` passages
-of the first rows.
+Words follow Zipf's law, the lengths of documents a lognormal law; some documents look like program
+code, and half of them have words beyond ASCII. A block of text, like a row of an evaluation set,
+depends on the seed and its place alone. The first block has `NUM_PLANTED` passages of the first
+rows.
 """
 
 import functools
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,11 @@ _BYTES_A_WORD = 5.97  # with what follows it
 _PROSE = ([" ", ", ", ". ", "; ", "\n\n"], [0.86, 0.07, 0.055, 0.005, 0.01])
 _CODE = ([" ", "_", "(", ") {\n    ", ".", " = ", ");\n"], [0.3, 0.25, 0.1, 0.05, 0.1, 0.1, 0.1])
 _ROW_GROUP_ROWS = 8_192
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("id", "text", "source")])
 
 
 class Texts:
-    """Texts by seed; block and set each have a stream of random numbers of their own."""
+    """Texts by seed; each block and each set has a separate stream of random numbers."""
 
     def __init__(self, seed: int):
         self._seed = seed
@@ -80,7 +81,7 @@ class Texts:
     def _joined(
         self, rng: np.random.Generator, counts: np.ndarray, is_code: np.ndarray
     ) -> pa.Array:
-        """Returns texts of so many words, some of them code."""
+        """Returns texts of `counts` words; `is_code` tells which look like code."""
         total = int(counts.sum())
         ranks = np.arange(_WORDS) + 1 + _ZIPF_SHIFT
         shares = np.cumsum(1 / ranks)
@@ -127,14 +128,8 @@ class Texts:
         return np.random.default_rng([self._seed, *stream])
 
 
-def _lines(records: list[dict[str, Any]]) -> bytes:
+def _lines(records: Iterable[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
-
-
-def _write_json_lines(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
-    with _opened(path) as file:
-        for records in blocks:
-            file.write(_lines(records))
 
 
 def _opened(path: Path) -> Any:
@@ -143,33 +138,30 @@ def _opened(path: Path) -> Any:
     return gzip.open(path, "wb", 6) if path.suffix == ".gz" else open(path, "wb")
 
 
-def _write_parquet(path: Path, blocks: Iterator[list[dict[str, Any]]]) -> None:
-    schema = pa.schema([(name, pa.string()) for name in ("id", "text", "source")])
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for records in blocks:
-            writer.write_table(pa.Table.from_pylist(records, schema), _ROW_GROUP_ROWS)
-
-
 def write_training(output: str | Path, first_mb: int, last_mb: int, seed: int) -> None:
-    """Writes whole blocks of documents, in the format that the file's name tells.
+    """Writes whole blocks of documents, in the format of the file's name.
 
     Args:
-      first_mb, last_mb: of the corpus; if the last is 0, the file has TINY_DOCUMENTS.
+      output: the file.
+      first_mb, last_mb: range of the corpus; if the last is 0, the file has TINY_DOCUMENTS.
+      seed: of the words and texts.
     """
-    path = Path(output)
-    blocks = _blocks(Texts(seed), first_mb, last_mb)
-    write = _write_parquet if path.suffix == ".parquet" else _write_json_lines
-    write(path, blocks)
-
-
-def _blocks(texts: Texts, first_mb: int, last_mb: int) -> Iterator[list[dict[str, Any]]]:
+    path, texts = Path(output), Texts(seed)
+    numbers = range(first_mb // BLOCK_MB, last_mb // BLOCK_MB)
+    blocks = (texts.documents(number) for number in numbers)
     if last_mb == 0:
-        yield texts.documents(0)[:TINY_DOCUMENTS]
-    for number in range(first_mb // BLOCK_MB, last_mb // BLOCK_MB):
-        yield texts.documents(number)
+        blocks = iter([texts.documents(0)[:TINY_DOCUMENTS]])
+    if path.suffix == ".parquet":
+        with pq.ParquetWriter(path, _SCHEMA, compression="zstd") as writer:
+            for records in blocks:
+                writer.write_table(pa.Table.from_pylist(records, _SCHEMA), _ROW_GROUP_ROWS)
+    else:
+        with _opened(path) as file:
+            for records in blocks:
+                file.write(_lines(records))
 
 
 def write_evaluation(output: str | Path, num_rows: int, seed: int) -> None:
     """Writes an evaluation set as JSON lines."""
     rows = enumerate(Texts(seed).evaluation(num_rows))
-    Path(output).write_bytes(_lines([{"id": f"q{row}", "text": text} for row, text in rows]))
+    Path(output).write_bytes(_lines({"id": f"q{row}", "text": text} for row, text in rows))

@@ -91,7 +91,7 @@ def number(text: str) -> int:
 
 
 def module_command(module: str, **flags: Any) -> list[str]:
-    """Returns the command line that runs a module; a flag without a value is left out."""
+    """Returns the command line that runs a module; a flag without a value is omitted."""
     given = [f"--{name}={value}" for name, value in flags.items() if value not in (None, "")]
     return [sys.executable, "-m", module, *given]
 
@@ -108,7 +108,7 @@ def call_command(function: str, *arguments: Any) -> list[str]:
 
 
 def call(function: str, *arguments: Any) -> Any:
-    """Calls a function in a process of its own and returns its value; see `call_command`.
+    """Calls a function in a new process and returns its value; see `call_command`.
 
     Raises:
       RuntimeError: it failed; with the last line that it printed.
@@ -199,7 +199,7 @@ class Bench:
         check: Callable[[Path, str], Found],
         log_path: Path | None = None,
     ) -> Run:
-        """Runs a command as a process tree of its own.
+        """Runs a command as a separate process tree and checks it.
 
         Args:
           case: what the run is given, for the results.

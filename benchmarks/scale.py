@@ -1,12 +1,12 @@
-"""Bench: what the job takes a measurement, for runs that no machine here can hold.
+"""Bench: the resources of the job per measurement, for runs that no single machine can hold.
 
     python -m benchmarks.scale --sizes 10m 100m
 
-A run of 35 B measurements is seen in two parts of it: all of its probes for a slice of time, whose
-chunks and work units are those of the whole, and some of its probes for all of the time, whose
-histories are. Besides: a hot probe, the job on Prism and against an emulator of GCS, and one
-worker's thread step by step. All with --inline_bytes=65536, Dataflow's, and otherwise with the
-defaults. Figures go to results/; `benchmarks.estimate` computes costs from them.
+A run of 35 B measurements is represented by two parts: all of its probes for a slice of time, which
+have its chunks and work units, and some of its probes for all of the time, which have its
+histories. Also measured: a hot probe, the job on Prism and against an emulator of GCS, and one
+worker's thread step by step. All use --inline_bytes=65536, as on Dataflow, and otherwise the
+defaults. Results go to results/; `benchmarks.estimate` computes costs from them.
 """
 
 import sys
@@ -48,17 +48,17 @@ class Shape:
 
     @property
     def case(self) -> dict[str, str | int]:
-        """What tells it from the others in the results."""
+        """The shape as the results name it."""
         return {"shape": self.name, "place": self.place, "num_measurements": self.num_measurements}
 
 
 def shapes(sizes: Sequence[int]) -> list[Shape]:
-    """Returns what is run: two shapes at every size, the rest at the smallest or the largest."""
+    """Returns the runs: two shapes at every size, the rest at the smallest or the largest."""
     small, large = min(sizes), max(sizes)
     wanted = [shape for size in sorted(sizes) for shape in (_all_probes(size), _few_probes(size))]
     wanted.append(Shape("a hot probe", large // 2, 1000, hot_share=0.96))
     wanted.append(_all_probes(small, "prism"))
-    tenth = small // 10  # what does not grow with the input shows beside it
+    tenth = small // 10  # the difference shows what does not grow with the input
     wanted += [
         shape(size, "gcs") for shape in (_all_probes, _few_probes) for size in (tenth, small)
     ]

@@ -1,7 +1,6 @@
-"""The tables of the scale bench: what was measured, and apart from it what follows for large runs.
+"""The tables of the scale bench: results first, then estimates for large runs.
 
-The first two tables are results. The third is an estimate: its formulas are in
-`benchmarks.estimate`, its prices and assumptions are printed beside it.
+The formulas are in `benchmarks.estimate`; prices and assumptions are printed below the tables.
 """
 
 from collections import defaultdict
@@ -103,7 +102,7 @@ def _counts(counts: dict[str, float]) -> str:
 
 
 def num_shards(num_measurements: int) -> int:
-    """Returns how many shards the job would make of so many measurements of 10,000 probes."""
+    """Returns how many shards the job would write for 10,000 probes."""
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     return sum(
         count_shards(

@@ -1,1 +1,1 @@
-"""The peers: other ways to group measurements by probe, each written as well as one can."""
+"""The peers: other ways to do the work of the benches, each written as well as possible."""

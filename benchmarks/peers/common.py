@@ -1,8 +1,8 @@
 """What the peers share: measurements in order, as Arrow batches, become records in ArrayRecord.
 
 A batch has src_addr, event_time, dst_addr, ip_version, rtt and is sorted by them. Records are
-those of `beam_pipeline.row_codec` in arrow encoding, built from slices of the batch: Python runs
-per record, never per measurement. The schemas stand here once more, and a test compares them,
+those of `beam_pipeline.dataset.row_codec` in arrow encoding, built from slices of the batch: Python
+runs per record, never per measurement. The schemas are repeated here, and a test compares them,
 because importing row_codec loads numba, a second of CPU that no peer should pay for.
 """
 

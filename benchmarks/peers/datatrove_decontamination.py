@@ -1,13 +1,13 @@
-"""Peer: datatrove's n-gram decontamination, in a Python environment of its own.
+"""Peer: datatrove's n-gram decontamination, in a separate Python environment.
 
     PYTHON benchmarks/peers/datatrove_decontamination.py --input_path=a.jsonl.zst \\
         --evaluation=e.jsonl --ngram_length=13 --output=found.json [--tokenizer=english]
 
-Its reader, its filter and its format of an index. The step that makes an index wants lighteval and
-tasks from a server, so only that step's function for the hashes of a text is used. `english` is
-the tokeniser of its default, spaCy's; `split` cuts at spaces, which its normalisation makes of all
-punctuation, and is many times as fast. A document is dropped at its first hit, and that is all that
-it tells. The output is {"num_read", "num_documents", "version"}.
+Its reader, its filter and its index format. The step that makes an index requires lighteval and
+tasks from a server, so only that step's function for the hashes of a text is used. `english` is its
+default tokeniser, spaCy's; `split` cuts at spaces, into which its normalisation turns punctuation,
+and is many times as fast. A document is dropped at its first hit; nothing else is reported. The
+output is {"num_read", "num_documents", "version"}.
 """
 
 import argparse

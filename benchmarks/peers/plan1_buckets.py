@@ -29,7 +29,7 @@ _FILE_NAME, COUNTS_NAME = "chunks.arrayrecord", "counts.json"
 def convert(
     rows: str, folder: str | Path, array_record_options: str, max_measurements: int, seed: int = 0
 ) -> dict[str, int]:
-    """Writes the chunks of probe rows, a glob, until so many measurements are in them.
+    """Writes the chunks of probe rows, a glob, until they hold `max_measurements`.
 
     Returns:
       {"measurements", "records", "file_bytes", "tokens"}, padding not among the tokens; it is
@@ -87,7 +87,7 @@ def _chunks(row, rng: random.Random) -> Iterator[list[int]]:
 def batches(
     folder: Path, batch_size: int, seed: int = 0, num_epochs: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches of int32 [batch_size, 1024]; an epoch's incomplete last one is left out.
+    """Yields batches of int32 [batch_size, 1024]; an epoch's incomplete last one is dropped.
 
     Raises:
       ValueError: there are fewer chunks than a batch needs.

@@ -1,14 +1,14 @@
-"""Peer: the loader as its first description has it, a list of dictionaries a row.
+"""Peer: the loader of the first design, with a list of dictionaries per row.
 
 `ProbeRowDataSource` and `ProbeRowSampler` with the names, the arithmetic and the order of calls of
-that description, all K contexts of a row a visit (its option B), in the plainest loop: rows in
-shuffled order, contexts joined to batches. What it lacked to run at all, and nothing else, differs:
+that design, all K contexts of a row per visit (its option B), in the plainest loop: rows in
+shuffled order, contexts joined to batches. It differs only where the design could not run:
 
 - `random.Random` in place of Grain's generator, which has neither `sample` nor `randint`;
-- `encode_measurement`, which the description imports and does not show, written in plain Python;
+- `encode_measurement`, which the design imports and does not show, is written in plain Python;
   addresses go through `socket.inet_pton`, several times faster than `ipaddress`;
-- a context begins each measurement with the probe's address, because the vocabulary has a source:
-  hence `src_addr` in the row and an argument more;
+- each measurement of a context begins with the probe's address, because the vocabulary has a
+  source: hence `src_addr` in the row and one more argument;
 - a dataset is several files, and a record has two columns more.
 
 Its flaws stay: it pads, `targets` are `inputs`, and `partial` puts timestamped measurements first.
@@ -245,7 +245,7 @@ def batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of int32 [batch_size, 1024] from the files of a glob.
 
-    An incomplete batch at the end of the last epoch is left out.
+    An incomplete batch at the end of the last epoch is dropped.
     """
     source, sampler = ProbeRowDataSource(arrayrecord_path), ProbeRowSampler()
     if len(source) == 0:

@@ -123,7 +123,7 @@ def test_your_data(desk: Desk) -> None:
 
 
 def test_array_record_for_beam(gcs: Gcs) -> None:
-    """Each statement with a pipeline of its own: what the first writes, the second reads."""
+    """Each statement with a separate pipeline: the second reads what the first writes."""
     import apache_beam as beam
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.testing.util import assert_that, equal_to

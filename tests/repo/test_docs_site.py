@@ -144,7 +144,7 @@ def test_a_mistake_fails_the_build(tmp_path: Path, path: str, text: str, complai
 
 
 class Elements(HTMLParser):
-    """Counts the elements of a page's article; the site's own are left out."""
+    """Counts the elements of a page's article; those of the site are not counted."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What the pages name is there: flags, modules, keys of training, and the errors they quote.
+"""The pages name flags, modules, training keys and errors that exist.
 
-A flag is looked up in the parser of the program whose command it is in; alone between backticks,
-in those of all our programs, of Beam, and in a list of other programs' flags.
+A flag in a command is looked up in that program's parser; alone between backticks, in the parsers
+of all our programs and of Beam, and in a list of other programs' flags.
 """
 
 import argparse

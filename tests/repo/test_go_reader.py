@@ -1,4 +1,4 @@
-"""examples/go_reader, which knows only docs/format.md, against Python on the same shards."""
+"""examples/go_reader, written from docs/format.md alone, against Python on the same shards."""
 
 import re
 import struct
@@ -93,7 +93,7 @@ def expected_lines(paths: Sequence[Path]) -> list[list[str]]:
 def offsets_of_blocks(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Returns how far before a block the chunk begins that it interrupts, and where it ends.
 
-    The first block is left out.
+    The first block is omitted.
     """
     data = path.read_bytes()
     headers = [struct.unpack_from("<8xQQ", data, at) for at in range(0, len(data), BLOCK_BYTES)]
