@@ -172,7 +172,9 @@ def texts_of_the_code() -> list[str]:
 
 def is_said(message: str) -> bool:
     """Tells whether a text of the code has the parts of a message, in order, less its values."""
-    message = re.sub(r"'[^']*'(?!s)|\b\d+\b|\b[A-Z]{4,}\b|_SUCCESS|--x\b", GAP, message)
+    # --html is a value, too: `require_packages` gets the name of the flag.
+    values = r"'[^']*'(?!s)|\b\d+\b|\b[A-Z]{4,}\b|_SUCCESS|--x\b|^--html\b"
+    message = re.sub(values, GAP, message)
     parts = [re.escape(part.strip()) for part in message.split(GAP) if part.strip()]
     pattern = re.compile(".*".join(parts), re.DOTALL)
     return any(pattern.search(text) for text in texts_of_the_code())
