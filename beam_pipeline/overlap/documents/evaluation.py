@@ -74,9 +74,6 @@ class EvaluationRow(NamedTuple):
 def match_evaluation(sources: Sequence[str]) -> list[EvaluationFile]:
     """Returns the files of all evaluation sets, in the order that their rows will have.
 
-    Args:
-      sources: PATH or NAME=PATH of each.
-
     Raises:
       UsageError: a source has no name, or matches no file.
     """

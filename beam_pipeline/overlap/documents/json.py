@@ -52,11 +52,8 @@ class BadRecordError(Exception):
 def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[list[bytes]]:
     """Yields the records of a file, a list for each block; blank lines are no records.
 
-    A record of more than MAX_RECORD_BYTES is cut after one byte more.
-
-    Args:
-      blocks: whole lines, or a whole array, cut anywhere.
-      may_be_array: whether what begins with `[` is one array.
+    A record of more than MAX_RECORD_BYTES is cut after one byte more. The blocks are whole lines
+    or, if `may_be_array` and they begin with `[`, a whole array, cut anywhere.
 
     Raises:
       ArrayError: the array does not end, or something follows it.

@@ -165,10 +165,7 @@ class DeconConfig:
         if not isinstance(self.ngram, NGramConfig):
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
         _check_flags(self)
-        self._check_sources()
         tokenizer_named(self.tokenizer)
-
-    def _check_sources(self) -> None:
         for name in self.datasets:
             if not name.isprintable():  # nor are lone surrogates, from names that are not UTF-8
                 raise UsageError(
@@ -221,16 +218,12 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
       UsageError: a value is not allowed.
     """
     values = vars(flags).copy()
-    lengths = values.pop("ngram_length")
-    ngram = NGramConfig() if lengths is None else NGramConfig(_lengths(lengths))
-    return DeconConfig(**values, ngram=ngram)
-
-
-def _lengths(given: list[str]) -> list[int]:
-    """Reads values of --ngram_length, each with one n or several with a comma between."""
-    try:
-        return [int(n) for value in given for n in value.split(",")]
-    except ValueError as error:
-        raise UsageError(
-            f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
-        ) from error
+    given = values.pop("ngram_length")
+    if given is not None:  # each with one n or several with a comma between
+        try:
+            values["ngram"] = NGramConfig([int(n) for value in given for n in value.split(",")])
+        except ValueError as error:
+            raise UsageError(
+                f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
+            ) from error
+    return DeconConfig(**values)

@@ -39,12 +39,7 @@ _WORK_UNITS_PER_GROUP = 16  # scanned one after another, so that an index shard 
 def plan_work_units(
     file_number: int, file: DocumentFile, text_field: str, num_groups: int
 ) -> Iterator[tuple[str, WorkUnit]]:
-    """Yields the work units of a file, keyed by group; without groups each is its own.
-
-    Args:
-      file_number: the place of the file in the order of the output.
-      num_groups: of `count_groups`.
-    """
+    """Yields the work units of a file, keyed by group (`count_groups`)."""
     for unit in cut_into_work_units(file, text_field, WORK_UNIT_BYTES):
         key = str(int(unit.name, 16) % num_groups) if num_groups else unit.name
         yield key, unit._replace(file_number=file_number)

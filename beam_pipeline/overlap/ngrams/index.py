@@ -336,11 +336,7 @@ def passes(value, words):
 
 
 def write_index(index: Index, file: BinaryIO, fingerprint: str) -> None:
-    """Writes an index as an Arrow file of one row, a list for each array.
-
-    Args:
-      fingerprint: identifies what the index was made of, and how.
-    """
+    """Writes an index as an Arrow file of one row, a list for each array."""
     arrays = {item.name: pa.array(getattr(index, item.name)) for item in fields(index)}
     lists = [pa.LargeListArray.from_arrays([0, len(array)], array) for array in arrays.values()]
     batch = pa.record_batch(lists, list(arrays)).replace_schema_metadata(

@@ -107,8 +107,12 @@ def find_candidates(
         for first, hashes, firsts in token_batches(utf8, bounds, tokenizer):
             prefixes = prefix_hashes(hashes)
             for level in index.levels:
-                for found in _find_in_level(prefixes, index, level):
-                    parts.append(_within_documents(found, first, firsts))
+                for tokens, lengths, keys in _find_in_level(prefixes, index, level):
+                    documents = np.searchsorted(firsts, tokens, "right") - 1
+                    is_within = tokens + lengths <= firsts[documents + 1]  # not into the next one
+                    places = tokens - firsts[documents]
+                    found = np.stack([first + documents, places, lengths, keys])
+                    parts.append(found[:, is_within])
     found = np.concatenate(parts, axis=1)
     return Candidates(*found[:, np.lexsort(found[2::-1])])
 
@@ -127,14 +131,6 @@ def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator
         )  # fmt: skip
         yield found[:, :num_found]
         windows = windows[num_windows:]
-
-
-def _within_documents(found: np.ndarray, first: int, firsts: np.ndarray) -> np.ndarray:
-    """Returns candidates with their documents, without those that reach into the next one."""
-    tokens, lengths, keys = found
-    documents = np.searchsorted(firsts, tokens, "right") - 1
-    is_within = tokens + lengths <= firsts[documents + 1]
-    return np.stack([first + documents, tokens - firsts[documents], lengths, keys])[:, is_within]
 
 
 # --- matches ------------------------------------------------------------------------------------

@@ -117,7 +117,11 @@ def worst_instances(output: Output, num_instances: int, advance: Advance) -> lis
         details = output.records(DETAILS, Detail, advance)
         _add_documents((detail for detail in details if detail.key in chosen), chosen)
         if textless := [instance for instance in worst if not instance.documents]:
-            in_matches = {_key_in_parquet(instance.key): instance for instance in textless}
+            in_matches = {
+                (escape_surrogates(dataset), escape_surrogates(path), row): instance
+                for instance in textless
+                for dataset, path, row in [instance.key]
+            }
             _add_documents(_matches(output, in_matches), in_matches)
     return worst
 
@@ -132,12 +136,6 @@ def _matches(output: Output, chosen: Mapping[RowKey, Instance]) -> Iterator[Deta
             found = batch.filter(pc.is_in(batch["eval_row"].cast(pa.int64()), value_set=rows))
             records = msgspec.convert(found.to_pylist(), list[Detail])
             yield from (record for record in records if record.key in chosen)
-
-
-def _key_in_parquet(key: RowKey) -> RowKey:
-    """Returns a row as the matches name it: lone surrogates as escapes."""
-    dataset, path, row = key
-    return escape_surrogates(dataset), escape_surrogates(path), row
 
 
 def _add_documents(records: Iterator[Detail], instances: Mapping[RowKey, Instance]) -> None:

@@ -37,12 +37,7 @@ class Counts(NamedTuple):
 
 
 def count_unit(paths: Sequence[str], keep: Keep | None = None) -> Counts:
-    """Counts the matches of a work unit, a few row groups at a time.
-
-    Args:
-      paths: its match files.
-      keep: returns which matches count; None counts all.
-    """
+    """Counts the matches in the match files of a work unit, a few row groups at a time."""
     return add_counts(map(_count_columns, read_columns(paths, keep)))
 
 

@@ -155,7 +155,7 @@ def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]
     """Returns how many details each work unit may write, so that the first `max_details` are.
 
     Args:
-      num_kept: the number that the other cap keeps of each work unit, in the order of the output.
+      num_kept: of each work unit in the order of the output, by --max_details_per_pair.
     """
     if max_details is None:
         return [None] * len(num_kept)

@@ -21,6 +21,7 @@ _BLOCK_BYTES = 1 << 20
 _COPY_BYTES = 8 << 20
 _GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
 _LEVEL = 3
+EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
 
 
 def json_line(record: Any) -> bytes:
@@ -129,8 +130,3 @@ def join_files(path: str, temp_folder: str, parts: Iterable[str], empty: bytes =
             with open_file(part) as source:
                 shutil.copyfileobj(source, target, _COPY_BYTES)
         target.write(empty)
-
-
-def empty_member() -> bytes:
-    """Returns an empty gzip member."""
-    return zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()

@@ -21,7 +21,7 @@ from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
-    empty_member,
+    EMPTY_MEMBER,
     join_files,
     parquet_writer,
     read_lines,
@@ -54,7 +54,6 @@ def write_outputs(
     """Writes all files of the output but `.SUCCESS`; returns their paths below the output.
 
     Args:
-      output_path: the folder.
       temp_folder: the folder for files that are not whole yet.
       lengths: the configured n, ascending, each once.
       num_files: the number of files of overlap_instances.
@@ -69,7 +68,10 @@ def write_outputs(
     names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
     for dataset in rows.datasets:
         for length in (None, *(lengths if len(lengths) > 1 else ())):
-            records = _clean_records(instances, dataset, _hit_at(hits, length))
+            found = hits
+            if length is not None:
+                found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
+            records = _clean_records(instances, dataset, found["number"].tolist())
             lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
@@ -87,7 +89,7 @@ def write_outputs(
     for name, records in lines.items():
         write_lines(f"{output_path}/{name}", temp_folder, records)
     for name, parts in joined.items():
-        empty = empty_member() if name.endswith(".gz") else b""
+        empty = EMPTY_MEMBER if name.endswith(".gz") else b""
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
     _write_matches(f"{output_path}/{layout.MATCHES}", temp_folder, units)
@@ -149,14 +151,7 @@ def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Itera
             yield {"train_path": train_path, **record}
 
 
-def _hit_at(hits: np.ndarray, length: int | None) -> set[int]:
-    """Returns the numbers of the rows that have a hit at a configured n (None: at any)."""
-    if length is not None:
-        hits = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
-    return set(hits["number"].tolist())
-
-
-def _clean_records(instances: _Instances, dataset: str, hit: set[int]) -> Iterator[dict[str, Any]]:
+def _clean_records(instances: _Instances, dataset: str, hit: list[int]) -> Iterator[dict[str, Any]]:
     """Yields the rows of an evaluation set whose instance has no row that was hit."""
     rows = instances.rows
     hit_ids = {rows[n].instance_id for n in hit if rows[n].eval_dataset == dataset}

@@ -57,10 +57,7 @@ class BucketFiles(NamedTuple):
 def find_row_ngrams(
     counts: np.ndarray, rows: EvaluationRows, tokenizer: Tokenizer
 ) -> Iterator[RowNgrams]:
-    """Yields what each row has in common with the training data, by n.
-
-    Args:
-      counts: NGRAM_COUNTS, sorted.
+    """Yields what each row has in common with the training data, by n, from sorted NGRAM_COUNTS.
 
     Raises:
       ProbelineError: the counts are not of these rows.
@@ -110,12 +107,7 @@ def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
 def write_bucket(
     prefix: str, temp_folder: str, counts: Counts, rows: EvaluationRows, tokenizer: Tokenizer
 ) -> BucketFiles:
-    """Writes the lines of a bucket to `prefix`.ngrams.gz and `prefix`.coverage.jsonl.
-
-    Args:
-      temp_folder: the folder for files that are not whole yet.
-      counts: the sum over all work units.
-    """
+    """Writes the lines of a bucket to `prefix`.ngrams.gz and `prefix`.coverage.jsonl."""
     ngrams_path, coverage_path = f"{prefix}.ngrams.gz", f"{prefix}.coverage.jsonl"
     hits = []
     with (
@@ -145,18 +137,9 @@ def write_bucket(
 
 
 def write_boilerplate_lines(
-    path: str,
-    temp_folder: str,
-    boilerplate: np.ndarray,
-    rows: EvaluationRows,
-    tokenizer: Tokenizer,
+    path: str, temp_folder: str, boilerplate: np.ndarray, rows: EvaluationRows, tokenizer: Tokenizer
 ) -> None:
-    """Writes the boilerplate n-grams of a bucket, each once, ordered by n and n-gram.
-
-    Args:
-      path: of the lines {ngram, n, documents}, to be merged with those of other buckets.
-      boilerplate: NGRAM_COUNTS, sorted.
-    """
+    """Writes lines {ngram, n, documents} of a bucket, each once, ordered by n and n-gram."""
     found = {
         (shared.n, count.ngram, count.documents)
         for shared in find_row_ngrams(boilerplate, rows, tokenizer)
