@@ -1,8 +1,8 @@
 """The evaluation side: its files, and all its rows in one memory-mapped Arrow file.
 
-Only records with a text are rows. The place of a row in the file is its number, by which the index,
-the match files and the counts know it. The order is that of the sources as given, then of paths,
-then of rows, so that the numbers, and all that follows from them, do not depend on who reads.
+Only records with a text are rows. The index, the match files and the counts identify a row by its
+number, which is its place in the file. The order is that of the sources as given, then of paths,
+then of rows, so that the numbers are the same in every run.
 """
 
 import contextlib
@@ -53,15 +53,6 @@ class EvaluationFile(NamedTuple):
     file: DocumentFile
 
 
-class EvaluationCounts(NamedTuple):
-    """What was read: every record has a text, has none, or is a dead letter."""
-
-    num_records: int
-    num_texts: int
-    num_without_text: int
-    letters: list[DeadLetter]
-
-
 class EvaluationRow(NamedTuple):
     """How records of the output identify an evaluation row."""
 
@@ -77,18 +68,18 @@ def match_evaluation(sources: Sequence[str]) -> list[EvaluationFile]:
     Raises:
       UsageError: a source has no name, or matches no file.
     """
-    found: dict[EvaluationFile, None] = {}
-    for source in sources:
-        name, path = parse_evaluation_source(source)
-        for file in match_documents([path], "--decontaminate_source"):
-            found[EvaluationFile(name, file)] = None
-    return list(found)
+    found = [
+        EvaluationFile(name, file)
+        for name, path in map(parse_evaluation_source, sources)
+        for file in match_documents([path], "--decontaminate_source")
+    ]
+    return list(dict.fromkeys(found))
 
 
 def write_rows(
     files: Sequence[EvaluationFile], path: str, fields: Fields, limit: int = 0
-) -> EvaluationCounts:
-    """Reads all evaluation sets and writes their rows to a local file.
+) -> tuple[dict[str, int], list[DeadLetter]]:
+    """Reads all evaluation sets and writes their rows to a local file; returns counts and letters.
 
     Args:
       limit: the number of rows of each set that are taken; 0 takes all.
@@ -96,7 +87,7 @@ def write_rows(
     Raises:
       ProbelineError: a set has no row with a text, or a file cannot be read.
     """
-    datasets = list(dict.fromkeys(file.dataset for file in files))
+    datasets = list(dict.fromkeys(name for name, _ in files))
     schema = _SCHEMA.with_metadata({_DATASETS: orjson.dumps(datasets)})
     rows, totals = Counter(dict.fromkeys(datasets, 0)), Counter()
     letters: list[DeadLetter] = []
@@ -122,7 +113,12 @@ def write_rows(
                 f"{fields.text!r}: its records have {', '.join(names) or 'no fields'}; name the "
                 "field with --text_field"
             )
-    return EvaluationCounts(totals["records"], rows.total(), totals["without_text"], letters)
+    counts = {
+        "eval_records": totals["records"],
+        "eval_rows": rows.total(),
+        "eval_without_text": totals["without_text"],
+    }
+    return counts, letters
 
 
 def _read_batches(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
@@ -148,11 +144,11 @@ def _record_batch(
 def fingerprint_rows(
     path: str, lengths: Sequence[int], tokenizer: Tokenizer, options: dict[str, object]
 ) -> str:
-    """Returns 16 hex digits that identify what an index, and all that is found with it, is made of.
+    """Returns 16 hex digits that change with anything that affects matches.
 
     Args:
       path: the local file of `write_rows`.
-      options: whatever else affects matches.
+      options: everything else that affects matches.
     """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset import dead_letters
+from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.overlap.documents.evaluation import (
-    EvaluationCounts,
     EvaluationFile,
     EvaluationRows,
     fingerprint_rows,
@@ -111,18 +111,20 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
     limit = job.config.limit_test_instances
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
-        counts = write_rows(files, local_path, job.fields, limit)
-        prepared = _prepare(job, local_path, counts)
+        counts, letters = write_rows(files, local_path, job.fields, limit)
+        prepared = _prepare(job, local_path, counts, letters)
         if not exists(prepared.rows_path):
             join_files(prepared.rows_path, job.temp_folder, [local_path])
-        if counts.letters:
+        if letters:
             with atomic_write(letters_path(prepared.rows_path), job.temp_folder) as stream:
-                stream.write(dead_letters.to_parquet(counts.letters))
+                stream.write(dead_letters.to_parquet(letters))
     summarize(job, prepared, "index", {})
     return prepared
 
 
-def _prepare(job: Job, rows_path: str, counts: EvaluationCounts) -> Prepared:
+def _prepare(
+    job: Job, rows_path: str, counts: dict[str, int], letters: Sequence[DeadLetter]
+) -> Prepared:
     config, lengths = job.config, job.config.ngram.lengths
     tokens = count_tokens(EvaluationRows.open(rows_path).texts(), job.tokenizer)
     num_places = count_places(tokens.counts, lengths)
@@ -146,13 +148,11 @@ def _prepare(job: Job, rows_path: str, counts: EvaluationCounts) -> Prepared:
         fingerprint,
         num_index_shards,
         {
-            "eval_records": counts.num_records,
-            "eval_rows": counts.num_texts,
-            "eval_without_text": counts.num_without_text,
+            **counts,
             "eval_ngrams": num_places,
             "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
         },
-        dead_letters.count_by_reason(counts.letters),
+        dead_letters.count_by_reason(letters),
     )
 
 

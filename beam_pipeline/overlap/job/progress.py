@@ -1,8 +1,7 @@
-"""Progress of an overlap run, for people only: a small file for each work unit, and a summary.
+"""Progress of an overlap run, for information only: a file for each work unit, and a summary.
 
-`progress/progress-00001.jsonl` is the first training file, or its first work unit, and is
-overwritten as the work goes on, so that nothing counts twice when a worker retries. The same line
-of JSON goes to the log.
+`progress/progress-00001.jsonl` is the first training file, or its first work unit. It is
+overwritten, so that nothing counts twice when a worker retries. Each line is logged, too.
 """
 
 import logging

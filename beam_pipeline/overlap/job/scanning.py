@@ -70,9 +70,6 @@ class Scan(beam.DoFn):
     def __init__(self, job: Job):
         self._job = job
         self._matchers: dict[str, Matcher] = {}
-        self._documents = counter("overlap_documents")
-        self._text_bytes = counter("overlap_text_bytes")
-        self._matches = counter("overlap_matches")
 
     def process(
         self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
@@ -99,9 +96,9 @@ class Scan(beam.DoFn):
         scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
         summary = write_match_file(path, job.temp_folder, scanned)
         heartbeat.finish()
-        self._matches.inc(summary.num_matches)
+        counter("overlap_matches").inc(summary.num_matches)
         if index_shard == 0:
-            self._documents.inc(summary.num_texts)
+            counter("overlap_documents").inc(summary.num_texts)
             for reason, count in summary.letters.items():
                 count_dead_letters(reason, count)
         return summary
@@ -112,7 +109,7 @@ class Scan(beam.DoFn):
         for batch in read_work_unit(unit, self._job.fields):
             matches = matcher.matches(batch.utf8, batch.bounds)
             yield batch, map(heartbeat.found, matches)
-            self._text_bytes.inc(len(batch.utf8))
+            counter("overlap_text_bytes").inc(len(batch.utf8))
             heartbeat.count(batch.num_rows, len(batch.utf8))
 
     def _matcher(self, prepared: Prepared, index_shard: int) -> Matcher:

@@ -4,7 +4,7 @@
   rows      of each place: the evaluation row, `tokens` the number of its first token there, and
             `place_lengths` its n, since n-grams of two lengths may share a hash
   slots     open-addressed table: part of a hash → the key's number
-  bloom     three bits a key, in one word: almost all that is not there ends here
+  bloom     three bits a key, in one word: rejects almost every hash without a key
   filters   the same for windows, shorter n-grams within the n-grams: see Level
 
 Hashes only filter: `matching` compares the texts. An index larger than memory is made as several
@@ -101,11 +101,6 @@ class Index:
         """The levels; together they have all lengths."""
         return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
 
-    @property
-    def num_bytes(self) -> int:
-        """The size of all arrays."""
-        return sum(getattr(self, item.name).nbytes for item in fields(self))
-
     def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the evaluation rows that have an n-gram, and the numbers of its first tokens."""
         place = slice(self.bounds[key], self.bounds[key + 1])
@@ -143,7 +138,7 @@ def _rows_of(
 
 
 def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:
-    """Returns how many n-grams texts of so many tokens have."""
+    """Returns the total number of n-grams of texts with these numbers of tokens."""
     values, times = np.unique(np.asarray(num_tokens, np.int64), return_counts=True)
     return sum(
         (count - n + 1) * many

@@ -136,7 +136,7 @@ def _tokenize(
 
 
 class Tokens(NamedTuple):
-    """The tokens of a text: where they stand in it, in code points, and their hashes."""
+    """The tokens of a text: their ranges in code points, and their hashes."""
 
     starts: np.ndarray  # int64 [k]
     ends: np.ndarray  # int64 [k]
@@ -239,12 +239,6 @@ def _token_hash(codes):
 
 
 @kernel
-def salt_of(n):
-    """Returns a number that makes the hashes of one n differ from those of another."""
-    return np.uint64(n) * _MIX_1
-
-
-@kernel
 def prefix_hashes(hashes):
     """Returns the hash of the first i of k tokens for every i, uint64 [k + 1]."""
     prefixes = np.empty(hashes.size + 1, np.uint64)
@@ -258,7 +252,8 @@ def prefix_hashes(hashes):
 @kernel
 def ngram_hash(prefixes, at, n, power):
     """Returns the hash of the n-gram that begins at a token; `power` is BASE to the n-th."""
-    return mix(prefixes[at + n] - prefixes[at] * power + salt_of(n))
+    # The last summand makes the hashes of one n differ from those of another.
+    return mix(prefixes[at + n] - prefixes[at] * power + np.uint64(n) * _MIX_1)
 
 
 def empty_token() -> np.uint64:

@@ -98,5 +98,5 @@ def tokenizer_named(name: str) -> Tokenizer:
 
 
 def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:
-    """Returns the lengths of the n-grams of a text of so many tokens: min(n, tokens), each once."""
+    """Returns the n of a text's n-grams: min(n, num_tokens) for each length, each once."""
     return sorted({min(n, num_tokens) for n in lengths if num_tokens})

@@ -25,7 +25,7 @@ NGRAM_COUNTS = np.dtype(
     [*((name, "<u4") for name in _NGRAM_KEYS), ("occurrences", "<i8"), ("documents", "<i8")]
 )
 ROW_COUNTS = np.dtype([*((name, "<u4") for name in _ROW_KEYS), ("documents", "<i8")])
-_KEY = np.dtype("S16")  # the four keys of an n-gram; some order is all that is needed
+_KEY = np.dtype("S16")  # the four keys of an n-gram; any order will do
 _MIN_PENDING = 1 << 16
 
 

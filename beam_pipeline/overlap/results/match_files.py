@@ -128,7 +128,7 @@ def letters_path(path: str) -> str:
 def write_match_file(
     path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, Iterable[Match]]]
 ) -> ScanSummary:
-    """Writes what a scan found, some MiB at a time; the match file appears last, and whole.
+    """Writes what a scan found, some MiB at a time; the match file appears last, complete.
 
     Args:
       temp_folder: the folder for files that are not whole yet.
@@ -263,7 +263,7 @@ def _columns_of(table: pa.Table) -> MatchColumns:
 
 
 def read_columns(paths: Sequence[str], keep: Keep | None = None) -> Iterator[MatchColumns]:
-    """Yields what counting needs of a work unit, some whole documents at a time; reads no texts.
+    """Yields the columns that counting needs, several whole documents at a time, without texts.
 
     A block of columns is a row group. The blocks of several match files are cut at one row:
 

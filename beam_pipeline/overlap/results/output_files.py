@@ -38,7 +38,7 @@ def json_value(value: Any) -> bytes:
 
 
 class GzipMember:
-    """Compresses what is written to a stream as one gzip member; the bytes hold no time."""
+    """Compresses what is written to it as one gzip member, without a time stamp."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -67,7 +67,7 @@ class GzipMember:
 
 
 class LazyFiles(ExitStack):
-    """Files that are made when they are first asked for, and whole when the block ends."""
+    """Files that are created on first use and complete when the block ends without an error."""
 
     def __init__(self, prefix: str, temp_folder: str):
         super().__init__()
@@ -85,7 +85,7 @@ class LazyFiles(ExitStack):
         return self._open[name]
 
     def path(self, name: str) -> str | None:
-        """Returns the path, None if the file was never asked for."""
+        """Returns the path of a file, None if it was not created."""
         return f"{self._prefix}.{name}" if name in self._open else None
 
 

@@ -51,11 +51,9 @@ def texts_of(rows: EvaluationRows) -> list[str]:
 
 def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_path: Path) -> None:
     path = str(tmp_path / "rows.arrow")
-    counts = write_rows(match_evaluation(sets), path, FIELDS)
-    assert counts.num_records == 8
-    assert counts.num_texts == 5
-    assert counts.num_without_text == 2
-    assert [(letter.row, letter.reason) for letter in counts.letters] == [(4, "json_invalid")]
+    counts, letters = write_rows(match_evaluation(sets), path, FIELDS)
+    assert counts == {"eval_records": 8, "eval_rows": 5, "eval_without_text": 2}
+    assert [(letter.row, letter.reason) for letter in letters] == [(4, "json_invalid")]
     rows = EvaluationRows.open(path)
     assert rows.datasets == ["mmlu", "maths"]
     assert texts_of(rows) == ["one", "a\ud800", "", "İ", "two"]
