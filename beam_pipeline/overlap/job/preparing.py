@@ -49,7 +49,7 @@ class Job:
     """What every worker knows."""
 
     config: DeconConfig
-    temp_folder: str  # the job run's own, for files that are not whole yet
+    temp_folder: str  # the job run's own, for incomplete files
     num_eval_files: int
     num_train_files: int
 

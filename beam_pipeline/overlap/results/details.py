@@ -179,7 +179,6 @@ def expand_unit(
 
     Args:
       prefix: the beginning of the paths of the files written.
-      temp_folder: the folder for files that are not whole yet.
       keep: returns which matches count (`read_boilerplate`).
       max_details_per_pair: the number of details that a document and an evaluation row may have.
       quota: the number of details that the work unit may have, one of `quotas`.

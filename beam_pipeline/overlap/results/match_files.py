@@ -131,7 +131,6 @@ def write_match_file(
     """Writes what a scan found, some MiB at a time; the match file appears last, complete.
 
     Args:
-      temp_folder: the folder for files that are not whole yet.
       scanned: batches of one work unit, and their matches, document by document.
     """
     totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0, num_matches=0)

@@ -54,7 +54,6 @@ def write_outputs(
     """Writes all files of the output but `.SUCCESS`; returns their paths below the output.
 
     Args:
-      temp_folder: the folder for files that are not whole yet.
       lengths: the configured n, ascending, each once.
       num_files: the number of files of overlap_instances.
     """
