@@ -1,10 +1,10 @@
 """From shards to batches: `build_dataset(DataConfig(files="rows/train", batch_size=256))`.
 
-A batch has the arrays that MaxText takes: inputs, targets, and the segmentation and positions of
-each, int32 [batch, crop]. Example i of the global batch is the next crop of lane i, whichever
-process computes it (see `lanes`), so batches are the same for any number of hosts, workers and
+A batch has the arrays that MaxText expects: inputs, targets, and the segmentation and positions of
+both, int32 [batch, crop]. Example i of the global batch is the next crop of lane i, whichever
+process computes it (see `lanes`). So batches are the same for any number of hosts, workers and
 threads, and after any resume; the state is the lanes' cursors. Host h of H owns lanes
-[h, h + 1) * batch_size / H, and each of its workers owns a part of them.
+[h, h + 1) * batch_size / H, and each of its workers a part of them.
 """
 
 import concurrent.futures
@@ -26,29 +26,31 @@ from absl import flags
 from beam_pipeline.errors import ProbelineError
 from training.batches.column_cache import CacheStore
 from training.batches.config import DataConfig
-from training.batches.lanes import CURSOR, DONE, LANE_ITEM, STUCK, peek, step_large
+from training.batches.lanes import CURSOR, DONE, LANE_ITEM, LARGE, STUCK, peek
 from training.batches.memory import keep_large_blocks
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
-from training.batches.planning import check_config, plan_host
+from training.batches.planning import deal, plan_host
 from training.batches.shard_store import ShardStore
 from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
 from training.rows.row_source import ShardReader, check_shards
 from training.rows.row_table import ShardSet, find_shards, load_rows
 
-_WORKER_BUFFER = 2  # batches that a worker is ahead
+_WORKER_BUFFER = 2  # batches that a worker prepares ahead
 _LOG = logging.getLogger("training")
+
+type Batch = dict[str, np.ndarray]
 
 
 def build_dataset(config: DataConfig) -> "BatchDataset":
     """Builds the dataset of a host's batches.
 
     Raises:
-      ProbelineError: there is no such dataset, or it is not what its manifest says.
+      ProbelineError: the dataset does not exist, or differs from its manifest.
       UsageError: the configuration does not suit it.
     """
     shards = find_shards(config.files)
     check_shards(shards)
-    check_config(load_rows(shards), config)
+    deal(load_rows(shards), config)  # raises what plan_host would
     return BatchDataset(config, shards)
 
 
@@ -76,8 +78,8 @@ def build_probe_chunk_dataset(
     return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 
-class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
-    """Crops of some lanes: what a worker computes.
+class _LaneDataset(grain.IterDataset[Batch]):
+    """The crops of some lanes, as computed by one process.
 
     Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
     """
@@ -91,7 +93,7 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
         self.is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Keeps a worker's part of the lanes; Grain calls this in worker sl.start of sl.step."""
+        """Keeps a worker's part of the lanes; called by Grain in worker sl.start of sl.step."""
         num_lanes = len(self.lanes)
         part = slice(num_lanes * sl.start // sl.step, num_lanes * (sl.start + 1) // sl.step)
         self.cursors, self.lanes = self.cursors[part], self.lanes[part]
@@ -102,7 +104,7 @@ class _LaneDataset(grain.IterDataset[dict[str, np.ndarray]]):
 
 
 class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
-    """Computes crops. It has no state for Grain: BatchIterator keeps the cursors that it gives."""
+    """Computes crops. It has no state of its own: BatchIterator keeps the cursors."""
 
     def __init__(self, dataset: _LaneDataset):
         super().__init__()
@@ -110,13 +112,13 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._config = dataset.config
         self._cursors = dataset.cursors.copy()
         self._items = np.zeros(len(dataset.lanes), LANE_ITEM)
-        self._num_left: int | None = None  # batches; None: they never end
+        self._num_left: int | None = None  # batches; None if they never end
         self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
         self._store: ShardStore | CacheStore | None = None
 
     def _begin(self) -> "ShardStore | CacheStore":
-        """Plans, and opens the shards or fills the cache: work of the first batch."""
+        """Plans, and opens the shards or fills the cache, before the first batch."""
         keep_large_blocks()
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
@@ -153,7 +155,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
                 break
         crops = new_crops(len(items), self._config.crop_size)
         store.fill(items, cursors, crops)
-        step_large(cursors, items)
+        cursors["large_index"] += items["kind"] == LARGE
         is_done = items["kind"] == DONE
         if self._num_left is not None:
             self._num_left -= 1
@@ -163,7 +165,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
             "crops": narrow(crops) if self._dataset.is_in_worker else crops,
             "cursors": cursors_to_numbers(cursors).copy(),
             "is_empty": bool(is_done.all()),
-            # Hosts must give equally many batches, also where one has nothing left.
+            # Hosts must give equally many batches, even if one has nothing left.
             "is_last": self._num_left == 0
             or (self._config.host_count == 1 and bool((items["kind"] == DONE).all())),
             "bad_rows": bad_rows,
@@ -173,7 +175,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        raise AssertionError("to go elsewhere BatchIterator begins a new iterator")
+        raise AssertionError("BatchIterator begins a new iterator instead")
 
     def close(self) -> None:
         super().close()
@@ -182,7 +184,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when its parent has been killed; Grain's workers would stay for ever."""
+    """Ends this worker when its parent is killed; Grain's workers would run forever."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -194,8 +196,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
-    """A host's batches; `build_dataset` makes it."""
+class BatchDataset(grain.IterDataset[Batch]):
+    """A host's batches; see `build_dataset`."""
 
     def __init__(self, config: DataConfig, shards: ShardSet):
         super().__init__()
@@ -213,14 +215,14 @@ class BatchDataset(grain.IterDataset[dict[str, np.ndarray]]):
 
     @property
     def fingerprint(self) -> str:
-        """The same for all hosts and runs whose global batches are the same."""
+        """A digest that is the same for all hosts and runs with the same global batches."""
         values = [self.shards.fingerprint, self.config.sampling]
         data = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
-    """Puts the lanes' crops together; its state is their cursors and a step number."""
+class BatchIterator(grain.DatasetIterator[Batch]):
+    """Joins the crops of all lanes of a host; its state is their cursors and a step number."""
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()
@@ -231,14 +233,12 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._num_workers = min(self._config.num_workers, len(self._config.lanes))
         self._state = HostState(np.zeros(len(self._config.lanes), CURSOR))
         self._source: grain.DatasetIterator[dict[str, Any]] | None = None
-        self._ahead: concurrent.futures.Future[tuple[dict[str, np.ndarray], HostState]] | None = (
-            None
-        )
+        self._ahead: concurrent.futures.Future[tuple[Batch, HostState]] | None = None
         self._executor = None
         if self._config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(1, "prepare-batch")
 
-    def __next__(self) -> dict[str, np.ndarray]:
+    def __next__(self) -> Batch:
         self._assert_not_closed()
         if self._executor is None:
             batch, self._state = self._make(self._state)
@@ -248,8 +248,8 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._state = state
         return batch
 
-    def _make(self, state: HostState) -> tuple[dict[str, np.ndarray], HostState]:
-        """Returns the batch after `state`, the position of the source, and the state after it."""
+    def _make(self, state: HostState) -> tuple[Batch, HostState]:
+        """Returns the batch after `state`, where the source must be, and the state after it."""
         if state.has_ended:
             raise StopIteration
         if self._source is None:
@@ -262,17 +262,15 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             if (bad_row.shard, bad_row.position) not in skipped:
                 skipped.add((bad_row.shard, bad_row.position))
                 _LOG.warning("skipped: %s", bad_row.reason)
-        values = np.concatenate([part["cursors"] for part in parts])
-        cursors = cursors_from_numbers(values)
-        return to_batch(self._crops_of(parts)), dataclasses.replace(
+        return to_batch(self._join_crops(parts)), dataclasses.replace(
             state,
             step=state.step + 1,
-            cursors=cursors,
+            cursors=cursors_from_numbers(np.concatenate([part["cursors"] for part in parts])),
             skipped=frozenset(skipped),
             has_ended=all(part["is_last"] for part in parts),
         )
 
-    def _crops_of(self, parts: list[dict[str, Any]]) -> Crops:
+    def _join_crops(self, parts: list[dict[str, Any]]) -> Crops:
         if self._num_workers == 0:
             return parts[0]["crops"]
         crops, first = new_crops(len(self._config.lanes), self._config.crop_size), 0
@@ -294,9 +292,9 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         return iter(lanes.mp_prefetch(options))
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state after the last batch, for JSON; a few dozen bytes a lane.
+        """Returns the state after the last batch as JSON values, a few dozen bytes per lane.
 
-        Its "skipped_rows" are the [shard, position] of rows that were skipped.
+        Its "skipped_rows" are the [shard, position] of the rows skipped so far.
         """
         return self._state.to_json(self._config, self._fingerprint)
 
@@ -306,7 +304,7 @@ class BatchIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         A run of more epochs continues where one of fewer has ended.
 
         Raises:
-          ProbelineError: it is the state of other data, another configuration or other lanes.
+          ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
         restored = HostState.from_json(state, self._config, self._fingerprint)
         self._stop()

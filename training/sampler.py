@@ -1,6 +1,6 @@
 """Samplers for one row at a time: `ProbeRowSampler` and `ProbeWindowSampler`.
 
-They take the elements of a `ProbeRowDataSource` and give examples, by the same kernels as
+They turn elements of a `ProbeRowDataSource` into examples by the same kernels as
 `dataset.build_dataset`, which also shuffles, packs and batches. A context is a function of
 (seed, epoch, src_id, row_index, k) alone.
 
@@ -31,14 +31,14 @@ Example = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Context:
-    """One context and how it was drawn.
+    """One context, and how it was drawn.
 
     Attributes:
       example: int32 [crop_size] each: inputs, targets, their segmentation and position.
       num_tokens: at most crop_size + 1; the last one is a target only.
       mode: full, partial or none.
-      first, window: the measurement from which on was drawn, and the size of the window or, of
-        ProbeWindowSampler, the stride.
+      first: the first measurement of the window.
+      window: the size of the window; the stride with ProbeWindowSampler.
     """
 
     example: Example
@@ -51,7 +51,7 @@ class Context:
 
 
 class _Sampler(grain.transforms.RandomMap):
-    """What both samplers share; `drawing` says which of them it is."""
+    """Draws contexts; subclasses differ in `drawing`."""
 
     def __init__(self, drawing: Drawing, seed: int | None):
         self.crop_size = drawing.num_tokens - 1
@@ -70,7 +70,6 @@ class _Sampler(grain.transforms.RandomMap):
             context_keys(key_of(self.seed), np.int64(epoch), identity, first_k, count),
             self._drawing,
             new_scratch(self._drawing.num_tokens),
-            np.arange(count),
             contexts,
             facts,
         )
@@ -89,14 +88,14 @@ class _Sampler(grain.transforms.RandomMap):
         ]
 
     def random_map(self, element: Mapping[str, Any], rng: np.random.Generator) -> Example:
-        """Draws one context by Grain's generator in place of seed, epoch and k."""
+        """Draws one context with Grain's generator in place of seed, epoch and k."""
         return self._draw(element, int(rng.integers(2**62)), 0, 1)[0].example
 
 
 def _damaged(row: Mapping[str, Any]) -> ProbelineError:
     return ProbelineError(
         f"row {row['row_index']} of {row['src_addr']} has a destination that is no IP address: "
-        "python -m beam_pipeline.verify tells what else is damaged"
+        "python -m beam_pipeline.verify shows what else is damaged"
     )
 
 
@@ -106,11 +105,11 @@ def _source(row: Mapping[str, Any]) -> tuple[np.uint64, np.uint64, bool]:
 
 
 class ProbeRowSampler(_Sampler):
-    """Contexts of multi-scale windows.
+    """Draws contexts from windows of many sizes.
 
-    A large row gives K = min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) of them
-    an epoch. A small row, one whose measurements without timestamps cannot fill a crop, ignores
-    K: each of its measurements comes exactly once, in as many padded examples as it takes;
+    In an epoch, a large row gives K = min(ceil(n / avg_tokens_per_measurement),
+    max_contexts_per_row) contexts. A small row, whose measurements without timestamps cannot fill a
+    crop, gives each measurement exactly once, in as many padded examples as it takes;
     `build_dataset` packs such rows together.
 
     Args:
@@ -154,10 +153,10 @@ class ProbeRowSampler(_Sampler):
             return
         measurements = row["measurements"]
         identity = key_of(row["src_id"], row["row_index"])
-        # A crop loses less than one measurement, and what a new absolute time costs.
+        # A crop loses less than one measurement, and the tokens of a new absolute time.
         tokens = len(measurements) * MAX_MEASUREMENT_TOKENS
-        least = self.crop_size - MAX_MEASUREMENT_TOKENS - ABS_TOKENS
-        crops = new_crops(tokens // least + 1, self.crop_size)
+        min_per_crop = self.crop_size - MAX_MEASUREMENT_TOKENS - ABS_TOKENS
+        crops = new_crops(tokens // min_per_crop + 1, self.crop_size)
         num_crops = pad_small(
             *measurements.columns,
             _source(row),
@@ -174,13 +173,13 @@ class ProbeRowSampler(_Sampler):
 
 
 class ProbeWindowSampler(_Sampler):
-    """One context a visit, of every stride-th measurement, the strides 1, 2, 4, ….
+    """Draws one context a visit, of every stride-th measurement, with strides 1, 2, 4, ….
 
-    Always in order of time; the modes are full, none and, under the name of partial, mixed: each
-    timestamp kept with probability 1/2. A row too short to fill the crop is padded.
+    Measurements are in order of time. In the mode named partial, each timestamp is kept with
+    probability 1/2. A row too short to fill the crop is padded.
 
     Args:
-      mode_weights: of full, mixed and no timestamps.
+      mode_weights: of full, partial and no timestamps.
     """
 
     def __init__(
@@ -201,17 +200,13 @@ class ProbeWindowSampler(_Sampler):
 
 
 def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -> Example:
-    """Takes one round of simulated federated learning: examples of that many different probes.
+    """Returns the batch of one round of simulated federated learning, an example per probe.
 
     Args:
-      iterator: of a dataset with sampler="windows", whose batches have another probe in each
-        example.
-
-    Returns:
-      A batch of `probes_per_round` examples.
+      iterator: of a dataset with sampler="windows", whose examples are of different probes.
 
     Raises:
-      ProbelineError: a batch has fewer examples.
+      ProbelineError: a batch has fewer than `probes_per_round` examples.
     """
     batch = next(iterator)
     batch_size = len(batch["inputs"])

@@ -3,8 +3,8 @@
     python -m training.train tiny network_train_files=rows/train base_output_directory=runs \\
         run_name=first steps=200
 
-The first argument is a config: tiny, 95m or 680m of training/configs, or a file of MaxText's
-(.yml). The others are key=value, MaxText's and ours (docs/training.md). The same command again
+The first argument is a config: tiny, 95m or 680m of training/configs, or a MaxText config file
+(.yml). The others are key=value, with MaxText's keys or ours (docs/training.md). The same command
 continues from the last checkpoint, also on another number of hosts.
 """
 
@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import logging as absl_logging
 
@@ -24,11 +24,11 @@ from training.maxtext.curriculum import stages_of
 if TYPE_CHECKING:
     from training.maxtext.iterators import Feed
 
-_SIGTERM_CODE = 143  # what a shell says of a process that SIGTERM ended
+_SIGTERM_CODE = 143  # the exit code that shells give a process ended by SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns 0, 1 (it failed), 2 (cannot run as given) or 143 (SIGTERM)."""
+    """Runs the command; returns 0, 1 (failed), 2 (invalid arguments) or 143 (SIGTERM)."""
     return run_command(argv, _run, "stopped; the same command continues from the last checkpoint")
 
 
@@ -61,10 +61,9 @@ def train(argv: Sequence[str]) -> int:
     iterators.check_config(config)
     run_config.record(arguments, config)
     connection = iterators.connect()
-    feeds = connection.feeds
-    completed = (
-        iterators.completed_steps(config.checkpoint_dir) if config.enable_checkpointing else 0
-    )
+    feeds, completed = connection.feeds, 0
+    if config.enable_checkpointing:
+        completed = iterators.completed_steps(config.checkpoint_dir)
     for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
         if completed >= stage.end:
             continue
@@ -85,14 +84,17 @@ def train(argv: Sequence[str]) -> int:
             )
             return 0
         if config.enable_checkpointing and completed < stage.end:
-            _report(f"stopped with {completed} of {config.steps} steps; the same command goes on")
+            _report(f"stopped with {completed} of {config.steps} steps; the same command continues")
             return _SIGTERM_CODE
-    _report(f"{config.steps} steps are done; {_where(config)}")
+    kept = "enable_checkpointing=false, so nothing is kept"
+    if config.enable_checkpointing:
+        kept = f"checkpoints are in {config.checkpoint_dir}"
+    _report(f"{config.steps} steps are done; {kept}")
     return 0
 
 
 def _quiet_imports() -> None:
-    """Passes log lines of MaxText and of this package; of other libraries only warnings."""
+    """Limits the logs of libraries other than MaxText to warnings."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     absl_logging.set_verbosity(absl_logging.INFO)
@@ -107,7 +109,7 @@ def _quiet_imports() -> None:
 
 
 def _serve_preemption() -> None:
-    """Makes JAX catch SIGTERM, so that MaxText saves a checkpoint; on a pod it always does."""
+    """Makes JAX catch SIGTERM, so that MaxText saves a checkpoint, as it always does on a pod."""
     import jax
 
     if jax.distributed.is_initialized():
@@ -124,7 +126,7 @@ def _run_maxtext(argv: list[str]) -> None:
     try:
         maxtext_train.main(argv)
     except Exception as error:
-        # Orbax and Grain wrap what our iterator raises.
+        # Orbax and Grain wrap the errors of our iterator.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ProbelineError):
             cause = cause.__cause__ or cause.__context__
@@ -136,12 +138,6 @@ def _run_maxtext(argv: list[str]) -> None:
 def _waiting(feeds: list["Feed"]) -> str:
     waited_s, fed_s = sum(feed.waited_s for feed in feeds), sum(feed.fed_s for feed in feeds)
     return f": waited for data {waited_s / fed_s:.1%} of {fed_s:.0f} s" if fed_s else ""
-
-
-def _where(config: Any) -> str:
-    if not config.enable_checkpointing:
-        return "enable_checkpointing=false, so nothing is kept"
-    return f"checkpoints are in {config.checkpoint_dir}"
 
 
 def _report(line: str) -> None:

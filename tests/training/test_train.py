@@ -136,7 +136,7 @@ def test_sigterm_saves_a_checkpoint_and_changes_nothing(
     assert ended.code == 143, ended.output
     last = run.checkpoint_steps()[-1]
     assert last >= 4
-    assert f"stopped with {last + 1} of {STEPS} steps; the same command goes on" in ended.output
+    assert f"stopped with {last + 1} of {STEPS} steps; the same command continues" in ended.output
     (ended,) = run.run()
     assert ended.code == 0, ended.output
     assert sum(len(batches) for batches in run.fed().values()) == STEPS  # no step ran twice

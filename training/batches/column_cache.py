@@ -1,24 +1,24 @@
 """The column cache: rows as compact columns in one memory-mapped file on a local disk.
 
-Decompressing and copying a row of 8 MiB for a handful of contexts costs far more than drawing
-them. The cache is filled once from the shards; then a context touches only the pages that its
-measurements lie in, and the processes of a host share them.
+Decompressing and copying a row of 8 MiB for a few contexts costs far more than drawing them. The
+cache is filled once from the shards. A context then touches only the pages of its measurements,
+and all processes of a host share them.
 
-  CACHE_DIR/train-a1b2c3d4e5f60718/columns           every row at an offset that follows from
+  CACHE_DIR/train-a1b2c3d4e5f60718/columns           every row, at an offset that follows from
                                                      rows.parquet
-                                   shard_00007.json  written when that shard is cached: the rows
+                                   shard_00007.json  exists once that shard is cached; its rows
                                                      that cannot be used
 
-The file has the length of the whole split but is sparse: a host fills only the shards that its
-lanes draw from. Every shard is checked against the manifest while it is read. A shard counts as
-cached once its JSON file exists, so a fill that is killed resumes where it was.
+The file is as long as the whole split requires, but sparse: a host fills only the shards of its
+lanes. Every shard is compared with the manifest as it is read. A fill that is killed resumes at
+the first shard without a JSON file.
 """
 
 import itertools
 import os
+import shutil
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -35,107 +35,140 @@ from training.rows.row_source import BadRowError, ShardReader
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.draws import Scratch, new_scratch
 
-_COLUMNS_NAME = "columns"
+_COLUMNS = "columns"
 
 
 def row_offsets(rows: RowTable) -> np.ndarray:
-    """Returns where each row lies in the file, and the file's length: int64 [rows + 1]."""
+    """Returns the offset of each row in the file, then the file's length: int64 [rows + 1]."""
     n, num_ipv6 = rows.n_measurements.astype(np.int64), rows.num_ipv6.astype(np.int64)
     sizes = row_codec.compact_measurements_bytes(n, num_ipv6) + ranks_bytes(n, num_ipv6)
     return np.concatenate([[0], np.cumsum((sizes + 7) // 8 * 8)])
 
 
-class ColumnCache:
-    """The cached columns of a set of shards.
+class CacheStore:
+    """Feeds lanes from the column cache, with the methods of `shard_store.ShardStore`.
+
+    The first process that needs a shard caches it.
 
     Args:
-      cache_dir: a folder on a local disk; made if it does not exist.
       reader: of all rows of the shards.
-
-    Attributes:
-      offsets: `row_offsets` of those rows.
+      executor: reads shards and draws crops in parallel, if given.
 
     Raises:
-      ProbelineError: the folder cannot be written.
+      ProbelineError: the folder cannot be written, a shard differs from the manifest, or the disk
+        is too full.
+      BadRowError: a row cannot be used, and on_bad_row is "fail".
     """
 
-    def __init__(self, cache_dir: str, reader: ShardReader):
+    def __init__(
+        self, config: DataConfig, reader: ShardReader, host: HostPlan, executor: Executor | None
+    ):
+        self._reader = reader
+        self._offsets = row_offsets(reader.rows)
+        self._skip_bad_rows = config.on_bad_row == "skip"
+        self._map = executor.map if executor else map
+        rows, plan = host.rows, host.plan
+        self._folder = self._open_folder(config.cache_dir or "")
+        bad_rows = self._cache_shards(np.unique(reader.rows.shard[rows]).tolist())
+        plan.is_bad[:] = np.isin(rows, list(bad_rows))
+        self.bad_rows = [reader.describe(row, bad_rows[row]) for row in rows[plan.is_bad].tolist()]
+        own, raw = reader.rows.take(rows), np.frombuffer(b"", np.uint8)
+        if self._offsets[-1] > 0:
+            raw = np.asarray(np.memmap(self._folder / _COLUMNS, np.uint8, "r"))
+        self._row_bytes = RowBytes(
+            raw,
+            offsets=self._offsets[rows],
+            num_measurements=own.n_measurements,
+            num_ipv6=own.num_ipv6,
+            first_second=own.first_second,
+        )
+        largest = int(own.n_measurements[plan.small_rows].max(initial=0))
+        num_lanes = len(plan.lane)
+        num_parts = min(num_lanes, config.num_threads) if executor else 1
+        bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
+        # Some of the lanes, with what one thread needs to draw their crops.
+        self._parts = [
+            (lanes, plan.of_lanes(lanes), new_scratch(plan.drawing.num_tokens, largest))
+            for lanes in (slice(*ends) for ends in itertools.pairwise(bounds))
+        ]
+        del self._reader, self._offsets  # 100 bytes for each row of the split
+
+    def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
+        """Does nothing: all rows are cached."""
+        return True
+
+    def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
+        """Draws the crops; moves cursors past the small rows in them."""
+
+        def draw(part: tuple[slice, Plan, Scratch]) -> None:
+            lanes, plan, scratch = part
+            own, own_crops = items[lanes], Crops(*(values[lanes] for values in crops))
+            draw_large(plan, own, self._row_bytes, own_crops, scratch)
+            pack_small(plan, cursors[lanes], own, self._row_bytes, own_crops, scratch)
+
+        for _ in (self._map if len(self._parts) > 1 else map)(draw, self._parts):
+            pass
+
+    # --- filling the cache ---
+
+    def _open_folder(self, cache_dir: str) -> Path:
+        """Creates the folder of these shards and the file of columns in it; returns the folder."""
         if "://" in cache_dir:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
-        self._reader = reader
-        self.offsets = row_offsets(reader.rows)
-        self._folder = Path(cache_dir) / f"{reader.shards.split}-{reader.shards.fingerprint}"
-        self._path = self._folder / _COLUMNS_NAME
+        shards, num_bytes = self._reader.shards, int(self._offsets[-1])
+        folder = Path(cache_dir) / f"{shards.split}-{shards.fingerprint}"
         with explained_os_errors("write", cache_dir):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with locked(f"{self._path}.lock"), open(self._path, "ab") as file:
-                if os.fstat(file.fileno()).st_size != self.offsets[-1]:
-                    for note in self._folder.glob("shard_*.json"):
-                        note.unlink()  # the columns it describes were removed with the file
-                    file.truncate(int(self.offsets[-1]))
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / _COLUMNS
+            with locked(f"{path}.lock"), open(path, "ab") as file:
+                if os.fstat(file.fileno()).st_size != num_bytes:
+                    for note in folder.glob("shard_*.json"):
+                        note.unlink()  # its columns were removed with the file
+                    file.truncate(num_bytes)
+        return folder
 
-    def fill(
-        self, shards: np.ndarray, skip_bad_rows: bool, executor: Executor | None = None
-    ) -> dict[int, str]:
-        """Caches those of the shards, by number, that no process has cached yet.
-
-        Returns:
-          The rows of all these shards that cannot be used, and why.
-
-        Raises:
-          ProbelineError: a shard is not what the manifest says, or the disk has no room.
-          BadRowError: a row cannot be used, and such rows are not to be skipped.
-        """
-        notes = {shard: self._folder / f"shard_{shard:05d}.json" for shard in shards.tolist()}
-        missing = [shard for shard, note in notes.items() if not note.exists()]
+    def _cache_shards(self, shards: list[int]) -> dict[int, str]:
+        """Caches those of the shards that no process has cached; returns unusable rows and why."""
+        missing = [shard for shard in shards if not self._note(shard).exists()]
         self._check_room(missing)
-
-        def fill_one(shard: int) -> None:
-            self._fill_shard(shard, notes[shard], skip_bad_rows)
-
-        list((executor.map if executor else map)(fill_one, missing))
-        found = [orjson.loads(note.read_bytes())["bad_rows"] for note in notes.values()]
-        bad_rows: dict[int, str] = dict(itertools.chain.from_iterable(found))
-        if bad_rows and not skip_bad_rows:
+        for _ in self._map(self._cache_shard, missing):
+            pass
+        found = [orjson.loads(self._note(shard).read_bytes()) for shard in shards]
+        bad_rows: dict[int, str] = dict(row for note in found for row in note["bad_rows"])
+        if bad_rows and not self._skip_bad_rows:
             raise BadRowError(next(iter(bad_rows.values())))
         return bad_rows
 
-    def open(self) -> np.ndarray:
-        """Returns the mapped file, uint8 and read-only."""
-        if self.offsets[-1] == 0:
-            return np.frombuffer(b"", np.uint8)
-        return np.asarray(np.memmap(self._path, np.uint8, "r"))
+    def _note(self, shard: int) -> Path:
+        return self._folder / f"shard_{shard:05d}.json"
 
     def _rows(self, shard: int) -> range:
         return range(*np.searchsorted(self._reader.rows.shard, [shard, shard + 1]).tolist())
 
     def _check_room(self, missing: list[int]) -> None:
         rows = [self._rows(shard) for shard in missing]
-        needed = sum(int(self.offsets[each.stop] - self.offsets[each.start]) for each in rows)
-        status = os.statvfs(self._folder)
-        free = status.f_bavail * status.f_frsize
+        needed = sum(int(self._offsets[each.stop] - self._offsets[each.start]) for each in rows)
+        free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ProbelineError(
                 f"the cache needs {needed / 1e9:.1f} GB in {self._folder}, {free / 1e9:.1f} GB "
                 "are free: choose a cache_dir on a larger disk, or share the data among more hosts"
             )
 
-    def _fill_shard(self, shard: int, note: Path, skip_bad_rows: bool) -> None:
-        with (
-            explained_os_errors("write", str(self._folder)),
-            locked(str(note.with_suffix(".lock"))),
-        ):
+    def _cache_shard(self, shard: int) -> None:
+        note, folder = self._note(shard), str(self._folder)
+        with explained_os_errors("write", folder), locked(str(note.with_suffix(".lock"))):
             if note.exists():
                 return  # another process has filled it meanwhile
             _check_shard(self._reader.shards, shard)
             bad_rows = []
-            with open(self._path, "r+b") as file:
+            with open(self._folder / _COLUMNS, "r+b") as file:
                 for row in self._rows(shard):
                     try:
-                        file.seek(int(self.offsets[row]))
+                        file.seek(int(self._offsets[row]))
                         file.write(self._compact(row))
                     except BadRowError as error:
-                        if not skip_bad_rows:
+                        if not self._skip_bad_rows:
                             raise
                         bad_rows.append([row, str(error)])
                 file.flush()
@@ -144,17 +177,18 @@ class ColumnCache:
 
     def _compact(self, row: int) -> np.ndarray:
         """Returns a row's compact measurements and their ranks, checked against rows.parquet."""
-        record = self._reader.read(row)
-        try:
-            columns = self._reader.locate_in(row, record).columns
-            if columns.layout.kind != COMPACT:
+        reader, rows = self._reader, self._reader.rows
+        record = reader.read(row)
+        columns = reader.locate_in(row, record).columns
+        if columns.layout.kind != COMPACT:
+            try:
                 columns = to_compact(row_codec.decode_record(record).run)
-        except ValueError as error:
-            raise self._reader.bad_row(row, str(error)) from error
-        rows, (raw, layout) = self._reader.rows, columns
+            except ValueError as error:
+                raise reader.bad_row(row, str(error)) from error
+        raw, layout = columns
         expected = (int(rows.num_ipv6[row]), int(rows.first_second[row]))
         if (found := (layout.num_ipv6, layout.first_second)) != expected:
-            raise self._reader.bad_row(
+            raise reader.bad_row(
                 row, f"it has (num_ipv6, first second) {found}, rows.parquet says {expected}"
             )
         num, num_ipv6 = np.array(layout.num_measurements), np.array(layout.num_ipv6)
@@ -163,10 +197,7 @@ class ColumnCache:
 
 
 def _check_shard(shards: ShardSet, number: int) -> None:
-    """Raises ProbelineError if the checksum of a local shard is not the manifest's.
-
-    A shard on GCS was compared already, see `row_source.check_shards`.
-    """
+    """Checks the checksum of a local shard; `row_source.check_shards` has checked those on GCS."""
     path, shard = shards.path(number), shards.shards[number]
     if "://" in path:
         return
@@ -177,70 +208,3 @@ def _check_shard(shards: ShardSet, number: int) -> None:
             f"{path} has checksum {found}, the manifest says {shard.crc32c}: copy the dataset "
             "again as a whole"
         )
-
-
-class CacheStore:
-    """Feeds lanes from the column cache; stands in for `shard_store.ShardStore`.
-
-    Args:
-      reader: of all rows of the shards.
-      executor: reads shards and draws crops in parallel, if given.
-    """
-
-    def __init__(
-        self,
-        config: DataConfig,
-        reader: ShardReader,
-        host: HostPlan,
-        executor: Executor | None,
-    ):
-        rows, plan, skips = host.rows, host.plan, config.on_bad_row == "skip"
-        cache = ColumnCache(config.cache_dir or "", reader)
-        bad_rows = cache.fill(np.unique(reader.rows.shard[rows]), skips, executor)
-        plan.is_bad[:] = np.isin(rows, list(bad_rows))
-        self.bad_rows = [reader.describe(row, bad_rows[row]) for row in rows[plan.is_bad].tolist()]
-        own = reader.rows.take(rows)
-        nothing = np.zeros(0, np.int32)
-        self._row_bytes = RowBytes(
-            raw=cache.open(),
-            slots=nothing,
-            starts=nothing.astype(np.int64),
-            layouts=np.zeros((0, 0), np.int64),
-            offsets=cache.offsets[rows],
-            num_measurements=own.n_measurements,
-            num_ipv6=own.num_ipv6,
-            first_second=own.first_second,
-        )
-        largest = int(own.n_measurements[plan.small_rows].max(initial=0))
-        num_lanes = len(plan.lane)
-        num_parts = min(num_lanes, config.num_threads) if executor else 1
-        bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
-        self._map = executor.map if executor and num_parts > 1 else map
-        self._parts = [
-            _Part(lanes, plan.of_lanes(lanes), new_scratch(plan.drawing.num_tokens, largest))
-            for lanes in (slice(*ends) for ends in itertools.pairwise(bounds))
-        ]
-
-    def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
-        """Does nothing: all rows are cached."""
-        return True
-
-    def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Draws the crops, and moves the cursors of packed ones."""
-
-        def draw(part: "_Part") -> None:
-            lanes, plan, scratch = part
-            own, own_crops = items[lanes], Crops(*(values[lanes] for values in crops))
-            draw_large(plan, own, self._row_bytes, own_crops, scratch)
-            pack_small(plan, cursors[lanes], own, self._row_bytes, own_crops, scratch)
-
-        for _ in self._map(draw, self._parts):
-            pass
-
-
-class _Part(NamedTuple):
-    """Some of the lanes, with what one thread needs to draw for them."""
-
-    lanes: slice
-    plan: Plan
-    scratch: Scratch

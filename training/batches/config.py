@@ -13,7 +13,7 @@ from beam_pipeline.errors import UsageError
 from training.tokens.contexts import MIN_CROP
 from training.tokens.draws import Drawing, new_drawing
 
-# They change speed and memory, or where the data lie and where a run ends, but no batch.
+# Options that change no batch: where the data are, when a run ends, speed and memory.
 _NOT_SAMPLING = ("files", "num_epochs", "on_bad_row", "host_index", "host_count", "num_workers")
 _NOT_SAMPLING += ("num_threads", "cache_dir")
 
@@ -32,17 +32,17 @@ class DataConfig:
       sampler: "rows" (log-uniform windows, small rows packed) or "windows" (strides, one window
         a visit, another probe in each example).
       pack: pack small rows; False pads each of them.
-      mixed_rows: number of rows whose contexts a lane gives in mixed order; takes 33 KiB of memory
-        an example and row. None: all its rows, a full shuffle of contexts; that needs cache_dir.
-      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements gives
-        min(ceil(n / the first), the second) contexts an epoch.
+      mixed_rows: number of rows whose contexts a lane mixes, at 33 KiB of memory per example and
+        row. None mixes all rows of a lane, a full shuffle of contexts, and needs cache_dir.
+      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements has
+        min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) contexts an epoch.
       mode_weights: of full, partial and no timestamps.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
-      on_bad_row: "fail", or "skip": skip the row, log it and count it.
+      on_bad_row: "fail", or "skip", which logs and counts the row.
       host_index, host_count: this host's share of the batch.
-      num_workers: processes that prepare batches; 0: the calling process does.
-      num_threads: threads that read rows; if there are any, the next batch is prepared ahead.
+      num_workers: processes that prepare batches; 0 prepares them in the calling process.
+      num_threads: threads that read rows; with any, the next batch is prepared ahead.
       cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
     """
 
@@ -113,7 +113,7 @@ class DataConfig:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """The fields that decide what the batches are, for a fingerprint."""
+        """The fields that determine the batches, for a fingerprint."""
         fields = dataclasses.asdict(self)
         if not isinstance(self.weights, str):
             weights = np.asarray(self.weights, float).tobytes()

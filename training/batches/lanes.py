@@ -1,12 +1,13 @@
-"""Lanes: which rows feed which example of the batch, in which order, and how far they have come.
+"""Lanes: which rows feed which example of the batch, in which order, and how far they are.
 
-Example i of every global batch is lane i's next crop; a host owns some of the lanes. What a lane
-gives follows from the plan alone, so the global batch does not depend on who owns it, and the
-whole state is one CURSOR for each lane.
+Example i of every global batch is lane i's next crop; a host owns some of the lanes. The crops of
+a lane follow from the plan alone, so the global batch does not depend on the number of hosts, and
+the whole state is one CURSOR per lane.
 
-Large rows and small rows are dealt apart. Of each, a lane has a stretch of the split's rows in the
-order of the shards: equally many contexts of large rows, about equally many tokens of small ones.
-With a batch of 3, large rows A to D (their contexts in digits) and small rows a to i:
+Large and small rows are dealt separately. Every lane has a stretch of the large rows, in the order
+of the shards, with as many contexts as any other lane, and a stretch of the small rows with about
+as many tokens. With a batch of 3, large rows A to D (digits number their contexts) and small rows
+a to i:
 
   large rows   A0 A1 A2 A3 B0 B1 | B2 C0 C1 C2 C3 C4 | C5 D0 D1 D2 D3 D4
   small rows   a  b  c  d        | e  f              | g  h  i
@@ -18,14 +19,14 @@ With a batch of 3, large rows A to D (their contexts in digits) and small rows a
   batch 3      A0                  B2                  D0
    …
 
-Every epoch, a lane goes through both stretches in a new order:
+In every epoch, a lane goes through both stretches in a new order:
 
-  large rows  in windows of `mixed_rows` rows, all contexts of a window in random order: a row's
-              contexts are spread, and yet it is read once; or, with ALL_ROWS, in one window
+  large rows  in windows of `mixed_rows` rows (or one window, with ALL_ROWS), all contexts of a
+              window in random order: a row is read once, yet its contexts are spread
   small rows  one after the other; each crop is packed with as many as fit
 
-The next lane item, a context or a group of small rows, comes from the stretch of which the lane
-has done less. A lane that has ended an epoch begins the next at once. A row at the border of two
+The next lane item, a context or a group of small rows, comes from the stretch of which the smaller
+share is done. A lane that has finished an epoch begins the next at once. A row at the border of two
 lanes, such as B, is shared: each lane draws its own contexts of it.
 """
 
@@ -39,16 +40,17 @@ from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, next_uniform, permuted
 from training.tokens.draws import Drawing
 
-# How far a lane has come: contexts given of a window; measurements given of a small row.
+# The position of a lane: `large_index` contexts of a window, and `small_place` measurements of a
+# small row, have been given.
 CURSOR = int64_record(
     *("large_epoch", "large_window", "large_index"),
     *("small_epoch", "small_row", "small_place"),
 )
-# What a lane does next. STUCK: it has rows, but none that can be read.
+# The kinds of lane items. STUCK: the lane has rows, but none that can be read.
 DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
-# Of LARGE: the row, its place among the large rows, the context's k; the first k and the number of
-# the row's contexts that are this lane's, and whether other lanes have some; the contexts of the
-# window; the epoch. Of SMALL: the first row, and the epoch.
+# LARGE: the row, its place among the large rows and the context's k; this lane has num_contexts of
+# the row's contexts, from first_k on, and is_shared tells whether other lanes have more of them;
+# the number of contexts in the window; the epoch. SMALL: the first row and the epoch.
 LANE_ITEM = int64_record(
     *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
     *("window_contexts", "epoch"),
@@ -58,10 +60,9 @@ _CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
 
 
 class Plan(NamedTuple):
-    """What the kernels need of a split's rows and of the configuration.
+    """The rows of a host's lanes, or of all lanes, and the options that kernels need.
 
-    Rows are numbered in the order of shard and position from the first row of this host on; a
-    host holds those of its lanes.
+    Rows are numbered from 0 in the order of shard and position.
     """
 
     seed: np.uint64
@@ -81,7 +82,7 @@ class Plan(NamedTuple):
     large_rows: np.ndarray  # int64, their numbers
     visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
     small_rows: np.ndarray  # int64, their numbers
-    # Of each lane of this host:
+    # Of each lane:
     lane: np.ndarray  # int64, its number in the global batch
     large_begin: np.ndarray  # int64, index into large_rows
     large_end: np.ndarray
@@ -103,7 +104,7 @@ MIN_VISITS = 1e-3  # contexts an epoch of a lane that never ends
 
 @njit
 def context_key(seed, epoch, identity, k):
-    """Returns the key of one context: what it is follows from this and its row."""
+    """Returns the key of one context, which follows from its key and its row."""
     return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
 
 
@@ -126,7 +127,7 @@ def _order_key(seed, epoch, purpose, lane):
 
 @njit
 def visits_rounding(seed, epoch, rounds_visits):
-    """Returns what is added to fractional visits before they are floored: the same for all."""
+    """Returns what an epoch adds to fractional visits before they are floored, in all lanes."""
     if not rounds_visits:
         return 0.0
     stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
@@ -159,8 +160,8 @@ def shares_of(plan, large, epoch):
 def window_of(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
 
-    The first window is shorter, in each lane differently, so that lanes do not all begin their
-    windows, and read many rows, in the same step.
+    The first window is shorter, to a different degree in each lane, so that lanes do not all begin
+    a window, and read many rows, in the same step.
     """
     num = plan.large_end[i] - plan.large_begin[i]
     if plan.mixed_rows == ALL_ROWS:
@@ -216,7 +217,7 @@ def _context_at(plan, i, cursor, item):
 
 @njit
 def _large_of(plan, i, visit, rounding):
-    """Returns the lane's large row that visit `visit` of the split, counted from 0, is made to."""
+    """Returns the large row of the lane to which visit `visit` of the split belongs."""
     begin, end = plan.large_begin[i], plan.large_end[i]
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -235,7 +236,7 @@ def _set_item(plan, i, cursor, item, large, first_k, num, left):
     item.first_k = first_k
     item.num_contexts = num
     item.k = first_k + left
-    # Its first and its last row a lane may share with the lanes beside it.
+    # A lane may share its first and its last row with neighbouring lanes.
     before, after = plan.visits[large], plan.visits[large + 1]
     item.is_shared = before < plan.visits_begin[i] or after > plan.visits_end[i]
 
@@ -246,7 +247,7 @@ def settle_large(plan, i, cursor, item):
     num = plan.large_end[i] - plan.large_begin[i]
     if num == 0:
         return False
-    # A lane that finds nothing for so long will never; with little weight a visit takes epochs.
+    # A lane that finds nothing for so long never will; with little weight a visit takes epochs.
     visits = max(MIN_VISITS, plan.visits_end[i] - plan.visits_begin[i])
     until = cursor.large_epoch + 64 + np.int64(4 / visits)
     while cursor.large_epoch < min(until, plan.num_epochs):
@@ -297,14 +298,14 @@ def settle_small(plan, i, cursor):
 
 @kernel
 def list_small(plan, cursors, items, tokens, rows):
-    """Lists the small rows that the next crops may need, by what the rows surely hold.
+    """Lists the small rows that the next crops may need, judged by their min number of tokens.
 
     Args:
-      tokens: int32 [rows], how many tokens each row has without timestamps.
-      rows: int64 [large enough for all], filled; a row may be there more than once.
+      tokens: int32 [rows], the number of tokens of each row without timestamps.
+      rows: int64 [large enough for all], filled; a row may be listed more than once.
 
     Returns:
-      How many are listed.
+      The number of rows listed.
     """
     count = 0
     for i in range(len(cursors)):
@@ -327,7 +328,7 @@ def list_small(plan, cursors, items, tokens, rows):
                 continue
             rows[count] = row
             count += 1
-            # How much is left of a row that the crop before has begun is not known here.
+            # How much is left of a row that the previous crop began is not known here.
             filled += 0 if is_begun else tokens[row] - 1
             is_begun = False
             if not plan.pack:
@@ -340,11 +341,11 @@ def list_small(plan, cursors, items, tokens, rows):
 
 @kernel
 def peek(plan, cursors, items):
-    """Tells what each lane's next crop is made of; moves cursors only over what is bad.
+    """Finds the next item of each lane; moves cursors past bad rows only.
 
     Args:
       cursors: CURSOR [lanes].
-      items: LANE_ITEM [lanes], filled: the context, or the first of the small rows.
+      items: LANE_ITEM [lanes], filled.
     """
     for i in range(len(cursors)):
         cursor, item = cursors[i], items[i]
@@ -369,11 +370,3 @@ def peek(plan, cursors, items):
             item.kind = STUCK
         else:
             item.kind = DONE
-
-
-@kernel
-def step_large(cursors, items):
-    """Moves the cursors of lanes whose crop is a context behind it."""
-    for i in range(len(cursors)):
-        if items[i].kind == LARGE:
-            cursors[i].large_index += 1

@@ -1,11 +1,12 @@
-"""Filling crops: one context of a large row each, or as many small rows as fit.
+"""Fills crops, each with one context of a large row or with as many small rows as fit.
 
-A segment is a stretch of a crop with tokens of one row. Inside it, each input's target is the
-next token; the segment's last token is a target only, so that n tokens take n - 1 positions and
-nothing is predicted across a boundary. Positions restart with every segment.
+A segment is a stretch of a crop with tokens of one row. Within it, the target of each input is the
+next token. The last token is a target only: n tokens take n - 1 positions, and no target lies in
+another segment. Positions restart with every segment.
 
-Every measurement of a small row is whole in exactly one crop an epoch. What the end of a crop
-cuts comes again, whole, in the next one, as a new segment with an absolute timestamp of its own.
+An epoch has every measurement of a small row whole in exactly one crop. A measurement that is cut
+at the end of a crop is repeated, whole, in the next crop, where it begins a new segment with an
+absolute timestamp.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +26,7 @@ _to_tuple: Any = to_fixed_tuple
 
 
 class Crops(NamedTuple):
-    """Examples: int32 [lanes, crop_size] each; segments count from 1, padding is 0 everywhere."""
+    """Examples, int32 [lanes, crop_size]; segments count from 1, padding is 0 in all arrays."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -39,7 +40,7 @@ def new_crops(num_lanes: int, crop_size: int) -> Crops:
 
 
 def to_batch(crops: Crops) -> dict[str, np.ndarray]:
-    """Returns the batch as MaxText names it; a target's segment and position are its input's."""
+    """Returns crops under MaxText's names; a target has the segment and position of its input."""
     return {
         "inputs": crops.inputs,
         "inputs_segmentation": crops.segmentation,
@@ -51,7 +52,7 @@ def to_batch(crops: Crops) -> dict[str, np.ndarray]:
 
 
 def narrow(crops: Crops) -> Crops:
-    """Returns crops as uint16, without positions: less than half to send to another process."""
+    """Returns crops as uint16, without positions: less than half the bytes between processes."""
     inputs, targets, segmentation, _ = (values.astype(np.uint16) for values in crops)
     return Crops(inputs, targets, segmentation, inputs[:, :0])
 
@@ -72,36 +73,31 @@ def widen(inputs, targets, segmentation, crops, first):
 
 
 class RowBytes(NamedTuple):
-    """Where the bytes of rows are, for kernels.
+    """The bytes of rows, for kernels.
 
-    Either every row lies compact at its offset (the column cache), then `slots` is empty, or only
-    the rows in use are there, with a slot each.
+    Either only the rows in use have bytes, and a slot each, or every row is compact and lies at its
+    offset (the column cache).
     """
 
     raw: np.ndarray  # uint8, read-only
-    slots: np.ndarray  # int32 [rows], -1 where there is none
-    starts: np.ndarray  # int64 [slots], where the bytes of each begin
-    layouts: np.ndarray  # int64 [slots, 10], the `Layout` of each
-    offsets: np.ndarray  # int64 [rows]
-    num_measurements: np.ndarray  # int32 [rows]
-    num_ipv6: np.ndarray  # int32 [rows]
-    first_second: np.ndarray  # int64 [rows]
+    slots: np.ndarray = np.zeros(0, np.int32)  # [rows], -1 for a row without bytes
+    layouts: np.ndarray = np.zeros((0, 0), np.int64)  # [slots, 10], the `Layout` of each
+    offsets: np.ndarray = np.zeros(0, np.int64)  # [rows]
+    num_measurements: np.ndarray = np.zeros(0, np.int32)  # [rows]
+    num_ipv6: np.ndarray = np.zeros(0, np.int32)  # [rows]
+    first_second: np.ndarray = np.zeros(0, np.int64)  # [rows]
 
 
 @njit
-def _bytes_of(row_bytes, row):
-    """Returns the bytes that a row lies in, and its layout in them."""
+def _layout_of(row_bytes, row):
     if len(row_bytes.slots):
-        slot = row_bytes.slots[row]
-        layout = Layout(*_to_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
-        return row_bytes.raw[row_bytes.starts[slot] :], layout
-    layout = compact_layout(
+        return Layout(*_to_tuple(row_bytes.layouts[row_bytes.slots[row]], _NUM_OFFSETS))
+    return compact_layout(
         row_bytes.offsets[row],
         np.int64(row_bytes.num_measurements[row]),
         np.int64(row_bytes.num_ipv6[row]),
         row_bytes.first_second[row],
     )
-    return row_bytes.raw, layout
 
 
 @njit
@@ -111,7 +107,7 @@ def _src_of(plan, row):
 
 @njit
 def _put_segment(crops, i, at, segment, tokens, num_tokens):
-    """Writes a segment from position `at` on; returns the position behind it."""
+    """Writes a segment from position `at` on; returns its end."""
     for place in range(num_tokens - 1):
         crops.inputs[i, at + place] = tokens[place]
         crops.targets[i, at + place] = tokens[place + 1]
@@ -122,18 +118,14 @@ def _put_segment(crops, i, at, segment, tokens, num_tokens):
 
 @njit
 def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
-    """Fills crop i with small rows from the cursor on and moves it behind them.
-
-    Returns:
-      False if a row has no slot, or is damaged.
-    """
+    """Fills crop i with small rows and moves the cursor past them; False if one is unusable."""
     crop_size = plan.drawing.num_tokens - 1
     at = segment = 0
     while at < crop_size and settle_small(plan, i, cursor):
         row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
         if len(row_bytes.slots) and row_bytes.slots[row] < 0:
             return False
-        raw, layout = _bytes_of(row_bytes, row)
+        raw, layout = row_bytes.raw, _layout_of(row_bytes, row)
         src, count = _src_of(plan, row), layout.num_measurements
         key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], 0)
         draw_all(count, key, plan.drawing, scratch)
@@ -154,10 +146,10 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
 
 @kernel
 def pack_small(plan, cursors, items, row_bytes, crops, scratch):
-    """Fills the crops of lanes that go on with small rows, and moves their cursors.
+    """Fills the crops of lanes whose next item is a group of small rows, and moves their cursors.
 
     Returns:
-      False if a row that is needed has no slot, or is damaged; the crops are then of no use.
+      False if a row has no slot or is damaged; the crops are then incomplete.
     """
     for i in range(len(cursors)):
         if items[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
@@ -167,12 +159,12 @@ def pack_small(plan, cursors, items, row_bytes, crops, scratch):
 
 @kernel
 def draw_large(plan, items, row_bytes, crops, scratch):
-    """Fills the crops of lanes that go on with a context, drawing it from the row's bytes."""
+    """Draws contexts of large rows from the rows' bytes into the crops of lanes that need one."""
     for i in range(len(items)):
         item = items[i]
         if item.kind != LARGE:
             continue
-        raw, layout = _bytes_of(row_bytes, item.row)
+        raw, layout = row_bytes.raw, _layout_of(row_bytes, item.row)
         src = _src_of(plan, item.row)
         key = context_key(plan.seed, item.epoch, plan.identity[item.row], item.k)
         num, _, _ = draw_context(raw, layout, src, key, plan.drawing, scratch)
@@ -180,19 +172,18 @@ def draw_large(plan, items, row_bytes, crops, scratch):
 
 
 @kernel
-def put_contexts(contexts, facts, cells, crops):
-    """Fills crop i with contexts[cells[i]], where that is not negative."""
-    for i in range(len(cells)):
-        if cells[i] >= 0:
-            _put_segment(crops, i, 0, 1, contexts[cells[i]], facts[cells[i]].num_tokens)
+def put_contexts(contexts, facts, lanes, crops):
+    """Fills crop lanes[j] with contexts[j]."""
+    for j in range(len(lanes)):
+        _put_segment(crops, lanes[j], 0, 1, contexts[j], facts[j].num_tokens)
 
 
 @kernel
 def pad_small(raw, layout, src, key, drawing, scratch, crops):
-    """Writes a small row alone, as many crops as it takes.
+    """Writes a small row without others to as many crops as it takes.
 
     Returns:
-      Their number, or DAMAGED if the row's bytes cannot be right.
+      The number of crops, or DAMAGED if the row's bytes cannot be right.
     """
     count, limit = layout.num_measurements, drawing.num_tokens
     draw_all(count, key, drawing, scratch)

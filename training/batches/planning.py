@@ -1,9 +1,9 @@
-"""From the rows of a split to the lanes of a host, and how many batches a number of epochs has."""
+"""From the rows of a split to the lanes of a host, and to the number of batches of some epochs."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,53 +28,78 @@ from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
 )
 
-_RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # what a new segment's first timestamp costs more
+_RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment's first timestamp
 
 
 def num_contexts(n_measurements: np.ndarray, config: DataConfig) -> np.ndarray:
-    """Returns how many contexts each row gives an epoch: int64."""
+    """Returns how many contexts an epoch has of each row: int64."""
     contexts = -(-n_measurements.astype(np.int64) // config.avg_tokens_per_measurement)
     return np.clip(contexts, 1, config.max_contexts_per_row)
 
 
-@dataclass(frozen=True)
-class _Lanes:
-    """How all lanes of the global batch share the rows; see `lanes.Plan` for the arrays."""
+def deal(rows: RowTable, config: DataConfig) -> Plan:
+    """Deals all rows of a split to the lanes of the global batch.
 
-    large_rows: np.ndarray
-    visits: np.ndarray
-    visits_bounds: np.ndarray  # float64 [lanes + 1]
-    small_rows: np.ndarray
-    small_bounds: np.ndarray  # int64 [lanes + 1]
+    Raises:
+      UsageError: the rows do not suit the config, or do not suffice for its batch.
+    """
+    is_by_probe = config.sampler == "windows"
+    large_rows, visits, visits_bounds, small_rows, small_bounds = (
+        _deal_probes(rows, config) if is_by_probe else _deal_rows(rows, config)
+    )
+    begin = np.searchsorted(visits, visits_bounds[:-1], "right") - 1
+    end = np.searchsorted(visits, visits_bounds[1:], "left")
+    plan = Plan(
+        seed=key_of(config.seed),
+        num_epochs=FOREVER if config.num_epochs is None else config.num_epochs,
+        shuffle=config.shuffle,
+        mixed_rows=(config.mixed_rows or ALL_ROWS) if config.shuffle else 1,
+        pack=config.pack,
+        drawing=config.drawing,
+        rounds_visits=is_by_probe,
+        identity=rows.identity,
+        src_hi=rows.src_hi,
+        src_lo=rows.src_lo,
+        src_is_ipv6=rows.src_is_ipv6,
+        is_bad=np.zeros(len(rows), bool),
+        large_rows=large_rows,
+        visits=visits.astype(float),
+        small_rows=small_rows,
+        lane=np.arange(config.batch_size),
+        large_begin=np.minimum(begin, end),
+        large_end=end,
+        visits_begin=visits_bounds[:-1].astype(float),
+        visits_end=visits_bounds[1:].astype(float),
+        small_begin=small_bounds[:-1],
+        small_end=small_bounds[1:],
+    )
+    if config.num_epochs is None:  # otherwise lanes without rows give empty examples
+        _check_lanes(plan)
+    return plan
 
-    def large_range(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the begins and ends in large_rows of lanes [first, end)."""
-        begin = np.searchsorted(self.visits, self.visits_bounds[first:end], "right") - 1
-        stop = np.searchsorted(self.visits, self.visits_bounds[first + 1 : end + 1], "left")
-        return np.minimum(begin, stop), stop
+
+# Large rows, the visits [large + 1] before each of them, those [lanes + 1] before each lane; small
+# rows, and how many [lanes + 1] of them are before each lane.
+type _Shares = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def _deal(rows: RowTable, config: DataConfig) -> _Lanes:
-    num_lanes = config.batch_size
-    if config.sampler == "windows":
-        return _deal_probes(rows, config)
+def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
+    """Gives lanes equally many contexts of large rows, and about as many tokens of small ones."""
+    lanes = np.arange(config.batch_size + 1)
     tokens = rows.untimed_tokens
     is_small = tokens <= config.crop_size
     large_rows, small_rows = np.flatnonzero(~is_small), np.flatnonzero(is_small)
     contexts = num_contexts(rows.n_measurements[large_rows], config)
     visits = np.concatenate([[0], np.cumsum(contexts)])
-    visits_bounds = visits[-1] * np.arange(num_lanes + 1) // num_lanes
-    # With timestamps tokens are about a third more, of any row.
-    ends = np.cumsum(tokens[small_rows])
-    total = int(ends[-1]) if len(ends) else 0
-    middles = ends - tokens[small_rows] / 2
-    small_bounds = np.searchsorted(middles, total * np.arange(num_lanes + 1) / num_lanes)
-    return _Lanes(
-        large_rows, visits.astype(float), visits_bounds.astype(float), small_rows, small_bounds
-    )
+    # Timestamps add about a third to the tokens of any row.
+    ends = np.concatenate([[0], np.cumsum(tokens[small_rows])])
+    middles = ends[1:] - tokens[small_rows] / 2
+    small_bounds = np.searchsorted(middles, ends[-1] * lanes / config.batch_size)
+    visits_bounds = visits[-1] * lanes // config.batch_size
+    return large_rows, visits, visits_bounds, small_rows, small_bounds
 
 
-def _deal_probes(rows: RowTable, config: DataConfig) -> _Lanes:
+def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
     weights = _weights(rows, config.weights)[order]
@@ -87,15 +112,14 @@ def _deal_probes(rows: RowTable, config: DataConfig) -> _Lanes:
             f"batch_size is {config.batch_size}, more than the {len(starts)} probes of the data, "
             "and sampler=windows has another probe in each example: use a smaller batch_size"
         )
-    # At the probe nearest to each lane's share, but at least one further than the one before.
+    # A lane begins at the probe nearest to its share, and has one probe at least.
     wanted = np.searchsorted(visits[starts], np.linspace(0, len(rows), config.batch_size + 1))
-    numbers = np.arange(config.batch_size + 1)
-    bounds = np.maximum.accumulate(wanted - numbers) + numbers
-    bounds = np.minimum(bounds, len(starts) - config.batch_size + numbers)
+    lanes = np.arange(config.batch_size + 1)
+    bounds = np.maximum.accumulate(wanted - lanes) + lanes
+    bounds = np.minimum(bounds, len(starts) - config.batch_size + lanes)
     bounds[0], bounds[-1] = 0, len(starts)
     visits_bounds = np.append(visits[starts], visits[-1])[bounds]
-    nothing = np.zeros(0, np.int64)
-    return _Lanes(order, visits, visits_bounds, nothing, np.zeros(len(bounds), np.int64))
+    return order, visits, visits_bounds, np.zeros(0, np.int64), np.zeros_like(lanes)
 
 
 def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
@@ -115,20 +139,33 @@ def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
     return values
 
 
-def check_config(rows: RowTable, config: DataConfig) -> None:
-    """Raises UsageError if these rows, of the whole split, do not suit the config."""
-    _check_lanes(_deal(rows, config), config)
+def _check_lanes(plan: Plan) -> None:
+    """Raises UsageError if a lane has nothing to give, or next to nothing."""
+    visits = plan.visits_end - plan.visits_begin
+    is_light = (visits < MIN_VISITS) & (visits > 0)
+    if is_light.any():
+        example = int(np.argmax(is_light))
+        raise UsageError(
+            f"example {example} of the batch has rows of little weight only, {visits[example]:.1e} "
+            "contexts an epoch: use a smaller batch_size, or weights nearer to each other"
+        )
+    if ((visits <= 0) & (plan.small_begin == plan.small_end)).any():
+        raise UsageError(
+            f"batch_size is {len(plan.lane)}, but the data has only {int(plan.visits[-1])} "
+            f"contexts of large rows and {len(plan.small_rows)} small rows an epoch, too few for "
+            "every example of a batch: use a smaller batch_size"
+        )
 
 
 def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
-    """Returns the config with its batch halved until the rows have contexts for every example.
+    """Returns the config with its batch halved until the rows suffice for every example.
 
     Raises:
-      UsageError: they do not suit it even then.
+      UsageError: the rows do not suit the config with a batch of one, either.
     """
     while True:
         try:
-            check_config(rows, config)
+            deal(rows, config)
             return config
         except UsageError:
             if config.batch_size == 1:
@@ -139,17 +176,16 @@ def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
 # --- one host -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HostPlan:
+class HostPlan(NamedTuple):
     """The part of a host, or of one of its workers.
 
     Attributes:
-      rows: the numbers, in the split, of the rows of its lanes; the plan's numbers count in them.
+      rows: int64, the rows of its lanes, as numbers in the split; `plan` numbers them from 0.
       plan: for the kernels.
-      num_batches: how many there are, for every host the same; None if they never end.
+      num_batches: the same for every host; None if batches never end.
     """
 
-    rows: np.ndarray  # int64
+    rows: np.ndarray
     plan: Plan
     num_batches: int | None
 
@@ -161,128 +197,78 @@ def plan_host(
 
     Args:
       rows: of the whole split.
-      first_epoch: what `num_batches` counts from.
+      first_epoch: the first of the epochs that `num_batches` counts.
 
     Raises:
-      UsageError: a lane has nothing to give.
+      UsageError: as `deal`.
     """
-    lanes = _deal(rows, config)
-    _check_lanes(lanes, config)
-    end = first_lane + num_lanes
-    large_begin, large_end = lanes.large_range(first_lane, end)
-    small_begin = lanes.small_bounds[first_lane:end]
-    small_end = lanes.small_bounds[first_lane + 1 : end + 1]
-    large = slice(int(large_begin[0]), int(large_end[-1]))
-    small = slice(int(small_begin[0]), int(small_end[-1]))
-    own = np.union1d(lanes.large_rows[large], lanes.small_rows[small])
-    plan = _make_plan(
-        rows.take(own),
-        config,
-        large_rows=np.searchsorted(own, lanes.large_rows[large]),
-        visits=lanes.visits[large.start : large.stop + 1],
-        small_rows=np.searchsorted(own, lanes.small_rows[small]),
-        lane=np.arange(first_lane, end),
-        large_begin=large_begin - large.start,
-        large_end=large_end - large.start,
-        visits_begin=lanes.visits_bounds[first_lane:end],
-        visits_end=lanes.visits_bounds[first_lane + 1 : end + 1],
-        small_begin=small_begin - small.start,
-        small_end=small_end - small.start,
+    whole = deal(rows, config)
+    part = whole.of_lanes(slice(first_lane, first_lane + num_lanes))
+    large = slice(int(part.large_begin[0]), int(part.large_end[-1]))
+    small = slice(int(part.small_begin[0]), int(part.small_end[-1]))
+    large_rows, small_rows = whole.large_rows[large], whole.small_rows[small]
+    own = np.union1d(large_rows, small_rows)
+    plan = part._replace(
+        identity=whole.identity[own],
+        src_hi=whole.src_hi[own],
+        src_lo=whole.src_lo[own],
+        src_is_ipv6=whole.src_is_ipv6[own],
+        is_bad=whole.is_bad[own],
+        large_rows=np.searchsorted(own, large_rows),
+        visits=whole.visits[large.start : large.stop + 1].copy(),
+        small_rows=np.searchsorted(own, small_rows),
+        large_begin=part.large_begin - large.start,
+        large_end=part.large_end - large.start,
+        small_begin=part.small_begin - small.start,
+        small_end=part.small_end - small.start,
     )
     num_batches = None
     if config.num_epochs is not None:
-        num_batches = _count_batches(rows, lanes, config, first_epoch)
+        num_batches = _count_batches(rows, whole, config, range(first_epoch, config.num_epochs))
     return HostPlan(own, plan, num_batches)
-
-
-def _check_lanes(lanes: _Lanes, config: DataConfig) -> None:
-    if config.num_epochs is not None:
-        return  # a lane without rows then gives empty examples
-    visits = np.diff(lanes.visits_bounds)
-    is_light = (visits < MIN_VISITS) & (visits > 0)
-    if is_light.any():
-        example = int(np.argmax(is_light))
-        raise UsageError(
-            f"example {example} of the batch has rows of little weight only, {visits[example]:.1e} "
-            "contexts an epoch: use a smaller batch_size, or weights nearer to each other"
-        )
-    has_none = (visits <= 0) & (np.diff(lanes.small_bounds) == 0)
-    if has_none.any():
-        raise UsageError(
-            f"batch_size is {config.batch_size}, but the data has only "
-            f"{int(lanes.visits[-1])} contexts of large rows and {len(lanes.small_rows)} small "
-            "rows an epoch, too few for every example of a batch: use a smaller batch_size"
-        )
-
-
-def _make_plan(rows: RowTable, config: DataConfig, **lanes: np.ndarray) -> Plan:
-    num_epochs = FOREVER if config.num_epochs is None else config.num_epochs
-    return Plan(
-        seed=key_of(config.seed),
-        num_epochs=num_epochs,
-        shuffle=config.shuffle,
-        mixed_rows=(config.mixed_rows or ALL_ROWS) if config.shuffle else 1,
-        pack=config.pack,
-        drawing=config.drawing,
-        rounds_visits=config.sampler == "windows",
-        identity=rows.identity,
-        src_hi=rows.src_hi,
-        src_lo=rows.src_lo,
-        src_is_ipv6=rows.src_is_ipv6,
-        is_bad=np.zeros(len(rows), bool),
-        **{name: np.ascontiguousarray(values) for name, values in lanes.items()},
-    )
 
 
 # --- how many batches ---------------------------------------------------------------------------
 
 
-def _count_batches(rows: RowTable, lanes: _Lanes, config: DataConfig, first_epoch: int) -> int:
-    """Returns a number of batches that surely holds the epochs left, without reading a row.
+def _count_batches(rows: RowTable, plan: Plan, config: DataConfig, epochs: range) -> int:
+    """Returns a number of batches that surely holds these epochs, without reading a row.
 
-    Hosts must agree on it, and how well small rows pack is only known when they are read. So the
+    Hosts must agree on it, and how well small rows pack is known only when they are read. So the
     crops of a lane are bounded: exactly for large rows; for small ones by what rows.parquet says
     of them, as if every crop lost as much as it can.
     """
     crops = np.zeros(config.batch_size)
-    small = rows.take(lanes.small_rows)
-    ends = np.zeros(len(small) + 1, np.int64)
-    per_row = _min_new_per_crop(rows, config)
-    for epoch in range(first_epoch, config.num_epochs or 0):
-        rounding = visits_rounding(key_of(config.seed), epoch, config.sampler == "windows")
-        crops += np.diff(np.floor(lanes.visits_bounds + rounding))
+    small = rows.take(plan.small_rows)
+    totals = np.zeros(len(small) + 1, np.int64)  # crops before each small row, positions if packed
+    # The positions of a crop that new tokens take at least: less one measurement, cut at its end.
+    has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
+    largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
+    per_crop = config.crop_size - (largest - 1) - _RESTART_TOKENS
+    for epoch in epochs:
+        rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
+        crops += np.floor(plan.visits_end + rounding) - np.floor(plan.visits_begin + rounding)
         positions = _max_positions(
-            key_of(config.seed),
+            plan.seed,
             epoch,
             small.identity,
             small.n_measurements,
             small.untimed_tokens,
             small.last_second - small.first_second,
-            config.drawing,
+            plan.drawing,
         )
-        if config.pack:
-            ends[1:] += np.cumsum(positions)
-        else:
-            ends[1:] += np.cumsum(-(-positions // per_row))
-    small_positions = np.diff(ends[lanes.small_bounds])
-    if config.pack:
-        small_positions = -(-small_positions // per_row)
-    return int((crops + small_positions).max(initial=0))
-
-
-def _min_new_per_crop(rows: RowTable, config: DataConfig) -> int:
-    """Returns how many positions of a crop of small rows are new tokens, at the least."""
-    has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
-    largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
-    return config.crop_size - (largest - 1) - _RESTART_TOKENS
+        totals[1:] += np.cumsum(positions if config.pack else -(-positions // per_crop))
+    of_small = totals[plan.small_end] - totals[plan.small_begin]
+    crops += -(-of_small // per_crop) if config.pack else of_small
+    return int(crops.max(initial=0))
 
 
 @kernel
 def _max_positions(seed, epoch, identity, n_measurements, untimed_tokens, span, drawing):
     """Bounds the positions of each small row in an epoch: int64 [rows].
 
-    Of its timestamps only how many there are is known; of `span` seconds at most span / 256 can
-    be 256 seconds or more after the one before, and so with the differences beyond 32 bits.
+    Only the number of its timestamps is known. Within `span` seconds, at most span / 256 of them
+    are 256 seconds or more after the one before; likewise for differences beyond 32 bits.
     """
     positions = np.empty(len(identity), np.int64)
     stream = np.empty(1, np.uint64)

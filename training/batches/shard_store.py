@@ -1,13 +1,13 @@
-"""Feeds lanes straight from the shards, holding tokens in place of rows.
+"""Feeds lanes straight from the shards and keeps tokens, not rows.
 
-When the first context of a large row is due, the row is read once and all contexts that the lanes
-here will want of it are drawn; 2 KiB each are kept, the row, up to 8 MiB, is not. Small rows are
+When the first context of a large row is due, the row is read once and all contexts that lanes of
+this process need are drawn. They are kept, 2 KiB each; the row, up to 8 MiB, is not. Small rows are
 kept as they were read until they are packed.
 """
 
 import collections
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from training.batches.lanes import (
 )
 from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
 from training.rows.measurement_at import are_readable
-from training.rows.row_layout import ARROW, Columns
+from training.rows.row_layout import ARROW, FIRST_OFFSET, Columns
 from training.rows.row_source import BadRow, BadRowError, ShardReader
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, new_scratch
@@ -33,33 +33,32 @@ _DAMAGED = "a destination is no IP address"
 
 
 class _Share(NamedTuple):
-    """A lane's share of the contexts of a row in an epoch.
+    """A lane's contexts of a row in an epoch, from first_k on.
 
     Attributes:
-      cells: of the contexts from first_k on; -1: given.
-      window: of the lane, for which the row was read; -1: it was read for another lane.
+      contexts, facts: as `draw_contexts` fills them.
+      left: the lines that have not been given.
+      window: the lane's window that the row was read for; -1 if it was read for another lane.
     """
 
     first_k: int
-    cells: list[int]
+    contexts: np.ndarray
+    facts: np.ndarray
+    left: set[int]
     window: int
 
 
 class ShardStore:
-    """What the lanes of one process have of the shards' rows in memory.
+    """The rows and contexts that the lanes of one process hold in memory.
 
     Args:
-      reader: of the rows that `plan` counts in.
-      skip_bad_rows: note rows that cannot be used in `plan.is_bad` and `bad_rows`, do not raise.
+      reader: of the rows that `plan` numbers.
+      skip_bad_rows: note unusable rows in `plan.is_bad` and `bad_rows` instead of raising.
       executor: reads rows in parallel, if given.
     """
 
     def __init__(
-        self,
-        reader: ShardReader,
-        plan: Plan,
-        skip_bad_rows: bool,
-        executor: Executor | None = None,
+        self, reader: ShardReader, plan: Plan, skip_bad_rows: bool, executor: Executor | None
     ):
         self.bad_rows: list[BadRow] = []
         self._reader = reader
@@ -67,43 +66,42 @@ class ShardStore:
         self._skip_bad_rows = skip_bad_rows
         self._map = executor.map if executor else map
         num_tokens, num_lanes = plan.drawing.num_tokens, len(plan.lane)
-        # Of each lane, by row and epoch.
+        # For each lane, by row and epoch.
         self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in plan.lane]
         self._windows = np.full((num_lanes, 2), -1, np.int64)  # the lanes' (epoch, window)
-        self._pool = _Pool(32 * num_lanes, num_tokens)
         self._local = threading.local()
         self._untimed_tokens = reader.rows.untimed_tokens.astype(np.int32)
         self._small: dict[int, Columns] = {}
-        self._slots = np.full(len(reader.rows), -1, np.int32)  # of `_small`, by row
+        self._slots = np.full(len(reader.rows), -1, np.int32)
         largest = reader.rows.n_measurements[plan.small_rows].max(initial=0)
         self._scratch = new_scratch(num_tokens, int(largest))
         per_lane = num_tokens // (MIN_MEASUREMENT_TOKENS - 1) + 3
         self._listed = np.empty(num_lanes * per_lane, np.int64)
 
     def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
-        """Reads what the lanes' next crops need; False if some of it turned out to be bad.
+        """Reads the rows that the next crops need; returns False if one of them is bad.
 
         Args:
           items: LANE_ITEM [lanes].
           cursors: CURSOR [lanes].
 
         Raises:
-          BadRowError: a row cannot be used, and such rows are not to be skipped.
+          BadRowError: a row cannot be used and `skip_bad_rows` is False.
         """
         self._forget_windows(cursors)
         large: dict[tuple[int, int], list[_Share]] = {}
         for lane, item in _contexts(items):
             if (item.row, item.epoch) not in self._drawn[lane]:
-                large[item.row, item.epoch] = self._take_shares(lane, item)
+                large[item.row, item.epoch] = self._add_shares(lane, item)
         count = list_small(self._plan, cursors, items, self._untimed_tokens, self._listed)
         listed = np.unique(self._listed[:count])
         wanted = listed[~self._plan.is_bad[listed]].tolist()
         missing = [row for row in wanted if row not in self._small]
         num_bad = len(self.bad_rows)
-        for (row, _), error in zip(large, self._map(self._draw, large, large.values())):
-            if error is not None:
-                self._note(row, error)
-        for row, columns in zip(missing, self._map(self._read_small, missing)):
+        for (row, _), drawn in zip(large, self._map(self._draw, large, large.values())):
+            if isinstance(drawn, BadRowError):
+                self._note(row, drawn)
+        for row, columns in zip(missing, self._map(self._read, missing)):
             if isinstance(columns, BadRowError):
                 self._note(row, columns)
             else:
@@ -112,16 +110,19 @@ class ShardStore:
         return len(self.bad_rows) == num_bad
 
     def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Writes the crops that `load` has made ready, and moves the cursors of packed ones."""
-        cells = np.full(len(items), -1, np.int64)
+        """Writes the crops that `load` has prepared; moves cursors past the small rows in them."""
+        lanes, contexts, facts = [], [], []
         for lane, item in _contexts(items):
-            drawn = self._drawn[lane][item.row, item.epoch].cells
-            at = item.k - item.first_k
-            cells[lane], drawn[at] = drawn[at], -1
-            if max(drawn) < 0:
+            share = self._drawn[lane][item.row, item.epoch]
+            line = item.k - item.first_k
+            lanes.append(lane)
+            contexts.append(share.contexts[line])
+            facts.append(share.facts[line])
+            share.left.remove(line)
+            if not share.left:
                 del self._drawn[lane][item.row, item.epoch]
-        put_contexts(self._pool.tokens, self._pool.facts, cells, crops)
-        self._pool.give_back(cells[cells >= 0].tolist())
+        if lanes:
+            put_contexts(np.array(contexts), np.array(facts), np.array(lanes), crops)
         if (items["kind"] == SMALL).any():
             row_bytes = self._join_small()
             if not pack_small(self._plan, cursors, items, row_bytes, crops, self._scratch):
@@ -135,119 +136,84 @@ class ShardStore:
             self._plan.is_bad[row] = True
             self.bad_rows.append(self._reader.describe(row, str(error)))
 
-    def _columns(self, row: int, checks_all: bool) -> Columns:
-        columns = self._reader.locate(row).columns
-        # Compact rows hold any address.
+    def _read(self, row: int, checks_all: bool = True) -> Columns | BadRowError:
+        try:
+            columns = self._reader.locate(row).columns
+        except BadRowError as error:
+            return error
+        # Any bytes are an address of a compact row.
         if checks_all and columns.layout.kind == ARROW and not are_readable(*columns):
-            raise self._reader.bad_row(row, _DAMAGED)
+            return self._reader.bad_row(row, _DAMAGED)
         return columns
 
     # --- large rows ---
 
     def _forget_windows(self, cursors: np.ndarray) -> None:
-        """Drops what is left of windows that lanes have ended: they may have begun within them."""
+        """Drops contexts left over from finished windows, which lanes may have entered midway."""
         windows = np.stack([cursors["large_epoch"], cursors["large_window"]], axis=1)
         for lane in np.flatnonzero((windows != self._windows).any(axis=1)).tolist():
-            drawn = self._drawn[lane]
-            for row, epoch in list(drawn):
-                if drawn[row, epoch].window >= 0 or epoch < windows[lane, 0]:
-                    share = drawn.pop((row, epoch))
-                    self._pool.give_back(cell for cell in share.cells if cell >= 0)
+            self._drawn[lane] = {
+                (row, epoch): share
+                for (row, epoch), share in self._drawn[lane].items()
+                if share.window < 0 and epoch >= windows[lane, 0]
+            }
         self._windows = windows
 
-    def _take_shares(self, lane: int, item: "_Context") -> list[_Share]:
-        """Takes cells for a row that `lane` needs, and for the lanes here that share it."""
+    def _add_shares(self, lane: int, item: "_Context") -> list[_Share]:
+        """Makes room for a row that `lane` needs, and for other lanes here that share it."""
         shares = [(lane, item.first_k, item.num_contexts)]
         if item.is_shared:
             shares = shares_of(self._plan, item.large, item.epoch).tolist()
-        taken = []
+        taken, num_tokens = [], self._plan.drawing.num_tokens
         for other, first_k, num in shares:
             drawn, key = self._drawn[other], (item.row, item.epoch)
             epoch, window = self._windows[other].tolist()
-            # A lane that is further behind would keep what it is given for too long.
+            # A lane that is further behind would hold the contexts for too long.
             if num > 0 and key not in drawn and epoch in (item.epoch, item.epoch - 1):
-                own_window = window if other == lane else -1
-                drawn[key] = _Share(first_k, self._pool.take(num), own_window)
+                drawn[key] = _Share(
+                    first_k,
+                    contexts=np.empty((num, num_tokens), np.uint16),
+                    facts=np.empty(num, CONTEXT_FACTS),
+                    left=set(range(num)),
+                    window=window if other == lane else -1,
+                )
                 taken.append(drawn[key])
         return taken
 
     def _draw(self, key: tuple[int, int], shares: list[_Share]) -> BadRowError | None:
-        """Reads a row and draws its contexts into cells; returns what is wrong with it."""
+        """Reads a row and draws its contexts; returns why that fails, if it does."""
         (row, epoch), plan = key, self._plan
         if not hasattr(self._local, "scratch"):
             self._local.scratch = new_scratch(plan.drawing.num_tokens)
-        try:
-            # Whether a context meets what is damaged depends on which are drawn here. Only a check
-            # of the whole row makes all hosts skip the same rows.
-            columns = self._columns(row, checks_all=self._skip_bad_rows)
-        except BadRowError as error:
-            return error
-        keys = [
-            context_keys(plan.seed, epoch, plan.identity[row], share.first_k, len(share.cells))
-            for share in shares
-        ]
-        is_whole = draw_contexts(
-            *columns,
-            (plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]),
-            np.concatenate(keys),
-            plan.drawing,
-            self._local.scratch,
-            np.concatenate([share.cells for share in shares]),
-            self._pool.tokens,
-            self._pool.facts,
-        )
-        return None if is_whole else self._reader.bad_row(row, _DAMAGED)
-
-    # --- small rows ---
-
-    def _read_small(self, row: int) -> Columns | BadRowError:
-        try:
-            return self._columns(row, checks_all=True)
-        except BadRowError as error:
-            return error
+        # Hosts draw different contexts, which may or may not meet the damage. Only a check of the
+        # whole row makes all of them skip the same rows.
+        columns = self._read(row, checks_all=self._skip_bad_rows)
+        if isinstance(columns, BadRowError):
+            return columns
+        identity, scratch = plan.identity[row], self._local.scratch
+        src = plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]
+        for first_k, contexts, facts, *_ in shares:
+            keys = context_keys(plan.seed, epoch, identity, first_k, len(facts))
+            if not draw_contexts(*columns, src, keys, plan.drawing, scratch, contexts, facts):
+                return self._reader.bad_row(row, _DAMAGED)
+        return None
 
     def _join_small(self) -> RowBytes:
-        """Returns the bytes of all small rows that `load` has read."""
+        """Returns the bytes of all small rows that `load` has read, one after the other."""
         held = self._small.values()
         self._slots[list(self._small)] = np.arange(len(held))
         raw = np.concatenate([columns.raw for columns in held])
-        raw.flags.writeable = False  # as the maps and records that kernels are compiled for
-        sizes = [len(columns.raw) for columns in held]
+        raw.flags.writeable = False  # kernels are compiled for read-only bytes
         layouts = np.array([columns.layout for columns in held], np.int64)
-        nothing32, nothing64 = np.zeros(0, np.int32), np.zeros(0, np.int64)
-        starts = np.cumsum([0, *sizes[:-1]])
-        return RowBytes(
-            raw, self._slots, starts, layouts, nothing64, nothing32, nothing32, nothing64
-        )
+        sizes = np.array([len(columns.raw) for columns in held])
+        layouts[:, FIRST_OFFSET:] += (np.cumsum(sizes) - sizes)[:, np.newaxis]
+        return RowBytes(raw, slots=self._slots, layouts=layouts)
 
 
 _Context = collections.namedtuple("_Context", LANE_ITEM.names or ())
 
 
 def _contexts(items: np.ndarray) -> Iterator[tuple[int, _Context]]:
-    """Yields the lanes whose next crop is a context of a large row, and the context."""
+    """Yields the lanes whose next item is a context of a large row, and the context."""
     lanes = np.flatnonzero(items["kind"] == LARGE)
     return zip(lanes.tolist(), map(_Context._make, items[lanes].tolist()))
-
-
-class _Pool:
-    """Cells of one context each."""
-
-    def __init__(self, num_cells: int, num_tokens: int):
-        self.tokens = np.empty((num_cells, num_tokens), np.uint16)
-        self.facts = np.empty(num_cells, CONTEXT_FACTS)
-        self._free = list(range(num_cells))
-
-    def take(self, count: int) -> list[int]:
-        """Returns cells that are free, doubling their number if need be."""
-        while len(self._free) < count:
-            self._free += range(len(self.tokens), 2 * len(self.tokens))
-            self.tokens = np.concatenate([self.tokens, np.empty_like(self.tokens)])
-            self.facts = np.concatenate([self.facts, np.empty_like(self.facts)])
-        taken = self._free[-count:]
-        del self._free[-count:]
-        return taken
-
-    def give_back(self, cells: Iterable[int]) -> None:
-        """Frees cells."""
-        self._free += cells

@@ -1,4 +1,4 @@
-"""States of iterators: what they hold, which dataset they belong to, other numbers of hosts."""
+"""States of iterators: as JSON, checked against a dataset, and shared among other hosts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.lanes import CURSOR
 
-STATE_FORMAT = 1
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class HostState:
-    """How far the lanes of a host are between two batches.
+    """The positions of a host's lanes between two batches.
 
     Attributes:
       cursors: CURSOR [lanes].
-      step: batches given.
-      first_epoch, first_step: all lanes began that epoch at that step.
-      skipped: shard and position of rows that were skipped.
-      has_ended: no batch follows.
+      step: number of batches given.
+      first_epoch, first_step: all lanes began this epoch at this step.
+      skipped: (shard, position) of rows that were skipped.
+      has_ended: whether the last batch has been given.
     """
 
     cursors: np.ndarray
@@ -35,7 +35,7 @@ class HostState:
     def to_json(self, config: DataConfig, fingerprint: str) -> dict[str, Any]:
         """Returns the state for JSON; a few dozen bytes a lane."""
         return {
-            "format": STATE_FORMAT,
+            "format": _FORMAT,
             "fingerprint": fingerprint,
             "batch_size": config.batch_size,
             "num_epochs": config.num_epochs,
@@ -53,9 +53,9 @@ class HostState:
         """Inverts `to_json`; a run of more epochs continues where one of fewer has ended.
 
         Raises:
-          ProbelineError: it is the state of other data, another configuration or other lanes.
+          ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
-        check_state(values, fingerprint)
+        _check_state(values, fingerprint)
         lanes, num_lanes = config.lanes, len(values["cursors"])
         if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
             raise ProbelineError(
@@ -91,12 +91,12 @@ def cursors_from_numbers(numbers: np.ndarray) -> np.ndarray:
     return numbers.view(CURSOR).reshape(-1)
 
 
-def check_state(state: dict[str, Any], fingerprint: str) -> None:
-    """Raises ProbelineError if a state does not belong to the dataset of that fingerprint."""
-    if state.get("format") != STATE_FORMAT:
+def _check_state(state: dict[str, Any], fingerprint: str) -> None:
+    """Raises ProbelineError if a state does not belong to the dataset with that fingerprint."""
+    if state.get("format") != _FORMAT:
         raise ProbelineError(
             f"the iterator's state has format {state.get('format')}, this Probeline reads "
-            f"{STATE_FORMAT}: continue with the version that saved it"
+            f"{_FORMAT}: continue with the version that saved it"
         )
     if state["fingerprint"] != fingerprint:
         raise ProbelineError(
@@ -110,36 +110,36 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
     """Divides the states of all hosts of a run among another number of hosts.
 
     Args:
-      states: of every host of one step, in any order.
+      states: of every host at one step, in any order.
 
     Raises:
-      ProbelineError: some are missing, or of different steps or runs, or cannot be shared.
+      ProbelineError: states are missing, are of different steps or runs, or cannot be shared.
     """
     if not states:
         raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
     for state in states:
-        check_state(state, states[0].get("fingerprint", ""))
+        _check_state(state, states[0].get("fingerprint", ""))
     states = sorted(states, key=lambda state: state["first_lane"])
+    step, batch_size = states[0]["step"], states[0]["batch_size"]
     cursors: list[list[int]] = []
     for state in states:
-        if state["step"] != states[0]["step"] or state["first_lane"] != len(cursors):
+        if state["step"] != step or state["first_lane"] != len(cursors):
             raise ProbelineError(
-                f"the states do not fit together at lane {len(cursors)}, step "
-                f"{states[0]['step']}: give those of all hosts, of one checkpoint"
+                f"the states do not fit together at lane {len(cursors)}, step {step}: give those "
+                "of all hosts, of one checkpoint"
             )
         cursors += state["cursors"]
-    batch_size = states[0]["batch_size"]
     if len(cursors) != batch_size or batch_size % host_count:
         raise ProbelineError(
             f"the states have {len(cursors)} of {batch_size} lanes, for {host_count} hosts: give "
             "those of all hosts, and a number of hosts that divides the batch"
         )
     share = batch_size // host_count
-    skipped = sorted({tuple(row) for state in states for row in state["skipped_rows"]})
+    skipped = {tuple(row) for state in states for row in state["skipped_rows"]}
     return [
         {
             **states[0],
-            "skipped_rows": [list(row) for row in skipped],
+            "skipped_rows": [list(row) for row in sorted(skipped)],
             "first_lane": host * share,
             "cursors": cursors[host * share : (host + 1) * share],
         }

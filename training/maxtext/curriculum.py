@@ -1,7 +1,8 @@
-"""Crops that grow: `network_curriculum=128x3000,512x4000` is crops of 128 tokens for 3,000 steps.
+"""Crops that grow: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
 
-A stage has crops of one length and as many tokens a step as the others, so shorter crops come in
-larger batches. Stages hand the model on through a checkpoint; each begins its data anew.
+All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
+crops come in larger batches. A stage continues from the checkpoint of the previous one, with its
+data from the beginning.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from training.tokens.contexts import MIN_CROP
 
 
 class Stage(NamedTuple):
-    """Steps [begin, end) of a run, and the tokens of a crop in them."""
+    """Steps [begin, end) of a run, with crops of `crop_size` tokens."""
 
     number: int
     begin: int
@@ -20,14 +21,14 @@ class Stage(NamedTuple):
 
 
 def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
-    """Returns the stages of a run, in order; one, if there is no curriculum.
+    """Returns the stages of a run, in order.
 
     Args:
       curriculum: "128x3000,512x4000" is 3,000 steps with crops of 128 tokens, 4,000 with crops of
-        512, and the rest with crops of crop_size.
+        512, and the rest with crops of crop_size; "" is a single stage.
 
     Raises:
-      UsageError: it cannot be read, or does not lead to crop_size within the steps.
+      UsageError: the curriculum is malformed, or does not reach crop_size within the steps.
     """
     given = f"network_curriculum={curriculum}"
     stages: list[Stage] = []
@@ -40,7 +41,7 @@ def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
         begin += int(count)
     if begin >= steps:
         raise UsageError(
-            f"{given} takes {begin} steps, and leaves none for crops of "
+            f"{given} takes {begin} steps and leaves none for crops of "
             f"max_target_length={crop_size}: give more than steps={steps}"
         )
     stages.append(Stage(len(stages), begin, steps, crop_size))

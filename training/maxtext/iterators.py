@@ -1,8 +1,8 @@
-"""MaxText's side of training: its config with our keys, its iterators over our batches.
+"""Connects MaxText to our batches: its config with our keys, its iterators over a `BatchDataset`.
 
-MaxText has no registry of datasets. `connect` puts the factories of this module in the place of
-those of its Grain pipeline, the one whose iterators its checkpoints hold, and answers how an
-iterator resumes. No code of MaxText is copied. `train` is the command.
+MaxText has no registry of datasets. `connect` replaces the factories of its Grain pipeline, whose
+iterators are part of checkpoints, and the function that restores an iterator. No code of MaxText
+is copied. `training.train` is the command.
 """
 
 import asyncio
@@ -42,17 +42,17 @@ TESTED_VERSION = "0.2.5"
 
 
 class NetworkConfig(types.MaxTextConfig):
-    """MaxText's config, dataset_type=network and our keys.
+    """MaxText's config with dataset_type=network and our keys.
 
-    A key `network_x` without a line of its own is field x of `training.batches.config.DataConfig`.
+    Unless listed here, a key `network_x` is field x of `training.batches.config.DataConfig`.
 
     Attributes:
-      network_data_format: probe_rows; probe_chunks is another word for it.
+      network_data_format: probe_rows; probe_chunks is an alias.
       network_train_files, network_eval_files: DataConfig's files.
-      network_curriculum: shorter crops first, see `training.maxtext.curriculum`.
-      grain_debug_mode: check and describe the batches of the first steps.
-      grain_visualization_dir: a folder for pictures of what is fed in the first steps.
-      num_epoch: MaxText's; none never ends.
+      network_curriculum: see `training.maxtext.curriculum`.
+      grain_debug_mode: check and describe the first batches.
+      grain_visualization_dir: a folder for figures of the first batches.
+      num_epoch: MaxText's key; None: data never end.
     """
 
     network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"
@@ -74,24 +74,23 @@ class NetworkConfig(types.MaxTextConfig):
     @model_validator(mode="before")
     @classmethod
     def _network_is_grain(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Tells MaxText `grain`, and files: `check_config` finds out whether they are named."""
+        """Presents our data to MaxText as Grain's; `check_config` checks the names of files."""
         if values.get("dataset_type") != "network":
             return values
-        return {
-            **values,
-            "dataset_type": "grain",
-            "grain_train_files": values.get("network_train_files") or "network",
-            "grain_eval_files": values.get("network_eval_files") or "network",
+        files = {
+            f"grain_{split}_files": values.get(f"network_{split}_files") or "network"
+            for split in ("train", "eval")
         }
+        return {**values, **files, "dataset_type": "grain"}
 
 
 def stage_of(config: Any) -> Stage:
-    """Returns the last stage of the curriculum; the config of an earlier one ends with it."""
+    """Returns the stage that a config runs: the last one of its curriculum."""
     return stages_of(config.network_curriculum, config.max_target_length, config.steps)[-1]
 
 
 def check_config(config: Any) -> None:
-    """Raises UsageError if a model of that config cannot learn from measurements."""
+    """Raises UsageError if a model of this config cannot be trained on measurements."""
     if config.vocab_size < VOCABULARY_SIZE:
         raise UsageError(
             f"vocab_size={config.vocab_size} is too small: measurements have {VOCABULARY_SIZE} "
@@ -105,16 +104,15 @@ def check_config(config: Any) -> None:
         raise UsageError(
             f"eval_interval={config.eval_interval} needs data: network_eval_files=rows/test"
         )
-    num_stages = len(stages_of(config.network_curriculum, config.max_target_length, config.steps))
-    if num_stages > 1 and not config.enable_checkpointing:
+    if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
-            "network_curriculum hands the model on through checkpoints: leave "
+            "network_curriculum passes the model from stage to stage by checkpoints: leave "
             "enable_checkpointing=true"
         )
 
 
 def completed_steps(checkpoints: epath.PathLike) -> int:
-    """Returns how many steps of training the last one of a folder of checkpoints has seen."""
+    """Returns the number of training steps of the last checkpoint in a folder."""
     if not epath.Path(checkpoints).exists():
         return 0
     return 1 + max(ocp.utils.checkpoint_steps(checkpoints), default=-1)
@@ -123,69 +121,59 @@ def completed_steps(checkpoints: epath.PathLike) -> int:
 # --- batches ------------------------------------------------------------------------------------
 
 
-class Feed(grain.IterDataset[dict[str, np.ndarray]]):
-    """A host's batches as MaxText takes them, with what a run wants to know of them.
+@dataclasses.dataclass
+class Feed:
+    """A host's batches for MaxText, and how MaxText fares with them.
 
     Attributes:
-      first_step: the step of training that takes the first batch.
-      report: is shown the first batches, if there is one.
-      failure: what ended the batches; MaxText logs it and ends like one that is done.
-      has_ended: there was no further batch.
-      waited_s, fed_s: seconds that MaxText waited for batches after the first one, of so many.
+      first_step: the training step of the first batch.
+      report: checks and describes the first batches, if given.
+      failure: the error that ended the batches; MaxText only logs it, and ends as if done.
+      has_ended: whether the batches have come to their end.
+      fed_s, waited_s: seconds since the first batch, and those that MaxText waited for others.
     """
 
-    def __init__(self, dataset: BatchDataset, first_step: int, report: FeedReport | None = None):
-        super().__init__(dataset)
-        self.dataset = dataset
-        self.first_step = first_step
-        self.report = report
-        self.failure: Exception | None = None
-        self.has_ended = False
-        self.waited_s = 0.0
-        self.fed_s = 0.0
+    dataset: BatchDataset
+    first_step: int
+    report: FeedReport | None
+    failure: Exception | None = None
+    has_ended: bool = False
+    waited_s: float = 0.0
+    fed_s: float = 0.0
 
     def __iter__(self) -> "FeedIterator":
         return FeedIterator(self)
 
-    def __repr__(self) -> str:
-        return f"Feed({self.dataset!r}, first_step={self.first_step})"
-
 
 class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
-    """The iterator that MaxText's checkpoints hold: each host's state in a file of its own."""
+    """The iterator in MaxText's checkpoints, with one state file per host."""
 
     def __init__(self, feed: Feed):
         self._batches: BatchIterator = iter(feed.dataset)
         super().__init__(self._batches)
         self.feed = feed
+        self.begins_stage = False  # the checkpoint to restore is of the previous stage
         self._began_s: float | None = None
 
     def __next__(self) -> dict[str, np.ndarray]:
-        asked_s = time.perf_counter()
+        feed, asked_s = self.feed, time.perf_counter()
         try:
             batch = next(self._batches)
+            given_s = time.perf_counter()
+            if feed.report is not None:
+                feed.report.add(batch)
         except StopIteration:
-            self.feed.has_ended = True
+            feed.has_ended = True
             raise
         except Exception as error:
-            self.feed.failure = error
+            feed.failure = error
             raise
-        given_s = time.perf_counter()
         if self._began_s is None:
             self._began_s = given_s
         else:
-            self.feed.waited_s += given_s - asked_s
-            self.feed.fed_s = given_s - self._began_s
-        if self.feed.report is not None:
-            self._show(self.feed.report, batch)
+            feed.waited_s += given_s - asked_s
+            feed.fed_s = given_s - self._began_s
         return batch
-
-    def _show(self, report: FeedReport, batch: dict[str, np.ndarray]) -> None:
-        try:
-            report.add(batch)
-        except ProbelineError as error:
-            self.feed.failure = error
-            raise
 
     def get_state(self) -> dict[str, Any]:
         return self._batches.get_state()
@@ -194,10 +182,12 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
         self._batches.set_state(state)
 
     async def load(self, directory: epath.Path) -> Any:
-        """Goes on where the hosts of a checkpoint, however many, were; Orbax calls it."""
+        """Restores the state of a checkpoint by any number of hosts; called by Orbax."""
         return asyncio.to_thread(self._load, epath.Path(directory))
 
     def _load(self, directory: epath.Path) -> None:
+        if self.begins_stage:
+            return
         config = self.feed.dataset.config
         files = sorted(directory.glob("process_*-of-*.json"))
         if len(files) == jax.process_count() == config.host_count:
@@ -218,11 +208,9 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
 def _make_iterator(
     config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int], *, is_eval: bool
 ) -> MultiHostDataLoadIterator:
-    stage = stage_of(config)
-    hosts = sorted(process_indices)
-    batch_size = config.global_batch_size_to_load
-    if is_eval:
-        batch_size = config.global_batch_size_to_load_eval
+    stage, hosts = stage_of(config), sorted(process_indices)
+    suffix = "_eval" if is_eval else ""
+    batch_size = getattr(config, f"global_batch_size_to_load{suffix}")
     options = {
         field.name: getattr(config, f"network_{field.name}")
         for field in dataclasses.fields(DataConfig)
@@ -230,7 +218,7 @@ def _make_iterator(
     }
     data_config = DataConfig(
         files=config.network_eval_files if is_eval else config.network_train_files,
-        # A host's share is a share of all hosts' batch, also if not all of them load.
+        # MaxText's batch has a share for every host, also for those that load no data.
         batch_size=batch_size // jax.process_count() * len(hosts),
         crop_size=config.max_target_length,
         seed=config.data_shuffle_seed + stage.number,
@@ -239,8 +227,8 @@ def _make_iterator(
         pack=config.packing,
         host_index=hosts.index(jax.process_index()),
         host_count=len(hosts),
-        num_workers=config.grain_worker_count_eval if is_eval else config.grain_worker_count,
-        num_threads=config.grain_num_threads_eval if is_eval else config.grain_num_threads,
+        num_workers=getattr(config, f"grain_worker_count{suffix}"),
+        num_threads=getattr(config, f"grain_num_threads{suffix}"),
         **options,
     )
     report = None
@@ -261,14 +249,14 @@ def _make_iterator(
 def make_network_train_iterator(
     config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
 ) -> MultiHostDataLoadIterator:
-    """Makes the iterator of this host's training batches, in the place of MaxText's Grain one.
+    """Builds the iterator of this host's training batches; replaces MaxText's Grain iterator.
 
     Args:
-      config: a NetworkConfig, as `pyconfig.initialize` wraps it.
+      config: a NetworkConfig as wrapped by `pyconfig.initialize`.
       process_indices: the processes that load data.
 
     Raises:
-      ProbelineError: there is no such dataset, or the config does not suit it.
+      ProbelineError: the dataset does not exist, or the config does not suit it.
     """
     return _make_iterator(config, global_mesh, process_indices, is_eval=False)
 
@@ -276,13 +264,13 @@ def make_network_train_iterator(
 def make_network_eval_iterator(
     config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int]
 ) -> MultiHostDataLoadIterator:
-    """Makes the iterator of one epoch of network_eval_files; see make_network_train_iterator."""
+    """Builds the iterator of one epoch of network_eval_files; see make_network_train_iterator."""
     return _make_iterator(config, global_mesh, process_indices, is_eval=True)
 
 
 # --- connecting to MaxText ----------------------------------------------------------------------
 
-# What this module takes the place of: module, name, parameters.
+# The parameters of the functions that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _SEAMS = (
@@ -296,7 +284,7 @@ _SEAMS = (
 
 
 def check_maxtext() -> None:
-    """Raises ProbelineError if MaxText is not what this module was written for."""
+    """Raises ProbelineError if MaxText's functions are not those that this module replaces."""
     version = metadata.version("maxtext")
     for module, name, expected in _SEAMS:
         found = getattr(module, name, None)
@@ -311,28 +299,28 @@ def check_maxtext() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Connection:
-    """What MaxText has been given, and made, since `connect`.
+    """The objects that MaxText has received or created since `connect`.
 
     Attributes:
       feeds: of training; none on a host that loads no data.
-      checkpoint_managers: of runs that keep checkpoints.
+      checkpoint_managers: of runs with checkpoints.
     """
 
     feeds: list[Feed] = dataclasses.field(default_factory=list)
     checkpoint_managers: list[Any] = dataclasses.field(default_factory=list)
 
     def finish_checkpoints(self) -> None:
-        """Waits for those in the making; MaxText does not if its data end or fail."""
+        """Waits for unfinished checkpoints, as MaxText does not if its data end or fail."""
         for manager in self.checkpoint_managers:
             checkpointing.wait_until_finished(manager)
         self.checkpoint_managers.clear()
 
 
 def connect() -> Connection:
-    """Makes MaxText, in this process, take NetworkConfig and our iterators.
+    """Makes MaxText use NetworkConfig and our iterators in this process.
 
     Raises:
-      ProbelineError: MaxText has changed.
+      ProbelineError: this version of MaxText has other functions.
     """
     check_maxtext()
     connection = Connection()
@@ -354,27 +342,16 @@ def connect() -> Connection:
     grain_utility.for_restore = _for_restore
     train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
-    # It would send SIGTERM to every orphaned multiprocessing process of the machine.
+    # MaxText's would send SIGTERM to every orphaned multiprocessing process of the machine.
     multihost_dataloading._cleanup_orphaned_multiprocessing_processes = lambda: None
     return connection
 
 
 def _for_restore(
     checkpoint_manager: Any, step: int, data_iterator: Any, expansion_factor_real_data: int
-) -> Any:
-    """Returns what Orbax loads an iterator's state with, whatever number of hosts saved it."""
+) -> FeedIterator:
+    """Returns the object through which Orbax loads an iterator's state."""
     del checkpoint_manager, expansion_factor_real_data
-    iterator = data_iterator.local_iterator
-    if step + 1 == iterator.feed.first_step:
-        return _NewStage()
+    iterator: FeedIterator = data_iterator.local_iterator
+    iterator.begins_stage = step + 1 == iterator.feed.first_step
     return iterator
-
-
-class _NewStage:
-    """Leaves the data of a curriculum's next stage at its beginning."""
-
-    async def save(self, directory: Any) -> Any:
-        raise AssertionError("only loaded")
-
-    async def load(self, directory: Any) -> Any:
-        return asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A trained model as a function: tokens in, log-probabilities of the next token out."""
+"""A trained model as a function from tokens to log-probabilities of the next token."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ from training.tokens.tokenizer import VOCABULARY_SIZE
 
 @dataclass(frozen=True)
 class Predictor:
-    """What a model of a checkpoint predicts, an `evaluation.predictions.Predictor`."""
+    """The model of a checkpoint, an `evaluation.predictions.Predictor`."""
 
     crop_size: int
     step: int
@@ -36,14 +36,14 @@ class Predictor:
 
 
 def load_predictor(checkpoint: str) -> Predictor:
-    """Loads a model that `training.train` has trained, on this machine's devices.
+    """Loads a model trained by `training.train` on this machine's devices.
 
     Args:
-      checkpoint: base_output_directory/run_name, for its last checkpoint, or below it
-        checkpoints/STEP; local or gs://.
+      checkpoint: base_output_directory/run_name, for the last checkpoint of a run, or
+        base_output_directory/run_name/checkpoints/STEP; local or gs://.
 
     Raises:
-      UsageError: there is no such checkpoint.
+      UsageError: the checkpoint does not exist.
     """
     path = epath.Path(checkpoint if "://" in checkpoint else os.path.abspath(checkpoint))
     run_folder = path.parent.parent if path.name.isdecimal() else path
@@ -79,9 +79,8 @@ def load_predictor(checkpoint: str) -> Predictor:
         return jax.nn.log_softmax(logits, axis=-1)
 
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
-    crop_size = next(stage.crop_size for stage in stages if step < stage.end)
     return Predictor(
-        crop_size=crop_size,
+        crop_size=next(stage.crop_size for stage in stages if step < stage.end),
         step=step + 1,
         vocab_size=config.vocab_size,
         description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",

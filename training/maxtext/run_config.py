@@ -1,8 +1,8 @@
-"""The config of a run: from arguments, checked, to what a later evaluation reads of it.
+"""The config of a run: read from arguments, built by MaxText, recorded for later evaluation.
 
-`python -m training.train tiny steps=200` has the config file `tiny.yml` of this package and one
-argument. `read` names a fault in one line before a device is touched; `build` is MaxText's own
-reading of the same arguments; `record` keeps them beside the checkpoints.
+`python -m training.train tiny steps=200` names the config file `tiny.yml` of training/configs and
+one override. `read` reports a fault in one line before a device is used, `build` returns MaxText's
+config, `record` writes the config beside the checkpoints.
 """
 
 import atexit
@@ -31,8 +31,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
 _BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
 
-# What the same thing is called by MaxText.
-_MAXTEXT_WORDS = {
+# Fields of DataConfig for which MaxText has a key.
+_MAXTEXT_KEYS = {
     "batch_size": "per_device_batch_size",
     "crop_size": "max_target_length",
     "seed": "data_shuffle_seed",
@@ -46,12 +46,12 @@ _MAXTEXT_WORDS = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of a run; every key is a known one.
+    """The arguments of a run; all keys are known.
 
     Attributes:
-      file: the config, with all that it is based on, as a temporary file.
-      overrides: key=value, which go over the file.
-      values: of both and of all files they are based on, as they are written.
+      file: a temporary file of the config merged with its bases.
+      overrides: key=value, which take precedence over the file.
+      values: by key, of the file and the overrides, as written there.
     """
 
     file: str
@@ -59,7 +59,7 @@ class Arguments:
     values: dict[str, Any]
 
     def argv(self, *more: str) -> list[str]:
-        """Returns the command line for MaxText, with more overrides."""
+        """Returns the command line for MaxText."""
         return ["training.train", self.file, *self.overrides, *more]
 
 
@@ -67,7 +67,7 @@ def read(arguments: Sequence[str]) -> Arguments:
     """Reads [CONFIG] key=value …
 
     Raises:
-      UsageError: an argument is not key=value, or there is no such config or key.
+      UsageError: an argument is not key=value, or a config or key does not exist.
     """
     file = str(CONFIGS / "network.yml")
     if arguments and "=" not in arguments[0]:
@@ -85,13 +85,13 @@ def read(arguments: Sequence[str]) -> Arguments:
             raise _unknown_key(key)
     if values["dataset_type"] != "network":
         raise UsageError(
-            f"dataset_type={values['dataset_type']} is MaxText's own: use its command, "
-            "python -m maxtext.trainers.pre_train.train, or dataset_type=network"
+            f"dataset_type={values['dataset_type']} is for MaxText's own command, "
+            "python -m maxtext.trainers.pre_train.train: use it, or dataset_type=network"
         )
     overrides = list(arguments)
-    place = values.get("base_output_directory")
-    if place and "://" not in place:  # Orbax takes no relative path
-        values["base_output_directory"] = os.path.abspath(place)
+    folder = values.get("base_output_directory")
+    if folder and "://" not in folder:  # Orbax requires absolute paths
+        values["base_output_directory"] = os.path.abspath(folder)
         overrides.append(f"base_output_directory={values['base_output_directory']}")
     return Arguments(_written(_changed(loaded)), tuple(overrides), values)
 
@@ -108,16 +108,15 @@ def _config_file(name: str) -> str:
 
 
 def _load(file: str) -> dict[str, Any]:
-    """Loads a config over its base_config: beside it, ours (without one network.yml), MaxText's."""
+    """Loads a config over its base_config: beside it, ours (network.yml if none), or MaxText's."""
     values = _plain(omegaconf.OmegaConf.load(file))
     base = values.pop("base_config", "network.yml")
     if file == _BASE_FILE:
         return values
-    folders = (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR)
-    found = [path for folder in folders if os.path.isfile(path := os.path.join(folder, base))]
-    if not found:
-        raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
-    return _merge(_load(found[0]), values)
+    for folder in (os.path.dirname(file), str(CONFIGS), MAXTEXT_CONFIGS_DIR):
+        if os.path.isfile(path := os.path.join(folder, base)):
+            return _merge(_load(path), values)
+    raise UsageError(f"{file}: base_config {base} is neither beside it, nor ours or MaxText's")
 
 
 def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
@@ -129,13 +128,13 @@ def _plain(config: Any) -> dict[str, Any]:
 
 
 def _changed(values: dict[str, Any]) -> dict[str, Any]:
-    """Returns what of a config differs from MaxText's base.yml."""
+    """Returns the values that differ from MaxText's base.yml."""
     base = _load(_BASE_FILE)
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
 def _written(changed: dict[str, Any]) -> str:
-    """Returns the name of a temporary file that MaxText loads as these changes of its base.yml."""
+    """Writes a temporary config file for MaxText; returns its name."""
     with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as file:
         yaml.safe_dump({**changed, "base_config": _BASE}, file)
     atexit.register(os.unlink, file.name)
@@ -143,25 +142,24 @@ def _written(changed: dict[str, Any]) -> str:
 
 
 def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
-    """Tells whether MaxText takes a key, also of one of its configs within the config."""
+    """Tells whether a key is a field of MaxText's config or of a config nested in it."""
     nested = (getattr(field.annotation, "model_fields", {}) for field in fields.values())
     return key in fields or any(_is_known(key, inner) for inner in nested)
 
 
 def _unknown_key(key: str) -> UsageError:
-    word = key.removeprefix("network_")
-    if word in _MAXTEXT_WORDS:
-        return UsageError(f"there is no key {key}: it is called {_MAXTEXT_WORDS[word]} here")
+    if known := _MAXTEXT_KEYS.get(key.removeprefix("network_")):
+        return UsageError(f"there is no key {key}: it is called {known} here")
     near = difflib.get_close_matches(key, NetworkConfig.model_fields, 1)
     cure = f"did you mean {near[0]}?" if near else "docs/training.md has ours, base.yml MaxText's"
     return UsageError(f"there is no key {key}: {cure}")
 
 
 def build(arguments: Arguments) -> Any:
-    """Returns MaxText's config of a run; on a pod this joins its hosts.
+    """Builds MaxText's config of a run; on a pod this connects the hosts.
 
     Raises:
-      UsageError: MaxText refuses a value.
+      UsageError: MaxText rejects a value.
     """
     try:
         config = pyconfig._initialize_pydantic(arguments.argv(), config_class=NetworkConfig)
@@ -176,11 +174,11 @@ def build(arguments: Arguments) -> Any:
 
 
 def overrides_of(config: Any, stage: Stage) -> list[str]:
-    """Returns what makes of a run's config that of one stage of its curriculum."""
+    """Returns the overrides that turn the config of a run into that of one stage."""
     scale = config.max_target_length // stage.crop_size
     before = config.network_curriculum.split(",")[: stage.number]
     overrides = {
-        "run_name": config.run_name,  # which may be the time
+        "run_name": config.run_name,  # by default the time
         "base_output_directory": config.base_output_directory,
         "steps": stage.end,
         "learning_rate_schedule_steps": config.learning_rate_schedule_steps,
@@ -200,7 +198,7 @@ def _one_line(message: object) -> str:
 
 
 def record(arguments: Arguments, config: Any) -> None:
-    """Writes run_config.yml: what differs from MaxText's base.yml."""
+    """Writes run_config.yml with the values that differ from MaxText's base.yml."""
     if jax.process_index():
         return
     folder = epath.Path(config.base_output_directory) / config.run_name
@@ -210,7 +208,7 @@ def record(arguments: Arguments, config: Any) -> None:
 
 
 def recorded(run_folder: str, *overrides: str) -> Arguments:
-    """Returns the arguments of a run on whatever machine this is, with overrides.
+    """Returns the recorded arguments of a run, for use on any machine, with overrides.
 
     Raises:
       UsageError: the folder is not that of a run.
@@ -222,7 +220,7 @@ def recorded(run_folder: str, *overrides: str) -> Arguments:
             f"{run_folder} is not the folder of a run, base_output_directory/run_name: it has no "
             f"{_RECORD}"
         ) from None
-    # How the training machines shared the model, and what it began with, is of no use here.
+    # Sharding belongs to the machines that trained, and initial weights to the start of training.
     kept = {
         key: value
         for key, value in values.items()

@@ -1,7 +1,7 @@
-"""Random numbers that follow from keys, inside compiled code.
+"""Random numbers derived from keys, for compiled code.
 
-A key is a uint64 made of what the numbers may depend on, such as (seed, epoch, row, k), so that
-a context is the same on any host, in any order, after any resume. Streams are SplitMix64
+A key is a uint64 derived from all that the numbers may depend on, such as (seed, epoch, row, k). So
+a context is the same on any host, in any order and after any resume. Streams are SplitMix64
 (Steele, Lea and Flood, 2014); `permuted` is a Feistel cipher, a permutation without an array.
 """
 
@@ -48,10 +48,10 @@ def next_uniform(stream):
 
 @njit
 def permuted(index, size, key):
-    """Returns where a permutation of [0, size), chosen by `key`, takes `index`.
+    """Returns the image of `index` under the permutation of [0, size) with that key.
 
-    Four rounds of a balanced Feistel network over the next power of four; values outside are
-    sent through again, fewer than four times on average.
+    Four rounds of a balanced Feistel network over the next power of four, repeated while the value
+    lies outside, fewer than four times on average.
     """
     half = uint64(1)
     while (uint64(1) << (uint64(2) * half)) < uint64(size):
@@ -68,7 +68,7 @@ def permuted(index, size, key):
 
 
 def key_of(*values: int) -> np.uint64:
-    """Returns the key of integers, each from -2**63 to 2**64 - 1, from the outside of kernels."""
+    """Returns the key of integers, each from -2**63 to 2**64 - 1, outside of kernels."""
     key = 0
     for value in values:
         key = _mix(key ^ _mix(value & _MASK))

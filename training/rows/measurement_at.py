@@ -1,7 +1,4 @@
-"""One measurement of a row, read by its layout, in either encoding.
-
-Its second, its RTT code, its destination: kernels read what they need and decode nothing else.
-"""
+"""Reads the time, RTT or destination of one measurement by the row's layout, in kernels."""
 
 from typing import Any
 
@@ -39,7 +36,7 @@ _prefetch: Any = intrinsic(_generate_prefetch)
 
 @njit
 def prefetch(raw, layout, i):
-    """Begins to load what is read of measurement i; rows are larger than the processor's caches."""
+    """Prefetches the fields of measurement i; rows are larger than the processor's caches."""
     if layout.kind == ARROW:
         _prefetch(raw, layout.times + 8 * i)
         _prefetch(raw, layout.rtts + 4 * i)
@@ -70,11 +67,6 @@ def _load_big_endian(raw, at, num_bytes):
 
 
 @njit
-def _as_float32(bits):
-    return np.uint32(bits).view(np.float32)
-
-
-@njit
 def second_at(raw, layout, i):
     """Returns the second since 1970 of measurement i."""
     if layout.kind == ARROW:
@@ -86,7 +78,7 @@ def second_at(raw, layout, i):
 def rtt_code_at(raw, layout, i):
     """Returns the RTT of measurement i as `encode_rtt` gives it."""
     if layout.kind == ARROW:
-        return np.int64(rtt_code(_as_float32(load32(raw, layout.rtts + 4 * i))))
+        return np.int64(rtt_code(np.uint32(load32(raw, layout.rtts + 4 * i)).view(np.float32)))
     return np.int64(_load16(raw, layout.rtts + 2 * i))
 
 

@@ -1,10 +1,10 @@
-"""Where the columns of a probe row lie in its bytes, so that kernels read only what they touch.
+"""Offsets of the columns of a probe row in its bytes, so that kernels read only what they need.
 
 A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record as it was
-read, or a map of many compact rows (see `column_cache`). `measurement_at` reads by it.
+read, or a map of many compact rows (see `column_cache`).
 
-`locate` finds the columns of a record by arithmetic, without Arrow, if the record has exactly the
-form that `row_codec` writes. Any other record goes through Arrow and becomes compact bytes.
+`locate` computes the layout of a record without Arrow if the record has exactly the form that
+`row_codec` writes. Any other record is decoded by Arrow and encoded as compact bytes.
 """
 
 from typing import Any, NamedTuple
@@ -17,12 +17,12 @@ from beam_pipeline.kernels import kernel
 
 COMPACT, ARROW = 0, 1
 RANK_BLOCK = 512
-_NEITHER = -1  # the kind of bytes that `row_codec` did not write
+_NEITHER = -1  # the kind of bytes in any other form than that of `row_codec`
 _US_PER_SECOND = 1_000_000
 
 
 class Layout(NamedTuple):
-    """The size of a row, and the offsets of its columns in an array of bytes.
+    """The size of a row and the offsets of its columns in an array of bytes.
 
     Attributes:
       kind: COMPACT or ARROW.
@@ -46,15 +46,18 @@ class Layout(NamedTuple):
     ranks: int
 
 
+FIRST_OFFSET = Layout._fields.index("times")
+
+
 class Columns(NamedTuple):
-    """One row's measurements: uint8 bytes, read-only, and where the columns lie in them."""
+    """One row's measurements: uint8 bytes, read-only, with the layout of its columns."""
 
     raw: np.ndarray
     layout: Layout
 
 
 class Located(NamedTuple):
-    """The key of the row that a record holds, and its columns."""
+    """The key and the columns of the row in a record."""
 
     src_id: int
     row_index: int
@@ -69,7 +72,6 @@ _EMPTY_ARROW_BYTES = int(row_codec.arrow_measurements_bytes(0, 0)) - 8  # less t
 _ARROW_BODY = _EMPTY_ARROW_BYTES - 8
 _HEADER_BYTES = row_codec.COMPACT_HEADER.size
 _MAGIC = int.from_bytes(row_codec.COMPACT_MAGIC, "little")
-_MAX_FIRST_SECOND = row_codec.MAX_FIRST_SECOND
 
 
 def locate(record: bytes) -> Located:
@@ -78,13 +80,13 @@ def locate(record: bytes) -> Located:
     Raises:
       ValueError: the bytes are not a record, or its measurements are damaged.
     """
-    if record.startswith(tf_example.MAGIC):  # at the price of a copy
+    if record.startswith(tf_example.MAGIC):  # this costs a copy
         record = arrow_record.encode_record(tf_example.decode_example(record))
     return _locate_own(record) or _locate_any(record)
 
 
 def _locate_own(record: bytes) -> Located | None:
-    """Locates by arithmetic; None if any size or mark is not where `row_codec` puts it."""
+    """Computes the layout; None if any size or mark is not where `row_codec` puts it."""
     if len(record) < _EMPTY_RECORD_BYTES or not record.startswith(row_codec.RECORD_HEAD):
         return None
     raw = np.frombuffer(record, np.uint8)
@@ -114,7 +116,7 @@ def to_compact(run: np.ndarray) -> Columns:
     """Returns a sorted run as compact measurements with their ranks.
 
     Raises:
-      ValueError: it is empty, not in order, or compact measurements cannot hold its times.
+      ValueError: the run is empty, not in order, or its times exceed the compact range.
     """
     seconds = run["event_time"] // _US_PER_SECOND
     if len(run) == 0:
@@ -150,7 +152,7 @@ def with_ranks(compact: bytes) -> Columns:
 
 
 def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
-    """Returns how many bytes the ranks of rows take, int64 [rows]."""
+    """Returns the size of the ranks of each row: int64 [rows]."""
     is_mixed = (num_ipv6 > 0) & (num_ipv6 < num)
     return np.where(is_mixed, (num + RANK_BLOCK - 1) // RANK_BLOCK * 4, 0)
 
@@ -181,12 +183,12 @@ def load64(raw, at):
     return uint64(low) | (uint64(high) << uint64(32))
 
 
-_layout: Any = Layout  # compiled code makes it of int64
+_layout: Any = Layout  # in compiled code, of int64
 
 
 @njit
 def compact_layout(start, num, num_ipv6, first_second):
-    """Returns the layout of compact measurements from `start` on, followed by their ranks."""
+    """Returns the layout of compact measurements at `start`, followed by their ranks."""
     times = start + _HEADER_BYTES
     rtts = times + 4 * num
     families = rtts + 2 * num
@@ -214,7 +216,7 @@ def _compact_at(raw, start, num_bytes):
         return _nothing()
     num, num_ipv6 = np.int64(load32(raw, start + 4)), np.int64(load32(raw, start + 8))
     first_second = load64(raw, start + 12)
-    if num_ipv6 > num or num == 0 or first_second > uint64(_MAX_FIRST_SECOND):
+    if num_ipv6 > num or num == 0 or first_second > uint64(row_codec.MAX_FIRST_SECOND):
         return _nothing()
     layout = compact_layout(start, num, num_ipv6, np.int64(first_second))
     return layout if layout.ranks == start + num_bytes else _nothing()
@@ -239,7 +241,7 @@ def _arrow_at(raw, start, num_bytes, num):
 
 @njit
 def _plain(layout):
-    """Returns a layout as a tuple; a named one takes longer to hand over to Python."""
+    """Returns a layout as a plain tuple, which is faster to return to Python."""
     return (
         *(layout.kind, layout.num_measurements, layout.num_ipv6, layout.first_second),
         *(layout.times, layout.rtts, layout.dst, layout.dst_more),
@@ -255,7 +257,7 @@ def _find_compact(raw, start, num_bytes):
 @kernel
 def _find_own(raw):
     """Returns (src_id, row_index, *layout) of a record that begins as `row_codec` writes it."""
-    # Sizes are int32; a negative one is read as one that is larger than the record.
+    # Sizes are int32; a negative one is read as a size larger than the record.
     zero, body = np.int64(0), np.int64(_RECORD_BODY)
     num_bytes = np.int64(load32(raw, body + 12))
     start = body + 16

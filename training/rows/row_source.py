@@ -1,7 +1,7 @@
-"""Rows by number over many shards, local or gs://: `ProbeRowDataSource`, and what it reads with.
+"""Rows by number over many shards, local or gs://: `ProbeRowDataSource` and its reader.
 
-A row is one read of one record. What a record says of itself is compared with rows.parquet: a
-shard that was swapped or damaged after the manifest was written is named in an error.
+Each row is one read of one record. Its key and size are compared with rows.parquet, and errors name
+shards that were replaced or damaged after the manifest was written.
 """
 
 import struct
@@ -26,7 +26,7 @@ __all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_
 
 
 class BadRow(NamedTuple):
-    """A row that was skipped: where it is and why."""
+    """The place of a row that was skipped, and the reason."""
 
     shard: int
     position: int
@@ -45,12 +45,12 @@ class ShardReader(RowReader[RowTable]):
         """Returns the measurements of a row.
 
         Raises:
-          BadRowError: it cannot be read, or is not the row of its line in the index.
+          BadRowError: the row cannot be read, or differs from its line in the index.
         """
         return self.locate_in(row, self.read(row))
 
     def locate_in(self, row: int, record: bytes) -> Located:
-        """Returns the measurements of a row in its record; raises as `locate`."""
+        """Returns the measurements of a row, given its record; raises as `locate`."""
         try:
             located = locate(record)
         except ValueError as error:
@@ -59,15 +59,15 @@ class ShardReader(RowReader[RowTable]):
         return located
 
     def describe(self, row: int, reason: str) -> BadRow:
-        """Returns where a row is, with the reason why it is skipped."""
+        """Returns the place of a row that is skipped."""
         return BadRow(int(self.rows.shard[row]), int(self.rows.position[row]), reason)
 
 
 def check_shards(shards: ShardSet) -> None:
-    """Compares what storage says of the shards with the manifest, without reading them.
+    """Compares the sizes and, on GCS, the checksums of the shards with the manifest.
 
     Raises:
-      ProbelineError: shards are missing, of another size or, on GCS, of another checksum.
+      ProbelineError: some shards are missing or differ.
     """
     infos = file_infos([shards.path(number) for number in shards.chosen])
     faults = []
@@ -101,7 +101,7 @@ def _read_dst(raw, layout, i):
 
 
 class Measurements(Sequence[dict[str, Any]]):
-    """The measurements of a row, as dictionaries that are made when they are asked for.
+    """The measurements of a row, each decoded when it is accessed.
 
     An item is {event_time: datetime (UTC, naive), dst_addr: str, ip_version: int, rtt: float ms}.
 
@@ -156,10 +156,10 @@ class ProbeRowDataSource:
 
     An element is {src_id, src_addr, row_index, n_measurements, measurements: a `Measurements`,
     metadata: {time_span_seconds, first_timestamp, last_timestamp}}. Elements are in the order of
-    shard and position. Picklable; `repr` is the same for the same data.
+    shard and position. Picklable; equal data have an equal `repr`.
 
     Args:
-      files: as `row_table.find_shards` takes it.
+      files: see `row_table.find_shards`.
     """
 
     def __init__(self, files: str | Sequence[str]):
@@ -208,7 +208,7 @@ class ProbeRowDataSource:
         }
 
     def locate(self, index: int) -> Located:
-        """Returns where a row's measurements are, for `contexts.draw_contexts`."""
+        """Returns the place of a row's measurements, for `contexts.draw_contexts`."""
         return self._reader.locate(index)
 
     def to_arrow(self, index: int) -> pa.RecordBatch:

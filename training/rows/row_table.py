@@ -1,8 +1,4 @@
-"""`rows.parquet` as columns: all that is known of a split's rows without reading one.
-
-An epoch is planned from it, and whatever is read later is held against it. About 90 bytes of
-memory a row.
-"""
+"""The row index of some shards, as arrays: an epoch is planned from it without reading a row."""
 
 import fnmatch
 import hashlib
@@ -12,7 +8,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 import orjson
-from numba import njit
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
@@ -26,10 +21,10 @@ _US_PER_SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class RowTable(IndexedRows):
-    """A line a row, in the order of shard and position: arrays [rows].
+    """The row index, arrays [rows] in the order of shard and position.
 
-    `identity` is the key of (src_id, row_index); the source is in halves as in
-    `beam_pipeline.dataset.addresses`; seconds are since 1970.
+    Seconds are since 1970, src_hi and src_lo as in `beam_pipeline.dataset.addresses`; `identity` is
+    the key of (src_id, row_index).
     """
 
     first_second: np.ndarray
@@ -45,7 +40,7 @@ class RowTable(IndexedRows):
 
     @property
     def untimed_tokens(self) -> np.ndarray:
-        """How many tokens each row's measurements take without timestamps: int64 [rows]."""
+        """The number of tokens of each row's measurements without timestamps: int64 [rows]."""
         n = self.n_measurements.astype(np.int64)
         addresses_tokens = n * (10 + 12 * self.src_is_ipv6) + 12 * self.num_ipv6
         return n + addresses_tokens + 3 * n - 2 * self.num_failed
@@ -53,10 +48,10 @@ class RowTable(IndexedRows):
 
 @dataclass(frozen=True)
 class ShardSet:
-    """The shards that were asked for: a split, or some of its shards.
+    """A split, or some of its shards.
 
     Attributes:
-      shards: those of the split, by number, as the manifest lists them.
+      shards: all shards of the split, by number.
       chosen: the numbers of those in use.
     """
 
@@ -66,12 +61,12 @@ class ShardSet:
     chosen: list[int]
 
     def path(self, shard: int) -> str:
-        """Returns where a shard is, by its number."""
+        """Returns the path of a shard."""
         return self.dataset.file(self.shards[shard].path)
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows, wherever they are: of the checksums of their files."""
+        """A digest of the files' checksums: the same for the same rows, wherever they are."""
         index = self.dataset.manifest.splits[self.split].index_crc32c
         shards = [(number, self.shards[number].crc32c) for number in self.chosen]
         data = orjson.dumps([self.split, index, shards])
@@ -79,15 +74,15 @@ class ShardSet:
 
 
 def find_shards(files: str | Sequence[str]) -> ShardSet:
-    """Finds the shards that `files` means, in one split of one finished dataset.
+    """Finds shards of one split of one finished dataset.
 
     Args:
       files: a dataset's folder (its train split), a split's folder, a shard, a glob of shards, or
         several of the last two; local or gs://.
 
     Raises:
-      ProbelineError: there is no such finished dataset or shard, they belong to several, or they
-        are TFRecord, which has no access by number.
+      ProbelineError: no such finished dataset or shard exists, several splits or datasets are
+        named, or the dataset is TFRecord, which has no access by number.
     """
     patterns = [files] if isinstance(files, str) else list(files)
     if not patterns:
@@ -101,8 +96,7 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
         )
     chosen: set[tuple[str, int]] = set()
     for pattern in patterns:
-        found = _match(dataset, pattern)
-        if not found:
+        if not (found := _match(dataset, pattern)):
             names = f"{dataset.path}/train and {dataset.path}/test"
             raise ProbelineError(f"{pattern} names no shard of {dataset.path}: it has {names}")
         chosen |= found
@@ -116,7 +110,7 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
 
 
 def _match(dataset: Dataset, pattern: str) -> set[tuple[str, int]]:
-    """Returns (split, number of the shard) of all that a path or glob means."""
+    """Returns (split, number) of each shard that a path or glob names."""
     pattern = _plain(pattern)
     if pattern == _plain(dataset.path):
         pattern = _plain(dataset.file("train"))
@@ -137,17 +131,11 @@ def load_rows(shards: ShardSet) -> RowTable:
     """Reads the chosen shards' lines of rows.parquet.
 
     Raises:
-      ProbelineError: the file is missing or is not the one that the manifest speaks of.
+      ProbelineError: the file is missing, or differs from the one that the manifest describes.
     """
-    rows = _to_table(RowIndex.read(shards.dataset, shards.split))
-    if len(shards.chosen) < len(shards.shards):
-        rows = rows.take(np.isin(rows.shard, shards.chosen))
-    return rows
-
-
-def _to_table(index: RowIndex) -> RowTable:
+    index = RowIndex.read(shards.dataset, shards.split)
     hi, lo, family = addresses.parse(index.src_addr)
-    return RowTable(
+    rows = RowTable(
         **{field.name: getattr(index, field.name) for field in fields(IndexedRows)},
         first_second=index.first_us // _US_PER_SECOND,
         last_second=index.last_us // _US_PER_SECOND,
@@ -156,17 +144,14 @@ def _to_table(index: RowIndex) -> RowTable:
         src_is_ipv6=family == addresses.FAMILY_IPV6,
         identity=_identities(index.src_id, index.row_index),
     )
+    if len(shards.chosen) < len(shards.shards):
+        rows = rows.take(np.isin(rows.shard, shards.chosen))
+    return rows
 
 
 @kernel
 def _identities(src_id, row_index):
     keys = np.empty(len(src_id), np.uint64)
     for row in range(len(src_id)):
-        keys[row] = identity_of(src_id[row], row_index[row])
+        keys[row] = combine(combine(0, src_id[row]), row_index[row])
     return keys
-
-
-@njit
-def identity_of(src_id, row_index):
-    """Returns the key of a row."""
-    return combine(combine(0, src_id), row_index)

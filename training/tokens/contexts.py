@@ -93,16 +93,15 @@ def draw_context(raw, layout, src, key, drawing, scratch):
 
 
 @kernel
-def draw_contexts(raw, layout, src, keys, drawing, scratch, cells, contexts, facts):
-    """Draws a context for each key, the k-th into contexts[cells[k]].
+def draw_contexts(raw, layout, src, keys, drawing, scratch, contexts, facts):
+    """Draws a context for each key, the k-th into contexts[k].
 
     Args:
       raw, layout: the row's `row_layout.Columns`.
       src: the probe's (hi, lo, is_ipv6).
       keys: uint64 [k].
-      cells: int64 [k].
-      contexts: uint16 [cells, drawing.num_tokens], filled up to each context's end.
-      facts: CONTEXT_FACTS [cells], filled.
+      contexts: uint16 [k, drawing.num_tokens], filled up to each context's end.
+      facts: CONTEXT_FACTS [k], filled.
 
     Returns:
       False if the row's bytes cannot be right.
@@ -111,10 +110,9 @@ def draw_contexts(raw, layout, src, keys, drawing, scratch, cells, contexts, fac
         num, mode, count = draw_context(raw, layout, src, keys[k], drawing, scratch)
         if num < 0:
             return False
-        cell = cells[k]
         for place in range(num):
-            contexts[cell, place] = scratch.tokens[place]
-        fact = facts[cell]
+            contexts[k, place] = scratch.tokens[place]
+        fact = facts[k]
         fact.num_tokens, fact.mode, fact.num_measurements = num, mode, count
         fact.num_timed = scratch.is_timed[:count].sum()
         fact.first, fact.window = scratch.window[0], scratch.window[1]
