@@ -111,18 +111,17 @@ class ShardStore:
 
     def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
         """Writes the crops that `load` has prepared; moves cursors past the small rows in them."""
-        lanes, contexts, facts = [], [], []
-        for lane, item in _contexts(items):
+        lanes = np.flatnonzero(items["kind"] == LARGE)
+        contexts = np.empty((len(lanes), self._plan.drawing.num_tokens), np.uint16)
+        facts = np.empty(len(lanes), CONTEXT_FACTS)
+        for place, (lane, item) in enumerate(_contexts(items)):
             share = self._drawn[lane][item.row, item.epoch]
             line = item.k - item.first_k
-            lanes.append(lane)
-            contexts.append(share.contexts[line])
-            facts.append(share.facts[line])
+            contexts[place], facts[place] = share.contexts[line], share.facts[line]
             share.left.remove(line)
             if not share.left:
                 del self._drawn[lane][item.row, item.epoch]
-        if lanes:
-            put_contexts(np.array(contexts), np.array(facts), np.array(lanes), crops)
+        put_contexts(contexts, facts, lanes, crops)
         if (items["kind"] == SMALL).any():
             row_bytes = self._join_small()
             if not pack_small(self._plan, cursors, items, row_bytes, crops, self._scratch):
