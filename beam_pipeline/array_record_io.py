@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -26,7 +26,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.shards.staging import Record, StageRecords
-from beam_pipeline.shards.writing import Framing, RecordWriter, ShardTarget, WriteShards
+from beam_pipeline.shards.writing import RecordWriter, ShardTarget, WriteShards
 from beam_pipeline.storage.files import FileVersion, local_copy, match, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
 
@@ -35,16 +35,6 @@ SUFFIX = ".arrayrecord"
 _READ_BYTES = 16 << 20
 _SPLIT_BYTES = 64 << 20
 _READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
-
-
-@dataclass(frozen=True)
-class ArrayRecordFraming:
-    """ArrayRecord files; `options` are those of ArrayRecordWriter."""
-
-    options: str = DEFAULT_OPTIONS
-
-    def open_writer(self, path: str) -> RecordWriter:
-        return ArrayRecordWriter(path, self.options)
 
 
 def content_key(element: bytes) -> bytes:
@@ -73,7 +63,8 @@ class WriteToArrayRecord(beam.PTransform):
         hash of the record, so that the order is random but fixed.
       temp_location: a folder for temporary files on the same filesystem; by default the folder
         of the shards.
-      framing: a file format other than ArrayRecord, see `shards.writing.Framing`.
+      open_writer: creates a local file of another format, given its path, such as
+        `dataset.tfrecord.TFRecordWriter`.
     """
 
     def __init__(
@@ -86,7 +77,7 @@ class WriteToArrayRecord(beam.PTransform):
         options: str = DEFAULT_OPTIONS,
         key: Callable[[Any], bytes] | None = None,
         temp_location: str | None = None,
-        framing: Framing | None = None,
+        open_writer: Callable[[str], RecordWriter] | None = None,
     ):
         super().__init__()
         if num_shards < 0:
@@ -105,7 +96,7 @@ class WriteToArrayRecord(beam.PTransform):
             file_path_prefix,
             file_name_suffix,
             shard_name_template,
-            framing or ArrayRecordFraming(options),
+            open_writer or partial(ArrayRecordWriter, options=options),
             self._temp_folder,
         )
 

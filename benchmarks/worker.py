@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES, DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows import pipeline as probe_rows
@@ -137,9 +138,9 @@ def shard_writer(
     folder: Path, options: DatasetOptions, encode: Callable[[bytes, bytes], bytes]
 ) -> WriteShard:
     """Returns the DoFn that writes shards into a folder, ready to process one."""
-    framing = ArrayRecordFraming(options.array_record_options)
+    open_writer = partial(ArrayRecordWriter, options=options.array_record_options)
     target = ShardTarget(
-        f"{folder}/shard", "", "-SSSSS-of-NNNNN", framing, str(folder / "t"), encode=encode
+        f"{folder}/shard", "", "-SSSSS-of-NNNNN", open_writer, str(folder / "t"), encode=encode
     )
     writer = WriteShard(target)
     writer.setup()

@@ -3,9 +3,8 @@
   uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
 
 All numbers are little-endian. Nothing precedes the first record or follows the last, so a file
-without records is empty. Files are not compressed. `TFRecordFraming` is a `shards.writing.Framing`;
-`read_tfrecord` reads every undamaged record. Beam's codec copies each record three times, trusts
-its length, and stops at the first damaged one.
+without records is empty. Files are not compressed. Beam's codec copies each record three times,
+trusts its length, and stops at the first damaged one.
 """
 
 import struct
@@ -34,7 +33,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 class TFRecordWriter:
-    """Writes records to a new local file."""
+    """Writes records to a new local file, as ArrayRecordWriter does."""
 
     def __init__(self, path: str):
         self._path = path
@@ -51,13 +50,6 @@ class TFRecordWriter:
     def close(self) -> None:
         with explained_os_errors("write", self._path):
             self._file.close()
-
-
-class TFRecordFraming:
-    """TFRecord files instead of ArrayRecord; implements `writing.Framing`."""
-
-    def open_writer(self, path: str) -> TFRecordWriter:
-        return TFRecordWriter(path)
 
 
 def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:

@@ -18,14 +18,14 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
+from array_record.python.array_record_module import ArrayRecordWriter
 
-from beam_pipeline.array_record_io import ArrayRecordFraming
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
-from beam_pipeline.dataset.tfrecord import TFRecordFraming
+from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.probe_rows.commit import Commit
@@ -34,7 +34,7 @@ from beam_pipeline.probe_rows.grouping import GroupIntoRows
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.row_splitting import CutRow
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
-from beam_pipeline.shards.writing import Framing, RecordIndex, ShardTarget, WriteShards
+from beam_pipeline.shards.writing import RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, ReadOptions, WorkUnit, plan_units
 
@@ -111,13 +111,6 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     columns += [[getattr(row, name) for row in rows] for name in _INDEX_SCHEMA.names[1:]]
     arrays = map(pa.array, columns, _INDEX_SCHEMA.types)
     return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
-
-
-def framing_of(options: DatasetOptions) -> Framing:
-    """Returns the file format of the shards."""
-    if options.output_format == "tfrecord":
-        return TFRecordFraming()
-    return ArrayRecordFraming(options.array_record_options)
 
 
 # --- the chain -------------------------------------------------------------------------------
@@ -219,7 +212,9 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
-        framing=framing_of(options),
+        open_writer=TFRecordWriter
+        if options.output_format == "tfrecord"
+        else partial(ArrayRecordWriter, options=options.array_record_options),
         temp_folder=job.workspace.below(split),
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), _INDEX_SCHEMA, index_table),
         encode=partial(encode, row_format=options.row_format),

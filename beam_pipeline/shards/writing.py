@@ -8,11 +8,12 @@
   v  Finalise                     renames all files; a second attempt changes nothing
   | ShardInfo
 
-Nothing here depends on what a record means or on the file format, which is a `Framing`. Bundles
-may be retried or run twice at once: every attempt has files of its own, and only files named by
-the pipeline's elements are read or renamed.
+Nothing here depends on what a record means or on the file format. Bundles may be retried or run
+twice at once: every attempt has files of its own, and only files named by the pipeline's elements
+are read or renamed.
 """
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,19 +26,12 @@ import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecord
-from beam_pipeline.storage.files import (
-    create_file,
-    local_file,
-    move,
-    open_file,
-    size_and_checksum,
-    unique_path,
-)
+from beam_pipeline.storage import files
 
 DEFAULT_SHARD_BYTES = 256 << 20
 _RENAMES_AT_A_TIME = 16  # each waits for its storage three times
@@ -69,16 +63,10 @@ class WrittenShard(Message, frozen=True):
 
 
 class RecordWriter(Protocol):
+    """A local file of records, such as an ArrayRecordWriter."""
+
     def write(self, record: bytes) -> Any: ...
     def close(self) -> Any: ...
-
-
-class Framing(Protocol):
-    """A file format of records."""
-
-    def open_writer(self, path: str) -> RecordWriter:
-        """Creates a local file."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,19 +96,18 @@ class ShardTarget:
 
     Attributes:
       prefix, suffix, shard_name_template: the parts of a shard's name, see `shard_path`.
-      framing: the file format.
+      open_writer: creates a local file of the wanted format, given its path.
       temp_folder: a folder for this write alone, on the filesystem of `prefix`.
-      index: a Parquet file that lists the records, if wanted.
+      index: a Parquet file that lists the records.
       encode: returns the record, given a staged payload and its attributes; by default the
-        payload is the record. A payload may be smaller than its record, and the shards' writers
-        share the work of encoding.
+        payload is the record. So payloads can be small, and the writers share the work.
       guard: called before files get their final names; raises if they must not.
     """
 
     prefix: str
     suffix: str
     shard_name_template: str
-    framing: Framing
+    open_writer: Callable[[str], RecordWriter]
     temp_folder: str
     index: RecordIndex | None = None
     encode: Callable[[bytes, bytes], bytes] | None = None
@@ -163,13 +150,13 @@ class WriteShard(beam.DoFn):
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
-        temporary_path = unique_path(target.temp_folder, FileSystems.split(final_path)[1])
+        temporary_path = files.unique_path(target.temp_folder, FileSystems.split(final_path)[1])
         lines, index_path = None, None
         if target.index:  # before any payload is read, since it may refuse the records
             lines = target.index.table([record.attributes for record in staged])
         record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
         if target.index and lines is not None:
-            index_path = unique_path(target.temp_folder, f"index-{shard:05d}")
+            index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
             _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
         self._records.inc(len(staged))
         self._shards.inc()
@@ -180,32 +167,24 @@ class WriteShard(beam.DoFn):
     def _write(
         self, path: str, staged: Sequence[StagedRecord]
     ) -> tuple[list[int], tuple[int, int]]:
-        """Writes a shard, one record in memory at a time.
-
-        Returns:
-          The size of each record; the size and checksum of the file.
-        """
+        """Returns the size of each record, and the size and checksum of the file."""
         encode = self._target.encode
         record_bytes = []
-        with local_file(path) as local_path:
+        with files.local_file(path) as local_path:
             try:
-                writer = self._target.framing.open_writer(local_path)
-                try:
+                with contextlib.closing(self._target.open_writer(local_path)) as writer:
                     for record in staged:
                         data = self._reader.read(record.payload)
                         data = encode(data, record.attributes) if encode else data
                         writer.write(data)
                         record_bytes.append(len(data))
                         self._record_bytes.update(len(data))
-                finally:
-                    writer.close()
             except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
-                reason = " ".join(str(error).split())
                 raise ProbelineError(
-                    f"cannot write {path}: {reason}; free some space or check the storage behind "
-                    "it, then run the same command again"
+                    f"cannot write {path}: {one_line(error)}; free some space or check the storage "
+                    "behind it, then run the same command again"
                 ) from error
-            return record_bytes, size_and_checksum(local_path)
+            return record_bytes, files.size_and_checksum(local_path)
 
 
 def _write_index(
@@ -213,55 +192,49 @@ def _write_index(
 ) -> None:
     place = [[shard] * len(record_bytes), range(len(record_bytes)), record_bytes]
     own = [pa.array(values, dtype) for values, dtype in zip(place, schema.types, strict=False)]
-    with explained_os_errors("write", path), create_file(path) as file:
+    with explained_os_errors("write", path), files.create_file(path) as file:
         pq.write_table(pa.Table.from_arrays([*own, *lines.columns], schema=schema), file)
 
 
 class Finalise(beam.DoFn):
     """Renames all shards and joins the index: impulse → ShardInfo, in the order of the shards.
 
-    A file that is gone while its target has the right size and checksum was renamed by an earlier
-    attempt whose result was lost. `guard` is called before anything is renamed.
+    An earlier attempt whose result was lost may have renamed any of them.
     """
 
-    def __init__(self, index: RecordIndex | None, guard: Callable[[], None] | None = None):
-        self._index = index
-        self._guard = guard
+    def __init__(self, target: ShardTarget):
+        self._target = target
 
     def process(self, _: Any, written: Iterable[WrittenShard]) -> Iterator[ShardInfo]:
         with logged("Rename shards"):
-            yield from self._finalise(written)
+            yield from self._finalise(sorted(written, key=lambda shard: shard.info.shard))
 
-    def _finalise(self, written: Iterable[WrittenShard]) -> list[ShardInfo]:
-        if self._guard is not None:
-            self._guard()
-        ordered = sorted(written, key=lambda shard: shard.info.shard)
+    def _finalise(self, written: Sequence[WrittenShard]) -> list[ShardInfo]:
+        if self._target.guard is not None:
+            self._target.guard()
         with ThreadPoolExecutor(_RENAMES_AT_A_TIME) as pool:
-            list(pool.map(_rename, ordered))
-        if self._index is not None:
-            self._join_index(ordered, self._index)
-        return [shard.info for shard in ordered]
-
-    @staticmethod
-    def _join_index(written: Sequence[WrittenShard], index: RecordIndex) -> None:
-        folder = FileSystems.split(written[0].temporary_path)[0]
-        temporary_path = unique_path(folder, "index")
-        with explained_os_errors("write", index.path):
-            with create_file(temporary_path) as file:
-                with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
-                    for shard in written:
-                        assert shard.index_path is not None
-                        with open_file(shard.index_path) as lines:
-                            table = pq.read_table(pa.PythonFile(lines, mode="r"))
-                        if table.num_rows:
-                            writer.write_table(table)
-        size, checksum = size_and_checksum(temporary_path)
-        move(temporary_path, index.path, size, checksum)
+            list(pool.map(_rename, written))
+        if self._target.index is not None:
+            _join_index(written, self._target.index, self._target.temp_folder)
+        return [shard.info for shard in written]
 
 
 def _rename(shard: WrittenShard) -> None:
     info = shard.info
-    move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
+    files.move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
+
+
+def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder: str) -> None:
+    temporary_path = files.unique_path(temp_folder, "index")
+    with explained_os_errors("write", index.path), files.create_file(temporary_path) as file:
+        with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
+            for shard in written:
+                assert shard.index_path is not None
+                with files.open_file(shard.index_path) as lines:
+                    table = pq.read_table(pa.PythonFile(lines, mode="r"))
+                if table.num_rows:
+                    writer.write_table(table)
+    files.move(temporary_path, index.path, *files.size_and_checksum(temporary_path))
 
 
 class WriteShards(beam.PTransform):
@@ -293,7 +266,7 @@ class WriteShards(beam.PTransform):
             | "Write shard" >> beam.ParDo(WriteShard(self._target), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
-            Finalise(self._target.index, self._target.guard), beam.pvalue.AsList(written)
+            Finalise(self._target), beam.pvalue.AsList(written)
         )
 
     def _counted_shards(self, staged: beam.PCollection) -> Any:

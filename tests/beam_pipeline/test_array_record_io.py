@@ -1,6 +1,7 @@
 """ArrayRecord through Beam: what goes in comes out, in the same bytes on every attempt."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import apache_beam as beam
@@ -17,7 +18,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from beam_pipeline import array_record_io
 from beam_pipeline.array_record_io import (
-    ArrayRecordFraming,
+    DEFAULT_OPTIONS,
     ReadFromArrayRecord,
     WriteToArrayRecord,
     content_key,
@@ -296,7 +297,7 @@ def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
         prefix=str(folder / "out" / "w"),
         suffix=".ar",
         shard_name_template="-SS-NN",
-        framing=ArrayRecordFraming(),
+        open_writer=partial(ArrayRecordWriter, options=DEFAULT_OPTIONS),
         temp_folder=str(folder / "temp"),
         index=index,
     )
@@ -313,7 +314,8 @@ def write_shards(target: ShardTarget, staged: list[StagedRecord]) -> list:
 
 
 def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]:
-    return run_do_fn(Finalise(index), [None], written)
+    folder = Path(written[0].temporary_path).parents[1]
+    return run_do_fn(Finalise(target_in(folder, index)), [None], written)
 
 
 def test_staged_records_are_references_to_closed_files(tmp_path):

@@ -29,7 +29,6 @@ from beam_pipeline.dataset.row_codec import (
 )
 from beam_pipeline.dataset.tfrecord import (
     DamagedRecordError,
-    TFRecordFraming,
     TFRecordWriter,
     read_tfrecord,
 )
@@ -161,7 +160,7 @@ def test_a_full_disk_is_one_line() -> None:
 def test_any_pipeline_may_write_tfrecord(tmp_path: Path) -> None:
     words = [f"word {number}".encode() * (number % 7) for number in range(60)]
     options: dict[str, Any] = {
-        "framing": TFRecordFraming(), "file_name_suffix": ".tfrecord", "num_shards": 3
+        "open_writer": TFRecordWriter, "file_name_suffix": ".tfrecord", "num_shards": 3
     }  # fmt: skip
     eager(words, WriteToArrayRecord(str(tmp_path / "a/words"), **options))
     eager(words[::-1], WriteToArrayRecord(str(tmp_path / "b/words"), **options))
