@@ -130,9 +130,7 @@ def _parse_unusual(text: str) -> tuple[int, int]:
         return MAPPED_IPV4 | int(address), FAMILY_IPV4
     if address.scope_id is not None:
         return 0, ZONE_ID
-    if address.ipv4_mapped is not None:
-        return int(address), FAMILY_IPV4
-    return int(address), FAMILY_IPV6
+    return int(address), FAMILY_IPV6 if address.ipv4_mapped is None else FAMILY_IPV4
 
 
 def parse(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,17 +168,8 @@ def string_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return view, np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8)
 
 
-def _octet_texts() -> np.ndarray:
-    """Returns uint8 [256, 4]: the digits of each octet, left aligned, and their number."""
-    table = np.zeros((256, 4), np.uint8)
-    for octet in range(256):
-        text = str(octet).encode()
-        table[octet, : len(text)] = list(text)
-        table[octet, 3] = len(text)
-    return table
-
-
-_OCTETS = _octet_texts()
+# For each octet, its digits, left aligned, and their number.
+_OCTETS = np.array([[*str(o).encode().ljust(3, b"\0"), len(str(o))] for o in range(256)], np.uint8)
 
 
 @kernel
@@ -265,16 +254,18 @@ def _format_any(hi, lo, offsets, out):
 def format_ipv4(values: np.ndarray) -> pa.StringArray:
     """Writes IPv4 addresses, uint32 [n], as text with compact offsets and bytes."""
     offsets, out = np.zeros(len(values) + 1, np.int32), np.empty(len(values) * 15 + 4, np.uint8)
-    size = _format_ipv4(values, offsets, out)
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(offsets), pa.py_buffer(out[:size]))
+    return _string_array(offsets, out[: _format_ipv4(values, offsets, out)])
 
 
 def format_any(hi: np.ndarray, lo: np.ndarray) -> pa.StringArray:
     """Writes addresses, halves of uint64 [n] each, as text with compact offsets and bytes."""
     offsets = np.zeros(len(hi) + 1, np.int32)
     out = np.empty(len(hi) * MAX_TEXT_BYTES + 4, np.uint8)
-    size = _format_any(hi, lo, offsets, out)
-    return pa.StringArray.from_buffers(len(hi), pa.py_buffer(offsets), pa.py_buffer(out[:size]))
+    return _string_array(offsets, out[: _format_any(hi, lo, offsets, out)])
+
+
+def _string_array(offsets: np.ndarray, data: np.ndarray) -> pa.StringArray:
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
 
 
 @kernel

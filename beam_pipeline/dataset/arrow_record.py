@@ -37,9 +37,6 @@ class RowColumns(NamedTuple):
     row_index: int
 
 
-# --- encoding -----------------------------------------------------------------------------------
-
-
 def schema_message(schema: pa.Schema) -> bytes:
     """Returns the bytes that every stream of a schema begins with."""
     return schema.serialize().to_pybytes()
@@ -72,9 +69,6 @@ def _one_value(dtype: pa.DataType, value: Any) -> pa.Array:
         return pa.Array.from_buffers(dtype, 1, [None, offsets, pa.py_buffer(content)])
     kind = "f" if isinstance(value, float) else "i"
     return primitive(dtype, np.array([value], f"{kind}{dtype.bit_width // 8}"))
-
-
-# --- decoding -----------------------------------------------------------------------------------
 
 
 def read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,8 +1,7 @@
 """The data card of a dataset: README.md in its folder, for people who find it.
 
-The card follows from the manifest, the row index and the command alone: it has no date and no
-machine. People may add to it, so no checksum covers it. A README.md without FIRST_LINE is not a
-data card and is never overwritten.
+The card has no date and no machine. People may add to it, so no checksum covers it. A README.md
+without FIRST_LINE is not a data card and is never overwritten.
 """
 
 import re
@@ -14,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.manifest import Counts, Manifest
+from beam_pipeline.dataset.manifest import SPLITS, Counts, Manifest, Split
+from beam_pipeline.dataset.row_index import index_batches
+from beam_pipeline.storage.files import begins_with, exists, write_file
 
 CARD_NAME = "README.md"
 FIRST_LINE = (
@@ -78,6 +79,15 @@ def command_of(options: Any) -> str:
     return shlex.join(words)
 
 
+def write_card(folder: str, manifest: Manifest, command: str) -> None:
+    """Writes the data card, unless the folder has a README.md that is not a data card."""
+    path = f"{folder}/{CARD_NAME}"
+    if exists(path) and not begins_with(path, FIRST_LINE):
+        return
+    totals = {split: totals_of(index_batches(folder, split, CARD_COLUMNS)) for split in SPLITS}
+    write_file(path, data_card(manifest, totals, command).encode(), durable=True)
+
+
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
     """Returns the Markdown of the card."""
     measurements = manifest.counts.measurements
@@ -127,22 +137,24 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 
 
 def _numbers(manifest: Manifest, totals: dict[str, SplitTotals]) -> Iterator[tuple[str, ...]]:
-    splits = manifest.splits
-    yield "probes", *(f"{split.num_probes:,}" for split in splits.values())
-    several = (totals[name].probes_with_several_rows for name in splits)
-    yield "of these with several rows", *(f"{number:,}" for number in several)
-    yield "rows", *(f"{split.num_records:,}" for split in splits.values())
-    yield "measurements", *(f"{split.num_measurements:,}" for split in splits.values())
-    yield "bytes", *(f"{split.num_bytes:,}" for split in splits.values())
-    yield "shards", *(f"{len(split.shards):,}" for split in splits.values())
-    yield "first measurement, UTC", *(_time(totals[name].first_us) for name in splits)
-    yield "last measurement, UTC", *(_time(totals[name].last_us) for name in splits)
-    for what, column in (("failed pings", "num_failed"), ("IPv6 destinations", "num_ipv6")):
-        pairs = ((getattr(totals[name], column), split.num_measurements)
-                 for name, split in splits.items())  # fmt: skip
-        yield what, *(f"{100 * part / whole:.2f} %" if whole else "–" for part, whole in pairs)
-    yield "measurements of the largest row", *(f"{totals[n].max_measurements:,}" for n in splits)
-    yield "bytes of the largest row", *(f"{totals[name].max_bytes:,}" for name in splits)
+    splits = [(split, totals[name]) for name, split in manifest.splits.items()]
+    yield "probes", *(f"{split.num_probes:,}" for split, _ in splits)
+    yield "of these with several rows", *(f"{t.probes_with_several_rows:,}" for _, t in splits)
+    yield "rows", *(f"{split.num_records:,}" for split, _ in splits)
+    yield "measurements", *(f"{split.num_measurements:,}" for split, _ in splits)
+    yield "bytes", *(f"{split.num_bytes:,}" for split, _ in splits)
+    yield "shards", *(f"{len(split.shards):,}" for split, _ in splits)
+    yield "first measurement, UTC", *(_time(total.first_us) for _, total in splits)
+    yield "last measurement, UTC", *(_time(total.last_us) for _, total in splits)
+    yield "failed pings", *(_share(total.num_failed, split) for split, total in splits)
+    yield "IPv6 destinations", *(_share(total.num_ipv6, split) for split, total in splits)
+    yield "measurements of the largest row", *(f"{t.max_measurements:,}" for _, t in splits)
+    yield "bytes of the largest row", *(f"{total.max_bytes:,}" for _, total in splits)
+
+
+def _share(num_measurements: int, split: Split) -> str:
+    whole = split.num_measurements
+    return f"{100 * num_measurements / whole:.2f} %" if whole else "–"
 
 
 def _time(time_us: int | None) -> str:

@@ -1,19 +1,19 @@
-"""The manifest of a dataset, and `open_dataset`, the way to open one for reading.
+"""The manifest of a dataset: `write_success` commits a dataset, `open_dataset` opens one.
 
-A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`.
-`open_dataset` refuses a folder that is not finished, was changed, or has a newer format, even if
-it is given a glob of shards. The manifest holds nothing that differs between two runs over the
-same input, such as a date or a machine. Training reads with this module, so it loads no Beam.
+A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. The
+manifest holds nothing that differs between two runs over the same input, such as a date or a
+machine.
 """
 
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import orjson
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.files import checksum_text, crc32c, read_file
+from beam_pipeline.storage.files import checksum_text, crc32c, read_file, write_file
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
@@ -85,14 +85,8 @@ class Manifest:
 
     @staticmethod
     def from_json(data: bytes) -> "Manifest":
-        """Inverts `to_json`; KeyError, TypeError or ValueError if the bytes are not a manifest."""
-        values = orjson.loads(data)
-        splits = {
-            name: Split(**{**split, "shards": [Shard(**shard) for shard in split["shards"]]})
-            for name, split in values["splits"].items()
-        }
-        counts = Counts(**values["counts"])
-        return Manifest(**{**values, "counts": counts, "splits": splits})
+        """Inverts `to_json`; ValueError if the bytes are not a manifest."""
+        return msgspec.json.decode(data, type=Manifest)
 
 
 @dataclass(frozen=True)
@@ -110,6 +104,12 @@ class Dataset:
 def success_stamp(manifest: bytes) -> bytes:
     """Returns the contents of `_SUCCESS` for a manifest of these bytes."""
     return f"{checksum_text(crc32c(manifest))}\n".encode()
+
+
+def write_success(folder: str, manifest: bytes) -> None:
+    """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
+    write_file(f"{folder}/{MANIFEST_NAME}", manifest, durable=True)
+    write_file(f"{folder}/{SUCCESS_NAME}", success_stamp(manifest), durable=True)
 
 
 def dataset_folder(path: str) -> str:
@@ -140,18 +140,17 @@ def open_dataset(path: str) -> Dataset:
     data = read_file(f"{folder}/{MANIFEST_NAME}")
     if data is None:
         raise ProbelineError(f"{folder} has no {MANIFEST_NAME}: copy the dataset as a whole")
-    found = checksum_text(crc32c(data))
-    if found != stamp.decode(errors="replace").strip():
+    found, said = checksum_text(crc32c(data)), stamp.decode(errors="replace").strip()
+    if found != said:
         raise ProbelineError(
-            f"{folder}/{MANIFEST_NAME} has checksum {found}, {SUCCESS_NAME} says "
-            f"{stamp.decode(errors='replace').strip()!r}: one of them was changed or belongs to "
-            "another dataset; copy the dataset again as a whole"
+            f"{folder}/{MANIFEST_NAME} has checksum {found}, {SUCCESS_NAME} says {said!r}: one of "
+            "them was changed or belongs to another dataset; copy the dataset again as a whole"
         )
     try:
-        version = orjson.loads(data)["format_version"]
+        version = msgspec.json.decode(data, type=dict)["format_version"]
         if version == FORMAT_VERSION:
             return Dataset(folder, Manifest.from_json(data))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise ProbelineError(
             f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
             "the dataset again as a whole"

@@ -1,8 +1,7 @@
 """The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
 
-A sorted run becomes a record of at most a given size, and back. Training reads with this module,
-which needs numpy and Arrow only. A record may also be a `tf_example`, with the same columns. The
-first bytes of a record tell its form, those of `measurements` one of two encodings:
+A record may also be a `tf_example`, with the same columns; its first bytes tell. The first bytes
+of `measurements` tell one of two encodings:
 
   arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
@@ -11,9 +10,6 @@ first bytes of a record tell its form, those of `measurements` one of two encodi
            10 or 22 bytes. Time is floored to whole seconds; the error of an RTT is at most
            0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
            years).
-
-Bytes follow from the measurements alone: Arrow arrays are built from compact buffers, without
-validity bitmaps or slice offsets.
 """
 
 import bisect
@@ -68,9 +64,6 @@ class RowKey(NamedTuple):
 
     src_addr: str
     row_index: int
-
-
-# --- sizes --------------------------------------------------------------------------------------
 
 
 def _padded(size: np.ndarray | int) -> np.ndarray | int:
@@ -139,16 +132,13 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
 
 def surely_fits(run: np.ndarray, row_format: RowFormat) -> bool:
     """Tells from its length and ends alone whether a sorted run fits one row."""
-    max_row_bytes = row_format.max_row_bytes
-    if row_format.encoding == "compact":
-        span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
-        widest = 10 if run.dtype == NARROW else 23
-        return (
-            len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
-            and span < COMPACT_MAX_SPAN_SECONDS
-        )
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
-    return len(run) * widest + _MORE_THAN_FRAMING <= max_row_bytes
+    if row_format.encoding == "compact":
+        widest = 10 if run.dtype == NARROW else 23
+        span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
+        if span >= COMPACT_MAX_SPAN_SECONDS:
+            return False
+    return len(run) * widest + _MORE_THAN_FRAMING <= row_format.max_row_bytes
 
 
 def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
@@ -179,9 +169,6 @@ def _text_lengths(run: np.ndarray) -> np.ndarray:
     if run.dtype == NARROW:
         return addresses.ipv4_text_lengths(run["dst_lo"])
     return np.diff(addresses.string_buffers(_format_destinations(run))[0])
-
-
-# --- encoding -----------------------------------------------------------------------------------
 
 
 MEASUREMENTS_HEAD = arrow_record.schema_message(MEASUREMENT_SCHEMA)
@@ -225,16 +212,10 @@ def encode_row(
     run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
 ) -> bytes:
     """Returns the record of a sorted run of at least one measurement."""
-    measurements = _encode_arrow(run) if encoding == "arrow" else encode_compact(run)
-    return _encode_record(measurements, run, key, record_encoding)
-
-
-def _encode_record(
-    measurements: bytes, run: np.ndarray, key: RowKey, record_encoding: RecordEncoding = "arrow_ipc"
-) -> bytes:
-    is_example = record_encoding == "tf_example"
-    encode = tf_example.encode_example if is_example else arrow_record.encode_record
-    return encode(_columns(measurements, run, key))
+    columns = _columns(_encode_arrow(run) if encoding == "arrow" else encode_compact(run), run, key)
+    if record_encoding == "tf_example":
+        return tf_example.encode_example(columns)
+    return arrow_record.encode_record(columns)
 
 
 def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
@@ -248,29 +229,25 @@ def _overheads() -> tuple[int, int]:
     """Returns the bytes that Arrow's framing adds to the buffers of measurements and record."""
     run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
     measurements = len(_encode_arrow(run))
-    record = len(_encode_record(b"\0" * 8, run, RowKey("10.0.0.1", 0)))
+    record = len(arrow_record.encode_record(_columns(b"\0" * 8, run, RowKey("10.0.0.1", 0))))
     return measurements - (8 + 8 + 8 + 8 + 8), record - (8 + 8)
-
-
-# --- decoding -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One record; its measurements are decoded when they are used.
+    """The columns of a record, see RowColumns; its measurements are decoded when they are used.
 
-    Attributes are the columns of the record; timestamps are µs since 1970 UTC. The span of a
-    tf_example is a float32.
+    The span of a tf_example is a float32.
     """
 
     src_id: int
-    src_addr: str
-    row_index: int
+    measurements: memoryview
     n_measurements: int
     time_span_seconds: float
     first_timestamp_us: int
     last_timestamp_us: int
-    measurements: memoryview
+    src_addr: str
+    row_index: int
     num_bytes: int
     record_encoding: RecordEncoding
 
@@ -288,10 +265,9 @@ class ProbeRow:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Returns the measurements as MEASUREMENT_SCHEMA, without a copy if they are arrow."""
-        if self.encoding == "arrow":
-            return read_stream(self.measurements, MEASUREMENT_SCHEMA)
-        stream = _encode_arrow(self.run)
-        return read_stream(memoryview(stream), MEASUREMENT_SCHEMA)
+        is_arrow = self.encoding == "arrow"
+        stream = self.measurements if is_arrow else _encode_arrow(self.run)
+        return read_stream(stream, MEASUREMENT_SCHEMA)
 
 
 def decode_record(record: bytes) -> ProbeRow:
@@ -302,18 +278,8 @@ def decode_record(record: bytes) -> ProbeRow:
     """
     is_example = record.startswith(tf_example.MAGIC)
     row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
-    return ProbeRow(
-        src_id=row.src_id,
-        src_addr=row.src_addr,
-        row_index=row.row_index,
-        n_measurements=row.n_measurements,
-        time_span_seconds=row.time_span_seconds,
-        first_timestamp_us=row.first_timestamp,
-        last_timestamp_us=row.last_timestamp,
-        measurements=memoryview(row.measurements),
-        num_bytes=len(record),
-        record_encoding="tf_example" if is_example else "arrow_ipc",
-    )
+    encoding: RecordEncoding = "tf_example" if is_example else "arrow_ipc"
+    return ProbeRow(row.src_id, memoryview(row.measurements), *row[2:], len(record), encoding)
 
 
 def _decode_arrow(measurements: memoryview) -> np.ndarray:
@@ -344,9 +310,7 @@ def _decode_compact(measurements: memoryview) -> np.ndarray:
     if len(measurements) != expected or num_ipv6 > n:
         raise ValueError(f"{len(measurements)} bytes of compact measurements, not {expected}")
     if first_second > MAX_FIRST_SECOND:
-        raise ValueError(
-            f"compact measurements from second {first_second} on, past the range of dates"
-        )
+        raise ValueError(f"compact measurements from second {first_second}, past the last date")
     at = COMPACT_HEADER.size
     seconds = np.frombuffer(measurements, "<u4", n, at).astype(np.int64) + first_second
     codes = np.frombuffer(measurements, "<u2", n, at + 4 * n)

@@ -4,6 +4,7 @@ Exact counts follow from it without reading a row, an epoch is planned from it, 
 that is read is compared with its line. As arrays it takes about 90 bytes of memory a row.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import checksum_text, crc32c, read_file
+from beam_pipeline.storage.parquet import open_parquet
 
 INDEX_SCHEMA = pa.schema(
     [
@@ -88,6 +90,12 @@ def read_index(dataset: Dataset, split: str) -> pa.Table:
         return parse_index(data)
     except ValueError as error:
         raise ProbelineError(f"{path} is not a row index: {error}") from error
+
+
+def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields some columns of the row index of a split, without a look at its checksum."""
+    with open_parquet(f"{folder}/{split}/{INDEX_NAME}") as file:
+        yield from file.iter_batches(columns=list(columns))
 
 
 def parse_index(data: bytes) -> pa.Table:

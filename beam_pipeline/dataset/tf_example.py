@@ -35,7 +35,6 @@ _LISTS = {
     "src_addr": _BYTES_LIST,
     "row_index": _INT64_LIST,
 }
-# --- encoding -----------------------------------------------------------------------------------
 
 
 def encode_example(row: RowColumns) -> bytes:
@@ -81,9 +80,6 @@ def _encode_value(value: Any) -> Any:
     return _FLOAT.pack(value) if isinstance(value, float) else value
 
 
-# --- decoding -----------------------------------------------------------------------------------
-
-
 def decode_example(record: bytes) -> RowColumns:
     """Reads an Example; its features may be in any order.
 
@@ -93,10 +89,13 @@ def decode_example(record: bytes) -> RowColumns:
     features = _only(memoryview(record), 1)
     found = {}
     for field, entry in _fields(features):
-        name, feature = _name_and_feature(entry) if field == 1 else ("", entry)
+        parts = dict(_fields(entry)) if field == 1 else {}
+        if sorted(parts) != [1, 2]:
+            raise ValueError("an Example whose entry is not a name and a feature")
+        name = bytes(parts[1]).decode(errors="replace")
         if name not in _LISTS or name in found:
             raise ValueError(f"an Example with an unknown or repeated feature {name!r}")
-        found[name] = _decode_value(_LISTS[name], feature)
+        found[name] = _decode_value(_LISTS[name], parts[2])
     if missing := sorted(_LISTS.keys() - found.keys()):
         raise ValueError(f"an Example without {', '.join(missing)}")
     try:
@@ -109,13 +108,6 @@ def decode_example(record: bytes) -> RowColumns:
             "is over 32 bits"
         )
     return row
-
-
-def _name_and_feature(entry: memoryview) -> tuple[str, memoryview]:
-    fields = dict(_fields(entry))
-    if sorted(fields) != [1, 2]:
-        raise ValueError("an Example whose entry is not a name and a feature")
-    return bytes(fields[1]).decode(errors="replace"), fields[2]
 
 
 def _decode_value(kind: int, feature: memoryview) -> bytes | float | int:
@@ -135,10 +127,9 @@ def _decode_value(kind: int, feature: memoryview) -> bytes | float | int:
 def _only(message: memoryview, wanted: int) -> memoryview:
     """Returns the only field of a message."""
     fields = list(_fields(message))
-    if [field for field, _ in fields] != [wanted]:
-        raise ValueError(
-            f"an Example with fields {[field for field, _ in fields]} where {wanted} belongs"
-        )
+    numbers = [number for number, _ in fields]
+    if numbers != [wanted]:
+        raise ValueError(f"an Example with fields {numbers} where {wanted} belongs")
     return fields[0][1]
 
 

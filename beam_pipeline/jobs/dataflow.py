@@ -1,8 +1,7 @@
 """Jobs on Dataflow as the launcher sees them: submitted, waited for, looked up.
 
-Beam stages and submits. This module prints where the job is, turns errors of Google's service into
-one line, and leaves the job running when only the waiting ends. A Flex Template's launcher sets
---template_location: then the job is written there and nobody waits.
+Errors of Google's service become one line, and a job goes on when only the waiting ends. A Flex
+Template's launcher sets --template_location: then the job is written there and nobody waits.
 """
 
 import contextlib
@@ -16,13 +15,8 @@ from datetime import datetime
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    SetupOptions,
-    StandardOptions,
-    WorkerOptions,
-)
+from apache_beam.options import pipeline_options as beams
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.errors import DetachedError, ProbelineError, UsageError, one_line, user_error
 from beam_pipeline.storage import gcs
@@ -53,16 +47,13 @@ class DataflowJob:
     @property
     def page(self) -> str:
         """The job's page in Google's console."""
-        return (
-            f"https://console.cloud.google.com/dataflow/jobs/{self.region}/{self.id}"
-            f"?project={self.project}"
-        )
+        place = f"{self.region}/{self.id}?project={self.project}"
+        return f"https://console.cloud.google.com/dataflow/jobs/{place}"
 
     @property
     def cancel_command(self) -> str:
-        return (
-            f"gcloud dataflow jobs cancel {self.id} --project={self.project} --region={self.region}"
-        )
+        place = f"--project={self.project} --region={self.region}"
+        return f"gcloud dataflow jobs cancel {self.id} {place}"
 
 
 def job_of(options: PipelineOptions) -> DataflowJob | None:
@@ -71,14 +62,12 @@ def job_of(options: PipelineOptions) -> DataflowJob | None:
     Raises:
       UsageError: the job cannot be submitted, or its workers would not have this package.
     """
-    if options.view_as(StandardOptions).runner != RUNNER:
+    if options.view_as(beams.StandardOptions).runner != RUNNER:
         return None
     cloud = options.view_as(GoogleCloudOptions)
-    for flag, value in (
-        ("project", cloud.project),
-        ("region", cloud.region),
-        ("temp_location", cloud.temp_location or cloud.staging_location),
-    ):
+    temp_location = cloud.temp_location or cloud.staging_location
+    needed = {"project": cloud.project, "region": cloud.region, "temp_location": temp_location}
+    for flag, value in needed.items():
         if not value:
             raise UsageError(f"--runner={RUNNER} needs --{flag}: name it")
     _check_packages(options)
@@ -86,19 +75,14 @@ def job_of(options: PipelineOptions) -> DataflowJob | None:
         from apache_beam.runners.dataflow.internal.apiclient import Job
 
         cloud.job_name = Job.default_job_name(None)
-    return DataflowJob(
-        str(cloud.project),
-        str(cloud.region),
-        str(cloud.job_name),
-        str(cloud.dataflow_endpoint),
-        bool(cloud.no_auth),
-    )
+    named = cloud.project, cloud.region, cloud.job_name, cloud.dataflow_endpoint
+    return DataflowJob(*map(str, named), no_auth=bool(cloud.no_auth))
 
 
 def _check_packages(options: PipelineOptions) -> None:
     """Workers that lack this package would say so only after minutes of starting."""
-    setup = options.view_as(SetupOptions)
-    image = options.view_as(WorkerOptions).sdk_container_image
+    setup = options.view_as(beams.SetupOptions)
+    image = options.view_as(beams.WorkerOptions).sdk_container_image
     if not (setup.setup_file or setup.extra_packages or setup.requirements_file or image):
         raise UsageError(
             f"--runner={RUNNER}: the workers would not have Probeline; run this in a clone with "
@@ -121,7 +105,6 @@ def submit_and_wait(
     """Submits a job and waits for its end.
 
     Args:
-      pipeline: the pipeline.
       job: the job that the pipeline's options ask for.
       on_submitted: called with the job, and its id, as soon as Dataflow or a template holds it.
 
@@ -176,16 +159,13 @@ def log_shown() -> Iterator[None]:
     """Shows Dataflow's messages about a job on stderr, and no other log of Beam."""
     root, runner = logging.getLogger(), logging.getLogger(_RUNNERS_LOG)
     handler = logging.StreamHandler()
-    levels = root.level, runner.level
-    root.setLevel(logging.CRITICAL + 1)
-    runner.setLevel(logging.INFO)
-    runner.addHandler(handler)
-    try:
+    with contextlib.ExitStack() as stack:
+        for logger, level in ((root, logging.CRITICAL + 1), (runner, logging.INFO)):
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(level)
+        stack.callback(runner.removeHandler, handler)
+        runner.addHandler(handler)
         yield
-    finally:
-        runner.removeHandler(handler)
-        root.setLevel(levels[0])
-        runner.setLevel(levels[1])
 
 
 def _failure(job: DataflowJob, error: Any) -> JobFailedError:
@@ -198,14 +178,11 @@ def _failure(job: DataflowJob, error: Any) -> JobFailedError:
 
 
 def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
-    """Returns the id of a job that is not over yet, else None.
+    """Returns the id of a job that is not over yet, else None; ProbelineError without an answer.
 
     Args:
-      job: the job. Without an id it is looked up by its name.
+      job: without an id it is looked up by its name.
       created_until: a job of that name that was created later is another one.
-
-    Raises:
-      ProbelineError: Dataflow does not answer.
     """
     try:
         from google.api_core.exceptions import NotFound
@@ -222,11 +199,9 @@ def active_job_id(job: DataflowJob, created_until: datetime) -> str | None:
                 return None if _is_over(client.get_job(wanted)) else job.id
             except NotFound:
                 return None
+        active = dataflow.ListJobsRequest.Filter.ACTIVE
         same_name = dataflow.ListJobsRequest(
-            filter=dataflow.ListJobsRequest.Filter.ACTIVE,
-            name=job.name,
-            project_id=job.project,
-            location=job.region,
+            filter=active, name=job.name, project_id=job.project, location=job.region
         )
         for found in client.list_jobs(same_name):
             is_it = found.name == job.name and found.create_time <= created_until

@@ -1,9 +1,9 @@
 """The output folder of a job run: held, cleared of what a dead run left, and released.
 
-A job's `OutputFiles` tell its files from others. A finished output is replaced only on request. A
-run that died leaves files without the one that marks a finished output, and a temporary folder;
-the next run removes both. `output_lease` keeps two runs from writing one folder. Filesystems other
-than local ones and `gs://` have no lock: there a run refuses a folder with temporary files.
+A finished output is replaced only on request. A run that died leaves unfinished files and a
+temporary folder; the next run removes both. `output_lease` keeps two runs from writing one folder.
+Filesystems other than local ones and `gs://` have no lock: there a run refuses a folder with
+temporary files.
 """
 
 import contextlib
@@ -36,41 +36,30 @@ class OutputFiles:
     """The files that a job writes to its output, and that its next run may remove.
 
     Attributes:
-      flag: the flag of the output folder.
-      name: what the output is, in one word.
-      success: the file that marks a finished output.
       patterns: by folder, a regular expression for the names of the job's files.
-      folders: folders that belong to the job with everything below them.
       marked: by name, the first line of a file that belongs to the job; a file of that name with
         another first line belongs to somebody else.
     """
 
-    flag: str
-    name: str
-    success: str
+    flag: str  # of the output folder
+    name: str  # what the output is, in one word
+    success: str  # the file that marks a finished output
     patterns: Mapping[str, str]
-    folders: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # the job's with everything below them
     marked: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class JobRun:
-    """One execution of a job, which holds its output folder.
+    """One execution of a job, which holds its output folder."""
 
-    Attributes:
-      folder: the run's own folder for temporary files, on the filesystem of the output.
-      marker: on `gs://`, what workers check before they give files their final names.
-      lease: on `gs://`, the launcher's side of the marker.
-      is_handed_over: a Dataflow job writes the output now and will tidy up itself.
-    """
-
-    folder: str
-    marker: Marker | None
-    lease: Lease | None = None
-    is_handed_over: bool = False
+    folder: str  # for temporary files of this run, on the filesystem of the output
+    marker: Marker | None = None  # on `gs://`: workers check it before files get final names
+    lease: Lease | None = None  # on `gs://`: the launcher's side of the marker
+    is_handed_over: bool = False  # a Dataflow job writes the output now and tidies up itself
 
     def hand_over(self, job: DataflowJob) -> None:
-        """Leaves the output to a Dataflow job; from now on nothing here removes its files."""
+        """Leaves the output to a Dataflow job; nothing here removes its files from now on."""
         self.is_handed_over = True
         if self.lease is not None:
             self.lease.close()
@@ -94,7 +83,6 @@ def taken(
       output: the folder; what a dead run left in it is removed.
       overwrite: remove a finished output, too.
       job: the Dataflow job that is about to be submitted, if any.
-      files: the files that the job writes.
 
     Raises:
       UsageError: the output is finished and not to be replaced, or another run is writing it.
@@ -103,7 +91,7 @@ def taken(
     temp = os.path.join(output, TEMP_FOLDER)
     given = f"--{files.flag}={output}"
     name = uuid.uuid4().hex[:12]
-    run = JobRun(os.path.join(temp, name), None)
+    run = JobRun(os.path.join(temp, name))
     with contextlib.ExitStack() as stack:
         if is_local(output):
             stack.enter_context(lock_folder(temp, _LOCK_NAME, given))
@@ -136,10 +124,9 @@ def _clear(output: str, temp: str, overwrite: bool, files: OutputFiles) -> None:
 
 
 def _remove_dead_runs(temp: str, flag: str) -> None:
-    """Removes the temporary files of all other runs, which are dead because this one has the lock.
+    """Removes the temporary files of other runs, dead since this one has the lock.
 
-    Raises:
-      UsageError: there are some on a filesystem without locks; their run may be alive.
+    UsageError where there are no locks: their run may be alive.
     """
     if is_local(temp):
         for entry in os.scandir(temp):
@@ -159,9 +146,8 @@ def _leftovers(output: str, files: OutputFiles) -> Iterator[str]:
     """Yields the files of an unfinished run, and nothing that belongs to somebody else."""
     for folder, pattern in files.patterns.items():
         path = os.path.join(output, folder).rstrip("/")
-        yield from (
-            os.path.join(path, name) for name in _names(path) if re.fullmatch(pattern, name)
-        )
+        names = (name for name in _names(path) if re.fullmatch(pattern, name))
+        yield from (os.path.join(path, name) for name in names)
     for name, first_line in files.marked.items():
         path = os.path.join(output, name)
         if exists(path) and begins_with(path, first_line):

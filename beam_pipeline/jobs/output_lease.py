@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
+import msgspec
 import orjson
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
@@ -28,16 +29,11 @@ LEASE_S = 600.0
 RENEW_S = 60.0
 
 
-# --- local folders --------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
     """Holds a lock file; removes it, and its folder if that is empty, when the block ends.
 
     Args:
-      folder: folder of the lock file.
-      name: of the lock file.
       given: the output as the user gave it, flag and folder, for messages.
 
     Raises:
@@ -79,9 +75,6 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
         lock.close()  # its last holder removed it between our two calls: try again
 
 
-# --- gs:// ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Marker:
     """The marker object as workers need it: its path and the name of the run that holds it."""
@@ -112,21 +105,17 @@ class Marker:
 class Lease:
     """The launcher's side of a marker: takes and renews it, and names the job that inherits it.
 
-    `close` ends the renewals; `Marker.release` removes the marker.
+    Args:
+      given: the output as the user gave it, flag and folder, for messages.
+      marker: the marker to take.
+      job: the Dataflow job that is about to be submitted, if any.
+
+    Raises:
+      UsageError: another run holds it.
+      ProbelineError: the bucket cannot be written.
     """
 
     def __init__(self, given: str, marker: Marker, job: DataflowJob | None):
-        """Takes the marker of an output.
-
-        Args:
-          given: the output as the user gave it, flag and folder, for messages.
-          marker: the marker to take.
-          job: the Dataflow job that is about to be submitted, if any.
-
-        Raises:
-          UsageError: another run holds it.
-          ProbelineError: the bucket cannot be written.
-        """
         self._given = given
         self._marker = marker
         self._job = job
@@ -143,7 +132,7 @@ class Lease:
             self._rewrite()
 
     def close(self) -> None:
-        """Ends the renewals; may be repeated."""
+        """Ends the renewals, which `Marker.release` does not; may be repeated."""
         self._stop.set()
         self._thread.join()
 
@@ -180,16 +169,13 @@ class Lease:
                 self._rewrite()
 
     def _rewrite(self) -> None:
-        generation = self._write(self._generation)
-        self._generation = self._generation if generation is None else generation
+        self._generation = self._write(self._generation) or self._generation
 
 
 def _owner(data: bytes) -> dict[str, Any]:
     """Returns what a marker says; nothing if it is not one of ours."""
-    with contextlib.suppress(orjson.JSONDecodeError):
-        value = orjson.loads(data)
-        if isinstance(value, dict):
-            return value
+    with contextlib.suppress(ValueError):
+        return msgspec.json.decode(data, type=dict)
     return {}
 
 

@@ -1,9 +1,4 @@
-"""Running a job's program: exit codes, one-line errors, silence, signals, here or on Dataflow.
-
-`run_program` runs a command line and returns the exit code of `run_command`: 0, the output is
-there; 1, the run failed; 2, the command cannot be run as given; 130, somebody ended the run, or
-ended the waiting for a job on Dataflow. `run_to_end` runs a pipeline.
-"""
+"""Running a job's program, here or on Dataflow: exit codes, one-line errors, silence, signals."""
 
 import contextlib
 import logging
@@ -34,7 +29,7 @@ def run_program[Options, Result](
     report: Callable[[Options, Result, float], None],
     output_name: str,
 ) -> int:
-    """Runs the command line of a job and returns the exit code.
+    """Runs the command line of a job and returns the exit code, as `run_command`.
 
     Args:
       argv: the command line; None is that of this process. --debug lets Beam's log and tracebacks
@@ -100,8 +95,7 @@ def run_to_end(
     """Runs a pipeline and waits for its end.
 
     Args:
-      pipeline: the pipeline.
-      job: the job on Dataflow that it is to be; None for other runners.
+      job: the job on Dataflow that the pipeline becomes; None for other runners.
       run: holds the output, which a submitted job takes over.
       watching: a context for a run on this machine, such as a progress display.
 

@@ -11,13 +11,7 @@ import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
-from beam_pipeline.dataset.data_card import (
-    CARD_COLUMNS,
-    CARD_NAME,
-    FIRST_LINE,
-    data_card,
-    totals_of,
-)
+from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, write_card
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     FORMAT_VERSION,
@@ -29,27 +23,16 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     Shard,
     Split,
-    success_stamp,
+    write_success,
 )
+from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.shards.writing import ShardInfo
-from beam_pipeline.storage.files import (
-    begins_with,
-    checksum_text,
-    exists,
-    file_infos,
-    is_gcs,
-    is_local,
-    move,
-    remove_folder,
-    size_and_checksum,
-    write_file,
-)
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage import files
 
 DATASET_FILES = OutputFiles(
     flag="output",
@@ -89,7 +72,7 @@ class Commit(beam.DoFn):
     ) -> None:
         output, marker = self._job.output, self._job.marker
         # An earlier attempt that finished, but whose result was lost, has released the lease.
-        if marker is not None and not exists(FileSystems.join(output, SUCCESS_NAME)):
+        if marker is not None and not files.exists(FileSystems.join(output, SUCCESS_NAME)):
             marker.check()
         described = {
             name: describe_split(output, name, list(shards))
@@ -102,22 +85,22 @@ class Commit(beam.DoFn):
         _move_dead_letters(output, summaries)
         for name, split in described.items():
             self._probes[name].inc(split.num_probes)
-        manifest = Manifest(
-            FORMAT_VERSION, self._job.manifest_options(), library_versions(), counts, described
-        )
+        options, versions = self._job.manifest_options(), library_versions()
+        manifest = Manifest(FORMAT_VERSION, options, versions, counts, described)
         write_card(output, manifest, self._job.command)
         write_success(output, manifest.to_json())
-        remove_folder(self._job.workspace.folder)
+        files.remove_folder(self._job.workspace.folder)
         if marker is not None:
             marker.release()
 
 
 def _move_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> None:
-    files = [path for summary in summaries for path in summary.dead_letter_files]
-    for number, path in enumerate(files):
-        name = f"dead_letter_{number:05d}-of-{len(files):05d}.parquet"
+    paths = [path for summary in summaries for path in summary.dead_letter_files]
+    for number, path in enumerate(paths):
+        name = f"dead_letter_{number:05d}-of-{len(paths):05d}.parquet"
         target = FileSystems.join(output, DEAD_LETTER_FOLDER, name)
-        move(path, target, *size_and_checksum(path if exists(path) else target))
+        moved = path if files.exists(path) else target
+        files.move(path, target, *files.size_and_checksum(moved))
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
@@ -150,13 +133,12 @@ def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
 def check_shards(output: str, splits: Iterable[Split]) -> None:
     """Raises ProbelineError unless every shard has the size and checksum that was written.
 
-    Costs one `stat` per local shard. On `gs://` it costs one listing per split, which has the
-    checksums, too; a local file is not read again.
+    No shard is read again: of local ones only the size is compared.
     """
-    if not is_local(output) and not is_gcs(output):
+    if not files.is_local(output) and not files.is_gcs(output):
         return  # other filesystems have no such list
     shards = {f"{output}/{shard.path}": shard for split in splits for shard in split.shards}
-    for path, found in file_infos(shards).items():
+    for path, found in files.file_infos(shards).items():
         size, checksum = shards[path].num_bytes, shards[path].crc32c
         if found is None or found.num_bytes != size or found.crc32c not in (None, checksum):
             raise ProbelineError(
@@ -187,20 +169,14 @@ def check_src_ids(output: str) -> None:
 def _probes(output: str) -> Iterator[pa.RecordBatch]:
     """Yields the first line of every probe in the row indexes of all splits."""
     for split in SPLITS:
-        for batch in _index_batches(output, split, ("src_id", "src_addr", "row_index")):
+        for batch in index_batches(output, split, ("src_id", "src_addr", "row_index")):
             yield batch.filter(pc.equal(batch.column("row_index"), 0))
-
-
-def _index_batches(output: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with open_parquet(FileSystems.join(output, split, INDEX_NAME)) as file:
-        yield from file.iter_batches(columns=list(columns))
 
 
 def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
     """Returns the manifest's entry of a split, with measurements counted from its row index."""
-    index_path = FileSystems.join(output, name, INDEX_NAME)
     measurements, num_probes = np.zeros(len(shards), np.int64), 0
-    for batch in _index_batches(output, name, ("shard", "row_index", "n_measurements")):
+    for batch in index_batches(output, name, ("shard", "row_index", "n_measurements")):
         shard, row_index, count = map(np.asarray, batch.columns)
         np.add.at(measurements, shard, count)
         num_probes += int(np.count_nonzero(row_index == 0))
@@ -210,17 +186,18 @@ def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split
             num_records=shard.num_records,
             num_measurements=int(measurements[shard.shard]),
             num_bytes=shard.num_bytes,
-            crc32c=checksum_text(shard.crc32c),
+            crc32c=files.checksum_text(shard.crc32c),
         )
         for shard in sorted(shards, key=lambda info: info.shard)
     ]
+    _, index_crc32c = files.size_and_checksum(FileSystems.join(output, name, INDEX_NAME))
     return Split(
         num_probes=num_probes,
         num_records=sum(shard.num_records for shard in listed),
         num_measurements=int(measurements.sum()),
         num_bytes=sum(shard.num_bytes for shard in listed),
         shards=listed,
-        index_crc32c=checksum_text(size_and_checksum(index_path)[1]),
+        index_crc32c=files.checksum_text(index_crc32c),
     )
 
 
@@ -228,18 +205,3 @@ def library_versions() -> dict[str, str]:
     """Returns the versions of the libraries that shape the bytes of a shard."""
     names = ("apache-beam", "array-record", "numpy", "pyarrow")
     return {"probeline": __version__, **{name: version(name) for name in names}}
-
-
-def write_card(output: str, manifest: Manifest, command: str) -> None:
-    """Writes the data card, unless the output has a README.md that is not a data card."""
-    path = FileSystems.join(output, CARD_NAME)
-    if exists(path) and not begins_with(path, FIRST_LINE):
-        return
-    totals = {split: totals_of(_index_batches(output, split, CARD_COLUMNS)) for split in SPLITS}
-    write_file(path, data_card(manifest, totals, command).encode(), durable=True)
-
-
-def write_success(output: str, manifest: bytes) -> None:
-    """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
-    write_file(FileSystems.join(output, MANIFEST_NAME), manifest, durable=True)
-    write_file(FileSystems.join(output, SUCCESS_NAME), success_stamp(manifest), durable=True)

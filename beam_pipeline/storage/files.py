@@ -1,9 +1,9 @@
-"""Files on any filesystem, byte for byte: reading, atomic writing, renaming, sizes and checksums.
+"""Files on any filesystem: reading, atomic writing, renaming, sizes and checksums.
 
 A path without a scheme is local. Local files and objects on `gs://` are accessed directly; Beam's
 filesystems, imported on first use, serve all other schemes and glob patterns. Large outputs are
-written under a unique name (`unique_path`) and renamed when they are complete (`move`, which may
-be repeated); everything else is written with `atomic_write`.
+written under a `unique_path` and renamed by `move`, which may be repeated; all others are written
+with `atomic_write`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from beam_pipeline.storage import gcs
 from beam_pipeline.storage.gcs import FileInfo
 
 _BLOCK_BYTES = 1 << 20
-_COPY_BYTES = 8 << 20
+COPY_BYTES = 8 << 20
 _RANGE_BYTES = 64 << 10
 
 
@@ -40,9 +40,6 @@ class FileVersion(NamedTuple):
     path: str
     num_bytes: int
     version: int  # the generation on `gs://`, else the time of modification in nanoseconds
-
-
-# --- names ----------------------------------------------------------------------------------------
 
 
 def is_local(path: str) -> bool:
@@ -61,11 +58,7 @@ def unique_path(folder: str, name: str) -> str:
 
 
 def match(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches.
-
-    Raises:
-      ProbelineError, BeamIOError: the storage cannot be listed.
-    """
+    """Returns each file that a path or glob matches; ProbelineError, BeamIOError if it cannot."""
     from apache_beam.io.filesystem import FileSystem
 
     if not is_gcs(pattern):
@@ -87,8 +80,8 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVers
     """Returns the files that an input flag names, and the glob that matched them.
 
     Args:
-      pattern: a file, a glob, or a folder, which stands for the glob `below` in it.
-      below: such as `**/*.parquet`.
+      pattern: a file, a glob, or a folder, which stands for the glob `below` in it, such as
+        `**/*.parquet`.
       flag: the flag, for messages.
 
     Raises:
@@ -129,11 +122,13 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     Raises:
       ProbelineError: as `read_file`.
     """
-    infos: dict[str, FileInfo | None] = {}
+    infos: dict[str, FileInfo | None] = dict.fromkeys(paths)
     folders: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        infos[path] = _local_info(path) if is_local(path) else None
-        if not is_local(path):
+    for path in infos:
+        if is_local(path):
+            with _reading_local(path):
+                infos[path] = FileInfo(os.stat(path).st_size, None)
+        else:
             gcs.bucket_and_name(path)  # raises for anything else
             folders[path.rpartition("/")[0]].append(path)
     for folder, in_folder in folders.items():
@@ -142,16 +137,7 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     return infos
 
 
-def _local_info(path: str) -> FileInfo | None:
-    with _local_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return FileInfo(os.stat(path).st_size, None)
-    return None
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def open_file(path: str, fetch_bytes: int = _COPY_BYTES) -> BinaryIO:
+def open_file(path: str, fetch_bytes: int = COPY_BYTES) -> BinaryIO:
     """Opens a file for sequential reading; a request to `gs://` fetches at least `fetch_bytes`."""
     if is_local(path):
         return open(path, "rb")
@@ -173,16 +159,18 @@ def read_file(path: str) -> bytes | None:
     """
     if not is_local(path):
         return gcs.read(path)
-    with _local_errors(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        with open(path, "rb") as file:
-            return file.read()
+    with _reading_local(path), open(path, "rb") as file:
+        return file.read()
     return None
 
 
 @contextlib.contextmanager
-def _local_errors(path: str) -> Iterator[None]:
+def _reading_local(path: str) -> Iterator[None]:
+    """Explains the errors of a local file; a missing file only ends the block."""
     try:
         yield
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError as error:
         raise ProbelineError(
             f"cannot read {path}: {error.strerror or error}; check the path and who may read it"
@@ -205,7 +193,7 @@ def local_copy(path: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
         copy = os.path.join(folder, "file")
         with open_file(path) as source, open(copy, "wb") as target:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
+            shutil.copyfileobj(source, target, COPY_BYTES)
         yield copy
 
 
@@ -229,21 +217,14 @@ def size_and_checksum(path: str) -> tuple[int, int]:
         return known.num_bytes, int(known.crc32c, 16)
     size = checksum = 0
     with open_file(path) as file:
-        while block := file.read(_COPY_BYTES):
+        while block := file.read(COPY_BYTES):
             size += len(block)
             checksum = crc32c(block, checksum)
     return size, checksum
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def create_file(path: str) -> BinaryIO:
-    """Opens a new file for writing and creates its folder if needed.
-
-    Raises:
-      UsageError: no filesystem knows the scheme.
-    """
+    """Opens a new file for writing, in a folder that need not exist; errors as `atomic_write`."""
     if is_local(path):
         _make_folder(path)
         return open(path, "wb", buffering=_BLOCK_BYTES)
@@ -269,11 +250,10 @@ def atomic_write(
 ) -> Iterator[BinaryIO]:
     """Opens a file that appears at `path`, complete, when the block ends without an error.
 
-    It replaces an existing file. On `gs://` an object appears when its upload ends. Elsewhere the
-    bytes go to a temporary file, which an error removes and a killed process leaves behind.
+    It replaces an existing file. Except on `gs://` the bytes go to a temporary file, which an error
+    removes and a killed process leaves behind.
 
     Args:
-      path: of the file.
       temp_folder: folder of the temporary file, on the same filesystem; by default the file is
         `path` with `.<digits>.tmp` appended.
       durable: flush a local file to its disk before it is renamed.
@@ -324,7 +304,7 @@ def local_file(path: str) -> Iterator[str]:
             gcs.upload(local_path, path)
             return
         with open(local_path, "rb") as source, create_file(path) as target:
-            shutil.copyfileobj(source, target, _COPY_BYTES)
+            shutil.copyfileobj(source, target, COPY_BYTES)
 
 
 def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
@@ -359,11 +339,7 @@ def _make_folder(path: str) -> None:
 
 
 def delete_files(paths: list[str]) -> None:
-    """Deletes files that lie on one filesystem.
-
-    Raises:
-      ProbelineError: one of them cannot be deleted.
-    """
+    """Deletes files that lie on one filesystem; ProbelineError if one cannot be deleted."""
     if paths and is_gcs(paths[0]):
         gcs.delete_objects(paths)
         return

@@ -2,11 +2,10 @@
 
 Every function raises ProbelineError with one line: the path, the reason and the cure.
 
-There is one google-cloud-storage client per process; the library is imported for the first path.
-With STORAGE_EMULATOR_HOST set, it talks to that host without credentials. Without credentials it
-reads anonymously, which is enough for public buckets. Beam's own filesystem makes a client per
-call, fetches 16 MiB where a few kilobytes are asked for, and knows neither checksums nor
-generations.
+There is one google-cloud-storage client per process. With STORAGE_EMULATOR_HOST set, it talks to
+that host without credentials. Without credentials it reads public buckets. Beam's own filesystem
+makes a client per call, fetches 16 MiB where a few kilobytes are asked for, and knows neither
+checksums nor generations.
 """
 
 from __future__ import annotations
@@ -45,17 +44,11 @@ _LOG_IN = (
 
 @dataclass(frozen=True)
 class FileInfo:
-    """Size and checksum of a file that was not read.
-
-    Attributes:
-      num_bytes: its size.
-      crc32c: its CRC-32C as 8 hex digits; None for a local file.
-      generation: on `gs://`, changes with every write of the object.
-    """
+    """Size and checksum of a file that was not read."""
 
     num_bytes: int
-    crc32c: str | None
-    generation: int = field(default=0, compare=False)
+    crc32c: str | None  # 8 hex digits; None for a local file
+    generation: int = field(default=0, compare=False)  # on `gs://`, changes with every write
 
 
 class Object(NamedTuple):
@@ -64,9 +57,6 @@ class Object(NamedTuple):
     data: bytes
     generation: int
     updated: datetime | None
-
-
-# --- objects --------------------------------------------------------------------------------------
 
 
 def read(path: str) -> bytes | None:
@@ -95,12 +85,7 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:
-    """Writes a small object if its generation is still the given one.
-
-    Args:
-      path: of the object.
-      data: its new content.
-      generation: what to replace; 0 for an object that must not exist yet.
+    """Writes a small object if its generation is still the given one, or 0 if it does not exist.
 
     Returns:
       The new generation; None if somebody else wrote the object first.
@@ -181,20 +166,16 @@ def rename(source: str, target: str) -> None:
 
 
 def upload(local_path: str, path: str) -> None:
-    """Copies a local file to an object in chunks, each of which is retried on its own.
-
-    GCS verifies the checksum of the whole before the object appears.
-    """
+    """Copies a local file to an object in chunks, each of which is retried on its own."""
     with _blob(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
 
 def create(path: str) -> BinaryIO:
-    """Opens an object for writing; it appears when the stream is closed.
+    """Opens an object for writing; it appears when the stream is closed without an error.
 
-    An exception inside `with create(path)` cancels the upload. The stream itself raises the
-    exceptions of google-cloud-storage.
+    The stream itself raises the exceptions of google-cloud-storage.
     """
     with _blob(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
@@ -229,11 +210,11 @@ def _reader_class() -> Any:
 
 
 def prepare_native_reader(path: str) -> None:
-    """Prepares the environment for ArrayRecord's own reader; does nothing for a local path.
+    """Prepares the environment for ArrayRecord's own reader, before it opens a path on `gs://`.
 
-    Call it before the reader opens `path`. The reader ignores STORAGE_EMULATOR_HOST, so its
-    CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the same host. Without credentials, which it needs
-    even for a public bucket, it would retry in silence for more than three minutes: hence an error.
+    The reader ignores STORAGE_EMULATOR_HOST, so its CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the
+    same host. Without credentials, which it needs even for a public bucket, it would retry in
+    silence for more than three minutes: hence an error.
     """
     if "://" not in path:
         return
@@ -249,11 +230,7 @@ def prepare_native_reader(path: str) -> None:
         )
 
 
-# --- the client -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """A client, and why it has no credentials if it needs some and found none."""
 
     client: Client

@@ -13,9 +13,8 @@ import shutil
 import tempfile
 
 from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.storage.files import atomic_write, is_local, locked, open_file
+from beam_pipeline.storage.files import COPY_BYTES, atomic_write, is_local, locked, open_file
 
-_COPY_BYTES = 8 << 20
 _LOCK = "lock"
 _held: dict[str, int] = {}  # the open, locked files of this process by path
 
@@ -41,7 +40,7 @@ def on_this_machine(path: str) -> str:
                 open_file(path) as source,
                 atomic_write(copy) as target,
             ):
-                shutil.copyfileobj(source, target, _COPY_BYTES)
+                shutil.copyfileobj(source, target, COPY_BYTES)
         _held[copy] = os.open(copy, os.O_RDONLY)
         fcntl.flock(_held[copy], fcntl.LOCK_SH)
     return copy

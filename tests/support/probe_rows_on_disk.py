@@ -24,6 +24,7 @@ from beam_pipeline.dataset.manifest import (
     SPLITS,
     Counts,
     Manifest,
+    write_success,
 )
 from beam_pipeline.dataset.row_codec import (
     ENCODINGS,
@@ -32,7 +33,7 @@ from beam_pipeline.dataset.row_codec import (
     content_bytes,
 )
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
-from beam_pipeline.probe_rows.commit import describe_split, library_versions, write_success
+from beam_pipeline.probe_rows.commit import describe_split, library_versions
 from beam_pipeline.probe_rows.external_sort import SortedRun
 from beam_pipeline.probe_rows.pipeline import encode, index_table, stage_row
 from beam_pipeline.probe_rows.row_splitting import Segment, make_row

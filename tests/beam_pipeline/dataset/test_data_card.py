@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from markdown_it import MarkdownIt
 
-from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, command_of
+from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, command_of, write_card
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.commit import DATASET_FILES, write_card
+from beam_pipeline.probe_rows.commit import DATASET_FILES
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.verify import __main__ as verify
 from tests.conftest import Gcs

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.manifest import open_dataset, write_success
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect.facts import Facts, gather
 from beam_pipeline.inspect.tables import sheets
-from beam_pipeline.probe_rows.commit import write_success
 from tests.support.browser import Visit, visit
 from tests.support.inspected import day_of_pings, many_probes, write_alike, write_unlike
 from tests.support.probe_rows_on_disk import RowSpec, write_dataset

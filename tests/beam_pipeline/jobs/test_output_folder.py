@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.manifest import SUCCESS_NAME
+from beam_pipeline.dataset.manifest import SUCCESS_NAME, write_success
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
-from beam_pipeline.probe_rows.commit import DATASET_FILES, write_success
+from beam_pipeline.probe_rows.commit import DATASET_FILES
 from tests.support.helpers import Objects
 from tests.support.repository import ROOT
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset import arrow_record, row_codec
 from beam_pipeline.dataset.addresses import src_id
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
@@ -275,7 +275,7 @@ def test_ranks_take_as_many_bytes_as_is_said(n):
 
 
 def record_around(measurements: bytes, run: np.ndarray) -> bytes:
-    return row_codec._encode_record(measurements, run, KEY)
+    return arrow_record.encode_record(row_codec._columns(measurements, run, KEY))
 
 
 def written(batch: pa.RecordBatch, **options) -> bytes:

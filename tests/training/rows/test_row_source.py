@@ -17,10 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import MANIFEST_NAME, SUCCESS_NAME, Manifest, success_stamp
+from beam_pipeline.dataset.manifest import (
+    MANIFEST_NAME,
+    SUCCESS_NAME,
+    Manifest,
+    success_stamp,
+    write_success,
+)
 from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.commit import write_success
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows, run_of_tuples
 from tests.support.job_runs import write_input
