@@ -66,8 +66,6 @@ _CURES = {
     errno.EROFS: "choose a folder on a file system that is not mounted read-only",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
 }
-
-
 _STATUS_CURES = {
     401: "log in with `gcloud auth application-default login`",
     403: "give the account that runs this the role Storage Object User on the bucket",

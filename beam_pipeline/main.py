@@ -36,17 +36,11 @@ _MAX_FILES_IN_LAUNCHER = 1000
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return program.run_program(argv, parse, run, _report, "dataset")
-
-
-def _report(_: Options, dataset: Dataset, seconds: float) -> None:
-    print_summary(dataset, seconds)
+    return program.run_program(argv, parse, run, print_summary, "dataset")
 
 
 def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
-    """Runs the job to its end and returns the finished dataset.
-
-    Returns None if the options ask for a template, as a Flex Template's launcher does.
+    """Runs the job to its end and returns the finished dataset, None if it only wrote a template.
 
     Raises:
       ProbelineError: the job failed; no dataset that looks finished is left.
@@ -65,13 +59,12 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         options.output, options.overwrite, dataflow_job, files=DATASET_FILES
     ) as job_run:
         pipeline = program.new_pipeline(beam_options)
-        workspace = Workspace(job_run.folder, options.inline_bytes_for(beam_options))
         job = Job(
             output=options.output,
             command=command_of(options),
             read_options=read_options,
             dataset_options=options.dataset_options(),
-            workspace=workspace,
+            workspace=Workspace(job_run.folder, options.inline_bytes_for(beam_options)),
             marker=job_run.marker,
         )
         probe_rows.build(pipeline, files, job)
@@ -96,9 +89,8 @@ def _check_key_is_shared(options: Options) -> None:
 def _progress(files: list, run_folder: str) -> contextlib.AbstractContextManager[None]:
     if not is_local(run_folder):
         return contextlib.nullcontext()  # its files cannot be watched from here
-    known = files if files and isinstance(files[0], inputs.InputFile) else []
-    units = inputs.plan_units(known)
-    return progress.watched(run_folder, units, sys.stderr)
+    known = [file for file in files if isinstance(file, inputs.InputFile)]
+    return progress.watched(run_folder, inputs.plan_units(known), sys.stderr)
 
 
 if __name__ == "__main__":

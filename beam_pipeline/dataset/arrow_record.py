@@ -87,11 +87,7 @@ def read_stream(stream: memoryview | bytes, schema: pa.Schema) -> pa.RecordBatch
 
 
 def decode_record(record: bytes) -> RowColumns:
-    """Reads a record; its measurements are not copied.
-
-    Raises:
-      ValueError: the bytes are not a record of RECORD_SCHEMA with one row.
-    """
+    """Reads a record without a copy of its measurements; ValueError if it is not a record."""
     batch = read_stream(record, RECORD_SCHEMA)
     if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
         raise ValueError(f"a record of {batch.num_rows} rows or with nulls, not of 1 row")

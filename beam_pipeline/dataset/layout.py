@@ -73,11 +73,7 @@ def shard_of(key: bytes, num_shards: int) -> int:
 
 
 def count_shards(num_probes: int, num_run_bytes: int, options: DatasetOptions) -> int:
-    """Returns the number of shards of a split.
-
-    Args:
-      num_run_bytes: the size of its measurements as sorted runs.
-    """
+    """Returns the number of shards of a split, given its size as sorted runs."""
     if options.num_shards:
         return options.num_shards
     by_probes = -(-num_probes // options.probes_per_shard)

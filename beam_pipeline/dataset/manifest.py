@@ -60,16 +60,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of `manifest.json`.
-
-    Attributes:
-      options: the options that shape the bytes of the shards, by flag name.
-      versions: the versions of the libraries that shape them.
-    """
+    """The contents of `manifest.json`."""
 
     format_version: int
-    options: dict[str, Any]
-    versions: dict[str, str]
+    options: dict[str, Any]  # those that shape the bytes of the shards, by flag name
+    versions: dict[str, str]  # of the libraries that shape them
     counts: Counts
     splits: dict[str, Split]
 

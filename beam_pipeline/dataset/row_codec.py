@@ -271,11 +271,7 @@ class ProbeRow:
 
 
 def decode_record(record: bytes) -> ProbeRow:
-    """Reads a record.
-
-    Raises:
-      ValueError: the bytes are neither a record of RECORD_SCHEMA with one row nor a tf_example.
-    """
+    """Reads a record of either form; ValueError if the bytes are neither."""
     is_example = record.startswith(tf_example.MAGIC)
     row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
     encoding: RecordEncoding = "tf_example" if is_example else "arrow_ipc"

@@ -73,11 +73,7 @@ class RowIndex(IndexedRows):
 
 
 def read_index(dataset: Dataset, split: str) -> pa.Table:
-    """Reads the row index of a split as a table of INDEX_SCHEMA.
-
-    Raises:
-      ProbelineError: the file is missing, or differs from the one that the manifest describes.
-    """
+    """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
     path = dataset.file(f"{split}/{INDEX_NAME}")
     data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
     found = "missing" if data is None else checksum_text(crc32c(data))
@@ -99,11 +95,7 @@ def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[p
 
 
 def parse_index(data: bytes) -> pa.Table:
-    """Reads the bytes of a rows.parquet as a table of INDEX_SCHEMA.
-
-    Raises:
-      ValueError: the bytes are not a Parquet file, or have other columns.
-    """
+    """Reads the bytes of a rows.parquet; ValueError if they are no Parquet of INDEX_SCHEMA."""
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read()
     except (OSError, pa.ArrowException) as error:

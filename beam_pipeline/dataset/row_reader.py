@@ -1,8 +1,8 @@
 """Single rows of a split by their line in the row index, from ArrayRecord or TFRecord shards.
 
-ArrayRecord has an index of its own. A record of a TFRecord shard is found by the sizes of the
-records before it, which the row index has. What a record says of itself is compared with its line,
-so that a shard that was swapped or damaged after the manifest was written is never used.
+A record of a TFRecord shard is found by the sizes of the records before it. What a record says of
+itself is compared with its line, so that a shard that was swapped or damaged after the manifest
+was written is never used.
 """
 
 import collections
@@ -60,11 +60,7 @@ class RowReader[Rows: IndexedRows]:
         vars(self).update(state, _local=threading.local())
 
     def read(self, row: int) -> bytes:
-        """Returns the record of a row.
-
-        Raises:
-          BadRowError: it cannot be read.
-        """
+        """Returns the record of a row; BadRowError if it cannot be read."""
         shard = int(self.rows.shard[row])
         try:
             return self._open(shard).read(int(self.rows.position[row]))
@@ -88,11 +84,7 @@ class RowReader[Rows: IndexedRows]:
         return decoded
 
     def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
-        """Compares what a record says of itself with the line of `row`.
-
-        Raises:
-          BadRowError: they differ.
-        """
+        """Raises BadRowError if what a record says of itself differs from the line of `row`."""
         found, rows = (src_id, row_index, n_measurements), self.rows
         said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
         if found != said:

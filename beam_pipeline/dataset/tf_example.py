@@ -81,11 +81,7 @@ def _encode_value(value: Any) -> Any:
 
 
 def decode_example(record: bytes) -> RowColumns:
-    """Reads an Example; its features may be in any order.
-
-    Raises:
-      ValueError: the bytes are not an Example, or its features are not those of a row.
-    """
+    """Reads an Example, its features in any order; ValueError if they are not those of a row."""
     features = _only(memoryview(record), 1)
     found = {}
     for field, entry in _fields(features):

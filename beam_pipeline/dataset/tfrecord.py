@@ -53,9 +53,7 @@ class TFRecordWriter:
 
 
 def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a file on any Beam filesystem, or why it cannot be read.
-
-    Memory: twice the size of a record.
+    """Yields each record of a file, or why it cannot be read; holds twice the size of a record.
 
     Raises:
       DamagedRecordError: later records cannot be found, since the file ends within a record or

@@ -26,7 +26,6 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
     """Returns Beam's options from the flags that are not the job's.
 
     Args:
-      argv: the flags.
       job_flags: names of the job's own flags, for suggestions.
 
     Raises:
@@ -49,11 +48,7 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
 
 
 def suited(given: PipelineOptions) -> PipelineOptions:
-    """Returns a copy of Beam's options with the runner settings that our jobs need.
-
-    Raises:
-      UsageError: they ask for a streaming pipeline.
-    """
+    """Returns Beam's options with the runner settings of our jobs; UsageError for --streaming."""
     beam_options = copy.deepcopy(given)
     standard = beam_options.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):

@@ -30,7 +30,6 @@ def launch(
     Args:
       main: the program, called with its flags.
       parser: the parser of the program's flags other than Beam's.
-      parameters: the launcher's command line.
     """
     image = os.environ.get(IMAGE_VARIABLE)
     defaults = ["--runner=DataflowRunner", *([f"--sdk_container_image={image}"] if image else [])]
@@ -40,10 +39,7 @@ def launch(
 
 
 def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
-    """Returns the flags that a template's parameters stand for.
-
-    Raises:
-      UsageError: a switch is neither true nor false.
+    """Returns the flags of a template's parameters; UsageError for a switch not true or false.
 
     Example: `["--input=gs://a/x,gs://b/y", "--overwrite=true"]` becomes
     `["--input=gs://a/x", "--input=gs://b/y", "--overwrite"]`.

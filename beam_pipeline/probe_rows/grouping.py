@@ -45,17 +45,13 @@ _MAX_LETTERS_IN_MEMORY = 20_000
 
 
 class UnitSummary(Message, frozen=True):
-    """What became of the rows of a work unit: the counts that prove that none was lost.
-
-    Attributes:
-      dead_letter_files: Parquet files of dead letters, in order.
-    """
+    """What became of the rows of a work unit: the counts that prove that none was lost."""
 
     unit: int
     num_rows: int
     num_measurements: int
     dead_letters: dict[str, int]
-    dead_letter_files: list[str]
+    dead_letter_files: list[str]  # Parquet, in order
 
 
 class PreGroup(beam.DoFn):

@@ -10,15 +10,10 @@ from beam_pipeline.sources.inputs import ReadOptions
 
 
 class Workspace(NamedTuple):
-    """Where a job run keeps temporary files.
+    """Where a job run keeps temporary files."""
 
-    Attributes:
-      folder: of this job run alone, visible to every worker.
-      inline_bytes: payloads of up to this size travel in their element, not in a file.
-    """
-
-    folder: str
-    inline_bytes: int
+    folder: str  # of this job run alone, visible to every worker
+    inline_bytes: int  # payloads of up to this size travel in their element, not in a file
 
     def below(self, name: str) -> str:
         """Returns the folder for one kind of file."""
@@ -27,20 +22,14 @@ class Workspace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job run.
-
-    Attributes:
-      output: the dataset's folder.
-      command: makes the same dataset again, for the data card.
-      marker: of the lease on the output, on `gs://`.
-    """
+    """One job run."""
 
     output: str
-    command: str
+    command: str  # makes the same dataset again, for the data card
     read_options: ReadOptions
     dataset_options: DatasetOptions
     workspace: Workspace
-    marker: Marker | None = None
+    marker: Marker | None = None  # of the lease on the output, on `gs://`
 
     def manifest_options(self) -> dict[str, Any]:
         """Returns the options that the manifest lists."""

@@ -1,8 +1,6 @@
 """The flags of the probe-rows job: each field of `Options` has name, default, limits and help.
 
-`parse` splits a command line into these and Beam's flags, such as `--runner`. Flags may be written
-with dashes or underscores. A contradiction, a value outside its limits or a flag that neither the
-job nor Beam knows is an error of one line.
+`parse` splits a command line into these and Beam's flags, such as `--runner`.
 """
 
 from collections.abc import Sequence
@@ -13,19 +11,14 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
 from beam_pipeline.dataset.layout import OUTPUT_FORMATS, DatasetOptions
 from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.beam_options import (
-    IN_MEMORY_RUNNER,
-    PRISM_RUNNER,
-    RUNNERS_WITH_OWN_FLAGS,
-    parse_beam_options,
-)
+from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.sources.inputs import INPUT_FORMATS, ReadOptions
 from beam_pipeline.sources.measurements import COLUMNS
 from beam_pipeline.storage.files import is_local
 
-_LOCAL_RUNNERS = (IN_MEMORY_RUNNER, PRISM_RUNNER)
+_LOCAL_RUNNERS = (runners.IN_MEMORY_RUNNER, runners.PRISM_RUNNER)
 # In an in-memory shuffle a reference takes some 320 bytes, and a local read costs almost nothing. A
 # ranged read of an object store takes milliseconds, as long as shuffling tens of kilobytes.
 _LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
@@ -105,8 +98,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_limits(self)
-        default = {item.name: item.default for item in fields(self)}
-        if self.num_shards and self.probes_per_shard != default["probes_per_shard"]:
+        if self.num_shards and self.probes_per_shard != Options.probes_per_shard:
             raise UsageError(
                 f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
                 "both set the number of shards: give one of them"
@@ -116,14 +108,13 @@ class Options:
                 f"--columns renames the columns of plain Parquet, not of "
                 f"--input_format={self.input_format}: leave one of them out"
             )
-        if self.output_format != "arrayrecord":
-            if self.array_record_options != default["array_record_options"]:
-                raise UsageError(
-                    f"--array_record_options={self.array_record_options} says nothing of "
-                    f"--output_format={self.output_format}: leave one of them out"
-                )
-        else:
+        if self.output_format == "arrayrecord":
             _check_array_record_options(self.array_record_options)
+        elif self.array_record_options != Options.array_record_options:
+            raise UsageError(
+                f"--array_record_options={self.array_record_options} says nothing of "
+                f"--output_format={self.output_format}: leave one of them out"
+            )
         check_source(self.anonymize_key_file)
         if self.anonymize_key_file and self.anonymize == "none":
             raise UsageError(
@@ -133,14 +124,8 @@ class Options:
         _renamed(self.columns)
 
     def read_options(self) -> ReadOptions:
-        """Returns the options of reading; reads the key of --anonymize.
-
-        Raises:
-          ProbelineError: the key does not exist or cannot be read.
-        """
-        key = None
-        if self.anonymize != "none":
-            key = find_key(self.anonymize_key_file)
+        """Returns the options of reading; ProbelineError if --anonymize has no readable key."""
+        key = find_key(self.anonymize_key_file) if self.anonymize != "none" else None
         return ReadOptions(
             self.input_format,  # type: ignore[arg-type]
             _renamed(self.columns),
@@ -162,7 +147,7 @@ class Options:
             return self.inline_bytes
         runner = beam_options.view_as(StandardOptions).runner
         # Flink sorts a group within its managed memory, so little may be inline.
-        is_bounded = runner in RUNNERS_WITH_OWN_FLAGS
+        is_bounded = runner in runners.RUNNERS_WITH_OWN_FLAGS
         if is_bounded or (runner in _LOCAL_RUNNERS and is_local(self.output)):
             return _LOCAL_INLINE_BYTES
         return _REMOTE_INLINE_BYTES
@@ -177,7 +162,7 @@ def _check_array_record_options(options: str) -> None:
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"--array_record_options={options} is not understood by ArrayRecord: "
-            f"{' '.join(str(error).split())}; try {DEFAULT_RECORD_OPTIONS}"
+            f"{one_line(error)}; try {DEFAULT_RECORD_OPTIONS}"
         ) from error
 
 
@@ -204,12 +189,8 @@ def make_parser() -> OneLineParser:
 
 
 def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
-    """Parses a command line.
-
-    Raises:
-      UsageError: one line about what is wrong with it.
-    """
+    """Parses a command line; UsageError if it is not valid."""
     known, rest = make_parser().parse_known_args(argv)
     values = vars(known)
     options = Options(**{**values, "input": tuple(values["input"])})
-    return options, parse_beam_options(rest, [item.name for item in fields(Options)])
+    return options, runners.parse_beam_options(rest, [item.name for item in fields(Options)])

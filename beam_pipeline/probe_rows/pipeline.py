@@ -43,27 +43,17 @@ _INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])
 
 
 class RowAttributes(Message, frozen=True):
-    """What is known of a staged row without its measurements.
+    """What is known of a staged row without its measurements."""
 
-    Attributes:
-      split: an index into SPLITS.
-      is_wide: whether the payload is a WIDE run.
-      num_ipv6, num_failed: how many measurements have an IPv6 destination, and no reply.
-      first_timestamp, last_timestamp: µs since 1970.
-    """
-
-    split: int
-    is_wide: bool
+    split: int  # an index into SPLITS
+    is_wide: bool  # whether the payload is a WIDE run
     src_addr: str
     row_index: int
     n_measurements: int
-    num_ipv6: int
-    num_failed: int
-    first_timestamp: int
+    num_ipv6: int  # measurements with an IPv6 destination
+    num_failed: int  # measurements without a reply
+    first_timestamp: int  # µs since 1970
     last_timestamp: int
-
-
-# --- pure functions --------------------------------------------------------------------------
 
 
 def stage_row(row: CutRow, options: DatasetOptions) -> Record:
@@ -94,10 +84,7 @@ def encode(data: bytes, attributes: bytes, row_format: RowFormat) -> bytes:
 
 
 def index_table(attributes: Sequence[bytes]) -> pa.Table:
-    """Returns the lines of rows.parquet for the records of a shard, in its order.
-
-    Args:
-      attributes: a RowAttributes for each record.
+    """Returns the lines of rows.parquet for a shard, given RowAttributes for each record.
 
     Raises:
       ProbelineError: two probes have the same src_id.
@@ -111,9 +98,6 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     columns += [[getattr(row, name) for row in rows] for name in _INDEX_SCHEMA.names[1:]]
     arrays = map(pa.array, columns, _INDEX_SCHEMA.types)
     return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
-
-
-# --- the chain -------------------------------------------------------------------------------
 
 
 def build(

@@ -4,17 +4,17 @@
   records/records-…                        sorting: rows are staged
   train/train_shard_00001-of-00004.…       writing: this shard is being written
 
-No worker reports anything, so a retry cannot count twice, and any runner that shares the
-filesystem can be watched. A terminal shows one line that changes, a log a line every few seconds.
+So a retry cannot count twice, and any runner that shares the filesystem can be watched. A terminal
+shows one line that changes, a log a line every few seconds.
 """
 
 import contextlib
-import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.status import Status
 
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.sources.inputs import WorkUnit
+from beam_pipeline.storage.files import file_infos
 
 _LINE_SECONDS, _REDRAW_SECONDS = 5.0, 0.5
 _UNIT = re.compile(r"unit-(\d+)-")
@@ -39,11 +40,7 @@ class Snapshot:
 
 
 def look(run_folder: str, units: Sequence[WorkUnit]) -> Snapshot:
-    """Returns how far a job run is, given its temporary folder.
-
-    Args:
-      units: of the input; empty if the workers plan them.
-    """
+    """Returns how far a job run is; `units` are those of the input, empty if workers plan them."""
     shards = {found for split in SPLITS for found in _names(run_folder, split, _SHARD)}
     if shards:
         total = sum(int(count) for _, count in {(split, count) for split, _, count in shards})
@@ -66,21 +63,21 @@ def look(run_folder: str, units: Sequence[WorkUnit]) -> Snapshot:
     return Snapshot("reading", sum(p.num_bytes for p in done), max(1, num_bytes), text)
 
 
-def _names(run_folder: str, kind: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, ...]]:
-    """Yields the groups of the pattern for each file of a kind whose name matches."""
+def _files(run_folder: str, kind: str) -> list[Path]:
     with contextlib.suppress(FileNotFoundError):
-        for name in os.listdir(os.path.join(run_folder, kind)):
-            if found := pattern.match(name):
-                yield found.groups()
+        return list(Path(run_folder, kind).iterdir())
+    return []
+
+
+def _names(run_folder: str, kind: str, pattern: re.Pattern[str]) -> list[tuple[str, ...]]:
+    """Returns the groups of the pattern for each file of a kind whose name matches."""
+    found = (pattern.match(path.name) for path in _files(run_folder, kind))
+    return [match.groups() for match in found if match]
 
 
 def _size(run_folder: str, kind: str) -> int:
-    size = 0
-    with contextlib.suppress(FileNotFoundError):
-        for entry in os.scandir(os.path.join(run_folder, kind)):
-            with contextlib.suppress(FileNotFoundError):
-                size += entry.stat().st_size
-    return size
+    infos = file_infos(map(str, _files(run_folder, kind)))
+    return sum(info.num_bytes for info in infos.values() if info)
 
 
 class _Clock:

@@ -3,10 +3,11 @@
 import shlex
 
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, Dataset
+from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
 
 
-def print_summary(dataset: Dataset, seconds: float) -> None:
+def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
     """Prints counts, sizes, the place of the dataset and the next commands to stdout."""
     console = new_console()
     counts = dataset.manifest.counts

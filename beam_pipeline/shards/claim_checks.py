@@ -20,18 +20,12 @@ _MAX_OPEN_FILES = 128
 
 
 class StoredPayload(Message, frozen=True):
-    """A range of bytes of a closed file.
+    """A range of bytes of a closed file."""
 
-    Attributes:
-      path: of the file, without the root of its writer.
-      offset, length: the range, in bytes.
-      crc32c: of the range; None for a part of a payload, which is not checked.
-    """
-
-    path: str
+    path: str  # without the root of its writer
     offset: int
     length: int
-    crc32c: int | None
+    crc32c: int | None  # of the range; None for a part of a payload, which is not checked
 
     def part(self, start: int, length: int) -> "StoredPayload":
         """Returns the claim to `length` bytes from `start` on."""
@@ -52,7 +46,6 @@ class ClaimWriter:
     """Writes payloads to one file, created with the first payload that is not inline.
 
     Args:
-      folder: of the file.
       name: how the file's name starts; a random suffix makes it unique.
       inline_bytes: payloads of up to this size travel in the claim.
       root: how every path of the folder starts; claims carry the rest, since groups consist of
@@ -110,22 +103,14 @@ class ClaimWriter:
 
 
 class ClaimReader:
-    """Reads payloads, keeping open the files used last.
-
-    Args:
-      root: how every path starts, if the claims were written without it.
-    """
+    """Reads payloads, keeping open the files used last; `root` is that of their writer."""
 
     def __init__(self, root: str = "") -> None:
         self.root = root
         self._files: OrderedDict[str, BinaryIO] = OrderedDict()
 
     def read(self, payload: Payload) -> bytes:
-        """Returns the payload's bytes.
-
-        Raises:
-          ProbelineError: the file is gone, too short or not what was written.
-        """
+        """Returns the payload's bytes; ProbelineError if they are not what was written."""
         if isinstance(payload, bytes):
             return payload
         path = self.root + payload.path

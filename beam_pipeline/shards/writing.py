@@ -74,7 +74,6 @@ class RecordIndex:
     """A Parquet file beside the shards with one line per record.
 
     Attributes:
-      path: of the file.
       schema: the columns of `table`; shard, position and num_bytes are written before them.
       table: returns the lines of a shard, given the attributes of its records in order. It may
         raise ProbelineError to refuse them.
@@ -240,9 +239,7 @@ def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder
 class WriteShards(beam.PTransform):
     """StagedRecord → ShardInfo, one per complete file with its final name.
 
-    Args:
-      num_shards: a number, a PCollection of one number, or 0 for shards of about
-        DEFAULT_SHARD_BYTES.
+    `num_shards` is a number, a PCollection of one, or 0 for shards of about DEFAULT_SHARD_BYTES.
     """
 
     def __init__(self, target: ShardTarget, num_shards: int | beam.PCollection = 0):

@@ -27,15 +27,10 @@ _MIN_DISTINCT_BYTES = 8  # fewer among 32 random bytes are less likely than gues
 
 @dataclass(frozen=True)
 class KeyReference:
-    """Where the key is, and its fingerprint: all that workers receive.
+    """Where the key is, and its fingerprint: all that workers receive."""
 
-    Attributes:
-      source: a path, the name of a secret's version, or "" for the environment variable.
-      fingerprint: a keyed hash, which the manifest lists.
-    """
-
-    source: str
-    fingerprint: str
+    source: str  # a path, the name of a secret's version, or "" for the environment variable
+    fingerprint: str  # a keyed hash, which the manifest lists
 
 
 def is_secret(source: str) -> bool:
@@ -113,11 +108,7 @@ def read_key(source: str) -> bytes:
 
 
 def parse_key(data: bytes, name: str) -> bytes:
-    """Returns the 32 bytes of a key, given as bytes or in hex.
-
-    Raises:
-      UsageError: `data` is not a key; the message quotes nothing of it.
-    """
+    """Returns the 32 bytes of a key, given as bytes or in hex; UsageError without a quote of it."""
     text = data.strip()
     is_hex = re.fullmatch(rb"[0-9A-Fa-f]*", text) is not None
     if is_hex and len(text) == 2 * _KEY_BYTES:

@@ -48,7 +48,12 @@ _MAX_SECONDS = np.iinfo(np.int64).max // _US_PER_S
 _DST_NAMES = ("dst_addr", "addr")
 _SRC_NAMES = {"from": ("from",), "src_addr": ("src_addr", "srcaddr")}
 _BIGQUERY_SRC_NAMES = {"from": "synth_addr", "src_addr": "src_addr"}
-_PING_FIELDS = ("timeout", "error", "rtt")
+# The fields of an entry of `pings`, their types, and how messages call these.
+_PING_FIELDS = {
+    "timeout": (pa.types.is_boolean, "a boolean"),
+    "error": (pa.types.is_boolean, "a boolean"),
+    "rtt": (pa.types.is_floating, "a floating-point number"),
+}
 _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
 
 
@@ -177,14 +182,16 @@ def _parse(
     return result, [_rtt(ping) for ping in pings]
 
 
-# Types are compared exactly, since Python's True is an int.
+def _typed(value: Any, *types: type) -> Any:
+    """Returns a value, or raises _BadLineError unless it is None or of these types."""
+    if value is not None and type(value) not in types:  # exactly: Python's True is an int
+        raise _BadLineError("wrong_type")
+    return value
 
 
 def _event_time(timestamp: Any) -> int | None:
-    if timestamp is None:
+    if _typed(timestamp, int, float) is None:
         return None
-    if type(timestamp) is not int and type(timestamp) is not float:
-        raise _BadLineError("wrong_type")
     if abs(timestamp) > _MAX_SECONDS:
         raise _BadLineError("event_time_out_of_range")
     return round(timestamp * _US_PER_S)
@@ -192,21 +199,14 @@ def _event_time(timestamp: Any) -> int | None:
 
 def _text(fields: dict[str, Any], names: tuple[str, ...]) -> str | None:
     for name in names:
-        value = fields.get(name)
-        if type(value) is str:
-            return value
-        if value is not None:
-            raise _BadLineError("wrong_type")
+        if (text := _typed(fields.get(name), str)) is not None:
+            return text
     return None
 
 
 def _ip_version(fields: dict[str, Any]) -> int | None:
-    version = fields.get("af", fields.get("pf"))
-    if version is None:
-        return None
-    if type(version) is not int:
-        raise _BadLineError("wrong_type")
-    if not -128 <= version <= 127:
+    version = _typed(fields.get("af", fields.get("pf")), int)
+    if version is not None and not -128 <= version <= 127:
         raise _BadLineError("ip_version_not_4_or_6")
     return version
 
@@ -220,11 +220,7 @@ def _rtt(ping: Any) -> float | None:
             raise _BadLineError("wrong_type")
         return _FAILED
     rtt = ping.get("rtt")
-    if type(rtt) is float or rtt is None:
-        return rtt
-    if type(rtt) is int:
-        return float(rtt)
-    raise _BadLineError("wrong_type")
+    return rtt if type(rtt) is float or rtt is None else float(_typed(rtt, int))
 
 
 def _to_batch(
@@ -295,13 +291,8 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
 def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
     """Returns one line about the first column that is missing or has the wrong type, if any."""
     src_name = _BIGQUERY_SRC_NAMES[atlas_source]
-    columns = {
-        "start_time": "event_time",
-        src_name: "src_addr",
-        "dst_addr": "dst_addr",
-        "af": "ip_version",
-    }
-    for name in (*columns, "pings"):
+    names = ("start_time", src_name, "dst_addr", "af", "pings")
+    for name, column in zip(names, (*measurements.COLUMNS[:4], "pings"), strict=True):
         count = len(schema.get_all_field_indices(name))
         if count != 1:
             return (
@@ -312,7 +303,7 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
         dtype = schema.field(name).type
         if name == "pings":
             return _pings_problem(dtype)
-        if problem := measurements.type_problem(name, dtype, columns[name]):
+        if problem := measurements.type_problem(name, dtype, column):
             return problem
     return None
 
@@ -320,14 +311,12 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
 def _pings_problem(dtype: pa.DataType) -> str | None:
     if not _is_list(dtype) or not pa.types.is_struct(dtype.value_type):
         return f"has column 'pings' of type {dtype}, which must be a list of structs"
-    for name in _PING_FIELDS:
+    for name, (is_right, wanted) in _PING_FIELDS.items():
         index = dtype.value_type.get_field_index(name)
         if index < 0:
             return f"has column 'pings' of type {dtype}, which must have one field {name!r}"
         field = dtype.value_type.field(index).type
-        is_right = pa.types.is_floating if name == "rtt" else pa.types.is_boolean
         if not is_right(field):
-            wanted = "a floating-point number" if name == "rtt" else "a boolean"
             return f"has field 'pings.{name}' of type {field}, which must be {wanted}"
     return None
 

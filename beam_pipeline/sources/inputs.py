@@ -35,16 +35,13 @@ class ReadOptions:
     Attributes:
       input_format: of all files, or "auto" to recognise each by its content.
       columns: the input's name of each of measurements.COLUMNS.
-      atlas_source: which address of a RIPE Atlas result is the probe's.
-      anonymize: the key with which addresses are replaced; None leaves them as they are.
-      skip_bad_files: whether an unreadable file becomes a dead letter instead of ending the job.
     """
 
     input_format: InputFormat | Literal["auto"] = "auto"
     columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in measurements.COLUMNS)
-    atlas_source: Literal["from", "src_addr"] = "from"
-    anonymize: KeyReference | None = None
-    skip_bad_files: bool = False
+    atlas_source: atlas.AtlasSource = "from"  # which address of a result is the probe's
+    anonymize: KeyReference | None = None  # the key with which addresses are replaced
+    skip_bad_files: bool = False  # an unreadable file becomes a dead letter
 
     @property
     def names(self) -> dict[str, str]:
@@ -81,11 +78,7 @@ class WorkUnit(NamedTuple):
 
 
 def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns (path, bytes) of each matching file once, in the order of the paths.
-
-    Raises:
-      UsageError: a pattern matches nothing.
-    """
+    """Returns (path, bytes) of each matching file in order; UsageError if a pattern has none."""
     found: dict[str, int] = {}
     for pattern in patterns:
         glob, files = match_input(pattern, "--input", "*")

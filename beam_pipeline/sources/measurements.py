@@ -95,8 +95,7 @@ def type_problem(name: str, dtype: pa.DataType, column: str) -> str | None:
 def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
     """Returns one line about the first column that is missing or has the wrong type, if any.
 
-    Args:
-      names: the input's name of each of COLUMNS.
+    `names` are the input's names of COLUMNS.
     """
     for column in COLUMNS:
         index = schema.get_all_field_indices(names[column])
@@ -113,11 +112,7 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
 
 
 def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
-    """Applies the rules to a batch with the columns of COLUMNS.
-
-    Returns:
-      The measurements that keep every rule, and the rows that break one.
-    """
+    """Returns the measurements of a batch that keep every rule, and the rows that break one."""
     reason = np.zeros(batch.num_rows, np.uint8)
     # The last rule is applied first, so that the first rule broken overwrites the others.
     rtt = _check_rtt(_decoded(batch.column("rtt")), reason)

@@ -117,10 +117,7 @@ def is_folder(path: str) -> bool:
 def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     """Returns the size of each file, on `gs://` its checksum too; None for a missing file.
 
-    A local file costs one `stat`, a folder on `gs://` one listing.
-
-    Raises:
-      ProbelineError: as `read_file`.
+    A local file costs one `stat`, a folder on `gs://` one listing. Errors are those of `read_file`.
     """
     infos: dict[str, FileInfo | None] = dict.fromkeys(paths)
     folders: dict[str, list[str]] = defaultdict(list)
@@ -310,8 +307,7 @@ def local_file(path: str) -> Iterator[str]:
 def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
     """Renames a file and replaces its target; does nothing if that has already been done.
 
-    Raises:
-      ProbelineError: the file is gone, and its target does not hold these bytes.
+    ProbelineError if the file is gone and its target does not hold these bytes.
     """
     with explained_os_errors("write", target):
         if exists(source):
