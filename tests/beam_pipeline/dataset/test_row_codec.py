@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset import addresses, row_codec
+from beam_pipeline.dataset import addresses, arrow_record, row_codec
 from beam_pipeline.dataset.row_codec import (
     COMPACT_MAX_SPAN_SECONDS,
     ENCODINGS,
@@ -477,7 +477,7 @@ def test_bytes_that_are_no_record_are_refused(data):
 
 def record_around(measurements: bytes, n: int = 1) -> bytes:
     run = run_of_tuples([(0, IPV4, 1.0)] * n)
-    return row_codec._encode_record(measurements, run, KEY)
+    return arrow_record.encode_record(row_codec._columns(measurements, run, KEY))
 
 
 COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurements)
