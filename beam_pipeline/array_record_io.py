@@ -24,7 +24,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.dataset.row_reader import READER_OPTIONS
+from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.shards.staging import Record, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardTarget, WriteShards
 from beam_pipeline.storage.files import FileVersion, local_copy, match, remove_folder
@@ -34,7 +35,6 @@ DEFAULT_OPTIONS = "group_size:1,zstd:1"
 SUFFIX = ".arrayrecord"
 _READ_BYTES = 16 << 20
 _SPLIT_BYTES = 64 << 20
-_READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 
 
 def content_key(element: bytes) -> bytes:
@@ -113,7 +113,8 @@ class WriteToArrayRecord(beam.PTransform):
         _ = (
             elements.pipeline
             | "Last" >> beam.Create([self._temp_folder])
-            | "Remove temporary files" >> beam.Map(_remove, beam.pvalue.AsIter(shards))
+            | "Remove temporary files"
+            >> beam.Map(lambda folder, _: remove_folder(folder), beam.pvalue.AsIter(shards))
         )
         return shards
 
@@ -121,10 +122,6 @@ class WriteToArrayRecord(beam.PTransform):
 def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Record:
     payload = coder.encode(element)
     return Record(key(element) if key else content_key(payload), payload)
-
-
-def _remove(folder: str, _: Any) -> None:
-    remove_folder(folder)
 
 
 class ReadFromArrayRecord(beam.PTransform):
@@ -205,7 +202,7 @@ def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
     if in_place:
         prepare_native_reader(path)
     with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
-        reader = ArrayRecordReader(readable, options=_READER_OPTIONS)
+        reader = ArrayRecordReader(readable, options=READER_OPTIONS)
         try:
             # A damaged file opens without records; only close() reports the reason.
             if reader.ok():
@@ -216,5 +213,5 @@ def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
             raise ValueError("it cannot be opened")
         except (RuntimeError, ValueError, IndexError) as error:
             raise ProbelineError(
-                f"{path} is not a readable ArrayRecord file: {' '.join(str(error).split())}"
+                f"{path} is not a readable ArrayRecord file: {one_line(error)}"
             ) from error

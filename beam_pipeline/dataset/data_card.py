@@ -67,8 +67,7 @@ def command_of(options: Any) -> str:
       options: the dataclass of the job's flags, `options.Options`.
     """
     words = ["python", "-m", "beam_pipeline.main"]
-    for pattern in options.input:
-        words += ["--input", pattern]
+    words += [word for pattern in options.input for word in ("--input", pattern)]
     words += ["--output", "DATASET"]
     for item in fields(options):
         value = getattr(options, item.name)
@@ -209,8 +208,10 @@ def _limits(manifest: Manifest) -> Iterator[str]:
         yield (
             "`time_span_seconds` is a 32-bit float; the exact span is between the two timestamps."
         )
+    ratio = options.get("train_ratio")
+    share = "–" if ratio is None else f"{100 * ratio:g} %"
     yield (
-        f"Probes were split by a hash of their address, {_ratio(options)} of them to train; "
+        f"Probes were split by a hash of their address, {share} of them to train; "
         "measurements and destinations were not. Test tells how a model does on new probes to "
         "known destinations at known times, not on new destinations or in the future."
     )
@@ -222,8 +223,3 @@ def _limits(manifest: Manifest) -> Iterator[str]:
         yield f"Dead letters are not in it; `dead_letter/` has them, {what}."
     if manifest.output_format != "arrayrecord":
         yield "Shards are TFRecord, which has no access by number: `training` does not read them."
-
-
-def _ratio(options: dict[str, Any]) -> str:
-    ratio = options.get("train_ratio")
-    return "–" if ratio is None else f"{100 * ratio:g} %"

@@ -118,17 +118,17 @@ class ExternalSort:
         block_bytes = max(self._memory_bytes // 2 // max(1, len(runs)), WIDE.itemsize)
         heads = [_Head(run, self._reader, block_bytes, any_wide) for run in runs]
         while heads := [head for head in heads if head.fill()]:
-            unread = [head.last for head in heads if not head.is_at_end]
+            unread = [head.block[-1] for head in heads if not head.is_at_end]
             if not unread:
-                yield merge([head.take_all() for head in heads])
+                yield merge([head.block for head in heads])
                 return
             bound = min(unread, key=np.void.item)  # the fields of a record are its order
-            taken = [head.take_up_to(bound) for head in heads]
+            taken = [head.take(count_up_to(head.block, bound)) for head in heads]
             yield merge([block for block in taken if len(block)])
 
 
 class _Head:
-    """The block of a run that is in memory."""
+    """A run of which one block is in memory."""
 
     def __init__(self, run: SortedRun, reader: ClaimReader, block_bytes: int, make_wide: bool):
         self._run = run
@@ -136,17 +136,17 @@ class _Head:
         self._make_wide = make_wide
         self._block_records = max(1, block_bytes // run.itemsize)
         self._read = self._checksum = 0
-        self._block = np.zeros(0, NARROW)
+        self.block = np.zeros(0, NARROW)
 
     def fill(self) -> bool:
         """Reads the next block if this one is used up; False at the end of the run."""
-        if len(self._block) == 0 and not self.is_at_end:
+        if len(self.block) == 0 and not self.is_at_end:
             count = min(self._block_records, self._run.count - self._read)
             block = self._run.part(self._read, count).load(self._reader)
-            self._block = widen(block) if self._make_wide else block
+            self.block = widen(block) if self._make_wide else block
             self._read += count
             self._check(block)
-        return len(self._block) > 0
+        return len(self.block) > 0
 
     def _check(self, block: np.ndarray) -> None:
         """Raises ProbelineError at the end of a run whose blocks are not what was stored."""
@@ -162,16 +162,7 @@ class _Head:
         """Whether the block in memory is the run's last."""
         return self._read == self._run.count
 
-    @property
-    def last(self) -> np.void:
-        return self._block[-1]
-
-    def take_all(self) -> np.ndarray:
-        return self._take(len(self._block))
-
-    def take_up_to(self, bound: np.void) -> np.ndarray:
-        return self._take(count_up_to(self._block, bound))
-
-    def _take(self, count: int) -> np.ndarray:
-        taken, self._block = self._block[:count], self._block[count:]
+    def take(self, count: int) -> np.ndarray:
+        """Removes the first records from the block and returns them."""
+        taken, self.block = self.block[:count], self.block[count:]
         return taken

@@ -159,6 +159,9 @@ class _LetterBox:
         self._letters = []
 
 
+RowOrSegment = CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]
+
+
 class SortProbe(beam.DoFn):
     """(src_addr, [chunk]) → CutRow for a probe of one row; tagged SEGMENTS: (src_addr, Segment)."""
 
@@ -181,23 +184,22 @@ class SortProbe(beam.DoFn):
     def teardown(self) -> None:
         self._reader.close()
 
-    def process(
-        self, element: tuple[str, Iterable[SortedRun]]
-    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]]:
+    def process(self, element: tuple[str, Iterable[SortedRun]]) -> Iterator[RowOrSegment]:
         with logged("Sort each probe", src_addr=element[0]):
             yield from self._sort(*element)
 
-    def _sort(
-        self, src_addr: str, chunks: Iterable[SortedRun]
-    ) -> Iterator[CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]]:
+    def _sort(self, src_addr: str, chunks: Iterable[SortedRun]) -> Iterator[RowOrSegment]:
         spilled_before = self._sorter.spilled_bytes
         blocks = self._sorter.sort(chunks)
         first = next(blocks)
         second = next(blocks, None)
+        key, row_format = RowKey(src_addr, 0), self._row_format
         self._probes.inc()
-        if second is None and self._makes_one_row(src_addr, first):
+        if second is None and (
+            surely_fits(first, row_format) or not fit(first, key, row_format).is_full
+        ):
             self._measurements.update(len(first))
-            yield make_row(RowKey(src_addr, 0), first)
+            yield make_row(key, first)
             return
         blocks = itertools.chain([first] if second is None else [first, second], blocks)
         del first, second  # or these two blocks would stay in memory
@@ -205,11 +207,6 @@ class SortProbe(beam.DoFn):
             self._cut_bytes.inc(len(src_addr) + len(segment.encode()))
             yield TaggedOutput(self.SEGMENTS, (src_addr, segment))
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
-
-    def _makes_one_row(self, src_addr: str, run: np.ndarray) -> bool:
-        if surely_fits(run, self._row_format):
-            return True
-        return not fit(run, RowKey(src_addr, 0), self._row_format).is_full
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
         """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.jobs.output_lease import Marker
-from beam_pipeline.sources import anonymize_key
 from beam_pipeline.sources.inputs import ReadOptions
 
 
@@ -33,8 +32,12 @@ class Job:
 
     def manifest_options(self) -> dict[str, Any]:
         """Returns the options that the manifest lists."""
-        return {
-            **asdict(self.dataset_options),
-            "atlas_source": self.read_options.atlas_source,
-            **anonymize_key.as_options(self.read_options.anonymize),
-        }
+        key = self.read_options.anonymize
+        anonymize = {"anonymize": "none"}
+        if key is not None:
+            anonymize = {
+                "anonymize": "prefix_preserving",
+                "anonymize_key_fingerprint": key.fingerprint,
+            }
+        atlas_source = self.read_options.atlas_source
+        return {**asdict(self.dataset_options), "atlas_source": atlas_source, **anonymize}

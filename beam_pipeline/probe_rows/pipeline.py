@@ -100,14 +100,12 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
 
 
-def build(
-    pipeline: beam.Pipeline, files: Sequence[InputFile] | Sequence[tuple[str, int]], job: Job
-) -> None:
-    """Adds the whole job to a pipeline.
+# Inspected files, or (path, bytes), which workers then inspect.
+InputFiles = Sequence[InputFile] | Sequence[tuple[str, int]]
 
-    Args:
-      files: the input, inspected, or as (path, bytes), which workers then inspect.
-    """
+
+def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
+    """Adds the whole job to a pipeline."""
     options, workspace = job.dataset_options, job.workspace
     rows = _units(pipeline, files, job.read_options) | "Group into rows" >> GroupIntoRows(
         job.read_options, workspace, options.row_format
@@ -138,11 +136,7 @@ def build(
     )
 
 
-def _units(
-    pipeline: beam.Pipeline,
-    files: Sequence[InputFile] | Sequence[tuple[str, int]],
-    options: ReadOptions,
-) -> beam.PCollection:
+def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> beam.PCollection:
     """Returns the work units, spread over the workers."""
     if files and isinstance(files[0], InputFile):
         units = pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]

@@ -16,12 +16,8 @@ import apache_beam as beam
 import msgspec
 import numpy as np
 from apache_beam import coders
-from apache_beam.transforms.userstate import (
-    BagRuntimeState,
-    BagStateSpec,
-    ReadModifyWriteRuntimeState,
-    ReadModifyWriteStateSpec,
-)
+from apache_beam.transforms import userstate
+from apache_beam.transforms.userstate import BagRuntimeState, ReadModifyWriteRuntimeState
 
 from beam_pipeline.dataset.row_codec import RowFormat, RowKey, fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
@@ -112,11 +108,11 @@ def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
 class SplitRows(beam.DoFn):
     """(src_addr, Segment), a probe's segments in any order → CutRow."""
 
-    NEXT_SEQ = ReadModifyWriteStateSpec("next_seq", coders.VarIntCoder())
-    ROW_INDEX = ReadModifyWriteStateSpec("row_index", coders.VarIntCoder())
-    FIRST_EARLY = ReadModifyWriteStateSpec("first_early", coders.VarIntCoder())
-    EARLY = BagStateSpec("early", MessageCoder(Segment))
-    OPEN = BagStateSpec("open", MessageCoder(Segment))
+    NEXT_SEQ = userstate.ReadModifyWriteStateSpec("next_seq", coders.VarIntCoder())
+    ROW_INDEX = userstate.ReadModifyWriteStateSpec("row_index", coders.VarIntCoder())
+    FIRST_EARLY = userstate.ReadModifyWriteStateSpec("first_early", coders.VarIntCoder())
+    EARLY = userstate.BagStateSpec("early", MessageCoder(Segment))
+    OPEN = userstate.BagStateSpec("open", MessageCoder(Segment))
 
     def __init__(self, row_format: RowFormat):
         self._row_format = row_format

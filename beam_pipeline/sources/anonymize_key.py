@@ -74,16 +74,6 @@ def fingerprint(key: bytes) -> str:
     return hashlib.blake2b(key=key, digest_size=8, person=b"anonymize").hexdigest()
 
 
-def as_options(reference: KeyReference | None) -> dict[str, str]:
-    """Returns the entries of the manifest: the method, and the key's fingerprint."""
-    if reference is None:
-        return {"anonymize": "none"}
-    return {
-        "anonymize": "prefix_preserving",
-        "anonymize_key_fingerprint": reference.fingerprint,
-    }
-
-
 def read_key(source: str) -> bytes:
     """Returns the 32 bytes of a key; raises as `find_key`."""
     if not source:
@@ -95,15 +85,12 @@ def read_key(source: str) -> bytes:
                 f"{_MAKE_ONE}"
             )
         data = text.encode(errors="surrogateescape")
-    elif is_secret(source):
-        data = _read_secret(source)
     else:
-        found = read_file(source)
-        if found is None:
+        data = _read_secret(source) if is_secret(source) else read_file(source)
+        if data is None:
             raise UsageError(
                 f"{described(source)}: there is no such file; check the path, or {_MAKE_ONE}"
             )
-        data = found
     return parse_key(data, described(source))
 
 

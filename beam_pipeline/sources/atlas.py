@@ -1,10 +1,8 @@
 """RIPE Atlas ping results: JSON lines and BigQuery exports as batches of measurements.
 
-`read_json` reads the lines of a daily dump, `explode_bigquery` Parquet rows exported from
-`ripencc-atlas.measurements.ping`. Both return batches with the columns of measurements.COLUMNS, in
-which missing values are null; as with any other input, `measurements.check` applies the rules. A
-result is parsed once in Python, and Arrow repeats the values that its pings share, so that a
-measurement costs one float.
+Batches have the columns of measurements.COLUMNS, in which missing values are null; as with any
+other input, `measurements.check` applies the rules. A result is parsed once in Python, and Arrow
+repeats the values that its pings share, so that a measurement costs one float.
 """
 
 from collections.abc import Iterator
@@ -104,8 +102,7 @@ def read_json(
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
-      stream: the decompressed file; only `read` is used. Lines end with a line feed; blank lines
-        are counted.
+      stream: the decompressed file; blank lines are counted.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the line at which it reaches this many measurements and bad
         lines; a result is never split between batches.
@@ -123,7 +120,9 @@ def read_json(
             result, pings = _parse(line, text, src_names)
         except _BadLineError as bad:
             if text.strip():
-                bad_lines.append((line, str(bad), _excerpt(text)))
+                # A character takes at most four bytes, so enough bytes remain for a dead letter.
+                excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
+                bad_lines.append((line, str(bad), excerpt[:MAX_VALUE_CHARS]))
         else:
             results.append(result)
             rtts += pings
@@ -146,11 +145,6 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
         yield from lines
 
 
-def _excerpt(text: bytes) -> str:
-    # A character takes at most four bytes, so enough bytes remain for a dead letter.
-    return text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")[:MAX_VALUE_CHARS]
-
-
 def _parse(
     line: int, text: bytes, src_names: tuple[str, ...]
 ) -> tuple[_Result, list[float | None]]:
@@ -171,14 +165,9 @@ def _parse(
         raise _BadLineError("dns_error" if fields.get("dnserr") is not None else "no_results")
     if type(pings) is not list:
         raise _BadLineError("wrong_type")
-    result = _Result(
-        line,
-        len(pings),
-        _event_time(fields.get("timestamp")),
-        _text(fields, src_names),
-        _text(fields, _DST_NAMES),
-        _ip_version(fields),
-    )
+    event_time, src_addr = _event_time(fields.get("timestamp")), _text(fields, src_names)
+    dst_addr, ip_version = _text(fields, _DST_NAMES), _ip_version(fields)
+    result = _Result(line, len(pings), event_time, src_addr, dst_addr, ip_version)
     return result, [_rtt(ping) for ping in pings]
 
 
@@ -236,16 +225,9 @@ def _to_batch(
     if version.null_count:
         version = pc.coalesce(version, _family(dst))
     parents = np.repeat(np.arange(len(results)), np.array(num_pings, np.int64))
-    batch = _repeat(
-        [
-            pa.array(times, pa.timestamp("us")),
-            pa.array(srcs, pa.string()).dictionary_encode(),
-            dst,
-            version,
-        ],
-        parents,
-        pa.array(rtts, pa.float64()),
-    )
+    src = pa.array(srcs, pa.string()).dictionary_encode()
+    shared = [pa.array(times, pa.timestamp("us")), src, dst, version]
+    batch = _repeat(shared, parents, pa.array(rtts, pa.float64()))
     return JsonBatch(batch, np.array(lines, np.int64)[parents], bad_lines, num_lines)
 
 
@@ -281,11 +263,8 @@ def bigquery_columns(schema: pq.ParquetSchema, atlas_source: AtlasSource) -> lis
     """
     wanted = {"start_time", _BIGQUERY_SRC_NAMES[atlas_source], "dst_addr", "af"}
     paths = [schema.column(i).path for i in range(len(schema))]
-    return [
-        path
-        for path in paths
-        if path in wanted or (path.startswith("pings.") and path.endswith(_PING_PATHS))
-    ]
+    pings = {path for path in paths if path.startswith("pings.") and path.endswith(_PING_PATHS)}
+    return [path for path in paths if path in wanted | pings]
 
 
 def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str | None:
@@ -331,7 +310,6 @@ def explode_bigquery(batch: pa.RecordBatch, atlas_source: AtlasSource) -> Explod
 
     Args:
       batch: rows with at least the columns of `bigquery_columns`; may be a slice.
-      atlas_source: `from` (the JSON name of the public address) or `src_addr`.
     """
     lists = batch.column("pings")
     num_pings = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)

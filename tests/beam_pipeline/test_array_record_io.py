@@ -38,7 +38,7 @@ from beam_pipeline.shards.writing import (
     WriteShard,
     shard_path,
 )
-from beam_pipeline.storage.files import FileVersion, crc32c
+from beam_pipeline.storage.files import FileVersion, crc32c, remove_folder
 from tests.support.helpers import Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
@@ -394,7 +394,7 @@ def test_the_parts_of_another_attempt_replace_what_is_there(tmp_path):
     before = bytes_below(tmp_path / "out")
     finalise(other)
     assert bytes_below(tmp_path / "out") == before
-    array_record_io._remove(str(tmp_path / "temp"), [])
+    remove_folder(str(tmp_path / "temp"))
     assert not (tmp_path / "temp").exists()
 
 

@@ -10,12 +10,13 @@ import apache_beam as beam
 import pytest
 
 from beam_pipeline import generate
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES
 from beam_pipeline.probe_rows.job import Job, Workspace
-from beam_pipeline.probe_rows.options import IN_MEMORY_RUNNER, parse
+from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.shards.claim_checks import ClaimReader, Payload
 from beam_pipeline.sources.inputs import InputFile
 from benchmarks import ROOT, estimate, markdown, results, scale, scale_table, worker

@@ -6,9 +6,9 @@ import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.probe_rows.options import (
     DEFAULT_RECORD_OPTIONS,
-    IN_MEMORY_RUNNER,
     Options,
     make_parser,
     parse,
