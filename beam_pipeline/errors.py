@@ -1,8 +1,4 @@
-"""Errors that a user can meet: one line with the value seen, the limit, and the cure.
-
-A worker's exception reaches the launcher as the text of a traceback, on some runners only in
-their log. `user_message` finds the line of the error in it, so that `main` prints that line alone.
-"""
+"""Errors that a user can meet: one line with the value seen, the limit, and the cure."""
 
 import errno
 import re
@@ -44,7 +40,7 @@ _OUR_LINE = re.compile(
 
 
 def user_message(error: BaseException) -> str | None:
-    """Returns the line of a ProbelineError, also of one in a traceback; None for other errors."""
+    """Returns the line of a ProbelineError, also from a worker's traceback; None for others."""
     if isinstance(error, ProbelineError):
         return re.sub(r" \[while running .*", "", str(error), flags=re.DOTALL)
     matches = list(_OUR_LINE.finditer(str(error)))

@@ -1,9 +1,9 @@
 """Flex Templates: the parameters that Dataflow's launcher passes become flags of a job's program.
 
-The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, flags of
-Beam among them, and starts the job that the program has written to --template_location. So several
-paths come in one value, and switches come as true or false. Unless a parameter says otherwise, the
-job is for Dataflow and its workers run this image.
+The launcher runs `python main.py --NAME=VALUE …` in the template's image, each name once, and
+starts the job that the program has written to --template_location. So several paths come in one
+value, and switches as true or false. By default the job is for Dataflow and its workers run this
+image.
 """
 
 import os
@@ -58,16 +58,15 @@ def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
             # checked a user's parameters against metadata.json.
             print(f"warning: {name} is no flag of this job, nor of Beam: ignored", file=sys.stderr)
         elif action.nargs == 0 and has_value:
-            if value.lower() not in ("true", "false"):
-                raise UsageError(f"{name}={value}: give true or false")
             if value.lower() == "true":
                 flags.append(name)
-            else:  # only Beam has switches that another one turns off
-                flags += [
-                    other
-                    for other, switch in known.items()
-                    if switch.dest == action.dest and switch.const != action.const
-                ]
+            elif value.lower() == "false":  # only Beam has switches that another one turns off
+                same = {
+                    name: switch for name, switch in known.items() if switch.dest == action.dest
+                }
+                flags += [name for name, switch in same.items() if switch.const != action.const]
+            else:
+                raise UsageError(f"{name}={value}: give true or false")
         elif name in repeatable and has_value:
             flags += [f"{name}={path}" for path in _NEXT_PATH.split(value)]
         else:

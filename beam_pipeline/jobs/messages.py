@@ -1,7 +1,6 @@
-"""Messages: the elements that stages of a pipeline send each other, as MessagePack.
+"""Messages: the elements that stages of a pipeline send each other, as MessagePack arrays.
 
-A message is a msgspec struct, sent as an array of its fields: equal messages are equal bytes, and
-a stage receives the type that was sent. A subclass of `Message` needs no registration:
+Equal messages are equal bytes, and a stage receives the type that was sent:
 
   class Segment(Message, frozen=True):
       seq: int

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
 
@@ -92,8 +92,7 @@ class Marker:
 
     def release(self) -> None:
         """Removes the marker if this run still holds it."""
-        generation = self._generation()
-        if generation is not None:
+        if (generation := self._generation()) is not None:
             gcs.delete_object(self.path, generation)
 
     def _generation(self) -> int | None:
@@ -147,16 +146,12 @@ class Lease:
 
     def _take(self) -> int:
         for _ in range(3):  # another run may end, or take it, at this moment
-            generation = self._write(0)
-            if generation is not None:
+            if generation := self._write(0):
                 return generation
-            found = gcs.read_object(self._marker.path)
-            if found is None:
-                continue
-            _refuse_a_live_owner(self._given, self._marker.path, found)
-            generation = self._write(found.generation)
-            if generation is not None:
-                return generation
+            if found := gcs.read_object(self._marker.path):
+                _refuse_a_live_owner(self._given, self._marker.path, found)
+                if generation := self._write(found.generation):
+                    return generation
         raise UsageError(
             f"{self._given} has just been taken by another run: wait for it or choose "
             "another folder"
@@ -195,9 +190,8 @@ def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
             ) from error
         if active_id:
             raise UsageError(
-                f"{given} is being written by Dataflow job {job.name}: wait for it, "
-                f"cancel it with `gcloud dataflow jobs cancel {active_id} --project={job.project} "
-                f"--region={job.region}`, or choose another folder"
+                f"{given} is being written by Dataflow job {job.name}: wait for it, cancel it with "
+                f"`{replace(job, id=active_id).cancel_command}`, or choose another folder"
             )
         if job.id:
             return  # Dataflow knows the job: it is over

@@ -62,7 +62,6 @@ class ExternalSort:
 
     Args:
       folder: for intermediate runs.
-      reader: reads chunks and intermediate runs.
       memory_bytes: of records held at a time; the process uses a small multiple.
     """
 

@@ -52,9 +52,7 @@ def make_row(key: RowKey, run: np.ndarray) -> CutRow:
 class OpenRows:
     """Cuts the segments of one probe, given in order: the pure part of `SplitRows`.
 
-    Args:
-      segments: what earlier segments left, in order.
-      row_index: of the next row.
+    `segments` are what earlier ones left, `row_index` is that of the next row.
     """
 
     def __init__(

@@ -68,17 +68,15 @@ class ClaimWriter:
 
     def put_parts(self, data: memoryview, bounds: Sequence[int]) -> list[Payload]:
         """Stores data[bounds[i]:bounds[i + 1]] for every i, as `put` does, with one write."""
-        ranges = list(itertools.pairwise(bounds))
-        if all(end - start <= self._inline_bytes for start, end in ranges):
-            return [bytes(data[start:end]) for start, end in ranges]
-        first = self._write(data)
+        pieces = [(start, data[start:end]) for start, end in itertools.pairwise(bounds)]
+        if all(len(piece) <= self._inline_bytes for _, piece in pieces):
+            return [bytes(piece) for _, piece in pieces]
+        first, path = self._write(data), self._claimed_path
         return [
-            bytes(data[start:end])
-            if end - start <= self._inline_bytes
-            else StoredPayload(
-                self._claimed_path, first + start, end - start, crc32c(data[start:end])
-            )
-            for start, end in ranges
+            bytes(piece)
+            if len(piece) <= self._inline_bytes
+            else StoredPayload(path, first + start, len(piece), crc32c(piece))
+            for start, piece in pieces
         ]
 
     def _write(self, data: bytes | memoryview) -> int:

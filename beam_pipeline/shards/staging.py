@@ -4,8 +4,7 @@
   v  StageRecords   writes payloads to files of this attempt; small ones travel inline
   | StagedRecord
 
-No reference leaves before its file is closed: a retried bundle writes another file, and the first
-one is never read.
+No reference leaves before its file is closed.
 """
 
 from collections.abc import Iterator
@@ -50,12 +49,7 @@ class StagedRecord(Message, frozen=True):
 
 
 class StageRecords(beam.DoFn):
-    """Record → StagedRecord.
-
-    Args:
-      folder: for the files with payloads.
-      inline_bytes: payloads of up to this size travel with their record.
-    """
+    """Record → StagedRecord; payloads of up to `inline_bytes` travel with their record."""
 
     def __init__(self, folder: str, inline_bytes: int):
         self._folder = folder

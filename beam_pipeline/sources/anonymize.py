@@ -25,15 +25,15 @@ WITHHELD = "withheld by --anonymize"
 
 _CHUNK_BLOCKS = 1 << 15  # half a MiB, which fits the processor's cache
 _CACHE_SLOTS = 1 << 17  # 4 MiB; twice the usual dictionary of a Parquet column chunk
+# uint64 [128, 2]: for each bit, the bits before it, as the halves of a number.
+_MASKS = np.array(
+    [divmod((1 << 128) - (1 << (128 - num_bits)), 1 << 64) for num_bits in range(128)], np.uint64
+)
 
 
 @functools.cache
 def anonymizer_of(reference: KeyReference) -> "Anonymizer":
-    """Returns this process's anonymizer; reads the key once.
-
-    Raises:
-      ProbelineError: the key cannot be read here, or is not the one that the job began with.
-    """
+    """Returns this process's anonymizer; ProbelineError if the key is not that of the job."""
     key = read_key(reference.source)
     if fingerprint(key) != reference.fingerprint:
         raise ProbelineError(
@@ -54,9 +54,7 @@ class Anonymizer:
     def __init__(self, key: bytes):
         self._cipher = Cipher(algorithms.AES(key[:16]), modes.ECB())
         pad = np.frombuffer(self._cipher.encryptor().update(key[16:]), ">u8").astype(np.uint64)
-        # For each bit: the bits before it, and the pad from it on.
-        self._masks = _masks()
-        self._pads = pad & ~self._masks
+        self._pads = pad & ~_MASKS  # for each bit, the pad from it on
         self._cache = _Cache()
 
     def __reduce__(self) -> NoReturn:
@@ -64,11 +62,11 @@ class Anonymizer:
 
     def block(self, block: Block) -> Block:
         """Returns the measurements with all their addresses replaced."""
-        return replace(block, src=self._column(block.src), dst=self._column(block.dst))
-
-    def _column(self, column: AddressColumn) -> AddressColumn:
-        hi, lo = self.addresses(column.hi, column.lo)
-        return AddressColumn(column.codes, hi, lo)
+        src, dst = (
+            AddressColumn(column.codes, *self.addresses(column.hi, column.lo))
+            for column in (block.src, block.dst)
+        )
+        return replace(block, src=src, dst=dst)
 
     def addresses(self, hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns replacements of addresses; both are given as halves, uint64 [n] each."""
@@ -92,7 +90,7 @@ class Anonymizer:
     def _flips(self, hi: np.ndarray, lo: np.ndarray, num_bits: int) -> np.ndarray:
         """Returns which of the first bits are flipped, packed as uint8 [n, num_bits / 8]."""
         out = np.empty((len(hi), num_bits // 8), np.uint8)
-        masks, pads = self._masks[:num_bits], self._pads[:num_bits]
+        masks, pads = _MASKS[:num_bits], self._pads[:num_bits]
         step = _CHUNK_BLOCKS // num_bits
         for start in range(0, len(hi), step):
             end = min(start + step, len(hi))
@@ -103,12 +101,6 @@ class Anonymizer:
             blocks = np.frombuffer(encrypted, np.uint8).reshape((*blocks.shape[:2], 16))
             out[start:end] = np.packbits(blocks[:, :, 0] >> 7, axis=1)
         return out
-
-
-def _masks() -> np.ndarray:
-    """Returns uint64 [128, 2]: the halves of a number whose first 0, 1, … bits are set."""
-    ones = [(1 << 128) - (1 << (128 - num_bits)) for num_bits in range(128)]
-    return np.array([(each >> 64, each & 0xFFFF_FFFF_FFFF_FFFF) for each in ones], np.uint64)
 
 
 @kernel

@@ -1,9 +1,8 @@
 """Input files: matched, recognised by their content, inspected, and cut into work units.
 
-A work unit is what one worker reads and pre-groups in one go: several small files, one file, or
-some row groups of a large one, of about UNIT_ROWS rows. Work units do not change the dataset. A
-Parquet file's footer has its schema and row counts, so a missing column ends the job before any
-row is read.
+A work unit is several small files, one file, or some row groups of a large one, of about UNIT_ROWS
+rows. Work units do not change the dataset. A Parquet file's footer has its schema, so a missing
+column ends the job before any row is read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

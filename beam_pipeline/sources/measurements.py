@@ -1,8 +1,7 @@
 """The rules for measurements: Arrow batches become checked columns and faults.
 
-`check` takes a batch with the columns of COLUMNS. It returns a Block, columns of numbers with the
-addresses as codes into tables, and the rows that break a rule of docs/format.md, with the reason.
-Work is done per column and per distinct address, never per measurement in Python.
+The rules are those of docs/format.md. Work is done per column and per distinct address, never per
+measurement in Python.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
 """Reading a piece of input: batches of checked measurements, and dead letters.
 
-In every format, each row or result becomes a measurement of a Block or a dead letter, and
-`num_rows` counts both. Arrow reads Parquet in batches with the address columns as dictionaries,
-so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no address
-of the input leaves this module: a Block has replaced addresses, and a dead letter no values.
+Arrow reads Parquet in batches with the address columns as dictionaries, so that memory does not
+depend on the size of a row group. With `ReadOptions.anonymize`, no address of the input leaves this
+module: a Block has replaced addresses, and a dead letter no values.
 """
 
 from collections.abc import Iterator

@@ -119,10 +119,9 @@ def delete_objects(paths: Iterable[str]) -> None:
 def list_objects(
     prefix: str, recursive: bool = True, asked_for: str | None = None
 ) -> dict[str, FileInfo]:
-    """Returns the objects whose paths start with `prefix`, by path.
+    """Returns the objects whose paths start with `prefix`, gs://BUCKET/ at least, by path.
 
     Args:
-      prefix: gs://BUCKET/ and the beginning of a name, which may be empty.
       recursive: False stops at the next slash after the prefix.
       asked_for: the path that error messages name instead of the prefix.
     """
@@ -267,10 +266,7 @@ def _access(pid: int, emulator: str | None) -> Access:
 
 
 def _hurried_request() -> Any:
-    """Returns a transport for google.auth that probes for a metadata server with short timeouts.
-
-    Outside Google's machines nothing answers: three probes take 6 s instead of 12.
-    """
+    """Returns a transport for google.auth that probes for a metadata server for 6 s, not 12."""
     from google.auth.transport.requests import Request
 
     request = Request()
