@@ -37,9 +37,7 @@ class _OpenShard(Protocol):
 
 
 class RowReader[Rows: IndexedRows]:
-    """Reads the rows of a split by number.
-
-    Threads may share a reader, and it can be pickled.
+    """Reads the rows of a split by number; threads may share it, and it can be pickled.
 
     Args:
       rows: the lines of the rows that are read, or all lines of their shards if these are TFRecord.
@@ -69,11 +67,7 @@ class RowReader[Rows: IndexedRows]:
             raise self.bad_row(row, one_line(error)) from error
 
     def decode(self, row: int) -> ProbeRow:
-        """Returns a row with its measurements decoded.
-
-        Raises:
-          BadRowError: it cannot be read or decoded, or is not the row of its line in the index.
-        """
+        """Returns a row, its measurements decoded; BadRowError if it is not that of its line."""
         record = self.read(row)
         try:
             decoded = decode_record(record)

@@ -61,10 +61,11 @@ def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
             if value.lower() == "true":
                 flags.append(name)
             elif value.lower() == "false":  # only Beam has switches that another one turns off
-                same = {
-                    name: switch for name, switch in known.items() if switch.dest == action.dest
-                }
-                flags += [name for name, switch in same.items() if switch.const != action.const]
+                flags += [
+                    other
+                    for other, switch in known.items()
+                    if switch.dest == action.dest and switch.const != action.const
+                ]
             else:
                 raise UsageError(f"{name}={value}: give true or false")
         elif name in repeatable and has_value:

@@ -107,12 +107,9 @@ def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
     dead_letters: Counter[str] = Counter()
     for summary in summaries:
         dead_letters.update(summary.dead_letters)
-    return Counts(
-        input_files=num_files,
-        rows_read=sum(summary.num_rows for summary in summaries),
-        measurements=sum(summary.num_measurements for summary in summaries),
-        dead_letters=dict(sorted(dead_letters.items())),
-    )
+    rows_read = sum(summary.num_rows for summary in summaries)
+    measurements = sum(summary.num_measurements for summary in summaries)
+    return Counts(num_files, rows_read, measurements, dict(sorted(dead_letters.items())))
 
 
 def check_counts(counts: Counts, splits: Iterable[Split]) -> None:

@@ -6,8 +6,7 @@
                                                                        |
                      UnitSummary ----------------------------------> Commit -> _SUCCESS
 
-`build` adds it to a pipeline. Whatever a worker writes goes to the job run's own folder first. At
-the end, shards are renamed, and `Commit` writes the manifest and then `_SUCCESS`.
+Whatever a worker writes goes to the job run's own folder first.
 """
 
 from collections.abc import Iterable, Sequence

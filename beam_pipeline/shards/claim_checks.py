@@ -1,9 +1,8 @@
 """Claim checks: large payloads stay on storage, elements carry (path, offset, length, checksum).
 
-Runners hold or sort a group's values in memory, so no large payload may travel in a group. A
-`ClaimWriter` collects payloads in one file whose name no other attempt uses, and its claims are
-valid only after `close`: a retried bundle writes another file, and the first one is never read.
-Payloads of up to `inline_bytes` travel in the claim itself.
+Runners hold or sort a group's values in memory, so no large payload may travel in a group. The
+claims of a file are valid only after `close`: a retried bundle writes another file, and the first
+one is never read.
 """
 
 import itertools

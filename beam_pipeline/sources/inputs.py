@@ -142,21 +142,18 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
 
 def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
     """Cuts files into work units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
-    units: list[WorkUnit] = []
-    pieces: list[Piece] = []
+    units: list[list[Piece]] = []
     share = 0.0
     for piece in _pieces(files):
         weight = piece.num_rows / UNIT_ROWS
         if piece.input_format == "atlas_json":
             weight = piece.num_bytes / UNIT_JSON_BYTES
-        if pieces and share + weight > 1:
-            units.append(WorkUnit(len(units), tuple(pieces)))
-            pieces, share = [], 0.0
-        pieces.append(piece)
+        if not units or share + weight > 1:
+            units.append([])
+            share = 0.0
+        units[-1].append(piece)
         share += weight
-    if pieces:
-        units.append(WorkUnit(len(units), tuple(pieces)))
-    return units
+    return [WorkUnit(index, tuple(pieces)) for index, pieces in enumerate(units)]
 
 
 def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:

@@ -129,12 +129,9 @@ def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
 
 
 def _select(block: Block, kept: np.ndarray) -> Block:
-    return Block(
-        block.event_time[kept],
-        block.src._replace(codes=block.src.codes[kept]),
-        block.dst._replace(codes=block.dst.codes[kept]),
-        block.rtt[kept],
-    )
+    src = block.src._replace(codes=block.src.codes[kept])
+    dst = block.dst._replace(codes=block.dst.codes[kept])
+    return Block(block.event_time[kept], src, dst, block.rtt[kept])
 
 
 def _decoded(column: pa.Array) -> pa.Array:

@@ -84,9 +84,7 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     row = piece.first_row
     with open_parquet(piece.path, dictionaries) as file:
         for raw in _batches(file, piece, list(names.values())):
-            batch = pa.RecordBatch.from_arrays(
-                [raw.column(names[column]) for column in COLUMNS], names=list(COLUMNS)
-            )
+            batch = raw.select([names[column] for column in COLUMNS]).rename_columns(list(COLUMNS))
             rows = np.arange(row, row + batch.num_rows)
             yield _checked(piece.path, batch, rows, options)
             row += batch.num_rows
@@ -105,21 +103,14 @@ def _checked(
     block, faults = check(batch)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
-    letters = []
-    if len(faults.rows):
-        numbers, values = rows[faults.rows].tolist(), _values(batch, faults.rows, options)
-        letters = [
-            DeadLetter(path, row, reason, value)
-            for row, reason, value in zip(numbers, faults.reasons, values, strict=True)
-        ]
-    return CheckedBatch(batch.num_rows, block, letters)
-
-
-def _values(batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions) -> list[str]:
-    """Returns the values of some rows for their dead letters."""
+    if not len(faults.rows):
+        return CheckedBatch(batch.num_rows, block, [])
     if options.anonymize:  # an address that is wrong is mostly one that is spelled wrong
-        return [WITHHELD] * len(rows)
-    return [orjson.dumps(text).decode() for text in as_text(batch, rows)]
+        values = [WITHHELD] * len(faults.rows)
+    else:
+        values = [orjson.dumps(text).decode() for text in as_text(batch, faults.rows)]
+    bad = zip(rows[faults.rows].tolist(), faults.reasons, values, strict=True)
+    return CheckedBatch(batch.num_rows, block, [DeadLetter(path, *letter) for letter in bad])
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
@@ -142,10 +133,8 @@ def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[Checked
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)
-            empty = [
-                DeadLetter(piece.path, row + empty_row, "no_results", "")
-                for empty_row in exploded.empty_rows.tolist()
-            ]
+            numbers = (row + exploded.empty_rows).tolist()
+            empty = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
             batch = _checked(piece.path, exploded.measurements, row + exploded.rows, options)
             yield CheckedBatch(batch.num_rows + len(empty), batch.block, empty + batch.letters)
             row += raw.num_rows

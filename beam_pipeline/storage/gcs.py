@@ -59,14 +59,8 @@ class Object(NamedTuple):
     updated: datetime | None
 
 
-def read(path: str) -> bytes | None:
-    """Returns the content of a small object, or None if the bucket has no such object."""
-    found = read_object(path, with_generation=False)
-    return found and found.data
-
-
 def read_object(path: str, with_generation: bool = True) -> Object | None:
-    """Returns a small object with the generation that was read; otherwise like `read`."""
+    """Returns a small object and its generation, or None if the bucket has no such object."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     while True:
@@ -289,12 +283,12 @@ def _retry(patient: bool = False) -> Any:
 
 def bucket_and_name(path: str) -> tuple[str, str]:
     """Splits a path; raises ProbelineError if it is not `gs://bucket/name`."""
-    bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not path.startswith(SCHEME):
         raise ProbelineError(
             f"cannot read {path}: only local paths and {SCHEME} are supported; copy the dataset "
             "to one of them"
         )
+    bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not bucket or not name:
         raise ProbelineError(f"cannot read {path}: it is not {SCHEME}bucket/name; give both")
     return bucket, name
