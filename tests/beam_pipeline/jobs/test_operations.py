@@ -12,6 +12,7 @@ from beam_pipeline.jobs import monitoring
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.shards import writing as sharded_write
+from beam_pipeline.storage import files
 from benchmarks import counted_job
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, write_input
@@ -78,7 +79,7 @@ def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -
     [
         (external_sort.ExternalSort, "sort", {"step": "Sort each probe"}),
         (sharded_write.WriteShard, "_write", {"step": "Write shard"}),
-        (sharded_write, "move", {"step": "Rename shards"}),
+        (files, "move", {"step": "Rename shards"}),
     ],
 )
 def test_an_error_is_logged_with_what_it_was_about(

@@ -17,6 +17,7 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import external_sort, grouping, row_splitting
 from beam_pipeline.shards import claim_checks, staging
 from beam_pipeline.shards import writing as sharded_write
+from beam_pipeline.storage import files
 from benchmarks.engine_servers import Flink, stop
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
@@ -97,7 +98,7 @@ FAULTS = {
     "cutting rows": (row_splitting, "fit", 5),
     "staging": (staging.StageRecords, "_close", 2),
     "writing shards": (sharded_write.WriteShard, "_write", 2),
-    "renaming a shard": (sharded_write, "move", 3),
+    "renaming a shard": (files, "move", 3),
 }
 
 
@@ -147,7 +148,7 @@ KILLS = {
     "sorting": ("probe_rows.external_sort", "module.ExternalSort", "sort", 3),
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
-    "renaming a shard": ("shards.writing", "module", "move", 3),
+    "renaming a shard": ("storage.files", "module", "move", 3),
 }
 
 

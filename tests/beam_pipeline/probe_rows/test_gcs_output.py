@@ -198,9 +198,9 @@ KILL_POINTS = {
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "between two uploads": ("storage.gcs", "module", "upload", 2),
     "between copying and removing": ("storage.gcs", "module", "delete_object", 2),
-    "renaming a shard": ("shards.writing", "module", "move", 3),
+    "renaming a shard": ("storage.files", "module", "move", 3),
     "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
-    "before _SUCCESS": ("probe_rows.commit", "module", "write_file", 3),
+    "before _SUCCESS": ("dataset.manifest", "module", "write_file", 2),
     "before the marker goes": ("jobs.output_lease", "module.Marker", "release", 1),
 }
 
