@@ -155,8 +155,7 @@ def read_file(path: str) -> bytes | None:
       ProbelineError: it cannot be read, its bucket does not exist, or its scheme is another one.
     """
     if not is_local(path):
-        found = gcs.read_object(path, with_generation=False)
-        return found and found.data
+        return gcs.read(path)
     with _reading_local(path), open(path, "rb") as file:
         return file.read()
     return None

@@ -59,8 +59,14 @@ class Object(NamedTuple):
     updated: datetime | None
 
 
+def read(path: str) -> bytes | None:
+    """Returns the content of a small object, or None if the bucket has no such object."""
+    found = read_object(path, with_generation=False)
+    return found and found.data
+
+
 def read_object(path: str, with_generation: bool = True) -> Object | None:
-    """Returns a small object and its generation, or None if the bucket has no such object."""
+    """Returns a small object with the generation that was read; otherwise like `read`."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     while True:
