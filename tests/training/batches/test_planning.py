@@ -22,6 +22,7 @@ from tests.support.batches import (
     segments,
     split_by_size,
 )
+from tests.support.helpers import quick_and_slow
 from tests.support.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -376,7 +377,7 @@ def probes_of_many_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 
 
 @pytest.mark.parametrize("weights", ["rows", "probes", "measurements", "numbers"])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", quick_and_slow([1, 4], [4]))
 def test_visits_follow_the_weights(
     probes_of_many_rows: tuple[Path, list[RowSpec]], weights: str, batch_size: int
 ) -> None:
