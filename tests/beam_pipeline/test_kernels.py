@@ -42,12 +42,14 @@ SORT = """
 """
 
 
+@pytest.mark.slow
 def test_kernels_of_several_structured_types_from_several_processes(tmp_path: Path) -> None:
     """numba gives both types the same name if they are the first of their processes."""
     for types in (["NARROW"], ["WIDE"], ["NARROW", "WIDE"], ["WIDE", "NARROW"]):
         run_script(tmp_path, SORT, *types)
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as executor:
         list(executor.map(lambda name: run_script(tmp_path, SORT, name), ["NARROW", "WIDE"] * 2))
@@ -91,10 +93,15 @@ MORE = 1000
     ("file", "old", "new", "result"),
     [
         ("callee.py", "x + 1", "x + 2", 2 * 11114),
-        ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
-        ("callee.py", "10000", "10001", 2 * 11114),
-        ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
-        ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
+        *(
+            pytest.param(*change, marks=pytest.mark.slow)
+            for change in (
+                ("callee.py", "[10, 20]", "[11, 20]", 2 * 11114),
+                ("callee.py", "10000", "10001", 2 * 11114),
+                ("values.py", "LIMIT = 100", "LIMIT = 101", 2 * 11114),
+                ("values.py", "MORE = 1000", "MORE = 2000", 2 * 12113),
+            )
+        ),
     ],
 )
 def test_a_change_in_another_file_is_seen(

@@ -5,9 +5,9 @@
 
 from hypothesis import HealthCheck, settings
 
-_MAX_EXAMPLES = {"quick": 25, "thorough": 10_000}
+_NUM_EXAMPLES = {"quick": 25, "thorough": 10_000}
 
-for name, number in _MAX_EXAMPLES.items():
+for name, number in _NUM_EXAMPLES.items():
     settings.register_profile(
         name,
         max_examples=number,
@@ -17,6 +17,7 @@ for name, number in _MAX_EXAMPLES.items():
 settings.load_profile("quick")
 
 
-def num_examples(thorough: int) -> int:
-    """Returns how many examples a property gets; `thorough` says how many in the slow suite."""
-    return min(thorough, settings.default.max_examples)
+def num_examples(thorough: int, quick: int = _NUM_EXAMPLES["quick"]) -> int:
+    """Returns how many examples a property gets, given the numbers for the two suites."""
+    is_thorough = settings.default.max_examples == _NUM_EXAMPLES["thorough"]
+    return thorough if is_thorough else min(thorough, quick)
