@@ -20,11 +20,11 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Minutes, for every change; the steps below, which CI runs too, have the rest.
 test: setup
-	$(PYTEST) -m "not slow and not flink and not prism and not repo" tests
+	$(PYTEST) -m "not slow and not flink and not prism and not browser and not repo" tests
 
-# Docs, benches, templates and examples.
+# Docs, benches, templates and examples; pages in a browser.
 test-repo: setup
-	$(PYTEST) -m "repo and not slow" tests/repo
+	$(PYTEST) -m "(repo or browser) and not slow" tests
 
 # Builds the runners that are missing (Go, Java, Maven) and runs the tests that need one.
 engines: setup

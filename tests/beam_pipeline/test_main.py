@@ -17,7 +17,7 @@ from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import grouping, row_splitting
 from beam_pipeline.sources import inputs
-from tests.support.helpers import measurements_table, reference_rows
+from tests.support.helpers import measurements_table, quick_and_slow, reference_rows
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
 from tests.support.properties import num_examples
 
@@ -115,7 +115,9 @@ def test_the_bytes_follow_from_the_measurements_alone(
     assert files_of(output) == expected
 
 
-@pytest.mark.parametrize("mode", ["multi_threading", "multi_processing"])
+@pytest.mark.parametrize(
+    "mode", quick_and_slow(["multi_threading", "multi_processing"], ["multi_threading"])
+)
 def test_several_workers_write_the_same_bytes(
     table: pa.Table, dataset: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -200,6 +202,7 @@ def test_an_exactly_full_row_is_one_row(tmp_path: Path) -> None:
         assert len(rows) == expected
 
 
+@pytest.mark.slow
 def test_a_probe_stays_on_its_side_when_data_grows(tmp_path: Path) -> None:
     table = measurements_table(2000, seed=6, num_probes=60)
     sides = []

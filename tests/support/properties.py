@@ -19,5 +19,5 @@ settings.load_profile("quick")
 
 def num_examples(thorough: int, quick: int = _NUM_EXAMPLES["quick"]) -> int:
     """Returns how many examples a property gets, given the numbers for the two suites."""
-    is_thorough = settings.default.max_examples == _NUM_EXAMPLES["thorough"]
+    is_thorough = settings().max_examples == _NUM_EXAMPLES["thorough"]
     return thorough if is_thorough else min(thorough, quick)

@@ -65,9 +65,9 @@ def test_the_global_batches_are_the_same(
     ("variant", "feed", "host_count"),
     [
         ("packed", "two workers", 1),
-        ("narrow windows", "two workers with threads", 1),
+        pytest.param("narrow windows", "two workers with threads", 1, marks=pytest.mark.slow),
         pytest.param("windows", "a worker", 2, marks=pytest.mark.slow),
-        ("packed", "two workers and a cache", 1),
+        pytest.param("packed", "two workers and a cache", 1, marks=pytest.mark.slow),
     ],
 )
 def test_workers_give_the_same_batches(
@@ -79,7 +79,8 @@ def test_workers_give_the_same_batches(
     assert is_same(found, expected_batches(mixed["arrow"], variant, 25))
 
 
-@pytest.mark.parametrize("num_workers", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [2, 100])
 def test_workers_end_as_one_process_does(mixed: dict[Encoding, Path], num_workers: int) -> None:
     config = {"batch_size": 3, "crop_size": CROP, "num_epochs": 1}
     alone = host_batches(mixed["compact"], **config)
@@ -242,6 +243,7 @@ def test_batches_from_gs_are_those_from_disk(
     assert is_same([next(iterator)], trace(mixed["compact"], "endless")[0][8:9])
 
 
+@pytest.mark.slow
 def test_a_worker_reads_gs(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(mixed["compact"], f"{bucket}/rows")

@@ -137,6 +137,7 @@ def test_the_output_lies_beside_a_local_checkpoint(
     assert {path.name for path in folder.iterdir()} == {*PICTURES, "evaluation.json"}
 
 
+@pytest.mark.slow
 def test_no_queries_and_no_repeats(
     tmp_path: Path, mixed: dict[Encoding, Path], capsys: pytest.CaptureFixture[str], fake: Fake
 ) -> None:

@@ -69,6 +69,7 @@ def error_of(ended: Ended) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_a_thousand_rows_and_some_steps(whole: TrainingRun):
     losses = whole.losses()
     assert sorted(losses) == list(range(STEPS))
@@ -79,6 +80,7 @@ def test_a_thousand_rows_and_some_steps(whole: TrainingRun):
     assert (whole.run_folder / "run_config.yml").exists()
 
 
+@pytest.mark.slow
 def test_the_parameters_change(whole: TrainingRun):
     from training.maxtext.predictor import load_predictor
 
@@ -95,6 +97,7 @@ def test_the_parameters_change(whole: TrainingRun):
     assert np.abs(predictions[1] - predictions[0]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated(tmp_path: Path, thousand_rows: Path, whole: TrainingRun):
     from training import evaluate
 
@@ -240,6 +243,7 @@ def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path
         ("vocab_size=200", 2, "vocab_size=200 is too small: measurements have 267 tokens"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_trained_is_refused_in_a_line(
     tmp_path: Path, thousand_rows: Path, argument: str, code: int, line: str
 ):

@@ -189,6 +189,7 @@ def test_a_dead_run_leaves_none(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [".probeline-temp"]
 
 
+@pytest.mark.slow
 def test_somebody_elses_readme_stays(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows"
     output.mkdir()

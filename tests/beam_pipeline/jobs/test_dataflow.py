@@ -192,6 +192,7 @@ def test_flags_of_a_run_that_is_not_on_dataflow_need_no_service(
 # --- a job's life, as the launcher shows it -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_launcher_waits_and_the_dataset_is_that_of_a_local_run(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
 ) -> None:

@@ -84,6 +84,7 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
     assert not list(output.glob(".probeline-temp/*"))
 
 
+@pytest.mark.slow
 def test_a_live_run_is_left_alone(source: Path, tmp_path: Path) -> None:
     """A run that waits before its commit is not disturbed by another; killed, it gives way."""
     output = tmp_path / "out"

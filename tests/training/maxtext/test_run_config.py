@@ -144,6 +144,7 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
     refusal_of(lambda: stages_of(curriculum, 1024, 9), *parts, kind=UsageError)
 
 
+@pytest.mark.slow
 def test_the_config_of_a_stage_ends_with_it():
     given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,512x4"]
     arguments = run_config.read(given)

@@ -17,6 +17,7 @@ from matplotlib.image import imread
 
 from beam_pipeline import main as pipeline
 from tests.support.damaged_dataset import DamagedDataset, edit, make_dataset_with_tied_probe
+from tests.support.helpers import quick_and_slow
 from training.analyze_padding import main
 from training.dataset import DataConfig, build_dataset
 from training.padding import checklist
@@ -106,7 +107,7 @@ def failed(figures: dict[str, Any]) -> set[str]:
 # --- good datasets ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoding", ["arrow", "compact"])
+@pytest.mark.parametrize("encoding", quick_and_slow(["arrow", "compact"], ["compact"]))
 def test_a_good_dataset_passes(
     encoding: str,
     request: pytest.FixtureRequest,
@@ -161,6 +162,7 @@ def test_small_rows_alone(small_dataset: Path, tmp_path: Path) -> None:
     assert all((tmp_path / name).stat().st_size > 5000 for name in PICTURES)
 
 
+@pytest.mark.slow
 def test_same_seed_same_figures(compact_dataset: Path) -> None:
     def figures(seed: int) -> dict[str, Any]:
         return summarise(measure(str(compact_dataset), Extent(seed=seed, max_rows=5)))
@@ -169,6 +171,7 @@ def test_same_seed_same_figures(compact_dataset: Path) -> None:
     assert figures(0) != figures(1)
 
 
+@pytest.mark.slow
 def test_test_split_and_crop_size(compact_dataset: Path, tmp_path: Path) -> None:
     code, figures = analyse(compact_dataset / "test", tmp_path, "--crop-size=256")
     assert code == 0
@@ -178,6 +181,7 @@ def test_test_split_and_crop_size(compact_dataset: Path, tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_some_shards_only(compact_dataset: Path, tmp_path: Path) -> None:
     code, figures = analyse(compact_dataset / "train/*_00001-*", tmp_path)
     assert code == 0
@@ -297,6 +301,7 @@ def test_a_row_out_of_order(copy: DamagedDataset, tmp_path: Path) -> None:
     assert failed(figures) <= {"row_order", "context_order"}
 
 
+@pytest.mark.slow
 def test_rows_larger_than_the_limit(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.manifest(lambda values: values["options"].update(max_row_size_mb=0.01))
     code, figures = analyse(copy.folder, tmp_path / "out")
@@ -304,6 +309,7 @@ def test_rows_larger_than_the_limit(copy: DamagedDataset, tmp_path: Path) -> Non
     assert failed(figures) == {"row_size"}
 
 
+@pytest.mark.slow
 def test_rows_that_need_no_split(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.manifest(lambda values: values["options"].update(max_row_size_mb=8))
     code, figures = analyse(copy.folder, tmp_path / "out")
@@ -311,6 +317,7 @@ def test_rows_that_need_no_split(copy: DamagedDataset, tmp_path: Path) -> None:
     assert failed(figures) == {"row_count"}
 
 
+@pytest.mark.slow
 def test_a_row_is_missing(copy: DamagedDataset, tmp_path: Path) -> None:
     copy.replace(copy.hot()[1])
     code, figures = analyse(copy.folder, tmp_path / "out")
@@ -480,6 +487,7 @@ def test_without_matplotlib(
     assert "pip install '.[plots]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_needs_neither_beam_nor_matplotlib_for_tables(compact_dataset: Path) -> None:
     script = (
         "import sys; from training.analyze_padding import main; "

@@ -184,6 +184,7 @@ def test_real_batches_are_right(mixed: dict[Encoding, Path], variant: str) -> No
     assert f" {num_segments} segments: " in lines[0]
 
 
+@pytest.mark.slow
 def test_pictures_of_real_batches_show_something(
     mixed: dict[Encoding, Path], tmp_path: Path
 ) -> None:

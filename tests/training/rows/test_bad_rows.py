@@ -242,6 +242,7 @@ def test_nothing_but_bad_rows_ends_with_an_error(
             assert num_epochs and not any(b["inputs_segmentation"].any() for b in batches)
 
 
+@pytest.mark.slow
 def test_errors_of_workers_are_as_those_of_one_process(
     spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]],
 ) -> None:

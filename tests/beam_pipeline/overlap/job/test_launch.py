@@ -192,6 +192,7 @@ def test_sigterm_tidies_up(corpus: Path) -> None:
     assert not lock.parent.exists()
 
 
+@pytest.mark.slow
 def test_several_processes_write_the_same(corpus: Path) -> None:
     assert main(flags(corpus)) == main(
         flags(corpus, f"--output_path={corpus}/again", "--processes=2")

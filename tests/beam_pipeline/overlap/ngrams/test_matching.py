@@ -82,6 +82,7 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
         assert found == by_brute_force(texts, training, (1, 3, 4), DEFAULT)
 
 
+@pytest.mark.slow
 def test_ngrams_with_one_hash_are_told_apart() -> None:
     one, other = colliding_texts()
     assert matches([one], [other], (LENGTH,), DEFAULT) == []

@@ -705,6 +705,7 @@ def test_the_picture_has_a_cell_for_each_share(page: Path, tmp_path: Path) -> No
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50  # letters, too
 
 
+@pytest.mark.slow
 def test_the_picture_of_many_sets_shows_those_hit_most(tmp_path: Path) -> None:
     names = [rf"$\frac{{{number}}}{{\bad$ {number:03d}" for number in range(MAX_SETS + 30)]
     sets = {name: [("a", PLANET if at >= 30 else filler(9, at))] for at, name in enumerate(names)}
