@@ -155,7 +155,7 @@ def test_in_a_users_corpus_the_peer_finds_what_the_job_finds(
 
 @pytest.mark.slow
 def test_all_parts_run(tmp_path: Path) -> None:
-    flags = ["--mb=20", "--peer_mb=20", "--rounds=1", "--growth_rows=2000"]
+    flags = ["--mb=10", "--peer_mb=10", "--rounds=1", "--growth_rows=2000", "--lengths=5"]
     saved = run_overlap(tmp_path, *flags, "--contenders", "probeline", "joined")
     cases = [run.case for run in saved.runs]
     assert {case["part"] for case in cases} == {"start", "peers", "formats", "growth"}
