@@ -4,16 +4,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow chromium quality format bench docs notebook notebook-run clean
+.PHONY: setup demo test test-repo engines test-slow chromium quality format bench docs notebook notebook-run lock clean
 
-setup: $(VENV)/.ready
-
-# pip is asked for what setup.py names; requirements.txt pins what it gets.
-$(VENV)/.ready: setup.py requirements.txt
-	@scripts/make_venv.sh "$(PYTHON)" "$(VENV)"
+# .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
+EXTRAS_demo := beam,maxtext,report
+EXTRAS_notebook := $(EXTRAS_demo),examples
+EXTRAS_dev := all,docs,dev
+$(VENV)/.ready-%: setup.py requirements.txt
+	@scripts/make_venv.sh "$(PYTHON)" "$(VENV)" "$(EXTRAS_$*)"
+	@$(BIN)/python scripts/compile_kernels.py
 	@touch $@
 
-demo: setup
+# Tests start many processes, also where PYTHONDONTWRITEBYTECODE is set.
+$(VENV)/.ready-dev: export UV_COMPILE_BYTECODE := 1
+setup: $(VENV)/.ready-dev
+
+# What make setup has installed is enough.
+demo: $(or $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-demo)
 	@$(BIN)/python scripts/demo.py $(DEMO)
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
@@ -60,12 +67,20 @@ docs: setup
 	@echo build/site/index.html
 
 # The notebook of examples/ in a browser; notebook-run runs it and keeps what it prints.
-notebook: setup
-	$(BIN)/pip install --quiet --requirement requirements.txt --editable '.[examples]'
+notebook: $(VENV)/.ready-notebook
 	$(BIN)/jupyter lab examples/first_model.ipynb
 
-notebook-run: setup
+notebook-run: $(VENV)/.ready-notebook
 	$(BIN)/jupyter execute --inplace examples/first_model.ipynb
+
+# requirements.txt, and the versions on TPU hosts, whose packages cannot share an environment with
+# those of gcp. Needs uv. A version changes only where it must; make lock UPGRADE=--upgrade takes the
+# newest ones.
+LOCK = PATH="$$PATH:$(BIN)" uv pip compile $(UPGRADE) --quiet --no-annotate --python-version 3.12 \
+	--custom-compile-command "make lock" setup.py
+lock:
+	$(LOCK) --universal --extra all --extra docs --extra examples --extra dev --output-file requirements.txt
+	$(LOCK) --python-platform x86_64-manylinux_2_31 --extra tpu --output-file templates/tpu/constraints.txt
 
 clean:
 	rm -rf $(VENV) $(DEMO) .engines build examples/first_model *.egg-info

@@ -1,7 +1,21 @@
 """Probeline: ping measurements in Parquet to probe rows in sharded ArrayRecord, on Apache Beam.
 
-Importing this package loads nothing heavy: Beam, Arrow and numba arrive with the modules that
-need them (a test holds that).
+What users need is exported here and loaded when it is used, so importing this package loads nothing
+heavy: Beam, Arrow and numba arrive with the names that need them (a test holds that).
 """
 
+from beam_pipeline.lazy_exports import exporting
+
 __version__ = "0.1.0"
+
+__getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "array_record_io": "ReadFromArrayRecord WriteToArrayRecord",
+        "dataset.manifest": "Dataset Manifest open_dataset",
+        "dataset.row_codec": "ProbeRow decode_record",
+        "dataset.rows": "Rows",
+        "errors": "ProbelineError UsageError",
+        "overlap": "DeconConfig NGramConfig run_train_test_overlap",
+    },
+)

@@ -10,11 +10,18 @@ shard and its place there.
 
   lines = pipeline | ReadFromArrayRecord("gs://bucket/words-*.arrayrecord")
 """
+# Beam is typed in part, ArrayRecord not at all.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# pyright: reportMissingTypeArgument=false, reportIncompatibleMethodOverride=false
+# pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+# pyright: reportUntypedBaseClass=false
 
 import contextlib
 import hashlib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import Any
 
@@ -28,8 +35,9 @@ from beam_pipeline.dataset.row_reader import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.shards.staging import Record, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardTarget, WriteShards
-from beam_pipeline.storage.files import FileVersion, local_copy, match, remove_folder
+from beam_pipeline.storage.files import local_copy, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
+from beam_pipeline.storage.matching import FileVersion, match
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
 SUFFIX = ".arrayrecord"
@@ -65,6 +73,16 @@ class WriteToArrayRecord(beam.PTransform):
         of the shards.
       open_writer: creates a local file of another format, given its path, such as
         `dataset.tfrecord.TFRecordWriter`.
+
+    Raises:
+      ValueError: `num_shards` is negative, or the template names every shard alike.
+
+    Example:
+
+        words = pipeline | beam.Create([b"alpha", b"beta"])
+        words | WriteToArrayRecord("out/words", num_shards=2)
+
+        # out/words-00000-of-00002.arrayrecord, out/words-00001-of-00002.arrayrecord
     """
 
     def __init__(
@@ -135,6 +153,13 @@ class ReadFromArrayRecord(beam.PTransform):
         other remote filesystems are first copied to a local temporary file.
       coder: decodes the bytes of a record.
       validate: whether a pattern without a match is an error when the pipeline is built.
+
+    Raises:
+      ProbelineError: no file matches. A file that is damaged raises it when the pipeline runs.
+
+    Example:
+
+        pipeline | ReadFromArrayRecord("out/words-*.arrayrecord") | beam.Map(len)
     """
 
     def __init__(self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True):
@@ -196,7 +221,7 @@ class _ReadRecords(beam.DoFn):
 
 
 @contextlib.contextmanager
-def _open_reader(path: str) -> Iterator[ArrayRecordReader]:
+def _open_reader(path: str) -> Generator[ArrayRecordReader]:
     """Yields a reader for a file on any Beam filesystem; ProbelineError if it is damaged."""
     in_place = path.startswith("gs://")  # ArrayRecord reads it itself
     if in_place:

@@ -2,18 +2,34 @@
 
 import errno
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 class ProbelineError(Exception):
-    """The program failed; the message says what failed, why, and what to do."""
+    """A failure that a user can meet: the message says what failed, why, and what to do.
+
+    Example:
+
+        try:
+            open_dataset("nowhere")
+        except ProbelineError as error:
+            print(error)
+    """
 
     exit_code = 1
 
 
 class UsageError(ProbelineError):
-    """The command cannot be run as given."""
+    """The command or the call cannot be run as given; a program ends with exit code 2.
+
+    Example:
+
+        try:
+            open_dataset("rows").rows("validation")
+        except UsageError as error:
+            print(error)  # there is no split 'validation': give train or test
+    """
 
     exit_code = 2
 
@@ -75,6 +91,16 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """Returns a text for a terminal: control characters, and bytes of no encoding, as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def explained(action: str, path: str, error: Exception) -> ProbelineError:
     """Returns a storage error as one line: `cannot <action> <path>: <reason>; <cure>`."""
     if isinstance(error, OSError) and error.errno:
@@ -90,12 +116,12 @@ def explained(action: str, path: str, error: Exception) -> ProbelineError:
 
 def _cause(error: Exception) -> Exception:
     """Returns the first error of those that a filesystem of Beam has collected."""
-    collected = getattr(error, "exception_details", None) or {}
+    collected: dict[object, object] = getattr(error, "exception_details", None) or {}
     return next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
 
 
 @contextmanager
-def explained_os_errors(action: str, path: str) -> Iterator[None]:
+def explained_os_errors(action: str, path: str) -> Generator[None]:
     """Turns the errors of local and remote storage inside into those of `explained`."""
     try:
         yield

@@ -26,7 +26,8 @@ from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.writing import ShardEntry
-from beam_pipeline.sources.inputs import ReadOptions, inspect, match_files, plan_units
+from beam_pipeline.sources.inputs import inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.results import Results
@@ -53,7 +54,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     """Runs all stages over the Parquet files of `source`."""
     options = parse([f"--input={source}/*.parquet", "--output=x"])[0].dataset_options()
     workspace = Workspace(str(folder), inline_bytes=256)
-    files = [inspect(*file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
+    files = [inspect(file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
     pregroup = PreGroup(ReadOptions(), workspace)
     groups: dict[str, list[SortedRun]] = defaultdict(list)
     with watch.time("read, check and pre-group"):

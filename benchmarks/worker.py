@@ -18,7 +18,8 @@ import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES, DatasetOptions
+from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES
+from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.external_sort import SortedRun
@@ -29,7 +30,8 @@ from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
-from beam_pipeline.sources.inputs import ReadOptions, WorkUnit, inspect, match_files, plan_units
+from beam_pipeline.sources.inputs import WorkUnit, inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
 from benchmarks.scale import CHUNK_RECORDS, INLINE_BYTES, MIN_HOT_MEASUREMENTS
 
 _SRC_ADDR = "192.0.2.1"
@@ -158,7 +160,7 @@ def measure(pattern: str, num_measurements: int) -> dict[str, float]:
       For each step the peak memory of the process, CPU and wall seconds, and for the probe
       "shard_run_bytes" and "spilled_bytes".
     """
-    files = [inspect(*file, ReadOptions()) for file in match_files([pattern])]
+    files = [inspect(file, ReadOptions()) for file in match_files([pattern])]
     unit = plan_units(files)[0]
     small = unit._replace(pieces=unit.pieces[:1])
     with tempfile.TemporaryDirectory(prefix="worker-") as folder:

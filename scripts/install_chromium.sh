@@ -20,4 +20,4 @@ if [ "$(id -u)" != 0 ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core
+"${as_root[@]}" apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null

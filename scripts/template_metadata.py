@@ -17,7 +17,7 @@ from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
 from beam_pipeline.probe_rows import options
-from beam_pipeline.sources.measurements import COLUMNS
+from beam_pipeline.sources.options import COLUMNS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs/flex_templates.md"
@@ -133,12 +133,11 @@ def _text(value: object) -> str:
 def metadata(name: str) -> dict:
     """Returns the metadata of a template."""
     template = TEMPLATES[name]
-    actions = [each for each in template.parser.flags if each.dest != "help"]
     return {
         "name": template.title,
         "description": template.description,
         "streaming": False,
-        "parameters": [parameter(action, template.special) for action in actions],
+        "parameters": [parameter(action, template.special) for action in template.parser.flags],
     }
 
 

@@ -1,17 +1,30 @@
 """Fixtures that more than one test file needs, and the marks of tests that need an engine."""
 
+import os
+import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.dataset.options import Encoding
 from tests.support import properties, warm_python
 from tests.support.browser import browser
+from tests.support.cpu_seconds import CpuSeconds
 from tests.support.engines import Gcs, flink, gcs, gcs_emulator, prism
 
 __all__ = ["Gcs", "browser", "flink", "gcs", "gcs_emulator", "prism", "properties"]
 _REPO = Path(__file__).parent / "repo"
 _ENGINES = ("browser", "flink", "gcs", "prism")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-budget", type=float, help="most CPU-seconds that the tests may take")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (budget := config.getoption("cpu_budget")) is not None:
+        config.pluginmanager.register(CpuSeconds(budget))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,8 +39,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(engine)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says why tests were skipped, in one line for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, number in reasons.items():
+        terminalreporter.line(f"skipped {number}: {reason}")
+
+
 def pytest_sessionfinish() -> None:
     warm_python.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that are killed leave files: here they lie in pytest's folder and go with it."""
+    folder = str(tmp_path_factory.mktemp("temporary"))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,8 @@ def test_the_packages_are_light(package: str) -> None:
     [
         *("dataset.row_codec", "dataset.manifest", "dataset.sorted_run", "dataset.addresses"),
         *("dataset.rtt", "dataset.data_card", "storage.files", "storage.gcs"),
-        *("generate", "cli.flags", "report.page"),
-        *("inspect.__main__", "inspect.page", "inspect.context", "verify.__main__"),
+        *("simulation.files", "cli.flags", "report.page"),
+        *("inspect.terminal", "inspect.page", "inspect.context", "verify.terminal"),
     ],
 )
 def test_reading_and_generating_need_no_beam(module: str) -> None:
@@ -57,7 +57,7 @@ def test_verify_is_imported_in_little_more_than_numba_takes() -> None:
         return float(result.stdout)
 
     def ratio() -> float:
-        return cpu_seconds("beam_pipeline.verify.__main__") / cpu_seconds("numba")
+        return cpu_seconds("beam_pipeline.verify.terminal") / cpu_seconds("numba")
 
     assert any(ratio() < 2.5 for _ in range(5))
 
@@ -71,7 +71,7 @@ def test_training_needs_no_beam() -> None:
 
 def test_no_part_of_the_product_needs_the_tests_oracle() -> None:
     script = (
-        "import sys, beam_pipeline.main, beam_pipeline.verify; "
+        "import sys, beam_pipeline.probe_rows.launch, beam_pipeline.verify.terminal; "
         "print('ripe.atlas.sagan' in sys.modules)"
     )
     result = subprocess.run([*warm_python(), "-c", script], capture_output=True, check=True)

@@ -6,7 +6,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    *("beam_pipeline", "beam_pipeline.errors", "beam_pipeline.kernels"),
+    *(
+        "beam_pipeline.lazy_exports",
+        "beam_pipeline",
+        "beam_pipeline.errors",
+        "beam_pipeline.kernels",
+    ),
     *("beam_pipeline.cli", "beam_pipeline.storage", "beam_pipeline.dataset"),
     *("beam_pipeline.report", "beam_pipeline.row_codec"),
     *("beam_pipeline.verify", "beam_pipeline.inspect"),

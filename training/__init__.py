@@ -1,4 +1,21 @@
 """Training data from probe rows: sampled, tokenised and packed on the fly, for MaxText.
 
-Start reading at `dataset`; `tokenizer` says what the tokens mean.
+Start reading at `dataset`; `tokenizer` says what the tokens mean. What users need is exported here
+and loaded when it is used.
 """
+
+from beam_pipeline.lazy_exports import exporting
+
+__getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "batches.config": "DataConfig",
+        "batches.states": "reshard_states",
+        "dataset": "BatchDataset build_dataset",
+        "maxtext.predictor": "load_predictor",
+        "row_source": "BadRowError ProbeRowDataSource",
+        "rtt_prediction": "RttDistribution predict_rtt",
+        "sampler": "Context ProbeRowSampler ProbeWindowSampler sample_federated_batch",
+        "tokenizer": "Measurement decode encode",
+    },
+)

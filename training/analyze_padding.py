@@ -11,19 +11,21 @@ the dataset.
 Exit code 0: every check that applies passes. 1: one fails. 2: the analysis cannot be run.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from beam_pipeline.report.plot_style import prepare_folder, write_results
-from beam_pipeline.report.terminal import progress_bar
-from training.padding.checklist import FAIL, NOT_APPLICABLE, Check, run_checks
-from training.padding.measuring import measure
-from training.padding.statistics import Extent, Statistics
-from training.padding.tables import print_tables, sample_text
+from training.padding.extent import Extent
+
+if TYPE_CHECKING:
+    from training.padding.checklist import Check
+    from training.padding.statistics import Statistics
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,19 +33,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(argv, _run, "stopped; nothing was measured", failure_code=2)
 
 
-def _run(argv: Sequence[str]) -> int:
-    fields = dataclasses.fields(Extent)
+def make_parser() -> OneLineParser:
+    """Returns the parser of the flags."""
     parser = OneLineParser(
         "training.analyze_padding",
         "Padding, modes, windows and sizes of a dataset in training; a checklist.",
+        "rows --output figures",
     )
     parser.add_argument(
         "dataset", help="a dataset's folder (its train split), a split's, or a glob of shards"
     )
     parser.add_argument("--output", help="local folder for figures and figures.json")
-    add_flags(parser, fields)
-    args = parser.parse_args(argv)
-    extent = Extent(**{field.name: getattr(args, field.name) for field in fields})
+    add_flags(parser, dataclasses.fields(Extent))
+    return parser
+
+
+def _run(argv: Sequence[str]) -> int:
+    args = make_parser().parse_args(argv)
+    extent = Extent(**{item.name: getattr(args, item.name) for item in dataclasses.fields(Extent)})
+    from beam_pipeline.report.plot_style import prepare_folder
+    from beam_pipeline.report.terminal import progress_bar
+    from training.padding.checklist import FAIL, run_checks
+    from training.padding.measuring import measure
+    from training.padding.tables import print_tables
+
     folder = prepare_folder(args.output, "--output") if args.output else None
     with progress_bar("measure", extent.max_rows + extent.num_batches) as advance:
         statistics = measure(args.dataset, extent, advance)
@@ -56,7 +69,9 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
+    from beam_pipeline.report.plot_style import write_results
     from training.padding.plots import DRAWINGS
+    from training.padding.tables import sample_text
 
     place = {
         "dataset": statistics.dataset.path,
@@ -84,6 +99,8 @@ def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
 
 
 def _conclusion(statistics: Statistics, checks: list[Check]) -> str:
+    from training.padding.checklist import FAIL, NOT_APPLICABLE
+
     failed = [check.name for check in checks if check.result == FAIL]
     absent = [check.name for check in checks if check.result == NOT_APPLICABLE]
     text = f"{statistics.files}: {len(checks) - len(failed) - len(absent)} checks pass"

@@ -6,6 +6,8 @@ process computes it (see `lanes`). So batches are the same for any number of hos
 threads, and after any resume; the state is the lanes' cursors. Host h of H owns lanes
 [h, h + 1) * batch_size / H, and each of its workers a part of them.
 """
+# Grain comes without stubs.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import concurrent.futures
 import dataclasses
@@ -44,9 +46,18 @@ type Batch = dict[str, np.ndarray]
 def build_dataset(config: DataConfig) -> "BatchDataset":
     """Builds the dataset of a host's batches.
 
+    Args:
+      config: what is read, and how examples are drawn.
+
     Raises:
       ProbelineError: the dataset does not exist, or differs from its manifest.
       UsageError: the configuration does not suit it.
+
+    Example:
+
+        dataset = build_dataset(DataConfig(files="rows/train", batch_size=4, crop_size=256))
+        batch = next(iter(dataset))
+        batch["inputs"].shape  # (4, 256)
     """
     shards = find_shards(config.files)
     check_shards(shards)
@@ -197,7 +208,18 @@ def _end_with_parent() -> None:
 
 
 class BatchDataset(grain.IterDataset[Batch]):
-    """A host's batches; see `build_dataset`."""
+    """A host's batches, as a `grain.IterDataset`; `build_dataset` makes one.
+
+    A batch has inputs and targets, the tokens, and for both their segmentation (0 is padding) and
+    position: six arrays, int32 [batch_size / host_count, crop_size]. An iterator has `get_state`
+    and `set_state`, which resume exactly.
+
+    Example:
+
+        batches = iter(build_dataset(DataConfig(files="rows/train", batch_size=4)))
+        batch, state = next(batches), batches.get_state()
+        batches.set_state(state)
+    """
 
     def __init__(self, config: DataConfig, shards: ShardSet):
         super().__init__()

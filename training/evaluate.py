@@ -14,18 +14,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from absl import logging
+from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from beam_pipeline.errors import UsageError
-from beam_pipeline.report.plot_style import prepare_folder, write_results
-from beam_pipeline.report.terminal import progress_bar
-from training.evaluation.examples import Extent, open_splits
-from training.evaluation.predictions import Predictor
-from training.evaluation.results import NUM_PASSES, evaluate
-from training.evaluation.tables import print_tables
+from training.evaluation.extent import Extent
+
+if TYPE_CHECKING:
+    from training.evaluation.predictions import Predictor
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,11 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(argv, _run, "stopped; nothing was evaluated", failure_code=2)
 
 
-def _run(argv: Sequence[str]) -> None:
-    fields = dataclasses.fields(Extent)
+def make_parser() -> OneLineParser:
+    """Returns the parser of the flags."""
     parser = OneLineParser(
         "training.evaluate",
         "Loss, RTT errors and calibration of a trained model on held-out contexts.",
+        "--checkpoint runs/first --data rows",
     )
     parser.add_argument("--checkpoint", required=True, help="the folder of a training run")
     parser.add_argument(
@@ -48,13 +45,22 @@ def _run(argv: Sequence[str]) -> None:
         help="local folder for evaluation.json and figures (default: evaluation in that of the "
         "checkpoint; ./evaluation if it is not local)",
     )
-    add_flags(parser, fields)
-    args = parser.parse_args(argv)
-    extent = Extent(**{field.name: getattr(args, field.name) for field in fields})
+    add_flags(parser, dataclasses.fields(Extent))
+    return parser
+
+
+def _run(argv: Sequence[str]) -> None:
+    args = make_parser().parse_args(argv)
+    extent = Extent(**{item.name: getattr(args, item.name) for item in dataclasses.fields(Extent)})
     is_local = "://" not in args.checkpoint
     beside = str(Path(args.checkpoint) / "evaluation") if is_local else "evaluation"
-    require_packages("training.evaluate", {"matplotlib": "plots"})
+    require_packages("training.evaluate", "maxtext", "matplotlib")
+    from beam_pipeline.report.plot_style import prepare_folder, write_results
+    from beam_pipeline.report.terminal import progress_bar
+    from training.evaluation.examples import open_splits
     from training.evaluation.plots import DRAWINGS, note_of
+    from training.evaluation.results import NUM_PASSES, evaluate
+    from training.evaluation.tables import print_tables
 
     split, train = open_splits(args.data)
     predictor = _load(args.checkpoint)
@@ -69,16 +75,14 @@ def _run(argv: Sequence[str]) -> None:
     print(f"\nwritten to {folder}: {', '.join(names)}")
 
 
-def _load(checkpoint: str) -> Predictor:
+def _load(checkpoint: str) -> "Predictor":
     """Loads the model, which imports MaxText."""
+    from absl import logging
+
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     logging.set_verbosity(logging.ERROR)  # a restore warns once for every array
-    try:
-        from training.maxtext.predictor import load_predictor
-    except ImportError as error:
-        raise UsageError(
-            f"a checkpoint is read with MaxText ({error}): install it first"
-        ) from error
+    from training.maxtext.predictor import load_predictor
+
     return load_predictor(checkpoint)
 
 

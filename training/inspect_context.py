@@ -4,7 +4,8 @@ import numpy as np
 
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.context import ContextName, DecodedMeasurement, OneContext, Token
+from beam_pipeline.inspect.context import DecodedMeasurement, OneContext, Token
+from beam_pipeline.inspect.names import ContextName
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import Example, ProbeRowSampler
 from training.tokens.kinds import FIELD_NAMES, measurement_text, parse

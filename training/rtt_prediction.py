@@ -7,6 +7,10 @@ The model gets the history as in training, then the destination (and the time) o
 then each first byte that an RTT can have. That gives the probability of every RTT that two bytes
 can encode.
 """
+# pyarrow has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,6 +47,12 @@ class RttDistribution:
       rtt_ms: float64 [n], every RTT that two bytes can encode, ascending.
       p: float64 [n], the probability of each if the ping does not fail.
       num_history: how many of the last measurements of the history the model got.
+
+    Example:
+
+        history = open_dataset("rows").rows("test")[0].to_arrow()
+        predicted = predict_rtt(predictor, "192.0.2.1", history, "198.51.100.7")
+        predicted.p_failed, predicted.quantile_ms(0.5)
     """
 
     p_failed: float
@@ -65,6 +75,7 @@ def predict_rtt(
     """Predicts the RTT of a probe's next ping.
 
     Args:
+      predictor: the model, see `load_predictor`.
       src_addr: the probe.
       history: its measurements so far, `row_codec.MEASUREMENT_SCHEMA`, in order of time. The
         model gets as many of the last ones as fit into a crop.
@@ -75,6 +86,11 @@ def predict_rtt(
       ValueError: an address is invalid.
       UsageError: the model's crop does not hold one measurement.
       ProbelineError: the model predicts other tokens.
+
+    Example:
+
+        row = open_dataset("rows").rows("test")[0]
+        predict_rtt(predictor, row.src_addr, row.to_arrow(), "198.51.100.7").quantile_ms(0.5)
     """
     tokens, num_history = _tokens(predictor.crop_size, src_addr, history, dst_addr, event_time)
     length = len(tokens) + 1
@@ -120,6 +136,7 @@ def _tokens(
         },
         schema=MEASUREMENT_SCHEMA,
     )
+    tokens = np.empty(0, np.int32)
     for num_history in range(min(history.num_rows, crop_size // _MIN_TOKENS), -1, -1):
         known = history.slice(history.num_rows - num_history)
         told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]

@@ -8,6 +8,9 @@ They turn elements of a `ProbeRowDataSource` into examples by the same kernels a
   for context in ProbeRowSampler(seed=1).contexts(row, epoch=0):
       context.example["inputs"]
 """
+# pyarrow has no types, Grain comes without stubs.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,8 +40,16 @@ class Context:
       example: int32 [crop_size] each: inputs, targets, their segmentation and position.
       num_tokens: at most crop_size + 1; the last one is a target only.
       mode: full, partial or none.
+      num_measurements: in the context, the last one possibly cut.
+      num_timed: those with a timestamp.
       first: the first measurement of the window.
       window: the size of the window; the stride with ProbeWindowSampler.
+
+    Example:
+
+        row = ProbeRowDataSource("rows/train")[0]
+        context = ProbeWindowSampler(crop_size=256, seed=1).context(row)
+        context.mode, context.num_measurements, context.example["inputs"][: context.num_tokens]
     """
 
     example: Example
@@ -87,7 +98,9 @@ class _Sampler(grain.transforms.RandomMap):
             for k, fact in enumerate(facts)
         ]
 
-    def random_map(self, element: Mapping[str, Any], rng: np.random.Generator) -> Example:
+    def random_map(  # pyright: ignore[reportIncompatibleMethodOverride] Grain's takes any element
+        self, element: Mapping[str, Any], rng: np.random.Generator
+    ) -> Example:
         """Draws one context with Grain's generator in place of seed, epoch and k."""
         return self._draw(element, int(rng.integers(2**62)), 0, 1)[0].example
 
@@ -113,7 +126,20 @@ class ProbeRowSampler(_Sampler):
     `build_dataset` packs such rows together.
 
     Args:
+      crop_size: tokens of an example.
+      avg_tokens_per_measurement: see K.
+      max_contexts_per_row: see K.
       mode_weights: of full, partial and no timestamps.
+      seed: of all draws; None is 0.
+
+    Raises:
+      UsageError: the crop is too small for a measurement.
+
+    Example:
+
+        row = ProbeRowDataSource("rows/train")[0]
+        for example in ProbeRowSampler(crop_size=256, seed=1).examples(row, epoch=0):
+            example["inputs"]  # int32 [256]
     """
 
     def __init__(
@@ -179,7 +205,17 @@ class ProbeWindowSampler(_Sampler):
     probability 1/2. A row too short to fill the crop is padded.
 
     Args:
+      crop_size: tokens of an example.
       mode_weights: of full, partial and no timestamps.
+      seed: of all draws; None is 0.
+
+    Raises:
+      UsageError: the crop is too small for a measurement.
+
+    Example:
+
+        row = ProbeRowDataSource("rows/train")[0]
+        ProbeWindowSampler(crop_size=256, seed=1).context(row, epoch=0, k=0).mode
     """
 
     def __init__(
@@ -204,9 +240,18 @@ def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -
 
     Args:
       iterator: of a dataset with sampler="windows", whose examples are of different probes.
+      probes_per_round: the examples that are taken from the next batch.
+
+    Returns:
+      The arrays of a batch, int32 [probes_per_round, crop_size] each.
 
     Raises:
       ProbelineError: a batch has fewer than `probes_per_round` examples.
+
+    Example:
+
+        config = DataConfig(files="rows/train", batch_size=4, sampler="windows")
+        batch = sample_federated_batch(iter(build_dataset(config)), probes_per_round=2)
     """
     batch = next(iterator)
     batch_size = len(batch["inputs"])

@@ -15,11 +15,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from absl import logging as absl_logging
-
-from beam_pipeline.cli.command import run_command
-from beam_pipeline.errors import ProbelineError, UsageError
-from training.maxtext.curriculum import stages_of
+from beam_pipeline.cli.command import require_packages, run_command
+from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import ProbelineError
 
 if TYPE_CHECKING:
     from training.maxtext.iterators import Feed
@@ -32,10 +30,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(argv, _run, "stopped; the same command continues from the last checkpoint")
 
 
+def make_parser() -> OneLineParser:
+    """Returns the parser of --help; the arguments themselves are read by MaxText's rules."""
+    parser = OneLineParser(
+        "training.train",
+        "Trains a transformer on probe rows with MaxText.",
+        "tiny network_train_files=rows/train base_output_directory=runs run_name=first steps=200",
+        "The same command continues from the last checkpoint. docs/training.md lists our keys.",
+    )
+    parser.add_argument(
+        "config", nargs="?", help="tiny, 95m or 680m, or a config file of MaxText (.yml)"
+    )
+    parser.add_argument(
+        "settings", nargs="*", metavar="key=value", help="MaxText's keys, and ours: network_..."
+    )
+    return parser
+
+
 def _run(argv: Sequence[str]) -> int:
-    if {"-h", "--help", "help"} & set(argv):
-        print(__doc__)
-        return 0
+    if {"-h", "--help", "help", "--version"} & set(argv):
+        make_parser().parse_args(["--version"] if "--version" in argv else ["--help"])
     return train(argv)
 
 
@@ -45,14 +59,10 @@ def train(argv: Sequence[str]) -> int:
     Raises:
       ProbelineError: the arguments or the data are invalid, or MaxText is of another version.
     """
+    require_packages("training.train", "maxtext")
     _quiet_imports()
-    try:
-        from training.maxtext import iterators, run_config
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{error.name} is not installed: pip install '.[training,maxtext]', on a TPU "
-            "'.[training,tpu]'"
-        ) from error
+    from training.maxtext import iterators, run_config
+    from training.maxtext.curriculum import stages_of
 
     arguments = run_config.read(argv)
     if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
@@ -72,6 +82,8 @@ def train(argv: Sequence[str]) -> int:
             _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
         finally:
             connection.finish_checkpoints()
+            for feed in feeds:
+                feed.close_report()
         _report(f"trained from step {max(completed, stage.begin)}{_waiting(feeds)}")
         completed = iterators.completed_steps(config.checkpoint_dir)
         for feed in feeds:
@@ -95,6 +107,8 @@ def train(argv: Sequence[str]) -> int:
 
 def _quiet_imports() -> None:
     """Limits the logs of libraries other than MaxText to warnings."""
+    from absl import logging as absl_logging
+
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     absl_logging.set_verbosity(absl_logging.INFO)

@@ -5,10 +5,22 @@ The exit codes are 0 for success, 1 for a failure, 2 for a command that cannot b
 """
 
 import importlib.util
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
+
+# The packages that programs import beyond the base, and for each the extra of setup.py that
+# installs it.
+EXTRA_OF = {
+    "apache_beam": "beam",
+    "absl": "training",
+    "grain": "training",
+    **dict.fromkeys(("etils", "jax", "maxtext", "omegaconf", "yaml"), "maxtext"),
+    "jinja2": "report",
+    "matplotlib": "report",
+}
 
 
 def run_command(
@@ -35,18 +47,36 @@ def run_command(
     except (ProbelineError, OSError) as error:
         if debug:
             raise
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print(f"error: {printable(one_line(error))}", file=sys.stderr)
         return failure_code or getattr(error, "exit_code", 1)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if debug or missing is None:
+            raise
+        print(f"error: {missing}", file=sys.stderr)
+        return failure_code or missing.exit_code
 
 
-def require_packages(option: str, extra_of: Mapping[str, str]) -> None:
-    """Raises UsageError if an option needs optional packages that are not installed.
+def tidy_up_on_sigterm() -> None:
+    """Makes SIGTERM end this process as Ctrl-C does, so that temporary files are removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    Args:
-      option: the flag, such as "--html".
-      extra_of: the packages, and for each the extra of setup.py that installs it.
-    """
-    missing = [package for package in extra_of if importlib.util.find_spec(package) is None]
+
+def require_packages(option: str, *packages: str) -> None:
+    """Raises UsageError if an option, such as --html, needs packages that are not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
-        extras = ",".join(extra_of[package] for package in missing)
-        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install '.[{extras}]'")
+        raise UsageError(f"{option} needs {' and '.join(missing)}: pip install {_with(missing)}")
+
+
+def missing_extra(error: BaseException) -> UsageError | None:
+    """Returns a failed import of an optional package as a line with its cure; None for others."""
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
+        return None
+    return UsageError(f"{package} is not installed: pip install {_with([package])}")
+
+
+def _with(packages: Sequence[str]) -> str:
+    extras = dict.fromkeys(EXTRA_OF[package] for package in packages)
+    return f"'probeline[{','.join(extras)}]'"

@@ -5,51 +5,94 @@ and argparse settings of each flag are in one place.
 
     @dataclass(frozen=True)
     class Options:
-        output: str = flag("Folder of the dataset.")
-        num_shards: int = flag("Shards per split.", 0, limits=(0, 99_999))
+        output: str = flag("Folder of the dataset.", group="output")
+        num_shards: int = flag("Shards per split.", 0, limits=(0, 99_999), group="output")
 
-    options = Options(**vars(job_parser(module, description, fields(Options)).parse_args(argv)))
+    parser = OneLineParser(module, description, "--output rows")
+    add_flags(parser, fields(Options))
+    options = Options(**vars(parser.parse_args(argv)))
+
+A parser is made, and --help printed, before a program loads Beam, NumPy or anything else that takes
+a time that a person notices; tests/beam_pipeline/cli/test_programs.py holds that.
 """
 
 import argparse
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
 from typing import Any, NoReturn
 
+from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError
+
+COMMAND = "probeline"
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """The parser of `python -m module`: dashes or underscores in flags, errors are UsageErrors.
+    """The parser of a program: dashes or underscores in flags, errors are UsageErrors.
+
+    The program is called `python -m module`, or `probeline rows` if that is how it was started.
+
+    Args:
+      example: arguments that make a command to copy, shown below the flags; "" shows none.
+      epilog: a sentence after the flags.
+      name: what the program is called in any case.
 
     Attributes:
-      flags: every flag, as argparse describes it.
+      example: these arguments.
+      flags: every flag but --help and --version, as argparse describes it.
       repeatable: the names of flags that may be given several times.
     """
 
-    def __init__(self, module: str, description: str, epilog: str | None = None, **settings: Any):
+    def __init__(
+        self,
+        module: str,
+        description: str,
+        example: str = "",
+        epilog: str = "",
+        name: str = "",
+        add_help: bool = True,
+    ):
+        self.example = example
         self.flags: list[argparse.Action] = []
         self.repeatable: set[str] = set()
+        self._headings: dict[str, Callable[..., argparse.Action]] = {}
+        is_subcommand = sys.argv[0].startswith(f"{COMMAND} ")
+        name = name or (sys.argv[0] if is_subcommand else f"python -m {module}")
+        shown = f"example:\n  {name} {example}" if example else ""
         super().__init__(
-            f"python -m {module}",
+            name,
             description=description,
-            epilog=epilog,
+            epilog="\n\n".join(filter(None, (epilog, shown))),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
-            **settings,
+            add_help=add_help,
         )
+        if add_help:
+            self.add_argument("--version", action="version", version=f"{COMMAND} {__version__}")
+        self.flags.clear()
 
-    def add_argument(self, *names: str, **argument: Any) -> argparse.Action:
-        """Adds a flag, as argparse does."""
-        action = super().add_argument(*names, **argument)
+    def add_argument(self, *names: str, group: str = "", **argument: Any) -> argparse.Action:
+        """Adds a flag, as argparse does; `group` is its heading in --help."""
+        if group and group not in self._headings:
+            self._headings[group] = self.add_argument_group(group).add_argument
+        add = self._headings[group] if group else super().add_argument
+        action = add(*names, **argument)
         self.flags.append(action)
         if argument.get("action") == "append":
             self.repeatable.update(names)
         return action
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] of all its overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Parses a command line whose flags may be written with dashes."""
-        return super().parse_known_args(normalise_flags(args or ()), namespace)
+        flags = normalise_flags(args or ())
+        for text in flags:
+            if text.startswith("--") and text.endswith("=--"):  # argparse makes a list of it
+                self.error(f"{text}: -- is no value")
+        return super().parse_known_args(flags, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with argparse's message and the cure."""
@@ -58,7 +101,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 def normalise_flags(argv: Sequence[str]) -> list[str]:
     """Spells the names of flags with underscores: --num-shards=4 becomes --num_shards=4."""
-    normalised = []
+    normalised: list[str] = []
     for argument in argv:
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
@@ -71,6 +114,7 @@ def flag(
     help_text: str,
     default: Any = MISSING,
     limits: tuple[float, float | None] | None = None,
+    group: str = "",
     **argument: Any,
 ) -> Any:
     """Returns a dataclass field that is a flag; without a default the flag is required.
@@ -79,21 +123,25 @@ def flag(
       help_text: the help, without the default, which is appended.
       default: the default.
       limits: the smallest and the largest value, None for no largest; see `check_limits`.
+      group: the heading in --help.
       argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`; the
         type of a number is that of the field.
     """
-    return field(default=default, metadata={"help": help_text, "limits": limits, **argument})
+    settings = {"help": help_text, "limits": limits, "group": group, **argument}
+    return field(default=default, metadata=settings)
 
 
-def job_parser(module: str, description: str, flags: Iterable[Field]) -> OneLineParser:
+def job_parser(
+    module: str, description: str, example: str, flags: Iterable[Field[Any]]
+) -> OneLineParser:
     """Returns the parser of a job's own flags; unknown flags are Beam's."""
     epilog = "All other flags go to Apache Beam, such as --runner=DataflowRunner."
-    parser = OneLineParser(module, description, epilog)
+    parser = OneLineParser(module, description, example, epilog)
     add_flags(parser, flags)
     return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Field]) -> None:
+def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
     """Adds fields that `flag` made; a repeatable flag that is not given is None."""
     for item in flags:
         argument = dict(item.metadata)

@@ -1,4 +1,4 @@
-"""Where rows go: the options that shape a dataset, and the split and shard of each row.
+"""Where rows go: the split and the shard of each row.
 
 A row's place follows from its probe's address, its number and the options alone. So the writer
 and `beam_pipeline.verify` agree on it, and no result depends on the runner.
@@ -6,48 +6,14 @@ and `beam_pipeline.verify` agree on it, and no result depends on the runner.
 
 import hashlib
 import struct
-from dataclasses import dataclass
-from typing import Literal
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.row_codec import Encoding, RecordEncoding, RowFormat
-
-OutputFormat = Literal["arrayrecord", "tfrecord"]
-OUTPUT_FORMATS: tuple[OutputFormat, ...] = ("arrayrecord", "tfrecord")
+from beam_pipeline.dataset.options import DatasetOptions
 
 # Counted on sorted runs, 16 or 28 bytes a measurement: a record is up to twice that.
 MAX_SHARD_RUN_BYTES = 256 << 20
 # src_id and row_index, big-endian, so that the order of bytes is the order of numbers.
 _ROW_KEY = struct.Struct(">qi")
-
-
-@dataclass(frozen=True)
-class DatasetOptions:
-    """The options that shape the bytes of a dataset, named as their flags.
-
-    Those with a default are missing from manifests that are older than the flag.
-    """
-
-    measurement_encoding: Encoding
-    max_row_size_mb: float
-    train_ratio: float
-    split_seed: int
-    probes_per_shard: int
-    num_shards: int
-    array_record_options: str
-    output_format: OutputFormat = "arrayrecord"
-    record_encoding: RecordEncoding = "arrow_ipc"
-
-    @property
-    def row_format(self) -> RowFormat:
-        """The encodings and the largest size of a row."""
-        max_row_bytes = int(self.max_row_size_mb * (1 << 20))
-        return RowFormat(self.measurement_encoding, max_row_bytes, self.record_encoding)
-
-    @property
-    def shard_suffix(self) -> str:
-        """What the name of every shard ends with."""
-        return f".{self.output_format}"
 
 
 def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:

@@ -3,55 +3,107 @@
 A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. The
 manifest holds nothing that differs between two runs over the same input, such as a date or a
 machine.
+
+A manifest may come from somebody else: types, ranges and paths are checked here, once, for all
+readers. Fields and options that this version does not know are ignored, since a change that a
+reader must know of comes with another format version.
 """
+# pyarrow has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import msgspec
 import orjson
+from msgspec import Meta
 
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.files import checksum_text, crc32c, read_file, write_file
+from beam_pipeline.dataset.options import Encoding, OutputFormat, RecordEncoding
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.storage.files import (
+    check_regular,
+    checksum_text,
+    crc32c,
+    exists,
+    is_local,
+    read_file,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from beam_pipeline.dataset.rows import Rows
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
 DEAD_LETTER_FOLDER = "dead_letter"
 
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
+# A file in a folder of the dataset, which no path leads out of.
+FilePath = Annotated[str, Meta(pattern=r"^[a-z_]+/[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
+
+
+class KnownOptions(TypedDict, total=False):
+    """The options that readers use, with the limits of their flags; older manifests lack some."""
+
+    measurement_encoding: Encoding
+    record_encoding: RecordEncoding
+    output_format: OutputFormat
+    array_record_options: str
+    max_row_size_mb: Annotated[float, Meta(ge=0.001, le=1024)]
+    train_ratio: Annotated[float, Meta(ge=0, le=1)]
+    split_seed: int
+    probes_per_shard: Annotated[int, Meta(ge=1)]
+    num_shards: Count
+    anonymize: str
+
 
 @dataclass(frozen=True)
 class Shard:
     """One file of records; `path` is relative to the dataset, `crc32c` of the whole file."""
 
-    path: str
-    num_records: int
-    num_measurements: int
-    num_bytes: int
-    crc32c: str
+    path: FilePath
+    num_records: Count
+    num_measurements: Count
+    num_bytes: Count
+    crc32c: Checksum
+
+
+@dataclass(frozen=True)
+class LetterFile:
+    """One file of dead letters; `path` is relative to the dataset."""
+
+    path: FilePath
+    num_bytes: Count
+    crc32c: Checksum
 
 
 @dataclass(frozen=True)
 class Split:
     """The train or the test side."""
 
-    num_probes: int
-    num_records: int
-    num_measurements: int
-    num_bytes: int
-    shards: list[Shard] = field(default_factory=list)
-    index_crc32c: str = ""
+    num_probes: Count
+    num_records: Count
+    num_measurements: Count
+    num_bytes: Count
+    shards: list[Shard] = field(default_factory=list[Shard])
+    index_crc32c: Checksum = ""
 
 
 @dataclass(frozen=True)
 class Counts:
     """The input by outcome: rows_read = measurements + the sum of the dead letters."""
 
-    input_files: int
-    rows_read: int
-    measurements: int
-    dead_letters: dict[str, int]
+    input_files: Count
+    rows_read: Count
+    measurements: Count
+    dead_letters: dict[str, Count]
 
     @property
     def num_dead_letters(self) -> int:
@@ -60,13 +112,29 @@ class Counts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The contents of `manifest.json`."""
+    """The contents of `manifest.json`.
+
+    Attributes:
+      format_version: of docs/format.md.
+      options: those that shape the bytes of the shards, by the name of their flag.
+      versions: of the libraries that shape them.
+      counts: the input rows by outcome: measurements, and dead letters by reason.
+      splits: "train" and "test": numbers of probes, records, measurements and bytes, the shards
+        and their checksums.
+      dead_letter_files: the files of dead letters and their checksums; none in older manifests.
+
+    Example:
+
+        manifest = open_dataset("rows").manifest
+        {name: split.num_measurements for name, split in manifest.splits.items()}
+    """
 
     format_version: int
-    options: dict[str, Any]  # those that shape the bytes of the shards, by flag name
-    versions: dict[str, str]  # of the libraries that shape them
+    options: dict[str, Any]
+    versions: dict[str, str]
     counts: Counts
     splits: dict[str, Split]
+    dead_letter_files: list[LetterFile] = field(default_factory=list[LetterFile])
 
     @property
     def output_format(self) -> str:
@@ -76,24 +144,82 @@ class Manifest:
     def to_json(self) -> bytes:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
         form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
-        return orjson.dumps(dataclasses.asdict(self), option=form)
+        values = dataclasses.asdict(self)
+        if not self.dead_letter_files:
+            del values["dead_letter_files"]
+        return orjson.dumps(values, option=form)
 
     @staticmethod
     def from_json(data: bytes) -> "Manifest":
         """Inverts `to_json`; ValueError if the bytes are not a manifest."""
-        return msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
+        msgspec.convert(manifest.options, KnownOptions)
+        for name in SPLITS:
+            if name not in manifest.splits:
+                raise ValueError(f"it has no split {name!r}")
+        files = [(name, shard) for name, split in manifest.splits.items() for shard in split.shards]
+        files += [(DEAD_LETTER_FOLDER, file) for file in manifest.dead_letter_files]
+        for folder, file in files:
+            if not file.path.startswith(f"{folder}/"):
+                raise ValueError(f"it names {file.path} as a file of {folder}")
+        return manifest
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset: its folder and its manifest."""
+    """A finished dataset: its folder and its manifest. `open_dataset` makes one.
+
+    Attributes:
+      path: the folder, local or on `gs://`.
+      manifest: what `manifest.json` says: options, counts, and the files of each split.
+
+    Example:
+
+        dataset = open_dataset("rows")
+        dataset.path, dataset.manifest.output_format
+    """
 
     path: str
     manifest: Manifest
 
+    def index(self, split: str) -> "pa.Table":
+        """Returns the row index of a split, `rows.parquet`, as a table with a line per row.
+
+        Args:
+          split: "train" or "test".
+
+        Raises:
+          UsageError: there is no such split.
+          ProbelineError: the file is missing or is not that of the manifest.
+
+        Example:
+
+            open_dataset("rows").index("train").sort_by("n_measurements")
+        """
+        from beam_pipeline.dataset.row_index import read_index
+
+        return read_index(self, _checked(split))
+
+    def rows(self, split: str) -> "Rows":
+        """Returns the rows of a split by number; arguments and errors as of `index`.
+
+        Example:
+
+            open_dataset("rows").rows("train")[0].to_arrow()
+        """
+        from beam_pipeline.dataset.rows import Rows
+
+        return Rows(self, _checked(split))
+
     def file(self, relative_path: str) -> str:
         """Returns the full path of a file of the dataset."""
         return f"{self.path}/{relative_path}"
+
+
+def _checked(split: str) -> str:
+    if split not in SPLITS:
+        raise UsageError(f"there is no split {split!r}: give {' or '.join(SPLITS)}")
+    return split
 
 
 def success_stamp(manifest: bytes) -> bytes:
@@ -111,6 +237,8 @@ def dataset_folder(path: str) -> str:
     """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
     folder = path.rstrip("/")
     while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
+        if is_local(folder) and exists(f"{folder}/{SUCCESS_NAME}"):
+            break  # a folder whose name looks like a glob
         folder = folder.rpartition("/")[0]
     parent, _, name = folder.rpartition("/")
     is_bucket = parent.endswith(":/")
@@ -120,12 +248,26 @@ def dataset_folder(path: str) -> str:
 
 
 def open_dataset(path: str) -> Dataset:
-    """Opens a finished dataset, given its folder, a split's folder, a shard or a glob of shards.
+    """Opens a finished dataset. Nothing but `_SUCCESS` and `manifest.json` is read, without Beam.
+
+    Args:
+      path: the dataset's folder, a split's folder, a shard or a glob of shards, local or on
+        `gs://`.
 
     Raises:
       ProbelineError: it is not finished, was changed since, or has a newer format.
+
+    Example:
+
+        dataset = open_dataset("rows")
+        dataset.manifest.splits["train"].num_measurements
+        dataset.index("train").num_rows
+        dataset.rows("train")[0].to_arrow()
     """
     folder = dataset_folder(path)
+    for name in (SUCCESS_NAME, MANIFEST_NAME):
+        if is_local(folder) and exists(f"{folder}/{name}"):
+            check_regular([f"{folder}/{name}"])
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
         raise ProbelineError(
@@ -142,10 +284,10 @@ def open_dataset(path: str) -> Dataset:
             "them was changed or belongs to another dataset; copy the dataset again as a whole"
         )
     try:
-        version = msgspec.json.decode(data, type=dict)["format_version"]
+        version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
         if version == FORMAT_VERSION:
             return Dataset(folder, Manifest.from_json(data))
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise ProbelineError(
             f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
             "the dataset again as a whole"

@@ -11,26 +11,26 @@ of `measurements` tell one of two encodings:
            0.049 % (2**-11) above 2 ms and 0.5 µs below; a row spans less than 2**32 s (136
            years).
 """
+# pyarrow has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
 
 import bisect
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses, arrow_record, tf_example
 from beam_pipeline.dataset.arrow_record import RowColumns, primitive, read_stream
+from beam_pipeline.dataset.options import Encoding, RecordEncoding, RowFormat
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-
-Encoding = Literal["arrow", "compact"]
-ENCODINGS: tuple[Encoding, ...] = ("arrow", "compact")
-RecordEncoding = Literal["arrow_ipc", "tf_example"]
-RECORD_ENCODINGS: tuple[RecordEncoding, ...] = ("arrow_ipc", "tf_example")
 
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -48,15 +48,6 @@ COMPACT_MAX_SPAN_SECONDS = 2**32 - 1
 _US_PER_SECOND = 1_000_000
 _MORE_THAN_FRAMING = 4096
 MAX_FIRST_SECOND = 2**63 // _US_PER_SECOND - COMPACT_MAX_SPAN_SECONDS
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """How rows are encoded, and the largest size of a record."""
-
-    encoding: Encoding
-    max_row_bytes: int
-    record_encoding: RecordEncoding = "arrow_ipc"
 
 
 class RowKey(NamedTuple):
@@ -91,7 +82,7 @@ def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndar
 class RowStart(NamedTuple):
     """The beginning of a sorted run that makes one row."""
 
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride] of tuple
     is_full: bool  # False if the run ended before the row was full
 
 
@@ -235,9 +226,24 @@ def _overheads() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """The columns of a record, see RowColumns; its measurements are decoded when they are used.
+    """A probe row: the columns of its record. The measurements are decoded when they are used.
 
-    The span of a tf_example is a float32.
+    Attributes:
+      src_id: the probe as a number, a hash of its address (63 bits).
+      measurements: their bytes, as the record has them; `to_arrow` and `run` decode them.
+      n_measurements: how many there are.
+      time_span_seconds: from the first to the last; of a tf_example as a float32.
+      first_timestamp_us: the time of the first, µs since 1970 UTC.
+      last_timestamp_us: the time of the last, likewise.
+      src_addr: the probe's address, canonical text.
+      row_index: the row's number among those of its probe, from 0 in time order.
+      num_bytes: the size of the record.
+      record_encoding: arrow_ipc or tf_example.
+
+    Example:
+
+        row = open_dataset("rows").rows("train")[0]
+        row.src_addr, row.n_measurements, row.to_arrow()["rtt"]
     """
 
     src_id: int
@@ -259,19 +265,43 @@ class ProbeRow:
 
     @cached_property
     def run(self) -> np.ndarray:
-        """The measurements as a NARROW or WIDE sorted run; compact ones in whole seconds."""
+        """The measurements as a structured array, a NARROW or WIDE sorted run.
+
+        Its fields are event_time (int64, µs since 1970 UTC; compact rows have whole seconds),
+        rtt (float32, ms), and the destination as integers.
+        """
         decode = _decode_compact if self.encoding == "compact" else _decode_arrow
         return decode(self.measurements)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Returns the measurements as MEASUREMENT_SCHEMA, without a copy if they are arrow."""
+        """Returns the measurements in order of time, without a copy if they are arrow.
+
+        Returns:
+          MEASUREMENT_SCHEMA: event_time (timestamp[us], UTC), dst_addr (string), ip_version
+          (int8, 4 or 6), rtt (float32, ms; -1.0 is a failed ping).
+        """
         is_arrow = self.encoding == "arrow"
         stream = self.measurements if is_arrow else _encode_arrow(self.run)
         return read_stream(stream, MEASUREMENT_SCHEMA)
 
 
 def decode_record(record: bytes) -> ProbeRow:
-    """Reads a record of either form; ValueError if the bytes are neither."""
+    """Reads a record of a shard, an Arrow IPC stream or a tf.train.Example.
+
+    Args:
+      record: its bytes.
+
+    Raises:
+      ValueError: they are neither.
+
+    Example:
+
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        dataset = open_dataset("rows")
+        reader = ArrayRecordReader(dataset.file(dataset.manifest.splits["train"].shards[0].path))
+        row = decode_record(reader.read([0])[0])
+    """
     is_example = record.startswith(tf_example.MAGIC)
     row = (tf_example.decode_example if is_example else arrow_record.decode_record)(record)
     encoding: RecordEncoding = "tf_example" if is_example else "arrow_ipc"

@@ -12,9 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset
+from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset, Manifest
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import checksum_text, crc32c, read_file
+from beam_pipeline.storage.files import (
+    check_regular,
+    checksum_text,
+    crc32c,
+    exists,
+    is_local,
+    read_file,
+)
 from beam_pipeline.storage.parquet import open_parquet
 
 INDEX_SCHEMA = pa.schema(
@@ -32,6 +39,7 @@ INDEX_SCHEMA = pa.schema(
         ("last_timestamp", pa.timestamp("us")),
     ]
 )
+_MAX_ROW_BYTES = 1024 << 20  # the limit of --max_row_size_mb
 _INTEGERS = [field.name for field in INDEX_SCHEMA if pa.types.is_integer(field.type)]
 
 
@@ -75,6 +83,8 @@ class RowIndex(IndexedRows):
 def read_index(dataset: Dataset, split: str) -> pa.Table:
     """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
     path = dataset.file(f"{split}/{INDEX_NAME}")
+    if is_local(path) and exists(path):
+        check_regular([path])
     data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
     found = "missing" if data is None else checksum_text(crc32c(data))
     if data is None or found != said:
@@ -83,9 +93,51 @@ def read_index(dataset: Dataset, split: str) -> pa.Table:
             "another dataset; copy the dataset again as a whole"
         )
     try:
-        return parse_index(data)
+        table = parse_index(data)
+        _check_lines(table, dataset.manifest, split)
     except ValueError as error:
-        raise ProbelineError(f"{path} is not a row index: {error}") from error
+        raise ProbelineError(
+            f"{path} is not the row index of the dataset: {error}; copy the dataset again as a "
+            "whole"
+        ) from error
+    return table
+
+
+def _check_lines(table: pa.Table, manifest: Manifest, split: str) -> None:
+    """Raises ValueError unless the lines are those of the manifest's records, one by one.
+
+    What a reader computes with stays in range then. Whether it is true, `verify` tells.
+    """
+    described = manifest.splits[split]
+    columns = {
+        name: table.column(name).cast(pa.int64()).to_numpy()
+        for name in INDEX_SCHEMA.names
+        if name != "src_addr" and not table.column(name).null_count
+    }
+    if nulls := [name for name in INDEX_SCHEMA.names if table.column(name).null_count]:
+        raise ValueError(f"it has nulls in {', '.join(nulls)}")
+    counts = [shard.num_records for shard in described.shards]
+    if sum(counts) != table.num_rows:
+        raise ValueError(f"it has {table.num_rows} lines for {sum(counts)} records")
+    num_records = np.array(counts, np.int64)
+    begins = np.cumsum(num_records) - num_records
+    n, first = columns["n_measurements"], columns["first_timestamp"]
+    is_right = {
+        "shard": columns["shard"] == np.repeat(np.arange(len(counts)), num_records),
+        "position": columns["position"]
+        == np.arange(table.num_rows) - np.repeat(begins, num_records),
+        "num_bytes": (columns["num_bytes"] > 0) & (columns["num_bytes"] <= _MAX_ROW_BYTES),
+        "row_index": columns["row_index"] >= 0,
+        "n_measurements": (n > 0) & (n < columns["num_bytes"]),
+        "num_ipv6": (columns["num_ipv6"] >= 0) & (columns["num_ipv6"] <= n),
+        "num_failed": (columns["num_failed"] >= 0) & (columns["num_failed"] <= n),
+        "first_timestamp": first >= 0,
+        "last_timestamp": columns["last_timestamp"] >= first,
+    }
+    for name, right in is_right.items():
+        if not right.all():
+            line = int(np.argmin(right))
+            raise ValueError(f"its line {line} has {name} {columns[name][line]}")
 
 
 def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

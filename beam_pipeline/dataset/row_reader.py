@@ -4,6 +4,9 @@ A record of a TFRecord shard is found by the sizes of the records before it. Wha
 itself is compared with its line, so that a shard that was swapped or damaged after the manifest
 was written is never used.
 """
+# ArrayRecord has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 import collections
 import struct
@@ -18,8 +21,8 @@ from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.dataset.row_index import IndexedRows
 from beam_pipeline.dataset.tfrecord import FRAMING_BYTES, HEAD_BYTES
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import open_ranges
-from beam_pipeline.storage.gcs import prepare_native_reader
+from beam_pipeline.storage.files import file_infos, is_local, open_ranges
+from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
@@ -28,7 +31,21 @@ _MAX_OPEN_SHARDS = 64
 
 
 class BadRowError(ProbelineError):
-    """A record that cannot be used; the message names its shard and its position there."""
+    """A record that cannot be used; the message names its shard and its position there.
+
+    Example:
+
+        source = ProbeRowDataSource("rows/train")
+        try:
+            row = source[0]
+        except BadRowError as error:
+            print(error)
+    """
+
+
+def verify_cure(dataset: Dataset) -> str:
+    """Returns the cure for a bad row: the command that shows what else is damaged."""
+    return f"python -m beam_pipeline.verify {dataset.path} lists what else is damaged"
 
 
 class _OpenShard(Protocol):
@@ -103,6 +120,9 @@ class RowReader[Rows: IndexedRows]:
             return shards[number]
         shard = self._shards[number]
         path = self._dataset.file(shard.path)
+        if is_local(path) and (info := file_infos([path])[path]) != FileInfo(shard.num_bytes, None):
+            found = f"it has {info.num_bytes} bytes" if info else "it is missing or no regular file"
+            raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
         if self._dataset.manifest.output_format == "tfrecord":
             shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.shard == number])
         else:

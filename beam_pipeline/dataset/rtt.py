@@ -13,6 +13,7 @@ from beam_pipeline.kernels import kernel
 
 FAILED_RTT = 0xFFFF
 _MAX_RTT = 0xFFFE
+MAX_RTT_MS = 2046.5 * 2**31 / 1000  # 50 days; a longer one would differ from its code by more
 
 
 @njit(inline="always")

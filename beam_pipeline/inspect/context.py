@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from beam_pipeline.dataset.manifest import Dataset
-from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, RowName
-from beam_pipeline.inspect.row import check_row_name, parse_row_name
+from beam_pipeline.inspect.index import Index
+from beam_pipeline.inspect.names import ContextName
+from beam_pipeline.inspect.row import check_row_name
 from beam_pipeline.report.terminal import say
 
-_MAX_SEED = 2**63 - 1
 TOKEN_STYLES = {
     "start": "bold reverse",
     "source": "cyan",
@@ -26,14 +25,6 @@ TOKEN_STYLES = {
     "RTT": "green",
     "failed": "bold red",
 }
-
-
-class ContextName(NamedTuple):
-    """The name of a context: the seed, the row, and its number among the contexts of the row."""
-
-    seed: int
-    row: RowName
-    k: int
 
 
 class Token(NamedTuple):
@@ -58,35 +49,15 @@ class OneContext(NamedTuple):
     measurements: list[DecodedMeasurement]
 
 
-def parse_context_name(text: str) -> ContextName:
-    """Parses SEED,ROW,K, such as 7,train:12,3.
-
-    Raises:
-      UsageError: the text has another form.
-    """
-    parts = text.split(",")
-    if len(parts) != 3 or not parts[0].isdecimal() or not parts[2].isdecimal():
-        raise UsageError(f"--context={text} is not SEED,ROW,K, such as 7,train:12,3")
-    if int(parts[0]) > _MAX_SEED:
-        raise UsageError(f"--context={text}: the seed is over {_MAX_SEED}")
-    return ContextName(int(parts[0]), parse_row_name(parts[1], "context"), int(parts[2]))
-
-
 def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContext:
     """Draws a context with `training.inspect_context`, which is loaded here only.
 
     Raises:
-      UsageError: there is no such row or context, or the packages of training are missing.
+      UsageError: there is no such row or context.
       ProbelineError: the row cannot be read.
     """
     check_row_name(name.row, index, "context")
-    try:
-        training = importlib.import_module("training.inspect_context")
-    except ImportError as error:
-        raise UsageError(
-            f"--context draws as training does, and {error.name} is not installed: "
-            "pip install '.[training]', or leave it out"
-        ) from error
+    training = importlib.import_module("training.inspect_context")
     return training.draw_context(dataset, name)
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
-from beam_pipeline.inspect.index import Index, Period, RowName, span_us_text, uncovered
+from beam_pipeline.inspect.index import Index, Period, span_us_text, uncovered
+from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.statistics import (
     Destination,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.row_reader import RowReader
+from beam_pipeline.dataset.row_reader import RowReader, verify_cure
 from beam_pipeline.report.formatting import span_text, time_text
 
 HOUR_US = 3_600_000_000
@@ -29,16 +29,6 @@ class Period(NamedTuple):
     @property
     def length_us(self) -> int:
         return self.end_us - self.begin_us
-
-
-class RowName(NamedTuple):
-    """A row by its line in a split's rows.parquet, from 0; as text, train:12."""
-
-    split: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.split}:{self.number}"
 
 
 @dataclass(frozen=True)
@@ -130,8 +120,7 @@ def span_us_text(length_us: float) -> str:
 
 def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:
     """Returns a reader of the rows of a split."""
-    cure = f"python -m beam_pipeline.verify {dataset.path} lists what else is damaged"
-    return RowReader(dataset, split, index, cure)
+    return RowReader(dataset, split, index, verify_cure(dataset))
 
 
 def uncovered(indexes: Iterable[Index]) -> list[Period]:

@@ -66,6 +66,7 @@ _STYLE = {
 _MIN_RTT_MS = 0.01
 _MAX_CURVE_POINTS = 200
 MAX_POINTS = 800
+_LAST_DATE = np.datetime64("9000-01-01", "us")  # Matplotlib knows none after 9999, margins included
 _FEW_BINS, _FEW_REASONS = 10, 4
 _FAMILY_ALPHAS = (0.6, 0.45, 0.3, 0.18)
 _SIZES: dict[str, tuple[str, Callable[[Index], np.ndarray]]] = {
@@ -89,7 +90,7 @@ def plots(facts: Facts) -> dict[str, str]:
 def row_plot(run: np.ndarray) -> str:
     """Returns a picture of the RTTs of a sorted run over time, MAX_POINTS evenly chosen."""
     run = run[np.unique(np.linspace(0, len(run) - 1, MAX_POINTS).astype(int))]
-    times, failed = run["event_time"].astype("datetime64[us]"), run["rtt"] < 0
+    times, failed = _dates(run["event_time"]), run["rtt"] < 0
 
     def draw(figure: Figure) -> None:
         axes: Axes = figure.subplots()
@@ -99,6 +100,11 @@ def row_plot(run: np.ndarray) -> str:
         _date_axis(axes)
 
     return svg_of("row", 2.6, draw)
+
+
+def _dates(times_us: np.ndarray) -> np.ndarray:
+    """Returns times as dates, late ones as _LAST_DATE."""
+    return np.minimum(times_us.astype("datetime64[us]"), _LAST_DATE)
 
 
 def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
@@ -207,13 +213,13 @@ def _time(figure: Figure, facts: Facts) -> None:
     # Bins at the ends are covered in part only, which would look like a loss.
     inner = slice(1, -1) if len(line.begins_us) > _FEW_BINS else slice(None)
     begins = line.begins_us[inner]
-    edges = np.append(begins, begins[-1] + line.width_us).astype("datetime64[us]")
+    edges = np.append(_dates(begins), _dates(begins[-1:]) + np.timedelta64(line.width_us, "us"))
     for split, shares in line.shares.items():
         if shares.any():  # both splits have the same mean, so that a difference of shape shows
             heights = (shares * len(shares))[inner]
             axes.stairs(heights, edges, baseline=None, color=_COLORS[split], lw=1.5)  # type: ignore[arg-type]
     for period in facts.empty:
-        begin, end = (np.datetime64(end, "us") for end in period)
+        begin, end = _dates(np.array(period))
         axes.axvspan(begin, end, color=_WARN, alpha=0.25, lw=0)  # type: ignore[arg-type]
     axes.set_title(f"measurements by {span_us_text(line.width_us)}, their mean is 1")
     _date_axis(axes)

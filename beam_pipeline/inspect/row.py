@@ -5,11 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import SPLITS, Dataset
+from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, RowName, open_rows, span_us_text
+from beam_pipeline.inspect.index import Index, open_rows, span_us_text
+from beam_pipeline.inspect.names import RowName
 from beam_pipeline.report.formatting import bytes_text, ms_text, percent, time_text
 from beam_pipeline.report.terminal import Sheet
 
@@ -23,21 +24,6 @@ class OneRow(NamedTuple):
     shard: str
     position: int
     row: ProbeRow
-
-
-def parse_row_name(text: str, flag: str) -> RowName:
-    """Parses train:12, test:3, or 12, which is a row of train.
-
-    Raises:
-      UsageError: the text has another form.
-    """
-    split, _, number = text.rpartition(":")
-    if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
-        raise UsageError(
-            f"--{flag}: {text!r} is not a row: give its number in rows.parquet from 0, after its "
-            "split if that is not train, such as 12, train:12 or test:3"
-        )
-    return RowName(split or SPLITS[0], int(number))
 
 
 def check_row_name(name: RowName, index: Index, flag: str) -> None:

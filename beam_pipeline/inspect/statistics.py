@@ -155,7 +155,8 @@ def empty_bins(line: Timeline) -> list[Period]:
     """Returns the periods without a sampled measurement in any split, longest first."""
     is_empty = np.sum(list(line.shares.values()), axis=0) == 0
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_empty, [0]])))
-    at = np.append(line.begins_us, line.begins_us[-1] + line.width_us)
+    end = min(int(line.begins_us[-1]) + line.width_us, np.iinfo(np.int64).max)
+    at = np.append(line.begins_us, end)
     periods = map(Period, at[edges[::2]].tolist(), at[edges[1::2]].tolist())
     return sorted(periods, key=lambda period: -period.length_us)
 

@@ -11,7 +11,14 @@ import difflib
 import io
 from collections.abc import Iterable
 
-from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    DirectOptions,
+    PipelineOptions,
+    ProfilingOptions,
+    StandardOptions,
+    TypeOptions,
+)
 
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
@@ -58,9 +65,30 @@ def suited(given: PipelineOptions) -> PipelineOptions:
         # Prism 2.77 splits a slow bundle even between two elements of one key and runs both parts
         # at once: the key's state would be lost.
         beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
+    _refuse_unfit(beam_options)
     if standard.streaming:
         raise UsageError("--streaming: the input is files that end; leave it out")
     return beam_options
+
+
+def _refuse_unfit(beam_options: PipelineOptions) -> None:
+    """Raises UsageError for options with which Beam fails in the midst of a job of ours."""
+    workers = beam_options.view_as(DirectOptions).direct_num_workers
+    if workers < 0:
+        raise UsageError(f"--direct_num_workers={workers}: give 0 for all cores, or how many")
+    types = beam_options.view_as(TypeOptions)
+    if types.runtime_type_check or types.type_check_strictness == "ALL_REQUIRED":
+        raise UsageError(
+            "--runtime_type_check and --type_check_strictness=ALL_REQUIRED: our elements do not "
+            "pass Beam's check of types; leave them out"
+        )
+    profiling = beam_options.view_as(ProfilingOptions)
+    if (profiling.profile_cpu or profiling.profile_memory) and not profiling.profile_location:
+        raise UsageError(
+            "--profile_cpu and --profile_memory need --profile_location: give a folder for them"
+        )
+    if beam_options.view_as(StandardOptions).runner == "InteractiveRunner":
+        raise UsageError("--runner=InteractiveRunner is for notebooks: leave it out")
 
 
 def beam_parser() -> OneLineParser:

@@ -10,10 +10,10 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.jobs.output_lease import Lease, Marker, lock_folder
 from beam_pipeline.storage import gcs
@@ -23,9 +23,9 @@ from beam_pipeline.storage.files import (
     exists,
     is_gcs,
     is_local,
-    match,
     remove_folder,
 )
+from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
 _LOCK_NAME, _MARKER_NAME = "lock", "lock.json"
@@ -75,7 +75,12 @@ class JobRun:
 
 @contextlib.contextmanager
 def taken(
-    output: str, overwrite: bool, job: DataflowJob | None = None, *, files: OutputFiles
+    output: str,
+    overwrite: bool,
+    job: DataflowJob | None = None,
+    *,
+    files: OutputFiles,
+    inputs: Iterable[str] = (),
 ) -> Iterator[JobRun]:
     """Holds an output folder for one run, of this process or of a Dataflow job.
 
@@ -83,11 +88,14 @@ def taken(
       output: the folder; what a dead run left in it is removed.
       overwrite: remove a finished output, too.
       job: the Dataflow job that is about to be submitted, if any.
+      inputs: the files that the run reads; none may be one that it would remove or replace.
 
     Raises:
-      UsageError: the output is finished and not to be replaced, or another run is writing it.
+      UsageError: the output is finished and not to be replaced, another run is writing it, or an
+        input is in it.
       ProbelineError: the folder cannot be written.
     """
+    _refuse_inputs_inside(output, inputs, files)
     temp = os.path.join(output, TEMP_FOLDER)
     given = f"--{files.flag}={output}"
     name = uuid.uuid4().hex[:12]
@@ -95,7 +103,10 @@ def taken(
     with contextlib.ExitStack() as stack:
         if is_local(output):
             stack.enter_context(lock_folder(temp, _LOCK_NAME, given))
-        elif is_gcs(output):
+        elif not is_gcs(output):
+            with explained_os_errors("write", output):  # before anything there has to be tidied up
+                match(f"{temp}/**")
+        else:
             run.marker = Marker(os.path.join(temp, _MARKER_NAME), name)
             run.lease = stack.enter_context(contextlib.closing(Lease(given, run.marker, job)))
         try:
@@ -104,6 +115,28 @@ def taken(
         finally:
             if not run.is_handed_over:
                 run.tidy_up()
+
+
+def _refuse_inputs_inside(output: str, inputs: Iterable[str], files: OutputFiles) -> None:
+    """Raises UsageError for an input in a folder of the job's own, or named like a file of it."""
+    folders = {name.split("/")[0] for name in (*files.patterns, *files.folders, TEMP_FOLDER)}
+    top_files = rf"{re.escape(files.success)}|{files.patterns.get('', '')}"
+    below = _real_path(output).rstrip("/") + "/"
+    for path in inputs:
+        inside = _real_path(path)
+        if not inside.startswith(below):
+            continue
+        folder, slash, _ = (name := inside.removeprefix(below)).partition("/")
+        is_ours = folder in folders if slash else bool(re.fullmatch(top_files, name))
+        if is_ours or name in files.marked:
+            raise UsageError(
+                f"the input {path} is among the files of --{files.flag}={output}, which the run "
+                "replaces: choose another output, or move the input"
+            )
+
+
+def _real_path(path: str) -> str:
+    return os.path.realpath(path) if is_local(path) else path
 
 
 def _clear(output: str, temp: str, overwrite: bool, files: OutputFiles) -> None:
@@ -130,8 +163,13 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
     """
     if is_local(temp):
         for entry in os.scandir(temp):
-            if entry.name != _LOCK_NAME:
-                remove_folder(entry.path)
+            if entry.name == _LOCK_NAME:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
+                raise UsageError(
+                    f"{temp} holds {entry.name}, which no run has put there: move it away"
+                )
+            remove_folder(entry.path)
     elif is_gcs(temp):
         marker = os.path.join(temp, _MARKER_NAME)
         gcs.delete_objects(path for path in gcs.list_objects(f"{temp}/") if path != marker)

@@ -11,8 +11,9 @@ import contextlib
 import fcntl
 import os
 import socket
+import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TextIO
@@ -55,8 +56,10 @@ def lock_folder(folder: str, name: str, given: str) -> Iterator[None]:
 def _open_lock(folder: str, name: str, given: str) -> TextIO:
     path = os.path.join(folder, name)
     while True:
+        _refuse_in_the_way(folder, stat.S_ISDIR, "folder")
         os.makedirs(folder, exist_ok=True)
-        lock = open(path, "a+")
+        _refuse_in_the_way(path, stat.S_ISREG, "file")
+        lock = open(path, "a+", opener=_open_no_link)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -73,6 +76,17 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
                 lock.flush()
                 return lock
         lock.close()  # its last holder removed it between our two calls: try again
+
+
+def _refuse_in_the_way(path: str, is_right: Callable[[int], bool], kind: str) -> None:
+    """Raises UsageError for what no run has made, such as a link, which leads out of the folder."""
+    with contextlib.suppress(FileNotFoundError):
+        if not is_right(os.lstat(path).st_mode):
+            raise UsageError(f"{path} is no {kind}, and no run has put it there: move it away")
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,23 @@
-"""Running a job's program, here or on Dataflow: exit codes, one-line errors, silence, signals."""
+"""The program of a job: its command line becomes a run, its errors one line and an exit code.
+
+Beam takes seconds to load. So a program imports it where it is used, after --help has been printed
+or an unknown flag refused.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import sys
-import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import apache_beam as beam
-import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.worker import sdk_worker
+from beam_pipeline.cli.command import missing_extra, run_command
+from beam_pipeline.errors import ProbelineError, user_error
 
-from beam_pipeline.cli.command import run_command
-from beam_pipeline.errors import ProbelineError, UsageError, one_line, user_error
-from beam_pipeline.jobs import dataflow
-from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.output_folder import JobRun
-from beam_pipeline.storage.files import is_local
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 
 def run_program[Options, Result](
@@ -43,9 +41,12 @@ def run_program[Options, Result](
     debug = "--debug" in arguments
 
     def run_job(arguments: Sequence[str]) -> None:
+        logging.getLogger().addFilter(_is_news)
         try:
             options, beam_options = parse(arguments)
-            with contextlib.nullcontext() if debug else _quiet(beam_options):
+            from beam_pipeline.jobs.running import quiet, temporary_folder
+
+            with temporary_folder(), contextlib.nullcontext() if debug else quiet(beam_options):
                 started = time.monotonic()
                 result = run(options, beam_options)
             if result is None:
@@ -57,93 +58,16 @@ def run_program[Options, Result](
                 raise KeyboardInterrupt from error
             if debug:
                 raise
-            raise user_error(error) or ProbelineError(_unexpected(error)) from error
+            if (known := missing_extra(error) or user_error(error)) is not None:
+                raise known from error
+            from beam_pipeline.jobs.running import unexpected
+
+            raise ProbelineError(unexpected(error)) from error
 
     stopped = f"stopped; the output holds no finished {output_name}"
     return run_command(arguments, run_job, stopped, debug=debug)
 
 
-def tidy_up_on_sigterm() -> None:
-    """Makes SIGTERM end this process as Ctrl-C does, so that temporary files are removed."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
-    """Raises UsageError for the first (flag, path) that is local, where workers cannot see it."""
-    for flag, path in paths:
-        if is_local(path):
-            raise UsageError(
-                f"--{flag}={path} is on this machine, where Dataflow's workers do not see it: "
-                "give a path on gs://"
-            )
-
-
-def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
-    """Returns an empty pipeline; UsageError for options that Beam does not take."""
-    try:
-        return beam.Pipeline(options=beam_options)
-    except ValueError as error:
-        raise UsageError(f"Beam refuses the options: {one_line(error)}") from error
-
-
-def run_to_end(
-    pipeline: beam.Pipeline,
-    job: DataflowJob | None,
-    run: JobRun,
-    watching: contextlib.AbstractContextManager[None] | None = None,
-) -> bool:
-    """Runs a pipeline and waits for its end.
-
-    Args:
-      job: the job on Dataflow that the pipeline becomes; None for other runners.
-      run: holds the output, which a submitted job takes over.
-      watching: a context for a run on this machine, such as a progress display.
-
-    Returns:
-      False if only a template was written, which a Flex Template's launcher asks for.
-    """
-    if job is not None:
-        try:
-            return dataflow.submit_and_wait(pipeline, job, run.hand_over)
-        except dataflow.JobFailedError:
-            run.is_handed_over = False  # the job is over and will not tidy up
-            raise
-    with watching or contextlib.nullcontext():
-        pipeline.run().wait_until_finish()
-    return True
-
-
-def _unexpected(error: BaseException) -> str:
-    if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
-        details = error.details() if isinstance(error, grpc.Call) else None
-        return (
-            f"the runner does not answer ({details or type(error).__name__}): check that it is "
-            "running and what its log says, then run the same command again"
-        )
-    last_line = (str(error).strip().splitlines() or ["no message"])[-1]
-    return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
-
-
-@contextlib.contextmanager
-def _quiet(beam_options: PipelineOptions) -> Iterator[None]:
-    """Keeps Beam's log and warnings off the terminal; its errors come back as exceptions."""
-    # It logs when the interpreter exits.
-    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
-    # A worker in this process prints each traceback that it also sends to the runner, which raises
-    # it here. It may do so until the interpreter exits.
-    sdk_worker.print = lambda *_, **__: None
-    threading.excepthook = _print_unless_hung_up
-    with contextlib.ExitStack() as stack:
-        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
-            stack.enter_context(dataflow.log_shown())
-        else:
-            stack.callback(logging.disable, logging.root.manager.disable)
-            logging.disable(logging.CRITICAL)
-        stack.enter_context(warnings.catch_warnings(action="ignore"))
-        yield
-
-
-def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
-    """Prints what ended a thread, unless a runner that is done closed its stream."""
-    if not issubclass(failed.exc_type, grpc.RpcError):
-        threading.__excepthook__(failed)
+def _is_news(record: logging.LogRecord) -> bool:
+    """Tells a message from what Beam says, when it is imported, of its missing extra gcp."""
+    return not str(record.msg).startswith("apitools not found")

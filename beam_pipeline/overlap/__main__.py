@@ -14,19 +14,39 @@ Exit code 0: success. 1: the run failed. 2: the command cannot be run as given. 
 wait for a job on Dataflow, was interrupted.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from beam_pipeline.cli.command import tidy_up_on_sigterm
 from beam_pipeline.jobs import program
-from beam_pipeline.overlap.job.launch import parse, run
-from beam_pipeline.overlap.summary import print_summary
+from beam_pipeline.overlap.job.config import DeconConfig, make_parser, parse
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+__all__ = ["main", "make_parser"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return program.run_program(argv, parse, run, print_summary, "result")
+    return program.run_program(argv, parse, _run, _print_summary, "result")
+
+
+def _run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
+    from beam_pipeline.overlap.job import launch
+
+    return launch.run(config, beam_options)
+
+
+def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:
+    from beam_pipeline.overlap.summary import print_summary
+
+    print_summary(config, output, seconds)
 
 
 if __name__ == "__main__":
-    program.tidy_up_on_sigterm()
+    tidy_up_on_sigterm()
     sys.exit(main())

@@ -44,6 +44,13 @@ def run_train_test_overlap(
     Raises:
       UsageError: the job cannot be run as given.
       ProbelineError: it failed and left no finished output.
+
+    Example:
+
+        config = DeconConfig(
+            input_path="corpus", decontaminate_source="eval/mmlu", output_path="overlap"
+        )
+        run_train_test_overlap(config, ["--direct_num_workers=1"])
     """
     from beam_pipeline.overlap.job import launch
 

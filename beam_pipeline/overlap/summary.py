@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
@@ -25,7 +26,7 @@ def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     summary = read_summary(output)
     console.print(_table(output, read_lines(FileSystems.join(output, STATS))))
     for line in _lines(config, output, summary, seconds):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(printable(line), soft_wrap=True, markup=False)
 
 
 def _table(output: str, stats: Iterable[dict[str, Any]]) -> Table:

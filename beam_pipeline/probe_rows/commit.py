@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import zip_longest
 
 import apache_beam as beam
 import numpy as np
@@ -20,6 +21,7 @@ from beam_pipeline.dataset.manifest import (
     SPLITS,
     SUCCESS_NAME,
     Counts,
+    LetterFile,
     Manifest,
     Shard,
     Split,
@@ -62,15 +64,21 @@ class Commit(beam.DoFn):
         self._probes = {split: counter(f"{split}_probes") for split in SPLITS}
 
     def process(
-        self, _: bytes, summaries: Iterable[UnitSummary], *splits: Iterable[ShardInfo]
+        self,
+        _: bytes,
+        planned: Iterable[tuple[int, int]],
+        summaries: Iterable[UnitSummary],
+        *splits: Iterable[ShardInfo],
     ) -> None:
         with logged("Commit the dataset", output=self._job.output):
-            self._commit(sorted(summaries), splits)
+            read = sorted(summaries)
+            check_plan(sorted(planned), read)
+            self._commit(read, splits)
 
     def _commit(
         self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
     ) -> None:
-        output, marker = self._job.output, self._job.marker
+        output, marker = self._job.output.rstrip("/"), self._job.marker
         # An earlier attempt that finished, but whose result was lost, has released the lease.
         if marker is not None and not files.exists(FileSystems.join(output, SUCCESS_NAME)):
             marker.check()
@@ -82,11 +90,11 @@ class Commit(beam.DoFn):
         check_src_ids(output)
         counts = _count(summaries, self._num_files)
         check_counts(counts, described.values())
-        _move_dead_letters(output, summaries)
+        letter_files = _move_dead_letters(output, summaries)
         for name, split in described.items():
             self._probes[name].inc(split.num_probes)
         options, versions = self._job.manifest_options(), library_versions()
-        manifest = Manifest(FORMAT_VERSION, options, versions, counts, described)
+        manifest = Manifest(FORMAT_VERSION, options, versions, counts, described, letter_files)
         write_card(output, manifest, self._job.command)
         write_success(output, manifest.to_json())
         files.remove_folder(self._job.workspace.folder)
@@ -94,13 +102,18 @@ class Commit(beam.DoFn):
             marker.release()
 
 
-def _move_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> None:
+def _move_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
+    moved_files = []
     paths = [path for summary in summaries for path in summary.dead_letter_files]
     for number, path in enumerate(paths):
         name = f"dead_letter_{number:05d}-of-{len(paths):05d}.parquet"
         target = FileSystems.join(output, DEAD_LETTER_FOLDER, name)
         moved = path if files.exists(path) else target
-        files.move(path, target, *files.size_and_checksum(moved))
+        size, checksum = files.size_and_checksum(moved)
+        files.move(path, target, size, checksum)
+        text = files.checksum_text(checksum)
+        moved_files.append(LetterFile(f"{DEAD_LETTER_FOLDER}/{name}", size, text))
+    return moved_files
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
@@ -110,6 +123,23 @@ def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
     rows_read = sum(summary.num_rows for summary in summaries)
     measurements = sum(summary.num_measurements for summary in summaries)
     return Counts(num_files, rows_read, measurements, dict(sorted(dead_letters.items())))
+
+
+def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSummary]) -> None:
+    """Raises ProbelineError unless every work unit of the plan was read once, to its last row.
+
+    Args:
+      planned: number and rows of every work unit, in order.
+      summaries: in the same order.
+    """
+    read = [(summary.unit, summary.planned_rows) for summary in summaries]
+    if read != list(planned):
+        unit, rows = next((a for a, b in zip_longest(planned, read) if a != b), None) or read[-1]
+        raise ProbelineError(
+            f"{len(planned)} work units of {sum(n for _, n in planned)} rows were planned and "
+            f"{len(read)} of {sum(n for _, n in read)} read, the first that differs is unit {unit} "
+            f"of {rows} rows: this is a fault of Probeline or of the runner, report it"
+        )
 
 
 def check_counts(counts: Counts, splits: Iterable[Split]) -> None:

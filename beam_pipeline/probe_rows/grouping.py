@@ -23,7 +23,8 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.dataset.row_codec import RowFormat, RowKey, content_bytes, fit, surely_fits
+from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit, surely_fits
 from beam_pipeline.dataset.sorted_run import WIDE
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.jobs.messages import Message
@@ -33,8 +34,9 @@ from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRow, Segment, SplitRows, make_row
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, ReadOptions, WorkUnit
+from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block
+from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import UnreadableInputError, read_piece
 from beam_pipeline.storage.files import create_file, unique_path
 
@@ -48,6 +50,7 @@ class UnitSummary(Message, frozen=True):
     """What became of the rows of a work unit: the counts that prove that none was lost."""
 
     unit: int
+    planned_rows: int  # of its Parquet files that were read, or are behind a file_unreadable
     num_rows: int
     num_measurements: int
     dead_letters: dict[str, int]
@@ -72,7 +75,7 @@ class PreGroup(beam.DoFn):
         self, unit: WorkUnit
     ) -> Iterator[tuple[str, SortedRun] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
-        waiting = num_measurements = num_rows = 0
+        waiting = num_measurements = num_rows = planned_rows = 0
         letters = _LetterBox(unit.index, self._workspace)
         for piece in unit.pieces:
             for num_read, block in self._read_piece(piece, letters):
@@ -85,13 +88,19 @@ class PreGroup(beam.DoFn):
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit.index, blocks)
                     blocks, waiting = [], 0
+            planned_rows += piece.num_rows  # all of them were read, or read_piece has raised
         yield from self._store_chunks(unit.index, blocks)
         letters.flush()
         self._read.inc(num_rows)
         for reason, count in letters.counts.items():
             count_dead_letters(reason, count)
         summary = UnitSummary(
-            unit.index, num_rows, num_measurements, dict(letters.counts), letters.files
+            unit.index,
+            planned_rows,
+            num_rows,
+            num_measurements,
+            dict(letters.counts),
+            letters.files,
         )
         yield TaggedOutput(self.SUMMARY, summary)
 

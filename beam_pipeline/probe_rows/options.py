@@ -5,23 +5,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
-from beam_pipeline.dataset.layout import OUTPUT_FORMATS, DatasetOptions
-from beam_pipeline.dataset.row_codec import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.errors import UsageError, one_line
-from beam_pipeline.jobs import beam_options as runners
+from beam_pipeline.dataset.options import (
+    ENCODINGS,
+    OUTPUT_FORMATS,
+    RECORD_ENCODINGS,
+    DatasetOptions,
+)
+from beam_pipeline.errors import UsageError, one_line, printable
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
-from beam_pipeline.sources.inputs import INPUT_FORMATS, ReadOptions
-from beam_pipeline.sources.measurements import COLUMNS
-from beam_pipeline.storage.files import is_local
+from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions
+from beam_pipeline.storage.files import check_path
 
-_LOCAL_RUNNERS = (runners.IN_MEMORY_RUNNER, runners.PRISM_RUNNER)
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
 # In an in-memory shuffle a reference takes some 320 bytes, and a local read costs almost nothing. A
 # ranged read of an object store takes milliseconds, as long as shuffling tens of kilobytes.
-_LOCAL_INLINE_BYTES, _REMOTE_INLINE_BYTES = 256, 64 << 10
+LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES = 256, 64 << 10
 # Decompressing a row would cost a trainer more than all other work on it (docs/format.md).
 DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 
@@ -33,71 +36,105 @@ class Options:
     input: tuple[str, ...] = flag(
         "File, folder or glob of measurements, on any Beam filesystem; may be given again.",
         action="append",
+        group="input",
     )
-    output: str = flag("Folder of the dataset.")
+    output: str = flag("Folder of the dataset.", group="output")
     input_format: str = flag(
-        "What the input is; auto looks at each file.", "auto", choices=("auto", *INPUT_FORMATS)
+        "What the input is; auto looks at each file.",
+        "auto",
+        choices=("auto", *INPUT_FORMATS),
+        group="input",
     )
     columns: str = flag(
-        "Names of columns that differ in the input, as event_time=ts,rtt=rtt_ms.", ""
+        "Names of columns that differ in the input, as event_time=ts,rtt=rtt_ms.", "", group="input"
     )
     atlas_source: str = flag(
         "Which address of a RIPE Atlas result is the probe's: from, the public one, or src_addr.",
         "from",
         choices=("from", "src_addr"),
+        group="input",
     )
     on_bad_file: str = flag(
         "An unreadable file ends the run (fail) or becomes a dead letter.",
         "fail",
         choices=("fail", "dead_letter"),
+        group="input",
     )
     anonymize: str = flag(
         "What becomes of addresses: none leaves them, prefix_preserving replaces each by another "
         "before anything is written.",
         "none",
         choices=METHODS,
+        group="privacy",
     )
     anonymize_key_file: str = flag(
         "File with the key of --anonymize, 32 bytes or 64 hex digits, local or on gs://, or a "
         "secret's version, projects/P/secrets/S/versions/V; if empty, the environment variable "
         f"{KEY_VARIABLE}.",
         "",
+        group="privacy",
     )
     measurement_encoding: str = flag(
         "How a row holds its measurements: compact, all that training uses in a third of the "
         "bytes, or arrow, lossless.",
         "compact",
         choices=ENCODINGS,
+        group="rows, splits and shards",
     )
-    max_row_size_mb: float = flag("Largest record in MiB.", 8.0, (0.001, 1024))
-    train_ratio: float = flag("Share of the probes that go to train.", 0.9, (0, 1))
-    split_seed: int = flag("Another seed, another split of the probes.", 0, (-(2**63), 2**63 - 1))
-    probes_per_shard: int = flag("Probes a shard, on average.", 1000, (1, 10**9))
-    num_shards: int = flag("Shards a split; 0 lets probes and bytes decide.", 0, (0, 99_999))
+    max_row_size_mb: float = flag(
+        "Largest record in MiB.", 8.0, (0.001, 1024), group="rows, splits and shards"
+    )
+    train_ratio: float = flag(
+        "Share of the probes that go to train.", 0.9, (0, 1), group="rows, splits and shards"
+    )
+    split_seed: int = flag(
+        "Another seed, another split of the probes.",
+        0,
+        (-(2**63), 2**63 - 1),
+        group="rows, splits and shards",
+    )
+    probes_per_shard: int = flag(
+        "Probes a shard, on average.", 1000, (1, 10**9), group="rows, splits and shards"
+    )
+    num_shards: int = flag(
+        "Shards a split; 0 lets probes and bytes decide.",
+        0,
+        (0, 99_999),
+        group="rows, splits and shards",
+    )
     output_format: str = flag(
         "File format of the shards: arrayrecord, which training reads, or tfrecord.",
         "arrayrecord",
         choices=OUTPUT_FORMATS,
+        group="output",
     )
     record_encoding: str = flag(
         "What a record of a shard is: arrow_ipc, an Arrow IPC stream, or tf_example, the same "
         "columns as a tf.train.Example.",
         "arrow_ipc",
         choices=RECORD_ENCODINGS,
+        group="output",
     )
-    array_record_options: str = flag("Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS)
+    array_record_options: str = flag(
+        "Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS, group="output"
+    )
     inline_bytes: int = flag(
         "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
-        f"is {_LOCAL_INLINE_BYTES}, and {_REMOTE_INLINE_BYTES} on Dataflow or where the output is "
+        f"is {LOCAL_INLINE_BYTES}, and {REMOTE_INLINE_BYTES} on Dataflow or where the output is "
         "on an object store, but not on runners that bound a group's size, such as Flink.",
         -1,
         (-1, 1 << 20),
+        group="run",
     )
-    overwrite: bool = flag("Replace a finished dataset.", False, action="store_true")
-    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
+    overwrite: bool = flag(
+        "Replace a finished dataset.", False, action="store_true", group="output"
+    )
+    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
         check_limits(self)
+        for flag_name, path in (("output", self.output), *(("input", each) for each in self.input)):
+            check_path(flag_name, path)
         if self.num_shards and self.probes_per_shard != Options.probes_per_shard:
             raise UsageError(
                 f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
@@ -132,6 +169,7 @@ class Options:
             self.atlas_source,  # type: ignore[arg-type]
             key,
             skip_bad_files=self.on_bad_file == "dead_letter",
+            encoding=self.measurement_encoding,  # type: ignore[arg-type]
         )
 
     def dataset_options(self) -> DatasetOptions:
@@ -140,17 +178,6 @@ class Options:
         if self.output_format != "arrayrecord":
             values["array_record_options"] = ""  # it has no effect
         return DatasetOptions(**values)
-
-    def inline_bytes_for(self, beam_options: PipelineOptions) -> int:
-        """Returns --inline_bytes, or what suits the runner."""
-        if self.inline_bytes >= 0:
-            return self.inline_bytes
-        runner = beam_options.view_as(StandardOptions).runner
-        # Flink sorts a group within its managed memory, so little may be inline.
-        is_bounded = runner in runners.RUNNERS_WITH_OWN_FLAGS
-        if is_bounded or (runner in _LOCAL_RUNNERS and is_local(self.output)):
-            return _LOCAL_INLINE_BYTES
-        return _REMOTE_INLINE_BYTES
 
 
 def _check_array_record_options(options: str) -> None:
@@ -171,9 +198,9 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
     names = {name: name for name in COLUMNS}
     for part in filter(None, columns.split(",")):
         column, _, name = part.partition("=")
-        if column not in names or not name:
+        if column not in names or not name or not name.isprintable():
             raise UsageError(
-                f"--columns={columns}: {part!r} is not COLUMN=NAME with a column of "
+                f"--columns={printable(columns)}: {part!r} is not COLUMN=NAME with a column of "
                 f"{', '.join(COLUMNS)}"
             )
         names[column] = name
@@ -185,12 +212,15 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
 def make_parser() -> OneLineParser:
     """Returns the parser of the job's flags."""
     description = "Turns ping measurements into probe rows in sharded ArrayRecord."
-    return job_parser("beam_pipeline.main", description, fields(Options))
+    example = "--input 'data/*.parquet' --output rows"
+    return job_parser("beam_pipeline.main", description, example, fields(Options))
 
 
-def parse(argv: Sequence[str]) -> tuple[Options, PipelineOptions]:
+def parse(argv: Sequence[str]) -> tuple[Options, "PipelineOptions"]:
     """Parses a command line; UsageError if it is not valid."""
     known, rest = make_parser().parse_known_args(argv)
     values = vars(known)
     options = Options(**{**values, "input": tuple(values["input"])})
-    return options, runners.parse_beam_options(rest, [item.name for item in fields(Options)])
+    from beam_pipeline.jobs.beam_options import parse_beam_options
+
+    return options, parse_beam_options(rest, [item.name for item in fields(Options)])

@@ -4,7 +4,7 @@
                                            |  stage_row, StageRecords
                      one per split:  StagedRecord -> WriteShards -> ShardInfo
                                                                        |
-                     UnitSummary ----------------------------------> Commit -> _SUCCESS
+       planned rows, UnitSummary ----------------------------------> Commit -> _SUCCESS
 
 Whatever a worker writes goes to the job run's own folder first.
 """
@@ -20,9 +20,10 @@ from apache_beam.io.filesystems import FileSystems
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import DatasetOptions, count_shards, row_key, split_of
+from beam_pipeline.dataset.layout import count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
-from beam_pipeline.dataset.row_codec import RowFormat, RowKey, count_ipv6, encode_row
+from beam_pipeline.dataset.options import DatasetOptions, RowFormat
+from beam_pipeline.dataset.row_codec import RowKey, count_ipv6, encode_row
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
@@ -35,7 +36,9 @@ from beam_pipeline.probe_rows.row_splitting import CutRow
 from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
 from beam_pipeline.shards.writing import RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
-from beam_pipeline.sources.inputs import InputFile, ReadOptions, WorkUnit, plan_units
+from beam_pipeline.sources.inputs import InputFile, WorkUnit, plan_units
+from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.storage.matching import FileVersion
 
 # WriteShards adds shard, position and num_bytes before these.
 _INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])
@@ -99,15 +102,19 @@ def index_table(attributes: Sequence[bytes]) -> pa.Table:
     return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
 
 
-# Inspected files, or (path, bytes), which workers then inspect.
-InputFiles = Sequence[InputFile] | Sequence[tuple[str, int]]
+# Inspected files, or matched ones, which workers then inspect.
+InputFiles = Sequence[InputFile] | Sequence[FileVersion]
 
 
 def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
     """Adds the whole job to a pipeline."""
     options, workspace = job.dataset_options, job.workspace
-    rows = _units(pipeline, files, job.read_options) | "Group into rows" >> GroupIntoRows(
-        job.read_options, workspace, options.row_format
+    units = _units(pipeline, files, job.read_options)
+    planned = units | "Planned rows" >> beam.Map(lambda unit: (unit.index, unit.num_rows))
+    rows = (
+        units
+        | "Spread units" >> beam.Reshuffle()
+        | "Group into rows" >> GroupIntoRows(job.read_options, workspace, options.row_format)
     )
     stage = StageRecords(workspace.below("records"), workspace.inline_bytes)
     staged = [
@@ -129,6 +136,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         | "Commit the dataset"
         >> beam.ParDo(
             Commit(job, len(files)),
+            beam.pvalue.AsList(planned),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )
@@ -136,25 +144,23 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
 
 
 def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> beam.PCollection:
-    """Returns the work units, spread over the workers."""
+    """Returns the work units."""
     if files and isinstance(files[0], InputFile):
-        units = pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
-    else:
-        # Grouping is a barrier: no row is read before every file has been inspected.
-        units = (
-            pipeline
-            | "Files" >> beam.Create(list(files), reshuffle=False)
-            | "Spread files" >> beam.Reshuffle()
-            | "Look at files" >> beam.Map(_inspect, options)
-            | "Gather files" >> beam.GroupByKey()
-            | "Plan units of work"
-            >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(WorkUnit)
-        )
-    return units | "Spread units" >> beam.Reshuffle()
+        return pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
+    # Grouping is a barrier: no row is read before every file has been inspected.
+    return (
+        pipeline
+        | "Files" >> beam.Create(list(files), reshuffle=False)
+        | "Spread files" >> beam.Reshuffle()
+        | "Look at files" >> beam.Map(_inspect, options)
+        | "Gather files" >> beam.GroupByKey()
+        | "Plan units of work"
+        >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(WorkUnit)
+    )
 
 
-def _inspect(file: tuple[str, int], options: ReadOptions) -> tuple[int, InputFile]:
-    return 0, inputs.inspect(*file, options)
+def _inspect(file: FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
+    return 0, inputs.inspect(file, options)
 
 
 def _split(record: StagedRecord, _: int) -> int:

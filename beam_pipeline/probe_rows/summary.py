@@ -3,6 +3,7 @@
 import shlex
 
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, Dataset
+from beam_pipeline.errors import printable
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
 
@@ -31,6 +32,6 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
         folder = dataset.file(DEAD_LETTER_FOLDER)
         say(console, f"{counts.num_dead_letters:,} dead letters in {folder}: {reasons}")
-    path = shlex.quote(dataset.path)
+    path = printable(shlex.quote(dataset.path))
     print(f"Next: python -m beam_pipeline.inspect {path}, to see what is in it")
     print(f"      python -m beam_pipeline.verify {path}, to check every byte")

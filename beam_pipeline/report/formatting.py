@@ -52,4 +52,7 @@ def span_text(seconds: float) -> str:
 
 def time_text(time_us: int) -> str:
     """Returns a time, in microseconds since 1970, to the minute in UTC."""
-    return f"{datetime(1970, 1, 1) + timedelta(microseconds=time_us):%Y-%m-%d %H:%M}"
+    try:
+        return f"{datetime(1970, 1, 1) + timedelta(microseconds=time_us):%Y-%m-%d %H:%M}"
+    except OverflowError:  # Python's calendar ends with the year 9999
+        return f"second {time_us // 1_000_000}"

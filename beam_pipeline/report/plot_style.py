@@ -39,7 +39,7 @@ def prepare_folder(folder: str, option: str) -> Path:
       UsageError: matplotlib is not installed, or the folder is not local.
       ProbelineError: the folder cannot be created or written into.
     """
-    require_packages(option, {"matplotlib": "plots"})
+    require_packages(option, "matplotlib")
     if "://" in folder:
         raise UsageError(
             f"{option} is {folder}: figures are written to local folders only; give one, and copy "

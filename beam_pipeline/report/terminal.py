@@ -15,6 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from beam_pipeline.errors import printable
+
 _LOG_WIDTH = 118
 _COLUMN_GAP = 3
 _MAX_MIN_WIDTH = 15
@@ -45,6 +47,7 @@ def new_console() -> Console:
 
 def say(console: Console, text: str, mark: Text | None = None, style: str = "") -> None:
     """Prints a sentence, indented behind `mark` if there is one."""
+    text = printable(text)
     if not console.is_terminal:
         console.print(*filter(None, (mark, Text(text, style))), soft_wrap=True)
         return
@@ -106,8 +109,10 @@ def _fitting(sheet: Sheet, width: int, groups: Sequence[str]) -> Iterator[Sheet]
 
 def _table(sheet: Sheet, styles: Mapping[str, str]) -> Table:
     rows = sheet.rows or [("none", *[""] * (len(sheet.columns) - 1))]
-    title = Text(sheet.title, "bold") if sheet.title else None
-    table = Table(*sheet.columns, title=title, title_justify="left", box=SIMPLE_HEAD)
+    title = Text(printable(sheet.title), "bold") if sheet.title else None
+    table = Table(
+        *map(printable, sheet.columns), title=title, title_justify="left", box=SIMPLE_HEAD
+    )
     for at, column in enumerate(table.columns):
         column.overflow = "fold"
         cells, words = [row[at] for row in rows], sheet.columns[at].split()
@@ -118,5 +123,5 @@ def _table(sheet: Sheet, styles: Mapping[str, str]) -> Table:
             column.min_width = max(map(len, words + cells), default=1)
             column.justify = "right"
     for row in rows:
-        table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
+        table.add_row(*(Text(printable(cell), styles.get(cell, "")) for cell in row))
     return table

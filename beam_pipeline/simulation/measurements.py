@@ -20,9 +20,9 @@ from beam_pipeline.simulation.network import (
     SLICE_STREAM,
     Ints,
     Network,
-    NetworkOptions,
     Pairs,
 )
+from beam_pipeline.simulation.options import NetworkOptions
 
 # One measurement. `probe` and `destination` are indices into Probes and Anchors.
 MEASUREMENT = np.dtype(

@@ -5,18 +5,15 @@ prefix belongs to one city, so that the round trip can be predicted from the sou
 destination: a model trained on such data should learn this. `simulation.measurements` measures it.
 """
 
-import functools
 import ipaddress
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from beam_pipeline.cli.flags import check_limits, flag
-from beam_pipeline.errors import UsageError
+from beam_pipeline.simulation.options import NetworkOptions
 
 type Floats = NDArray[np.float64]
 type Ints = NDArray[np.int64]
@@ -32,9 +29,6 @@ _MIN_STRETCH = 1.15  # path over great circle; jitter would need six sigma to un
 _EVENING_PEAK_TURN = 15 / 24  # sin() is zero at 15:00 local time, so load peaks at 21:00
 _MIN_DAYS, _MAX_DAYS = 1, 365
 _FLOOR_MEASUREMENTS = 5  # what even the quietest probe should get
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_START = datetime(2200, 1, 1, tzinfo=UTC)
 
 # A stream of random numbers per use: adding a draw to one leaves the others as they were.
 NETWORK_STREAM, OUTAGE_STREAM, SLICE_STREAM = range(3)
@@ -89,49 +83,6 @@ _PUBLIC_OCTETS = sorted(
 )
 _HOSTS_PER_IPV4_PREFIX = 256 * 254  # the last octet is neither 0 nor 255
 _HOSTS_PER_IPV6_PREFIX = 1 << 16  # one address in each /48 of a /32
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOptions:
-    """The flags that determine every measurement."""
-
-    num_measurements: int = flag("Rows, exactly.", limits=(1, None))
-    # A city's prefixes hold a quarter of a million addresses.
-    num_probes: int = flag("Sources; the busiest one has most of the rows.", limits=(1, 1_000_000))
-    seed: int = flag("The same flags give the same bytes.", 0, (0, None))
-    num_anchors: int = flag("Destinations.", 200, (1, 10_000))
-    ipv6_share: float = flag("Share of the probes that have IPv6 addresses.", 0.1, (0, 1))
-    interval_seconds: float = flag(
-        "Average time between a probe's pings of one destination; changed where the measurements "
-        "would span less than a day or more than a year.",
-        900.0,
-    )
-    hot_share: float = flag(
-        "Share of all rows for the busiest probe, if that is more than by Zipf's law.", 0.0, (0, 1)
-    )
-    start: str = flag("ISO date of the first measurement, UTC.", "2026-01-01")
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-        if not 0 < self.interval_seconds < math.inf:
-            raise UsageError(f"--interval_seconds={self.interval_seconds:g} must be above 0")
-        _ = self.start_us
-
-    @functools.cached_property
-    def start_us(self) -> int:
-        """Microseconds since 1970 of `start`, an ISO date or time, in UTC unless it has a zone."""
-        try:
-            start = datetime.fromisoformat(self.start)
-        except ValueError:
-            raise UsageError(
-                f"--start={self.start} is no ISO date; write it like 2026-01-31"
-            ) from None
-        start = start if start.tzinfo else start.replace(tzinfo=UTC)
-        if not _EPOCH <= start < _LATEST_START:
-            raise UsageError(
-                f"--start={self.start} is out of range; choose a date from 1970 to 2199"
-            )
-        return (start - _EPOCH) // timedelta(microseconds=1)
 
 
 class Nodes(NamedTuple):

@@ -1,13 +1,13 @@
 """RIPE Atlas ping results: JSON lines and BigQuery exports as batches of measurements.
 
-Batches have the columns of measurements.COLUMNS, in which missing values are null; as with any
-other input, `measurements.check` applies the rules. A result is parsed once in Python, and Arrow
-repeats the values that its pings share, so that a measurement costs one float.
+Batches have the columns of COLUMNS, in which missing values are null; as with any other input,
+`measurements.check` applies the rules. A result is parsed once in Python, and Arrow repeats the
+values that its pings share, so that a measurement costs one float.
 """
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -17,11 +17,10 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
-from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import measurements
-from beam_pipeline.storage.lines import read_blocks, split_lines
-
-AtlasSource = Literal["from", "src_addr"]
+from beam_pipeline.sources.options import COLUMNS, AtlasSource
+from beam_pipeline.storage.json_array import ArrayError, begins_array, split_array
+from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
 
 # Why a whole line is one dead letter. The last two are rules of `check`, applied here to values
 # that do not fit into its columns.
@@ -58,7 +57,7 @@ _PING_PATHS = tuple(f".{name}" for name in _PING_FIELDS)
 class JsonBatch(NamedTuple):
     """The measurements of consecutive lines."""
 
-    measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
+    measurements: pa.RecordBatch  # the columns of COLUMNS, n rows
     lines: np.ndarray  # int64 [n], the line of each measurement, counted from 0
     bad_lines: list[tuple[int, str, str]]  # (line, one of LINE_REASONS, the line's text)
     num_lines: int  # blank lines included
@@ -67,7 +66,7 @@ class JsonBatch(NamedTuple):
 class Exploded(NamedTuple):
     """The pings of a batch of BigQuery rows."""
 
-    measurements: pa.RecordBatch  # the columns of measurements.COLUMNS, n rows
+    measurements: pa.RecordBatch  # the columns of COLUMNS, n rows
     rows: np.ndarray  # int64 [n], the row of the batch of each measurement
     empty_rows: np.ndarray  # int64 [k], the rows without pings: dead letters, 'no_results'
 
@@ -90,7 +89,7 @@ class _Result(NamedTuple):
 def read_json(
     stream: BinaryIO, atlas_source: AtlasSource, batch_rows: int = 131_072
 ) -> Iterator[JsonBatch]:
-    """Reads RIPE Atlas ping results, one JSON object per line.
+    """Reads RIPE Atlas ping results: JSON lines, one object each, or one JSON array of objects.
 
     Each entry of `result` is a measurement at the result's `timestamp`, the only time that Atlas
     reports: its `rtt`, or a failed ping if it has `x` (timeout) or `error`. An entry with none of
@@ -102,27 +101,29 @@ def read_json(
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
     Args:
-      stream: the decompressed file; blank lines are counted.
+      stream: the decompressed file; blank lines are counted. An array's elements count as lines.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the line at which it reaches this many measurements and bad
         lines; a result is never split between batches.
 
     Raises:
-      ProbelineError: the file is one JSON array. The caller knows its name.
+      DAMAGE, ArrayError: the file is cut short or damaged; all lines before it have been yielded.
     """
     src_names = _SRC_NAMES[atlas_source]
     results: list[_Result] = []
     rtts: list[float | None] = []
     bad_lines: list[tuple[int, str, str]] = []
     start, line = 0, -1
-    for line, text in enumerate(_lines(stream)):
+    damage: list[Exception] = []
+    for line, text in enumerate(_lines(stream, damage)):
+        if not text or text.isspace():
+            continue
         try:
             result, pings = _parse(line, text, src_names)
         except _BadLineError as bad:
-            if text.strip():
-                # A character takes at most four bytes, so enough bytes remain for a dead letter.
-                excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
-                bad_lines.append((line, str(bad), excerpt[:MAX_VALUE_CHARS]))
+            # A character takes at most four bytes, so enough bytes remain for a dead letter.
+            excerpt = text[: 4 * MAX_VALUE_CHARS].decode("utf-8", "replace")
+            bad_lines.append((line, str(bad), excerpt[:MAX_VALUE_CHARS]))
         else:
             results.append(result)
             rtts += pings
@@ -131,18 +132,20 @@ def read_json(
             results, rtts, bad_lines, start = [], [], [], line + 1
     if line >= start:
         yield _to_batch(results, rtts, bad_lines, line + 1 - start)
+    if damage:
+        raise damage[0]
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
+def _lines(stream: BinaryIO, damage: list[Exception]) -> Iterator[bytes]:
+    """Yields lines, or the elements of an array; what ends them early goes to `damage`."""
     blocks = read_blocks(stream)
-    first_block = next(blocks, b"")
-    if first_block.lstrip().startswith(b"["):
-        raise ProbelineError(
-            "the file starts with '[': it is one JSON array, as the RIPE Atlas API returns, and "
-            "must be JSON lines, one result a line; convert it with: jq -c '.[]'"
-        )
-    for lines in split_lines(chain([first_block], blocks), MAX_LINE_BYTES):
-        yield from lines
+    try:
+        first_block = next(blocks, b"")
+        split = split_array if begins_array(first_block) else split_lines
+        for lines in split(chain([first_block], blocks), MAX_LINE_BYTES):
+            yield from lines
+    except (*DAMAGE, ArrayError) as error:
+        damage.append(error)
 
 
 def _parse(
@@ -242,7 +245,7 @@ def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.Re
     """Returns a batch of COLUMNS: row i has the values `parents[i]` of the shared columns."""
     index = pa.array(parents)
     columns = [column.take(index) for column in shared]
-    return pa.RecordBatch.from_arrays([*columns, rtt], names=list(measurements.COLUMNS))
+    return pa.RecordBatch.from_arrays([*columns, rtt], names=list(COLUMNS))
 
 
 def is_bigquery_export(schema: pa.Schema) -> bool:
@@ -271,7 +274,7 @@ def bigquery_schema_problem(schema: pa.Schema, atlas_source: AtlasSource) -> str
     """Returns one line about the first column that is missing or has the wrong type, if any."""
     src_name = _BIGQUERY_SRC_NAMES[atlas_source]
     names = ("start_time", src_name, "dst_addr", "af", "pings")
-    for name, column in zip(names, (*measurements.COLUMNS[:4], "pings"), strict=True):
+    for name, column in zip(names, (*COLUMNS[:4], "pings"), strict=True):
         count = len(schema.get_all_field_indices(name))
         if count != 1:
             return (

@@ -5,53 +5,31 @@ rows. Work units do not change the dataset. A Parquet file's footer has its sche
 column ends the job before any row is read.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD
-from beam_pipeline.sources.anonymize_key import KeyReference
-from beam_pipeline.storage.files import match_input, open_file
-from beam_pipeline.storage.lines import BZIP2_MAGIC, DAMAGE, GZIP_MAGIC
+from beam_pipeline.sources.options import InputFormat, ReadOptions
+from beam_pipeline.storage.files import check_path, check_regular, is_local, open_file
+from beam_pipeline.storage.lines import BYTE_ORDER_MARK, DAMAGE, decompressed
+from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
-
-InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
-INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
 
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
 _PARQUET_MAGIC = b"PAR1"
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How to read the input.
-
-    Attributes:
-      input_format: of all files, or "auto" to recognise each by its content.
-      columns: the input's name of each of measurements.COLUMNS.
-    """
-
-    input_format: InputFormat | Literal["auto"] = "auto"
-    columns: tuple[tuple[str, str], ...] = tuple((name, name) for name in measurements.COLUMNS)
-    atlas_source: atlas.AtlasSource = "from"  # which address of a result is the probe's
-    anonymize: KeyReference | None = None  # the key with which addresses are replaced
-    skip_bad_files: bool = False  # an unreadable file becomes a dead letter
-
-    @property
-    def names(self) -> dict[str, str]:
-        return dict(self.columns)
+_HEAD_BYTES = 4096
 
 
 class InputFile(NamedTuple):
     """A file as inspected; `problem` is why it cannot be read, if so."""
 
-    path: str
-    num_bytes: int
+    file: FileVersion
     input_format: InputFormat
     row_group_rows: tuple[int, ...]  # empty for JSON, whose lines are not counted
     problem: str | None = None
@@ -60,13 +38,18 @@ class InputFile(NamedTuple):
 class Piece(NamedTuple):
     """Row groups of a Parquet file, or a whole JSON file; `first_row` is that in the file."""
 
-    path: str
+    file: FileVersion
     input_format: InputFormat
     row_groups: tuple[int, ...]
     first_row: int
     num_rows: int
     num_bytes: int
     problem: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self.file.path
 
 
 class WorkUnit(NamedTuple):
@@ -75,10 +58,15 @@ class WorkUnit(NamedTuple):
     index: int
     pieces: tuple[Piece, ...]
 
+    @property
+    def num_rows(self) -> int:
+        """The rows of its Parquet files, which are known before they are read."""
+        return sum(piece.num_rows for piece in self.pieces)
 
-def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns (path, bytes) of each matching file in order; UsageError if a pattern has none."""
-    found: dict[str, int] = {}
+
+def match_files(patterns: Sequence[str]) -> list[FileVersion]:
+    """Returns each matching file in order; UsageError if a pattern has none, or one is a pipe."""
+    found: dict[str, FileVersion] = {}
     for pattern in patterns:
         glob, files = match_input(pattern, "--input", "*")
         if glob != pattern:  # other engines write _SUCCESS and .crc files beside their data
@@ -88,37 +76,48 @@ def match_files(patterns: Sequence[str]) -> list[tuple[str, int]]:
                 f"--input={pattern} matches no file: check the pattern, and quote it so that the "
                 "shell does not expand it"
             )
-        found.update((file.path, file.num_bytes) for file in files)
-    return sorted(found.items())
+        found.update((_one_spelling(file.path), file) for file in files)
+    files = sorted(found.values())
+    for file in files:
+        check_path("input", file.path)
+    check_regular(file.path for file in files)
+    return files
 
 
-def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
+def _one_spelling(path: str) -> str:
+    """Returns the same path for a/x, a//x and ./a/x, so that no file is read twice."""
+    return os.path.abspath(path) if is_local(path) else path
+
+
+def inspect(file: FileVersion, options: ReadOptions) -> InputFile:
     """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
 
     Raises:
-      ProbelineError: the file is readable, but a column is missing or has the wrong type.
+      ProbelineError: the file is readable, but a column is missing or has the wrong type, or it
+        was changed since it was matched.
     """
+    with unchanged(file):
+        return _inspect(file, options)
+
+
+def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
+    path, _, version = file
     input_format = "parquet" if options.input_format == "auto" else options.input_format
     try:
         if options.input_format == "auto":
-            with open_file(path) as stream:
-                head = stream.read(4096)
-            is_compressed = head.startswith((GZIP_MAGIC, BZIP2_MAGIC))
-            if is_compressed or head.lstrip()[:1] in (b"{", b"["):
+            with open_file(path, version=version) as stream:
+                plain = decompressed(stream)
+                head = plain.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
+            if head.lstrip()[:1] in (b"{", b"["):
                 input_format = "atlas_json"
-            elif not head.startswith(_PARQUET_MAGIC):
-                seen = "" if options.anonymize else f" ({head[:8]!r})"
-                problem = (
-                    f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is "
-                    "with --input_format"
-                )
-                return InputFile(path, num_bytes, input_format, (), problem)
+            elif problem := _problem_of(head, plain is not stream, options):
+                return InputFile(file, input_format, (), problem)
         if input_format == "atlas_json":
-            return InputFile(path, num_bytes, input_format, ())
-        with open_parquet(path) as file:
-            schema, metadata = file.schema_arrow, file.metadata
+            return InputFile(file, input_format, ())
+        with open_parquet(path, version=version) as parquet:
+            schema, metadata = parquet.schema_arrow, parquet.metadata
     except DAMAGE as error:
-        return InputFile(path, num_bytes, input_format, (), reason_of(error, options))
+        return InputFile(file, input_format, (), reason_of(error, options))
     if options.input_format == "auto" and atlas.is_bigquery_export(schema):
         input_format = "atlas_bigquery"
     if input_format == "atlas_bigquery":
@@ -128,7 +127,18 @@ def inspect(path: str, num_bytes: int, options: ReadOptions) -> InputFile:
     if problem:
         raise ProbelineError(f"{path} {problem}")
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return InputFile(path, num_bytes, input_format, rows)
+    return InputFile(file, input_format, rows)
+
+
+def _problem_of(head: bytes, is_compressed: bool, options: ReadOptions) -> str | None:
+    """Returns why a file that is no JSON cannot be read, from its first bytes decompressed."""
+    if not head.startswith(_PARQUET_MAGIC):
+        seen = "" if options.anonymize else f" ({head[:8]!r})"
+        return (
+            f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is with "
+            "--input_format"
+        )
+    return "Parquet within a compressed file; decompress it" if is_compressed else None
 
 
 def reason_of(error: Exception, options: ReadOptions) -> str:
@@ -158,11 +168,11 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
 
 def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
     """Yields consecutive row groups of up to UNIT_ROWS rows; a larger row group stays whole."""
-    for file in files:
-        if file.problem or not file.row_group_rows:
-            yield Piece(file.path, file.input_format, (), 0, 0, file.num_bytes, file.problem)
+    for file, input_format, row_group_rows, problem in files:
+        if problem or not row_group_rows:
+            yield Piece(file, input_format, (), 0, 0, file.num_bytes, problem)
             continue
-        bytes_per_row = file.num_bytes / max(1, sum(file.row_group_rows))
-        for groups in pack_row_groups(file.row_group_rows, UNIT_ROWS):
+        bytes_per_row = file.num_bytes / max(1, sum(row_group_rows))
+        for groups in pack_row_groups(row_group_rows, UNIT_ROWS):
             num_bytes = int(groups.num_rows * bytes_per_row)
-            yield Piece(file.path, file.input_format, *groups, num_bytes)
+            yield Piece(file, input_format, *groups, num_bytes)

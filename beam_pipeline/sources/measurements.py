@@ -11,11 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
-
-COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
+from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND
+from beam_pipeline.dataset.rtt import MAX_RTT_MS
+from beam_pipeline.sources.options import COLUMNS
 
 _US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _NS_PER_US = 1_000
+_MAX_COMPACT_US = (MAX_FIRST_SECOND + 1) * 1_000_000 - 1
 _ADDRESS_REASONS = {
     addresses.NULL: "null",
     addresses.ZONE_ID: "zone_id",
@@ -37,6 +40,7 @@ REASONS = (
     "ip_version_not_of_dst_addr",
     "rtt_null",
     "rtt_not_finite",
+    "rtt_out_of_range",
 )
 _REASON_CODE = {reason: code for code, reason in enumerate(REASONS, start=1)}
 
@@ -110,17 +114,21 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
     return None
 
 
-def check(batch: pa.RecordBatch) -> tuple[Block, Faults]:
-    """Returns the measurements of a batch that keep every rule, and the rows that break one."""
+def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, Faults]:
+    """Returns the measurements of a batch that keep every rule, and the rows that break one.
+
+    Compact measurements hold RTTs of up to 50 days, and times that leave room for a row's span.
+    """
+    is_compact = encoding == "compact"
     reason = np.zeros(batch.num_rows, np.uint8)
     # The last rule is applied first, so that the first rule broken overwrites the others.
-    rtt = _check_rtt(_decoded(batch.column("rtt")), reason)
+    rtt = _check_rtt(_decoded(batch.column("rtt")), reason, is_compact)
     dst, dst_status = _parse_addresses(batch.column("dst_addr"))
     _check_version(_decoded(batch.column("ip_version")), dst_status, dst.codes, reason)
     _check_addresses("dst_addr", dst.codes, dst_status, reason)
     src, src_status = _parse_addresses(batch.column("src_addr"))
     _check_addresses("src_addr", src.codes, src_status, reason)
-    event_time = _check_event_time(_decoded(batch.column("event_time")), reason)
+    event_time = _check_event_time(_decoded(batch.column("event_time")), reason, is_compact)
     block = Block(event_time, src, dst, rtt)
     if not reason.any():
         return block, Faults(np.zeros(0, np.int64), [])
@@ -147,11 +155,13 @@ def _nulls(column: pa.Array) -> np.ndarray:
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
-def _check_rtt(column: pa.Array, reason: np.ndarray) -> np.ndarray:
+def _check_rtt(column: pa.Array, reason: np.ndarray, is_compact: bool) -> np.ndarray:
     nulls = _nulls(column) if column.null_count else None
     values = column.fill_null(0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore", under="ignore"):
         rtt = values.astype(np.float32)
+    if is_compact:
+        reason[rtt > MAX_RTT_MS] = _REASON_CODE["rtt_out_of_range"]
     finite = np.isfinite(rtt)
     if not finite.all():
         reason[~finite] = _REASON_CODE["rtt_not_finite"]
@@ -198,7 +208,7 @@ def _check_addresses(name: str, codes: np.ndarray, status: np.ndarray, reason: n
     reason[by_row > 0] = by_row[by_row > 0]
 
 
-def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
+def _check_event_time(column: pa.Array, reason: np.ndarray, is_compact: bool) -> np.ndarray:
     values = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     unit = column.type.unit
     if unit == "ns":
@@ -209,6 +219,8 @@ def _check_event_time(column: pa.Array, reason: np.ndarray) -> np.ndarray:
         too_far = values > np.iinfo(np.int64).max // factor
         reason[too_far] = _REASON_CODE["event_time_out_of_range"]
         values = np.where(too_far, 0, np.maximum(values, -1) * factor)
+    if is_compact:
+        reason[values > _MAX_COMPACT_US] = _REASON_CODE["event_time_out_of_range"]
     early = values < 0
     if early.any():
         reason[early] = _REASON_CODE["event_time_before_1970"]

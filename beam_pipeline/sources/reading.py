@@ -17,21 +17,26 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
-from beam_pipeline.sources.inputs import Piece, ReadOptions
-from beam_pipeline.sources.measurements import COLUMNS, Block, as_text, check
+from beam_pipeline.sources.inputs import Piece
+from beam_pipeline.sources.measurements import Block, as_text, check
+from beam_pipeline.sources.options import COLUMNS, ReadOptions
 from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import DAMAGE, decompressed
+from beam_pipeline.storage.matching import unchanged
 from beam_pipeline.storage.parquet import open_parquet
 
 BATCH_ROWS = 131_072
+_DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
 class CheckedBatch(NamedTuple):
-    """`num_rows` input rows: measurements in `block`, the others as dead letters."""
+    """`num_rows` measurements of the input: those in `block`, the others as dead letters."""
 
     num_rows: int
     block: Block | None
     letters: list[DeadLetter]
+    next_row: int  # the row of the file, or line, that follows; a row may hold several measurements
 
 
 class UnreadableInputError(Exception):
@@ -58,6 +63,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
 
     Raises:
       UnreadableInputError: the file is damaged; the batches before remain valid.
+      ProbelineError: it is not the file that was planned.
     """
     if piece.problem:
         raise UnreadableInputError(piece.path, 0, piece.problem)
@@ -68,26 +74,48 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     }
     row = piece.first_row
     try:
-        for batch in readers[piece.input_format](piece, options):
-            yield batch
-            row += batch.num_rows
-    except ProbelineError as error:
-        raise ProbelineError(f"{piece.path}: {error}") from error
-    except DAMAGE as error:
+        with unchanged(piece.file):
+            for batch in readers[piece.input_format](piece, options):
+                yield batch
+                row = batch.next_row
+    except (*DAMAGE, ArrayError) as error:
         shown = None if options.anonymize else error  # a traceback would show its text
         raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
+    num_rows = row - piece.first_row
+    if piece.row_groups and num_rows != piece.num_rows:
+        raise ProbelineError(
+            f"{piece.path} has {num_rows} rows from row {piece.first_row} on where its footer "
+            f"said {piece.num_rows}: it was changed while the job ran, or it is damaged; run the "
+            "job again when nothing writes to its input"
+        )
 
 
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
-    with open_parquet(piece.path, dictionaries) as file:
+    with _open_with(dictionaries, piece) as file:
         for raw in _batches(file, piece, list(names.values())):
             batch = raw.select([names[column] for column in COLUMNS]).rename_columns(list(COLUMNS))
             rows = np.arange(row, row + batch.num_rows)
-            yield _checked(piece.path, batch, rows, options)
             row += batch.num_rows
+            yield _checked(piece.path, batch, rows, options, row)
+
+
+def _open_with(dictionaries: list[str], piece: Piece) -> pq.ParquetFile:
+    """Opens a file; Arrow reads no column as a dictionary whose pages are deltas."""
+    file = open_parquet(piece.path, dictionaries, version=piece.file.version)
+    chunks = (
+        group.column(index)
+        for group in map(file.metadata.row_group, piece.row_groups)
+        for index in range(group.num_columns)
+    )
+    plain = {each.path_in_schema for each in chunks if _DELTA.intersection(each.encodings)}
+    if plain.isdisjoint(dictionaries):
+        return file
+    file.close()
+    readable = [name for name in dictionaries if name not in plain]
+    return open_parquet(piece.path, readable, version=piece.file.version)
 
 
 def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -97,44 +125,54 @@ def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator
 
 
 def _checked(
-    path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions
+    path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions, next_row: int
 ) -> CheckedBatch:
     """Checks a batch; `rows`, int64 [n], are its rows in the file."""
-    block, faults = check(batch)
+    block, faults = check(batch, options.encoding)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
     if not len(faults.rows):
-        return CheckedBatch(batch.num_rows, block, [])
+        return CheckedBatch(batch.num_rows, block, [], next_row)
     if options.anonymize:  # an address that is wrong is mostly one that is spelled wrong
         values = [WITHHELD] * len(faults.rows)
     else:
         values = [orjson.dumps(text).decode() for text in as_text(batch, faults.rows)]
     bad = zip(rows[faults.rows].tolist(), faults.reasons, values, strict=True)
-    return CheckedBatch(batch.num_rows, block, [DeadLetter(path, *letter) for letter in bad])
+    letters = [DeadLetter(path, *letter) for letter in bad]
+    return CheckedBatch(batch.num_rows, block, letters, next_row)
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
-    with open_file(piece.path) as stream:
+    next_line = 0
+    with open_file(piece.path, version=piece.file.version) as stream:
         for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
             bad = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.bad_lines
             ]
+            next_line += part.num_lines
             if part.measurements.num_rows == 0:
-                yield CheckedBatch(len(bad), None, bad)
+                yield CheckedBatch(len(bad), None, bad, next_line)
                 continue
-            batch = _checked(piece.path, part.measurements, part.lines, options)
-            yield CheckedBatch(batch.num_rows + len(bad), batch.block, bad + batch.letters)
+            batch = _checked(piece.path, part.measurements, part.lines, options, next_line)
+            yield _with_letters(batch, bad)
+
+
+def _with_letters(batch: CheckedBatch, letters: list[DeadLetter]) -> CheckedBatch:
+    """Returns a batch with dead letters of rows without a measurement."""
+    num_rows = batch.num_rows + len(letters)
+    return batch._replace(num_rows=num_rows, letters=letters + batch.letters)
 
 
 def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     row = piece.first_row
-    with open_parquet(piece.path) as file:
+    with open_parquet(piece.path, version=piece.file.version) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)
             numbers = (row + exploded.empty_rows).tolist()
             empty = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
-            batch = _checked(piece.path, exploded.measurements, row + exploded.rows, options)
-            yield CheckedBatch(batch.num_rows + len(empty), batch.block, empty + batch.letters)
+            rows = row + exploded.rows
             row += raw.num_rows
+            batch = _checked(piece.path, exploded.measurements, rows, options, row)
+            yield _with_letters(batch, empty)

@@ -9,22 +9,22 @@ with `atomic_write`.
 import contextlib
 import fcntl
 import os
-import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import google_crc32c
 
 from beam_pipeline.errors import (
     ProbelineError,
     UsageError,
-    explained,
     explained_os_errors,
     one_line,
+    printable,
 )
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.gcs import FileInfo
@@ -32,14 +32,6 @@ from beam_pipeline.storage.gcs import FileInfo
 _BLOCK_BYTES = 1 << 20
 COPY_BYTES = 8 << 20
 _RANGE_BYTES = 64 << 10
-
-
-class FileVersion(NamedTuple):
-    """A file that a pattern matches; its version changes when it is written again."""
-
-    path: str
-    num_bytes: int
-    version: int  # the generation on `gs://`, else the time of modification in nanoseconds
 
 
 def is_local(path: str) -> bool:
@@ -57,53 +49,29 @@ def unique_path(folder: str, name: str) -> str:
     return os.path.join(folder, f"{name}-{uuid.uuid4().hex}")
 
 
-def match(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches; ProbelineError, BeamIOError if it cannot."""
-    from apache_beam.io.filesystem import FileSystem
-
-    if not is_gcs(pattern):
-        found = _beam().match([pattern])[0].metadata_list
-        return [
-            FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
-            for file in found
-        ]
-    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    matches = re.compile(FileSystem.translate_pattern(pattern)).match
-    return [
-        FileVersion(path, info.num_bytes, info.generation)
-        for path, info in gcs.list_objects(prefix).items()
-        if matches(path)
-    ]
-
-
-def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVersion]]:
-    """Returns the files that an input flag names, and the glob that matched them.
-
-    Args:
-      pattern: a file, a glob, or a folder, which stands for the glob `below` in it, such as
-        `**/*.parquet`.
-      flag: the flag, for messages.
-
-    Raises:
-      UsageError: the storage cannot be listed.
-    """
-    try:
-        if not any(char in pattern for char in "*?[") and is_folder(pattern):
-            pattern = f"{pattern.rstrip('/')}/{below}"
-        # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
-        added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
-        globs = {added + pattern, (added + pattern).replace("/**/", "/")}
-        found = {file for glob in sorted(globs) for file in match(glob)}
-    except (ValueError, OSError) as error:
-        raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error
-    return pattern, sorted(file._replace(path=file.path.removeprefix(added)) for file in found)
-
-
 def exists(path: str) -> bool:
     """Tells whether a file, or a local folder, exists."""
     if is_local(path):
         return os.path.exists(path)
     return gcs.exists(path) if is_gcs(path) else _beam().exists(path)
+
+
+def is_regular(path: str) -> bool:
+    """Tells whether a local path is a file, or a link to one, that has an end."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def check_regular(paths: Iterable[str]) -> None:
+    """Raises UsageError for the first local path that is a pipe or a device, which never ends."""
+    for path in filter(is_local, paths):
+        if not is_regular(path):
+            raise UsageError(
+                f"{path} is no regular file, such as a pipe, which may never end: copy what it "
+                "holds to a file"
+            )
 
 
 def is_folder(path: str) -> bool:
@@ -115,7 +83,7 @@ def is_folder(path: str) -> bool:
 
 
 def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
-    """Returns the size of each file, on `gs://` its checksum too; None for a missing file.
+    """Returns the size of each file, on `gs://` its checksum too; None for a missing file or pipe.
 
     A local file costs one `stat`, a folder on `gs://` one listing. Errors are those of `read_file`.
     """
@@ -124,7 +92,9 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     for path in infos:
         if is_local(path):
             with _reading_local(path):
-                infos[path] = FileInfo(os.stat(path).st_size, None)
+                found = os.stat(path)
+                if stat.S_ISREG(found.st_mode):
+                    infos[path] = FileInfo(found.st_size, None)
         else:
             gcs.bucket_and_name(path)  # raises for anything else
             folders[path.rpartition("/")[0]].append(path)
@@ -134,18 +104,23 @@ def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
     return infos
 
 
-def open_file(path: str, fetch_bytes: int = COPY_BYTES) -> BinaryIO:
-    """Opens a file for sequential reading; a request to `gs://` fetches at least `fetch_bytes`."""
+def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> BinaryIO:
+    """Opens a file for sequential reading.
+
+    Args:
+      fetch_bytes: a request to `gs://` fetches at least as much.
+      version: of an object on `gs://` as it was matched: it is read in that version or not at all.
+    """
     if is_local(path):
         return open(path, "rb")
     if is_gcs(path):
-        return gcs.open_object(path, fetch_bytes)
+        return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
 
 
-def open_ranges(path: str) -> BinaryIO:
+def open_ranges(path: str, version: int = 0) -> BinaryIO:
     """Opens a file for random reads, each of which fetches little more than its bytes."""
-    return open_file(path, _RANGE_BYTES)
+    return open_file(path, _RANGE_BYTES, version)
 
 
 def read_file(path: str) -> bytes | None:
@@ -175,7 +150,9 @@ def _reading_local(path: str) -> Iterator[None]:
 
 
 def begins_with(path: str, text: str) -> bool:
-    """Tells whether a file begins with a text."""
+    """Tells whether a file begins with a text; a pipe or a device does not."""
+    if is_local(path) and not is_regular(path):
+        return False
     head = text.encode()
     with explained_os_errors("read", path), open_file(path, len(head)) as file:
         return file.read(len(head)) == head
@@ -229,6 +206,29 @@ def create_file(path: str) -> BinaryIO:
         return gcs.create(path)
     _check_scheme(path)
     return _beam().create(path, compression_type="uncompressed")
+
+
+def check_path(flag: str, path: str) -> None:
+    """Raises UsageError unless a flag names a path that a filesystem can have."""
+    given = f"--{flag}={printable(path)}"
+    if not path:
+        raise UsageError(f"--{flag} is empty: give a path")
+    if "\0" in path:
+        raise UsageError(f"{given} holds a NUL character, which no path has")
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{given} is not UTF-8: rename it, or give a link to it") from error
+    if path.startswith("file://"):
+        raise UsageError(f"{given}: give a local path without file://")
+    try:
+        _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
+    except ValueError as error:
+        scheme = path.partition("://")[0]
+        raise UsageError(
+            f"{given}: nothing here reads or writes {scheme}://: give a local path or one on "
+            f"{gcs.SCHEME}"
+        ) from error
 
 
 def _check_scheme(path: str) -> None:
@@ -351,7 +351,7 @@ def remove_folder(path: str) -> None:
             shutil.rmtree(path)
     elif is_gcs(path):
         gcs.delete_objects(gcs.list_objects(f"{path}/"))
-    elif found := match(f"{path}/**"):  # a folder without files does not exist
+    elif found := _beam().match([f"{path}/**"])[0].metadata_list:
         _beam().delete([file.path for file in found])
 
 

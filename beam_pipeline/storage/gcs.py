@@ -36,6 +36,10 @@ _BYTES = "application/octet-stream"
 _MISSING = (
     "there is no such object; check its name, or whether something removes objects from the bucket"
 )
+_CHANGED = (
+    "it was changed or removed while the job ran; run the job again when nothing writes to its "
+    "input"
+)
 _LOG_IN = (
     "run `gcloud auth application-default login` or let GOOGLE_APPLICATION_CREDENTIALS name a key "
     "file"
@@ -182,10 +186,15 @@ def create(path: str) -> BinaryIO:
     return cast(BinaryIO, stream)
 
 
-def open_object(path: str, fetch_bytes: int) -> BinaryIO:
-    """Opens an object for reading; each request fetches at least `fetch_bytes`."""
+def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
+    """Opens an object, or this generation of it; each request fetches at least `fetch_bytes`."""
     with _blob(path) as blob:
-        return cast(BinaryIO, _reader_class()(blob, chunk_size=fetch_bytes))
+        missing = _MISSING
+        if generation:
+            blob, missing = blob.bucket.blob(blob.name, generation=generation), _CHANGED
+        reader = _reader_class()(blob, chunk_size=fetch_bytes)
+        reader.missing = missing
+        return cast(BinaryIO, reader)
 
 
 @functools.cache
@@ -193,9 +202,11 @@ def _reader_class() -> Any:
     from google.cloud.storage.fileio import BlobReader
 
     class Reader(BlobReader):
+        missing: str
+
         def _explained(self) -> contextlib.AbstractContextManager[None]:
             path = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
-            return _explained(path, access_to(path), missing=_MISSING)
+            return _explained(path, access_to(path), missing=self.missing)
 
         def read(self, size: int = -1) -> bytes:
             with self._explained():

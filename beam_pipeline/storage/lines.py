@@ -24,7 +24,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     pa.ArrowException,
     cast(type[Exception], igzip_lib.IsalError),  # which its stub takes for an instance
 )
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC, BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a frame, or skippable
 
@@ -68,19 +68,24 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
     return stream
 
 
-def read_blocks(stream: BinaryIO, skip_mark: bool = False) -> Iterator[bytes]:
-    """Yields all bytes of a stream, with `skip_mark` without a byte order mark."""
-    mark = _BYTE_ORDER_MARK if skip_mark else b""
-    while block := stream.read(BLOCK_BYTES):
-        yield block.removeprefix(mark)
-        mark = b""
+def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yields all bytes of a stream, without a byte order mark.
+
+    A compressed stream that is cut short yields all that precedes the cut.
+    """
+    # `read` would lose what it has decompressed before an error.
+    read = getattr(stream, "read1", stream.read)
+    head = stream.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
+    while block := head + read(BLOCK_BYTES):
+        yield block
+        head = b""
 
 
 def read_blocks_of_range(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
     """Yields the bytes of all lines that begin in [start, end) of a file, without its mark."""
     # A line begins at `start` if the byte before it ends one.
-    at = start - 1 if start else len(_BYTE_ORDER_MARK)
-    if start == 0 and stream.read(at) != _BYTE_ORDER_MARK:
+    at = start - 1 if start else len(BYTE_ORDER_MARK)
+    if start == 0 and stream.read(at) != BYTE_ORDER_MARK:
         at = 0
     stream.seek(at)
     has_begun = start == 0

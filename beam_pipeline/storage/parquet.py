@@ -12,7 +12,10 @@ PIECE_BYTES = 8 << 20  # of a column chunk, where memory must not depend on it
 
 
 def open_parquet(
-    path: str, dictionary_columns: list[str] | None = None, buffer_bytes: int = 0
+    path: str,
+    dictionary_columns: list[str] | None = None,
+    buffer_bytes: int = 0,
+    version: int = 0,
 ) -> pq.ParquetFile:
     """Opens a Parquet file for reading.
 
@@ -21,9 +24,10 @@ def open_parquet(
       buffer_bytes: reads a column chunk in pieces of this size, so that memory does not depend
         on the size of a row group. 0 reads a column chunk at once; remote ones that lie close
         together are then fetched with one request.
+      version: as for `open_file`.
     """
     is_remote = not is_local(path)
-    source = pa.PythonFile(open_ranges(path), mode="r") if is_remote else path
+    source = pa.PythonFile(open_ranges(path, version), mode="r") if is_remote else path
     return pq.ParquetFile(
         source,
         read_dictionary=dictionary_columns,

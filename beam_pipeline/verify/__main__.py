@@ -10,55 +10,10 @@ run as given.
 """
 
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
-from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, progress_bar
-from beam_pipeline.verify.dataset import PROMISES, Verification, verify
-
-_STYLES = {"ok": "green", "FAILED": "bold red", "partly": "yellow"}
-
-
-def print_report(dataset: Dataset, report: Verification, seconds: float) -> None:
-    """Prints a line per check, a line per fault, and the conclusion, to stdout."""
-    rows = []
-    for name, (promise, unit) in PROMISES.items():
-        check = report.checks[name]
-        numbers = (f"{check.num_checked:,} {unit}", f"{check.num_faults:,}")
-        rows.append((name, promise, *numbers, report.result(name)))
-    console = new_console()
-    columns = ("check", "what holds", "checked", "faults", "")
-    print_sheet(console, Sheet("", columns, rows, num_text=2), _STYLES)
-    for line in (*_fault_lines(report), _conclusion(dataset, report, seconds)):
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _fault_lines(report: Verification) -> Iterator[str]:
-    for name, check in report.checks.items():
-        for shard, record, message in check.faults:
-            where = shard if record is None else f"{shard} record {record}"
-            yield " ".join(f"{name}: {where}: {message}".split())
-        num_hidden = check.num_faults - len(check.faults)
-        if num_hidden:
-            yield f"{name}: and {num_hidden:,} more; --max_faults={check.num_faults} shows all"
-
-
-def _conclusion(dataset: Dataset, report: Verification, seconds: float) -> str:
-    failed = [name for name in PROMISES if report.checks[name].num_faults]
-    if failed:
-        return (
-            f"{dataset.path} FAILED: {report.num_faults:,} faults in {', '.join(failed)}; copy it "
-            "again from an intact copy, or write it again with python -m beam_pipeline.main"
-        )
-    measurements = report.checks["order"].num_checked
-    rate = measurements / max(seconds, 1e-9) / 1e6
-    return (
-        f"{dataset.path} keeps every promise: {measurements:,} measurements in "
-        f"{report.checks['records'].num_checked:,} records read in {seconds:.1f} s ({rate:.1f} M/s)"
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,23 +21,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(argv, _run, "stopped; the dataset was not checked to its end")
 
 
-def _run(argv: Sequence[str]) -> int:
+def make_parser() -> OneLineParser:
+    """Returns the parser of the flags."""
     parser = OneLineParser(
-        "beam_pipeline.verify", "Checks every promise of a dataset of probe rows."
+        "beam_pipeline.verify", "Checks every promise of a dataset of probe rows.", "rows"
     )
     parser.add_argument("dataset", help="the folder that --output named, local or gs://")
     parser.add_argument(
         "--max_faults", type=int, default=20, help="faults shown of each check (%(default)s)"
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _run(argv: Sequence[str]) -> int:
+    args = make_parser().parse_args(argv)
     check_range("max_faults", args.max_faults, 0, None)
-    dataset = open_dataset(args.dataset)
-    started = time.monotonic()
-    total = 2 * sum(split.num_bytes for split in dataset.manifest.splits.values())
-    with progress_bar("verify", total) as advance:
-        report = verify(dataset, args.max_faults, advance)
-    print_report(dataset, report, time.monotonic() - started)
-    return 1 if report.num_faults else 0
+    from beam_pipeline.verify.terminal import verify_and_report
+
+    return verify_and_report(args.dataset, args.max_faults)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,19 @@ from dataclasses import MISSING, dataclass, field, fields
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split
+from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.row_index import parse_index
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import checksum_text, exists, read_file, size_and_checksum
+from beam_pipeline.storage.files import (
+    checksum_text,
+    exists,
+    is_local,
+    is_regular,
+    read_file,
+    size_and_checksum,
+)
 from beam_pipeline.verify.across import (
     ROW_CHECKS,
     FactCollector,
@@ -164,7 +171,9 @@ class Verification:
         """Checks a file's checksum; returns its size, None if it cannot be read."""
         full_path, size, message = self._dataset.file(path), None, "it is missing"
         try:
-            if exists(full_path):
+            if is_local(full_path) and exists(full_path) and not is_regular(full_path):
+                message = "it is no regular file"
+            elif exists(full_path):
                 size, checksum = size_and_checksum(full_path)
                 found = checksum_text(checksum)
                 is_same = found == crc32c

@@ -14,7 +14,7 @@ import pyarrow as pa
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.dataset.layout import DatasetOptions, OutputFormat, count_shards
+from beam_pipeline.dataset.layout import count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     MANIFEST_NAME,
@@ -24,12 +24,19 @@ from beam_pipeline.dataset.manifest import (
     Shard,
     Split,
 )
+from beam_pipeline.dataset.options import DatasetOptions, OutputFormat
 from beam_pipeline.dataset.row_reader import READ_ERRORS, READER_OPTIONS
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.dataset.tfrecord import DamagedRecordError, read_tfrecord
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.files import is_local
+from beam_pipeline.storage.files import (
+    checksum_text,
+    file_infos,
+    is_local,
+    is_regular,
+    size_and_checksum,
+)
 from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.storage.parquet import open_parquet
 from beam_pipeline.verify.across import Fault
@@ -135,6 +142,7 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
     """No file of dead letters is missing, and each reason has as many rows as were counted."""
     found: Counter[str] = Counter()
     names, wanted = _names_in(dataset.file(DEAD_LETTER_FOLDER)), set()
+    yield from letter_checksums(dataset)
     for name in names:
         path = f"{DEAD_LETTER_FOLDER}/{name}"
         match = re.fullmatch(r"dead_letter_\d{5,}-of-(\d{5,})\.parquet", name)
@@ -156,8 +164,26 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
             yield Fault(DEAD_LETTER_FOLDER, None, message)
 
 
+def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
+    """Files of dead letters hold the bytes that were written; older manifests do not list them."""
+    for file in dataset.manifest.dead_letter_files:
+        path = dataset.file(file.path)
+        if file_infos([path])[path] is None:
+            continue  # a fault of its own
+        size, checksum = size_and_checksum(path)
+        if (size, checksum_text(checksum)) != (file.num_bytes, file.crc32c):
+            yield Fault(
+                file.path,
+                None,
+                f"it has {size} bytes of crc32c {checksum_text(checksum)}, the manifest says "
+                f"{file.num_bytes} of {file.crc32c}",
+            )
+
+
 def _reasons(path: str) -> Counter[str]:
     reasons: Counter[str] = Counter()
+    if is_local(path) and not is_regular(path):
+        raise OSError("it is no regular file")
     with open_parquet(path) as file:
         if not file.schema_arrow.equals(dead_letters.SCHEMA):
             raise pa.ArrowInvalid(f"its columns are {', '.join(file.schema_arrow.names)}")

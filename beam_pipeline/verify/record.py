@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import DatasetOptions, row_key, shard_of, split_of
+from beam_pipeline.dataset.layout import row_key, shard_of, split_of
 from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     MEASUREMENT_SCHEMA,
     ProbeRow,
     decode_record,
+    encode_compact,
 )
 from beam_pipeline.dataset.sorted_run import widen
 
@@ -116,12 +118,14 @@ def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]
 
 
 def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """A record and its measurements have the encodings of the options."""
+    """A record and its measurements have the encodings of the options, bit by bit if compact."""
     row_format, row = options.row_format, stored.row
     if row.encoding != row_format.encoding:
         yield f"its encoding is {row.encoding}, the options say {row_format.encoding}"
     if row.record_encoding != row_format.record_encoding:
         yield f"the record is {row.record_encoding}, the options say {row_format.record_encoding}"
+    if row.encoding == "compact" and encode_compact(row.run) != bytes(row.measurements):
+        yield "its compact bytes are not those that its measurements make: some were altered"
 
 
 def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:

@@ -62,7 +62,7 @@ setup() {
   command -v uv >/dev/null || python3 -m pip install --quiet --user uv
   uv venv --quiet --allow-existing --python 3.12 "$VENV"
   uv pip install --quiet --python "$VENV/bin/python" --constraint "$SOURCE/templates/tpu/constraints.txt" \
-    --editable "${SOURCE}[training,tpu]"
+    --editable "${SOURCE}[tpu]"
   uv pip check --quiet --python "$VENV/bin/python" || fail "packages are incompatible: see above"
   say "$(hostname) is set up"
 }

@@ -38,7 +38,8 @@ from beam_pipeline.shards.writing import (
     WriteShard,
     shard_path,
 )
-from beam_pipeline.storage.files import FileVersion, crc32c, remove_folder
+from beam_pipeline.storage.files import crc32c, remove_folder
+from beam_pipeline.storage.matching import FileVersion
 from tests.support.helpers import Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]

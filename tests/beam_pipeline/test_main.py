@@ -283,7 +283,7 @@ def test_only_dead_letters_make_an_empty_dataset(tmp_path: Path) -> None:
 def test_many_files_are_looked_at_by_workers(
     table: pa.Table, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beam_pipeline.main._MAX_FILES_IN_LAUNCHER", 2)
+    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 2)
     source = write_input(tmp_path / "in", *(table.slice(at, 1000) for at in (0, 1000, 2000)))
     output = make_dataset(source, tmp_path / "out")
     assert files_of(output) == files_of(dataset)

@@ -156,7 +156,7 @@ def test_in_a_users_corpus_the_peer_finds_what_the_job_finds(
 @pytest.mark.slow
 def test_all_parts_run(tmp_path: Path) -> None:
     flags = ["--mb=10", "--peer_mb=10", "--rounds=1", "--growth_rows=2000", "--lengths=5"]
-    saved = run_overlap(tmp_path, *flags, "--contenders", "probeline", "joined")
+    saved = run_overlap(tmp_path, *flags, "--contenders=probeline", "--formats=parquet")
     cases = [run.case for run in saved.runs]
     assert {case["part"] for case in cases} == {"start", "peers", "formats", "growth"}
     assert all(run.error is None for run in saved.runs)

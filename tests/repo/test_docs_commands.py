@@ -19,6 +19,7 @@ import pytest
 from benchmarks.engine_servers import free_port, running_server
 from tests.support import documents
 from tests.support.clean_environment import copy_of_the_project
+from tests.support.clean_environment import tensorflow as tensorflow
 from tests.support.docs_commands import (
     EXECUTED,
     NOT_EXECUTED,
@@ -31,7 +32,6 @@ from tests.support.docs_commands import (
 from tests.support.docs_commands import data as data
 from tests.support.docs_commands import desk as desk
 from tests.support.engines import Gcs, flink_is_built, missing
-from tests.support.engines import tensorflow as tensorflow
 
 ROOT = documents.ROOT
 

@@ -164,7 +164,11 @@ class Elements(HTMLParser):
         self._pre -= tag == "pre"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page in SITE_OF or "docs/" in page])
+WRITTEN = [page for page in PAGES if page in SITE_OF or "docs/" in page]
+WRITTEN.remove("docs/reference.md")  # its contents come from docstrings
+
+
+@pytest.mark.parametrize("page", WRITTEN)
 def test_the_site_shows_a_page_as_a_repository_does(site: Path, page: str) -> None:
     expected = documents.counts(page)
     found = Elements()

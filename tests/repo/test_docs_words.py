@@ -42,6 +42,7 @@ OF_OTHERS = {
     *("--kernel-list-cache-ttl-secs", "--implicit-dirs", "--cache-dir"),  # gcsfuse
     *("--file-cache-max-size-mb", "--file-cache-cache-file-for-range-read"),  # gcsfuse
     *("--fail", "--retry"),  # curl
+    "--cpu-budget",  # pytest, see tests/conftest.py
     "--number_of_execution_retries",  # Flink's job server
     *("--inplace", "--execute", "--to"),  # jupyter nbconvert
     "--dry-run",  # templates/*.sh

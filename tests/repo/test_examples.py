@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
 PNG = "image/png"
@@ -52,7 +53,7 @@ def pictures(notebook: NotebookNode) -> list[bytes]:
 
 
 def check_outputs(notebook: NotebookNode) -> None:
-    """Checks what a run has left: no error, figures, a loss that falls, errors of predictions."""
+    """Checks what a run has left: no error, pictures, nothing of the machine."""
     cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == [*range(1, len(cells) + 1)]
     kinds = {(output.output_type, output.get("name")) for output in outputs(notebook)}
@@ -64,8 +65,12 @@ def check_outputs(notebook: NotebookNode) -> None:
     assert all(one.startswith(b"\x89PNG") and len(one) > 5000 for one in drawn)
     assert sum(map(len, drawn)) < MAX_PICTURE_BYTES
 
+    assert (found := ABSOLUTE_PATH.search(printed(notebook))) is None, found
+
+
+def check_figures(notebook: NotebookNode) -> None:
+    """Checks what a model that was trained has printed: a loss that falls, errors, calibration."""
     text = printed(notebook)
-    assert not ABSOLUTE_PATH.search(text), ABSOLUTE_PATH.search(text)
     losses = re.search(r"first 10 steps ([0-9.]+) bits a token, of the last 50 ([0-9.]+)", text)
     assert losses is not None
     first, last = map(float, losses.groups())
@@ -86,6 +91,7 @@ def check_outputs(notebook: NotebookNode) -> None:
 
 def test_what_is_committed() -> None:
     check_outputs(read())
+    check_figures(read())
     raw = json.loads(NOTEBOOK.read_text())
     assert not ABSOLUTE_PATH.search(json.dumps([cell["source"] for cell in raw["cells"]]))
     assert NOTEBOOK.stat().st_size < 400_000
@@ -98,8 +104,8 @@ def test_it_needs_what_it_says() -> None:
     assert needed is not None
     extras = set(needed[1].split(","))
     setup = (ROOT / "setup.py").read_text()
-    assert extras == {"training", "maxtext", "plots", "examples"}
-    assert all(f'"{extra}": [' in setup for extra in extras)
+    assert extras == {"maxtext", "report", "examples"}
+    assert all(f'"{extra}": ' in setup for extra in extras)
     modules = set()
     for cell in code_cells(notebook):
         for node in ast.walk(ast.parse(cell.source)):
@@ -121,23 +127,38 @@ def test_its_links_lead_somewhere() -> None:
     assert [link for link in local if not (NOTEBOOK.parent / link).exists()] == []
 
 
-@pytest.mark.slow
-def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # also where another checkout is installed
-    notebook = read(Path(shutil.copy(NOTEBOOK, tmp_path)))
-    committed = [cell.source for cell in notebook.cells]
+def shorten(notebook: NotebookNode) -> None:
+    """Takes the outputs away and makes the work less."""
+    less = {
+        "--num_measurements=1000000": "--num_measurements=100000",
+        "--num_probes=2000": "--num_probes=600",
+        "steps=600": "steps=60",
+        "len(truth) == 80": "len(truth) == 8",
+    }
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
+        for old in [old for old in less if old in cell.source]:
+            cell.source = cell.source.replace(old, less.pop(old))
+    assert not less, "the notebook has changed"
+
+
+@pytest.mark.slow
+def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a tenth of the measurements, steps and questions."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # also where another checkout is installed
+    notebook = read(Path(shutil.copy(NOTEBOOK, tmp_path)))
+    shorten(notebook)
+    ran = [cell.source for cell in notebook.cells]
     # What a run before has left does not get in the way.
     (tmp_path / "first_model" / "rows").mkdir(parents=True)
     (tmp_path / "first_model" / "rows" / "_SUCCESS").touch()
     NotebookClient(
         notebook,
-        timeout=900,
+        timeout=HANG_S,
         kernel_name="python3",
         resources={"metadata": {"path": str(tmp_path)}},
     ).execute()
-    assert [cell.source for cell in notebook.cells] == committed
+    assert [cell.source for cell in notebook.cells] == ran
     check_outputs(notebook)
     assert (tmp_path / "first_model" / "rows" / "_SUCCESS").stat().st_size > 0
     assert {path.name for path in tmp_path.iterdir()} == {NOTEBOOK.name, "first_model"}

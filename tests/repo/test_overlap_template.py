@@ -13,13 +13,14 @@ from beam_pipeline.jobs import flex_template
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import config
-from beam_pipeline.overlap.job.launch import parse
+from beam_pipeline.overlap.job.config import parse
 from tests.support.dataflow_api import DataflowApi
 from tests.support.dataflow_helpers import IMAGE
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_jobs import corpus as corpus
 from tests.support.overlap_jobs import files_below, flags
+from tests.support.template_image import base_image as base_image
 from tests.support.template_image import launch_and_work, launcher_words, template_at
 
 
@@ -79,10 +80,12 @@ def plain(data: bytes) -> bytes:
 
 @pytest.mark.slow
 def test_the_image_launches_a_job_and_does_its_work(
-    dataflow: DataflowApi, bucket: str, corpus: Path, tmp_path: Path
+    dataflow: DataflowApi, bucket: str, corpus: Path, base_image: Path, tmp_path: Path
 ) -> None:
     bad = "--max_details=-7"
-    job, error = launch_and_work(tmp_path, "overlap", words(bucket), bad, bucket, dataflow)
+    job, error = launch_and_work(
+        base_image, tmp_path, "overlap", words(bucket), bad, bucket, dataflow
+    )
     check_job(job)
     assert error.startswith("error: --max_details=-7 is outside of -1 to ")
     assert main(flags(corpus)) == 0

@@ -24,6 +24,7 @@ import pytest
 
 from beam_pipeline.probe_rows.options import make_parser, parse
 from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources.options import AtlasSource
 from tests.support import documents
 from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
 from tests.support.docs_commands import Desk
@@ -243,7 +244,7 @@ def selected(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["from", "src_addr"])
-def test_the_export_selects_what_the_job_reads(source: atlas.AtlasSource, tmp_path: Path) -> None:
+def test_the_export_selects_what_the_job_reads(source: AtlasSource, tmp_path: Path) -> None:
     (statement,) = blocks("sql")
     if source == "src_addr":
         assert "write `src_addr` instead of `synth_addr`" in PAGE

@@ -19,6 +19,7 @@ from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.shards.claim_checks import ClaimReader, Payload
 from beam_pipeline.sources.inputs import InputFile
+from beam_pipeline.storage.matching import FileVersion
 from benchmarks import ROOT, estimate, markdown, results, scale, scale_table, worker
 from benchmarks.counted_job import billed_class
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
@@ -227,7 +228,11 @@ def test_an_estimate_wants_all_the_runs_that_it_is_made_of():
 def test_a_pipeline_of_a_thousand_large_files_is_small():
     options, _ = parse(["--input=x", "--output=x"])
     files = [
-        InputFile(f"gs://bucket/in/{i:04d}.parquet", 350_000_000, "parquet", (131_072,) * 267)
+        InputFile(
+            FileVersion(f"gs://bucket/in/{i:04d}.parquet", 350_000_000, 1),
+            "parquet",
+            (131_072,) * 267,
+        )
         for i in range(1000)
     ]
     pipeline = beam.Pipeline(IN_MEMORY_RUNNER)

@@ -5,13 +5,13 @@ import shlex
 import shutil
 import signal
 import subprocess
-import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.tpu_helpers import TRAIN, Tree
 from tests.support.tpu_helpers import tree as tree
+from tests.support.waiting import HANG_S, wait_until
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def run_service(host: Tree, *codes: str, code: int) -> str:
         env=host.environment,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=HANG_S,
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout
@@ -59,7 +59,7 @@ def test_a_host_is_set_up(host: Tree) -> None:
         ["uv", "venv", "--quiet", "--allow-existing", "--python", "3.12", str(venv)],
         [
             *("uv", "pip", "install", "--quiet", "--python", python, "--constraint"),
-            *(f"{source}/templates/tpu/constraints.txt", "--editable", f"{source}[training,tpu]"),
+            *(f"{source}/templates/tpu/constraints.txt", "--editable", f"{source}[tpu]"),
         ],
         ["uv", "pip", "check", "--quiet", "--python", python],
     ]
@@ -117,23 +117,20 @@ def test_stopping_lets_training_save_and_leaves_nothing(host: Tree) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 10
-        while not (host.fakes / "running").exists():
-            assert time.monotonic() < deadline and loop.poll() is None
-            time.sleep(0.01)
+        assert wait_until((host.fakes / "running").exists, lambda: loop.poll() is None)
         loop.send_signal(signal.SIGTERM)
-        assert loop.wait(10) == 143
+        assert loop.wait(HANG_S) == 143
     finally:
         loop.kill()
     assert "got SIGTERM" in (host.fakes / "python.log").read_text()
     assert len(trainings(host)) == 1
     assert ended(host) is None, "the next boot, or train, goes on"
-    worker = int((host.fakes / "worker").read_text())
-    while Path(f"/proc/{worker}/stat").exists():  # a zombie until init has read its end
-        if Path(f"/proc/{worker}/stat").read_text().split()[2] == "Z":
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until(lambda: not is_running(int((host.fakes / "worker").read_text())))
+
+
+def is_running(process: int) -> bool:
+    """Returns whether it runs; one that has ended is a zombie until init reads its status."""
+    return psutil.pid_exists(process) and psutil.Process(process).status() != psutil.STATUS_ZOMBIE
 
 
 def state_of(host: Tree) -> str:

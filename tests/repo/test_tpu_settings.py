@@ -1,16 +1,11 @@
 """templates/tpu: its files and their settings, --dry-run, and the errors of all scripts."""
 
 import re
-import runpy
 import shlex
-from typing import Any
 
 import pytest
-import setuptools
-from packaging.requirements import Requirement
 
-from tests.support.repository import ROOT
-from tests.support.stand_ins import check_copied, check_shell, one_line
+from tests.support.stand_ins import check_shell, one_line
 from tests.support.tpu_helpers import TEMPLATES, Tree, remote
 from tests.support.tpu_helpers import tree as tree
 
@@ -54,36 +49,6 @@ def test_every_setting_says_what_it_is() -> None:
     for line in (TEMPLATES / "settings.sh").read_text().splitlines():
         if re.match(r"[A-Z_]+=", line) and not line.startswith("GCSFUSE_FLAGS="):
             assert re.search(r"\s# \S", line), line
-
-
-def test_the_image_is_made_of_files_that_are_there() -> None:
-    text = (TEMPLATES / "Dockerfile").read_text()
-    check_copied(re.findall(r"^COPY (.+)", text, re.MULTILINE))
-    assert "FROM python:3.12-" in text
-
-
-def packaging_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Returns what setup.py tells setuptools."""
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(setuptools, "setup", told.update)
-    runpy.run_path(str(ROOT / "setup.py"))
-    return told
-
-
-def test_a_host_gets_versions_that_setup_py_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = (TEMPLATES / "constraints.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
-    told = packaging_of(monkeypatch)
-    extras = told["extras_require"]
-    wanted = [*told["install_requires"], *extras["training"], *extras["tpu"]]
-    for requirement in map(Requirement, wanted):
-        assert requirement.specifier.contains(pinned[requirement.name]), requirement
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    tested = [Requirement(line) for line in lines if line[0] != "#"]
-    on_hosts = [requirement for requirement in tested if requirement.name in pinned]
-    assert len(on_hosts) > 5
-    for requirement in on_hosts:  # the others are for docs/, examples/
-        assert requirement.specifier.contains(pinned[requirement.name]), requirement
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import subprocess
 
 from tests.support.tpu_helpers import TRAIN, Tree, remote
 from tests.support.tpu_helpers import tree as tree
+from tests.support.waiting import HANG_S
 
 ON_GKE = ["--project=my-project", "--zone=us-east5-b", "--cluster=tpus"]
 
@@ -44,7 +45,7 @@ def test_a_workload_gets_the_signal_that_ends_its_container(tree: Tree) -> None:
     container = f"({command}) & PID=$!; until [[ -e {tree.fakes}/running ]]; do sleep 0.01; done; "
     container += 'kill -TERM $PID; wait $PID; code=$?; kill "$(cat $FAKES/worker)"; exit $code'
     environment = tree.environment | {"DECOUPLE_GCLOUD": "", "LIBTPU_INIT_ARGS": ""}
-    result = subprocess.run(["bash", "-c", container], env=environment, timeout=10)
+    result = subprocess.run(["bash", "-c", container], env=environment, timeout=HANG_S)
     assert result.returncode == 143
     assert "got SIGTERM" in (tree.fakes / "python.log").read_text()
 

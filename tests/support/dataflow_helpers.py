@@ -26,6 +26,7 @@ from tests.support.dataflow_api import (
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 
 WORKER = ROOT / "tests/support/dataflow_worker.py"
 IMAGE = f"{REGION}-docker.pkg.dev/{PROJECT}/probeline/probe_rows:1"
@@ -87,7 +88,7 @@ def do_the_work(python: Path, folder: Path, job: types.Job) -> dict:
         env=clean(os.environ),
         capture_output=True,
         text=True,
-        timeout=300,  # the runner waits for ever for workers that do not start
+        timeout=HANG_S,  # the runner waits for ever for workers that do not start
     )
     if result.returncode:
         raise RuntimeError(result.stderr)

@@ -16,7 +16,14 @@ from markdown_it.token import Token
 from tests.support.repository import ROOT
 
 _PATTERNS = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "benchmarks/*.md"),
+    *(
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "docs/*.md",
+        "benchmarks/*.md",
+    ),
     *("templates/**/*.md", "examples/*.md", "examples/*/*.md"),
 )
 _ATTRIBUTE = re.compile(r"<[^>]*?\b(?:src|srcset|href)=\"([^\"]*)\"")

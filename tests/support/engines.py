@@ -5,11 +5,9 @@ emulator of the object store. What an engine needs to be built is often not on a
 then its tests are skipped and say why; with CI=true that is a failure.
 """
 
-import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -118,29 +116,3 @@ def stored_objects(folder: str) -> dict[str, bytes]:
         path.removeprefix(f"{folder}/"): gcs_storage.read(path) or b""
         for path in gcs_storage.list_objects(f"{folder}/")
     }
-
-
-TENSORFLOW = (
-    "tensorflow-cpu==2.21.0; sys_platform == 'linux' and platform_machine == 'x86_64'",
-    "tensorflow==2.21.0; sys_platform != 'linux' or platform_machine != 'x86_64'",
-)
-
-
-@pytest.fixture(scope="session")
-def tensorflow() -> Path:
-    """The Python of an environment with TensorFlow."""
-    folder = ROOT / ".engines" / "tensorflow"
-    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    folder.parent.mkdir(exist_ok=True)
-    with open(folder.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not stamp.exists() or stamp.read_text() != "\n".join(TENSORFLOW):
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            install = [str(python), "-m", "pip", "install", "--quiet", *TENSORFLOW]
-            result = subprocess.run(install, capture_output=True, text=True)
-            if result.returncode:
-                reason = " ".join(result.stderr.split())[-300:]
-                missing(f"TensorFlow 2.21 cannot be installed here: {reason}")
-            stamp.write_text("\n".join(TENSORFLOW))
-    return python

@@ -15,13 +15,8 @@ import pytest
 from beam_pipeline.dataset.sorted_run import WIDE, sort_groups
 from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US
 from tests.support.probe_rows_on_disk import CROP, RowSpec, write_dataset
-from training.evaluation.examples import (
-    Examples,
-    Extent,
-    Split,
-    draw_examples,
-    open_splits,
-)
+from training.evaluation.examples import Examples, Split, draw_examples, open_splits
+from training.evaluation.extent import Extent
 from training.evaluation.predictions import Predictor
 from training.evaluation.results import Evaluation, evaluate
 from training.tokens.example_faults import segments_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.dataset.row_codec import ENCODINGS
+from beam_pipeline.dataset.options import ENCODINGS
 from beam_pipeline.errors import ProbelineError
 from tests.support.batches import Batch, host_batches
 from tests.support.probe_rows_on_disk import CROP

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.dataset.layout import DatasetOptions, shard_of
+from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.dataset.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -26,12 +26,8 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     write_success,
 )
-from beam_pipeline.dataset.row_codec import (
-    ENCODINGS,
-    Encoding,
-    RowKey,
-    content_bytes,
-)
+from beam_pipeline.dataset.options import ENCODINGS, DatasetOptions, Encoding
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions
 from beam_pipeline.probe_rows.external_sort import SortedRun

@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 
 _RECORD = """#!/usr/bin/env bash
 { printf '%s\\037' "${0##*/}" "$@"; printf '\\036'; } >>"$CALLS"
@@ -40,7 +41,11 @@ class StandIns:
 def run_script(script: Path, *arguments: str, environment: dict[str, str], code: int = 0) -> str:
     """Runs a script that must end with `code`; returns what it prints, its errors if it fails."""
     result = subprocess.run(
-        ["bash", script, *arguments], env=environment, capture_output=True, text=True, timeout=60
+        ["bash", script, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result.stderr if code else result.stdout

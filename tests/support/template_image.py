@@ -1,23 +1,28 @@
 """Flex Templates: what the launcher gives a program, and a template's image without Docker."""
 
+import itertools
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from google.cloud.dataflow_v1beta3 import types
 from google.protobuf import json_format
 
+from beam_pipeline.storage.files import locked
 from tests.support.clean_environment import clean, done, new_environment
 from tests.support.dataflow_api import PROJECT, REGION, DataflowApi
 from tests.support.dataflow_helpers import IMAGE, do_the_work
 from tests.support.engines import stored_objects
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 
 TEMPLATES = ROOT / "templates"
+_TEMPLATE_STEP = ("ARG", "TEMPLATE")  # what comes before it is the same for all
 
 
 def instructions(template: str) -> Iterator[tuple[str, str]]:
@@ -62,55 +67,84 @@ class Image(NamedTuple):
             env=clean(os.environ) | self.variables,
             capture_output=True,
             text=True,
-            timeout=120,  # it must not wait for a job
+            timeout=HANG_S,  # it must not wait for a job
         )
 
 
-def make_image(folder: Path, template: str) -> Image:
-    """Does the steps of a template's image below a folder, in an empty environment.
+@pytest.fixture(scope="session")
+def base_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an image up to the step that tells the templates apart; nobody changes it.
 
     Base images and what is copied from them are omitted: the Python is the one of this test.
     """
-    python = new_environment(folder / "python")
-    root, variables = folder / "root", {}
-    where = root
-    for name, arguments in instructions(template):
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one for all processes
+        folder = folder.parent
+    base, stamp = folder / "base-image", folder / "base-image-is-made"
+    with locked(str(folder / "base-image-lock")):
+        if not stamp.exists():
+            new_environment(base / "python")
+            steps = itertools.takewhile(lambda step: step != _TEMPLATE_STEP, instructions("none"))
+            do_steps(steps, base)
+            stamp.touch()
+    return base
+
+
+def do_steps(steps: Iterable[tuple[str, str]], image: Path, where: str = ".") -> dict[str, str]:
+    """Does steps of an image in its folder; returns the variables that they set."""
+    root, variables = image / "root", {}
+    for name, arguments in steps:
         if name == "WORKDIR":
-            where = root / arguments.lstrip("/")
-            where.mkdir(parents=True)
+            where = arguments.lstrip("/")
+            (root / where).mkdir(parents=True)
         elif name == "ENV":
             key, _, value = arguments.partition("=")
             variables[key] = value
         elif name == "COPY" and not arguments.startswith("--from="):
             *sources, target = arguments.split()
             for source in sources:
-                copy(ROOT / source, where / target, target.endswith("/"))
+                copy(ROOT / source, root / where / target, target.endswith("/"))
         elif name == "RUN":
             result = subprocess.run(
                 ["bash", "-euc", arguments],
-                cwd=where,
-                env=clean(os.environ) | {"PATH": f"{python.parent}:/usr/bin:/bin"},
+                cwd=root / where,
+                env=clean(os.environ) | {"PATH": f"{image}/python/bin:/usr/bin:/bin"},
                 capture_output=True,
                 text=True,
             )
             done(result)
-    return Image(python, root, variables)
+    return variables
+
+
+def make_image(base: Path, folder: Path, template: str) -> Image:
+    """Does the steps of one template, with the Python of the base image and a copy of its files."""
+    shutil.copytree(base / "root", folder / "root")
+    steps = itertools.dropwhile(lambda step: step != _TEMPLATE_STEP, instructions(template))
+    variables = do_steps(steps, folder, "template")
+    return Image(base / "python" / "bin" / "python", folder / "root", variables)
 
 
 def launch_and_work(
-    folder: Path, template: str, words: list[str], bad: str, bucket: str, dataflow: DataflowApi
+    base: Path,
+    folder: Path,
+    template: str,
+    words: list[str],
+    bad: str,
+    bucket: str,
+    dataflow: DataflowApi,
 ) -> tuple[types.Job, str]:
     """Launches a template from its image and does its job's work.
 
     Args:
-      folder: where to make the image.
+      base: the image that all templates share.
+      folder: where to make the template's own.
       words: the launcher's.
       bad: a further word, which must be refused.
 
     Returns:
       The job, and the error of the bad word.
     """
-    image = make_image(folder / "image", template)
+    image = make_image(base, folder / "image", template)
     words = [*words, f"--dataflow_endpoint={dataflow.endpoint}"]
     refused = image.launch(*words, bad)
     assert refused.returncode == 2
@@ -119,7 +153,7 @@ def launch_and_work(
     assert dataflow.jobs == []  # Dataflow starts what was written, nobody else does
     job = template_at(bucket)
     report = do_the_work(image.python, folder / "work", job)
-    assert report["source"].startswith(f"{folder}/image/python")
+    assert report["source"].startswith(f"{base}/python")
     return job, refused.stderr
 
 

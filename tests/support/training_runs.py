@@ -10,14 +10,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-import time
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S, wait_until
+from tests.support.warm_python import warm_python
 
 GLOBAL_BATCH, CROP, STEPS = 8, 128, 12
 MODEL = (
@@ -49,7 +50,7 @@ class TrainingRun:
             f"max_target_length={CROP}",
             "checkpoint_period=3",
             "max_num_checkpoints_to_keep=20",
-            f"jax_cache_dir={folder.parent / 'jax'}",
+            f"jax_cache_dir={Path(tempfile.gettempdir(), 'jax')}",  # of all tests
             *MODEL,
             *arguments,
         ]
@@ -71,7 +72,8 @@ class TrainingRun:
             }
             batch = f"per_device_batch_size={GLOBAL_BATCH // hosts}"
             metrics = f"metrics_file={self.folder / f'metrics-{index}.jsonl'}"
-            script = [sys.executable, str(ROOT / "tests/support/maxtext_host.py"), json.dumps(host)]
+            python = warm_python("training.maxtext.iterators", "maxtext.trainers.pre_train.train")
+            script = [*python, "-m", "tests.support.maxtext_host", json.dumps(host)]
             processes.append(
                 subprocess.Popen(
                     [*script, *self._arguments, batch, metrics, *more],
@@ -89,7 +91,7 @@ class TrainingRun:
         return self.wait(self.start(*more, hosts=hosts))
 
     def wait(self, processes: list[subprocess.Popen]) -> list[Ended]:
-        outputs = [process.communicate(timeout=400)[0] for process in processes]
+        outputs = [process.communicate(timeout=HANG_S)[0] for process in processes]
         return [
             Ended(process.returncode, output)
             for process, output in zip(processes, outputs, strict=True)
@@ -98,11 +100,8 @@ class TrainingRun:
     def stop_at(self, step: int, number: signal.Signals, hosts: int = 1) -> list[Ended]:
         """Runs until a step has been fed, then sends a signal to all hosts."""
         processes = self.start(hosts=hosts, pace_s=0.2)
-        deadline_s = time.monotonic() + 300
-        while step not in self.fed():
-            assert all(process.poll() is None for process in processes), self.wait(processes)
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        are_alive = lambda: all(process.poll() is None for process in processes)  # noqa: E731
+        assert wait_until(lambda: step in self.fed(), are_alive), self.wait(processes)
         for process in processes:
             process.send_signal(number)
         return self.wait(processes)

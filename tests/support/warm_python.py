@@ -28,46 +28,68 @@ import tempfile
 import threading
 import traceback
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 ROOT = Path(__file__).parents[2]
-_PRELOADED = ("beam_pipeline.main", "beam_pipeline.overlap.job.launch", "beam_pipeline.verify")
+_PRELOADED = (
+    *("beam_pipeline.probe_rows.launch", "beam_pipeline.overlap.job.launch"),
+    *("beam_pipeline.overlap.summary", "beam_pipeline.verify.terminal"),
+)
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 
 
-_server: subprocess.Popen[bytes] | None = None
+_servers: dict[tuple[str, ...], subprocess.Popen[bytes]] = {}
 
 
-def warm_python() -> list[str]:
-    """Returns the command that stands for `python`, and starts the server at the first call."""
-    global _server
-    address = Path(tempfile.gettempdir(), f"warm-python-{os.getpid()}")
-    if _server is None:
-        _server = subprocess.Popen(
-            [sys.executable, "-W", "ignore::DeprecationWarning", __file__, "serve", address],
+def warm_python(*more: str) -> list[str]:
+    """Returns the command that stands for `python`, and starts its server at the first call.
+
+    Args:
+      more: modules that are imported beforehand, too; each choice of them has a server.
+    """
+    server = _servers.get(more)
+    if server is None:
+        server = _servers[more] = subprocess.Popen(
+            [sys.executable, "-W", "ignore::DeprecationWarning", __file__, "serve", *more],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert _server.stdout is not None and _server.stdout.readline() == b"ready\n"
-    return [sys.executable, "-IS", __file__, "run", str(address)]
+        assert server.stdout is not None and b"ready\n" in server.stdout, "its imports failed"
+    return [sys.executable, "-IS", __file__, "run", str(server.pid)]
+
+
+def _address_of(server: int) -> str:
+    """Returns the socket of a server, in the kernel's abstract names: it leaves no file."""
+    return f"\0warm-python-{server}"
+
+
+def cpu_seconds() -> float:
+    """Returns the CPU-seconds of the running servers and of their programs that have ended."""
+    spent = 0
+    for server in _servers.values():
+        if server.poll() is None:
+            fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+            spent += sum(map(int, fields[11:15]))
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 def stop() -> None:
-    """Ends the server, if there is one, so that its CPU time counts as ours."""
-    if _server is not None:
-        _server.communicate()
+    """Ends the servers, so that their CPU time counts as ours."""
+    for server in _servers.values():
+        server.communicate()
 
 
-def _serve(address: str) -> None:
+def _serve(more: Sequence[str]) -> None:
     """Forks a program for each client; returns only in the programs."""
-    for name in _PRELOADED:
+    for name in (*_PRELOADED, *more):
         importlib.import_module(name)
     gc.freeze()  # a collection in a child would copy what they share
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(address)
+        listening.bind(_address_of(os.getpid()))
         listening.listen()
         print("ready", flush=True)
         while True:
@@ -82,7 +104,6 @@ def _serve(address: str) -> None:
                 _keep(client)
                 return
             client.close()
-    os.unlink(address)
     while _reap(wait=True):
         pass
     os._exit(0)
@@ -127,6 +148,7 @@ def _become(request: dict, stdio: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
+    tempfile.tempdir = None  # as TMPDIR says now
     sys.argv[:] = request["argv"]
 
 
@@ -145,7 +167,9 @@ def _run_program() -> int:
 
 
 def _run_main(kind: str, target: str, *arguments: str) -> None:
-    sys.path[:0] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [os.getcwd()]
+    sys.path[:0] = [*here, *filter(None, given)]
     sys.argv[:] = [kind, *arguments]
     if kind == "-m":
         sys.modules.pop(target, None)  # runpy warns of modules that are imported twice
@@ -164,17 +188,17 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run(address: str, argv: list[str]) -> None:
+def _run(server: str, argv: list[str]) -> None:
     """Has a server run a program, and ends as it does."""
     request = {"argv": argv, "environment": dict(os.environ), "folder": os.getcwd()}
-    with socket.socket(socket.AF_UNIX) as server:
-        server.connect(address)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(_address_of(int(server)))
         for number in _PASSED_ON:
-            signal.signal(number, lambda caught, _: server.sendall(bytes([caught])))
+            signal.signal(number, lambda caught, _: connection.sendall(bytes([caught])))
         message = json.dumps(request).encode() + b"\n"
-        sent = socket.send_fds(server, [message], [0, 1, 2])
-        server.sendall(message[sent:])
-        status = server.recv(4)
+        sent = socket.send_fds(connection, [message], [0, 1, 2])
+        connection.sendall(message[sent:])
+        status = connection.recv(4)
     code = int.from_bytes(status, "big", signed=True) if status else 1
     if code < 0:
         if -code != signal.SIGKILL:
@@ -185,7 +209,7 @@ def _run(address: str, argv: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        _serve(sys.argv[2])
+        _serve(sys.argv[2:])
         _end(_run_program())
     else:
         _run(sys.argv[2], sys.argv[3:])

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import UsageError
 from tests.conftest import Gcs
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
@@ -38,6 +38,7 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 from training.dataset import (
     DataConfig,
     build_dataset,
@@ -301,5 +302,5 @@ def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
     assert len(children) >= 2
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=30)
+    _, alive = psutil.wait_procs(children, timeout=HANG_S)
     assert not alive

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.evaluation_helpers import (
     EXTENT,
@@ -230,12 +230,9 @@ def test_errors_of_the_command(
     ):
         assert main([*BRIEF, *flags]) == 2
         assert words in the_error(capsys)
-    monkeypatch.setitem(sys.modules, "training.maxtext.predictor", None)
-    assert main([*BRIEF, data]) == 2
-    assert "MaxText" in the_error(capsys)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main([*BRIEF, data]) == 2
-    assert "pip install '.[plots]'" in the_error(capsys)
+    assert "pip install 'probeline[maxtext,report]'" in the_error(capsys)
 
 
 def test_stopped(

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, RowKey, decode_record, encode_row
+from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run, records_as_tuples
 from tests.support.properties import num_examples
+from tests.support.waiting import HANG_S
 from training.batches.packing import new_crops, pad_small
 from training.rows.row_layout import locate
 from training.rows.row_source import Measurements
@@ -434,6 +436,7 @@ def test_a_row_of_one_measurement_is_one_short_example():
 ENDS = """
 import sys
 from tests.training import test_sampler as here
+from tests.support.waiting import HANG_S
 row, crop_size = eval(sys.argv[1], vars(here))
 try:
     examples = list(here.ProbeRowSampler(crop_size, mode_weights=(1, 0, 0)).examples(row))
@@ -445,7 +448,7 @@ except here.ProbelineError as error:
 
 def ending_of(row_and_crop_size: str) -> str:
     command = [sys.executable, "-c", ENDS, row_and_crop_size]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr[-500:]
     return result.stdout.strip()
 

@@ -18,7 +18,7 @@ from tests.support.probe_rows_on_disk import (
 )
 from tests.support.training_runs import CROP, GLOBAL_BATCH, STEPS, Ended, TrainingRun
 
-pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
+pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
 
 
 @pytest.fixture(scope="session")
@@ -154,7 +154,7 @@ def test_sigterm_saves_a_checkpoint_and_changes_nothing(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pods", [((2, 7), (1, STEPS)), ((4, 4), (2, 7), (1, 9), (2, STEPS))])
+@pytest.mark.parametrize("pods", [((2, 7), (1, STEPS)), ((4, 4), (1, 7), (2, STEPS))])
 def test_pods_of_any_size_go_on_with_each_other(
     tmp_path: Path, thousand_rows: Path, whole: TrainingRun, pods: tuple[tuple[int, int], ...]
 ):

@@ -14,8 +14,10 @@ from training.tokens.contexts import MIN_CROP
 from training.tokens.draws import Drawing, new_drawing
 
 # Options that change no batch: where the data are, when a run ends, speed and memory.
-_NOT_SAMPLING = ("files", "num_epochs", "on_bad_row", "host_index", "host_count", "num_workers")
-_NOT_SAMPLING += ("num_threads", "cache_dir")
+_NOT_SAMPLING = (
+    *("files", "num_epochs", "on_bad_row", "host_index", "host_count"),
+    *("num_workers", "num_threads", "cache_dir"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,25 @@ class DataConfig:
       pack: pack small rows; False pads each of them.
       mixed_rows: number of rows whose contexts a lane mixes, at 33 KiB of memory per example and
         row. None mixes all rows of a lane, a full shuffle of contexts, and needs cache_dir.
-      avg_tokens_per_measurement, max_contexts_per_row: a large row of n measurements has
+      avg_tokens_per_measurement: a large row of n measurements has
         min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) contexts an epoch.
+      max_contexts_per_row: see above.
       mode_weights: of full, partial and no timestamps.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
       on_bad_row: "fail", or "skip", which logs and counts the row.
-      host_index, host_count: this host's share of the batch.
+      host_index: this host, which gives examples [index, index + 1) * batch_size / host_count.
+      host_count: the number of hosts, which divides batch_size.
       num_workers: processes that prepare batches; 0 prepares them in the calling process.
       num_threads: threads that read rows; with any, the next batch is prepared ahead.
       cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
+
+    Raises:
+      UsageError: a value is not allowed.
+
+    Example:
+
+        DataConfig(files="rows/train", batch_size=256, crop_size=512, num_epochs=1)
     """
 
     files: str | Sequence[str]
@@ -68,8 +79,8 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # plain numbers, for JSON, also if NumPy's are given
-            if isinstance(value := getattr(self, field.name), np.integer):
-                object.__setattr__(self, field.name, int(value))
+            if isinstance(getattr(self, field.name), np.integer):
+                object.__setattr__(self, field.name, int(getattr(self, field.name)))
         for name, minimum in (
             ("batch_size", 1),
             ("crop_size", MIN_CROP),

@@ -111,9 +111,18 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
 
     Args:
       states: of every host at one step, in any order.
+      host_count: the new number of hosts.
+
+    Returns:
+      The state of each of the new hosts, by host_index.
 
     Raises:
       ProbelineError: states are missing, are of different steps or runs, or cannot be shared.
+
+    Example:
+
+        batches = iter(build_dataset(DataConfig(files="rows/train", batch_size=4)))
+        of_both_hosts = reshard_states([batches.get_state()], host_count=2)
     """
     if not states:
         raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")

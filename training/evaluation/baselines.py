@@ -20,7 +20,8 @@ from numba import uint64
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.kernels import kernel
-from training.evaluation.examples import Extent, Split
+from training.evaluation.examples import Split
+from training.evaluation.extent import Extent
 from training.rows.measurement_at import dst_at, rtt_code_at
 from training.rows.row_source import ShardReader
 from training.rows.row_table import RowTable

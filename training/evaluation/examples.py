@@ -7,32 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.cli.flags import check_limits, flag
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.planning import fitting
 from training.dataset import build_dataset
+from training.evaluation.extent import Extent
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How much is evaluated; `batch_size` is halved until the rows give that many examples."""
-
-    num_contexts: int = flag("examples that are evaluated.", 192, limits=(1, None))
-    num_rtt: int = flag("RTTs that are predicted, at most.", 2000, limits=(0, None))
-    num_train_contexts: int = flag(
-        "training examples in which unigrams are counted.", 2000, limits=(1, None)
-    )
-    num_train_rows: int = flag(
-        "training rows of which RTT medians are taken, at most.", 4000, limits=(1, None)
-    )
-    batch_size: int = flag("examples that the model predicts at once.", 8, limits=(1, None))
-    seed: int = flag("seed of the contexts and samples that are drawn.", 0, limits=(0, None))
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 @dataclass(frozen=True)

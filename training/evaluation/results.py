@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.evaluation.baselines import TrainingMedians, look_back, predict, training_medians
-from training.evaluation.examples import Extent, Split, draw_examples, take_batches
+from training.evaluation.examples import Split, draw_examples, take_batches
+from training.evaluation.extent import Extent
 from training.evaluation.losses import Losses, count_unigrams, summarise_losses
 from training.evaluation.predictions import Advance, Predictor, causal_pass, second_bytes_after
 from training.evaluation.rtt import (

@@ -144,6 +144,11 @@ class Feed:
     def __iter__(self) -> "FeedIterator":
         return FeedIterator(self)
 
+    def close_report(self) -> None:
+        """Writes the figures of a run that had fewer steps than they want."""
+        if self.report is not None:
+            self.report.close()
+
 
 class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
     """The iterator in MaxText's checkpoints, with one state file per host."""
@@ -201,8 +206,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
     def close(self) -> None:
         super().close()
         self._batches.close()
-        if self.feed.report is not None:
-            self.feed.report.close()
+        self.feed.close_report()
 
 
 def _make_iterator(

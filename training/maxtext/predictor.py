@@ -1,4 +1,8 @@
 """A trained model as a function from tokens to log-probabilities of the next token."""
+# MaxText, Flax and Orbax are typed in part.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import functools
 import os
@@ -44,6 +48,11 @@ def load_predictor(checkpoint: str) -> Predictor:
 
     Raises:
       UsageError: the checkpoint does not exist.
+
+    Example:
+
+        predictor = load_predictor("runs/first")
+        predictor.step, predictor.crop_size
     """
     path = epath.Path(checkpoint if "://" in checkpoint else os.path.abspath(checkpoint))
     run_folder = path.parent.parent if path.name.isdecimal() else path

@@ -15,6 +15,7 @@ from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.planning import fitting
 from training.dataset import BatchDataset
+from training.padding.extent import Extent
 from training.padding.statistics import (
     CONTEXT,
     FAMILIES,
@@ -23,7 +24,6 @@ from training.padding.statistics import (
     SMALL,
     VISIT,
     Epochs,
-    Extent,
     Statistics,
     families_of,
     padding_of,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.cli.flags import check_limits, flag
 from beam_pipeline.dataset.manifest import Dataset
+from training.padding.extent import Extent
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import Batch, Tally
@@ -56,19 +56,6 @@ class Epochs(NamedTuple):
     large: int
     small: int
     strided: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How much is measured, and at what crop size."""
-
-    crop_size: int = flag("tokens of an example.", 1024)
-    seed: int = flag("seed of the sample and of all draws.", 0)
-    max_rows: int = flag("rows that are read one by one.", 300, limits=(1, None))
-    num_batches: int = flag("batches that are taken from build_dataset.", 32, limits=(1, None))
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 @dataclass

@@ -3,6 +3,10 @@
 Each row is one read of one record. Its key and size are compared with rows.parquet, and errors name
 shards that were replaced or damaged after the manifest was written.
 """
+# pyarrow has no types; the arguments of kernels get theirs from numba.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -159,7 +163,18 @@ class ProbeRowDataSource:
     shard and position. Picklable; equal data have an equal `repr`.
 
     Args:
-      files: see `row_table.find_shards`.
+      files: a dataset's folder (its train split), a split's folder, a shard, a glob of shards, or
+        several of the last two; local or gs://.
+
+    Raises:
+      ProbelineError: no such finished dataset or shard exists, or it differs from its manifest.
+        Accessing a row raises `BadRowError` if it is damaged.
+
+    Example:
+
+        source = ProbeRowDataSource("rows/train")
+        row = source[0]
+        row["src_addr"], len(row["measurements"]), row["measurements"][0]["rtt"]
     """
 
     def __init__(self, files: str | Sequence[str]):

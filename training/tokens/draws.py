@@ -140,6 +140,13 @@ def _shuffle(stream, values, count):
 
 
 @njit
+def _reverse(values, count):
+    for i in range(count // 2):
+        j = count - 1 - i
+        values[i], values[j] = values[j], values[i]
+
+
+@njit
 def _interleave(stream, timed, num_timed, untimed, num_untimed, items, is_timed):
     """Merges two lists so that every way to merge them is equally likely."""
     at, other = 0, 0
@@ -322,8 +329,8 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, scratch):
         count += 1
         item += step
     if is_backward:
-        items[:count] = items[:count][::-1].copy()
-        is_timed[:count] = is_timed[:count][::-1].copy()
+        _reverse(items, count)
+        _reverse(is_timed, count)
     scratch.window[0], scratch.window[1] = items[0], stride
     return count
 

@@ -12,6 +12,10 @@ Byte b is token 11 + b, the highest byte first. Times are floored to seconds; RT
 most 0.049 % (0.5 µs below 2 ms). `write_measurement` is the only place that writes tokens; the
 sampler's kernels call it, too.
 """
+# pyarrow has no types; the arguments of kernels get theirs from numba.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import itertools
 from collections.abc import Sequence
@@ -198,6 +202,11 @@ def encode(
 
     Raises:
       ValueError: an address is invalid, or `is_timed` and `orders` do not fit.
+
+    Example:
+
+        row = open_dataset("rows").rows("train")[0]
+        tokens = encode(row.src_addr, row.to_arrow().slice(0, 10))
     """
     num = measurements.num_rows
     hi, lo, families = addresses.parse(measurements.column("dst_addr"))
@@ -241,12 +250,18 @@ class Measurement:
     """A decoded measurement; a field is None if its tokens are missing.
 
     Attributes:
-      src_addr, dst_addr: canonical text.
-      rtt_ms: -1.0 is a failed ping.
+      src_addr: the probe's address, canonical text.
+      dst_addr: the destination's, likewise.
+      rtt_ms: milliseconds; -1.0 is a failed ping.
       event_time: seconds since 1970 UTC; absolute even where the tokens hold a difference.
       roles: of the fields, in order.
       is_whole: False if the tokens end within it. Only the last of a context can be cut; a cut
         just before its timestamp looks like a measurement without one.
+
+    Example:
+
+        row = open_dataset("rows").rows("train")[0]
+        decode(encode(row.src_addr, row.to_arrow()))[0].rtt_ms
     """
 
     src_addr: str | None = None
@@ -260,8 +275,16 @@ class Measurement:
 def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
     """Inverts `encode`: the tokens of one context, its last measurement possibly cut.
 
+    Args:
+      tokens: [number of tokens], each below VOCABULARY_SIZE.
+
     Raises:
       ValueError: the tokens are not a context; the message has the position and the reason.
+
+    Example:
+
+        row = open_dataset("rows").rows("train")[0]
+        measurements = decode(encode(row.src_addr, row.to_arrow()))
     """
     values = np.asarray(tokens).tolist()
     starts = [at for at, token in enumerate(values) if token == MEASUREMENT_START]

@@ -1,7 +1,6 @@
 """Documents in JSON: blocks of bytes to records, records to batches of texts.
 
-Records are lines or the elements of one array. Elements are found by brackets and quotes alone:
-whether one is JSON shows when it is parsed. orjson parses a record, and Python's own `json`
+Records are lines or the elements of one array. orjson parses a record, and Python's own `json`
 whatever orjson rejects or rounds: lone surrogates, NaN, integers of more than 64 bits. So a record
 is a dead letter only if Python cannot read it. On records of 4 KB orjson and the copy into a batch
 take 1.3 ns a byte of ASCII; msgspec, which skips fields that are not read, takes longer.
@@ -16,17 +15,12 @@ import numpy as np
 import orjson
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.documents.batch import DocumentBatch, excerpt, text_buffers
 from beam_pipeline.overlap.documents.record_ids import record_hash
-from beam_pipeline.storage.lines import PartialRecord, split_lines
+from beam_pipeline.storage.json_array import begins_array, split_array
+from beam_pipeline.storage.lines import split_lines
 
 MAX_RECORD_BYTES = 128 << 20
-_WHITESPACE = b" \t\r\n"
-_QUOTE, _BACKSLASH, _COMMA = (np.uint8(ord(char)) for char in '"\\,')
-_OPEN_LIST, _CLOSE_LIST, _OPEN_OBJECT, _CLOSE_OBJECT = (np.uint8(ord(char)) for char in "[]{}")
-# The state of `_find_ends` between two blocks.
-_DEPTH, _IN_STRING, _ESCAPED = range(3)
 
 
 class Fields(NamedTuple):
@@ -36,10 +30,6 @@ class Fields(NamedTuple):
     id: str = "id"
     # A record without an id has the hash of all its fields (`record_hash`): all are read.
     hash_ids: bool = False
-
-
-class ArrayError(Exception):
-    """A JSON array does not end, or something follows it."""
 
 
 class BadRecordError(Exception):
@@ -61,77 +51,11 @@ def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[list[
     blocks = iter(blocks)
     first_block = next(blocks, b"")
     blocks = chain([first_block], blocks)
-    if may_be_array and first_block.lstrip(_WHITESPACE).startswith(b"["):
-        yield from _split_array(blocks)
+    if may_be_array and begins_array(first_block):
+        yield from split_array(blocks, MAX_RECORD_BYTES)
         return
     for lines in split_lines(blocks, MAX_RECORD_BYTES):
         yield [line for line in lines if line and not line.isspace()]
-
-
-def _split_array(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the elements of a JSON array, with the whitespace around them."""
-    state = np.zeros(3, np.int64)
-    partial = PartialRecord(MAX_RECORD_BYTES)
-    has_begun = has_ended = has_elements = False
-    for block in blocks:
-        if not has_begun:
-            block = block.lstrip(_WHITESPACE)[1:]
-            has_begun, state[_DEPTH] = True, 1
-        if has_ended:
-            _expect_blank(block)
-            continue
-        records, start = [], 0
-        for end in _find_ends(np.frombuffer(block, np.uint8), state).tolist():
-            records.append(partial.finish(block[start:end]))
-            start = end + 1
-        if state[_DEPTH] == 0:
-            has_ended = True
-            _expect_blank(block[start:])
-            if not has_elements and len(records) == 1 and not records[0].strip(_WHITESPACE):
-                records = []  # the array is empty
-        else:
-            partial.add(block[start:])
-        has_elements = has_elements or bool(records)
-        yield records
-    if not has_ended:
-        raise ArrayError("the JSON array does not end: the file is cut short")
-
-
-def _expect_blank(block: bytes) -> None:
-    if block.strip(_WHITESPACE):
-        raise ArrayError("something follows the end of the JSON array")
-
-
-@kernel
-def _find_ends(block, state):
-    """Returns where elements end: at a comma, or at the end of the array."""
-    ends = np.empty(block.size, np.int32)
-    depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
-    count = 0
-    for at in range(block.size):
-        byte = block[at]
-        if in_string:
-            if escaped:
-                escaped = 0
-            elif byte == _BACKSLASH:
-                escaped = 1
-            elif byte == _QUOTE:
-                in_string = 0
-        elif byte == _QUOTE:
-            in_string = 1
-        elif byte in (_OPEN_LIST, _OPEN_OBJECT):
-            depth += 1
-        elif byte in (_CLOSE_LIST, _CLOSE_OBJECT):
-            depth -= 1
-            if depth == 0:
-                ends[count] = at
-                count += 1
-                break
-        elif byte == _COMMA and depth == 1:
-            ends[count] = at
-            count += 1
-    state[_DEPTH], state[_IN_STRING], state[_ESCAPED] = depth, in_string, escaped
-    return ends[:count]
 
 
 # --- records to batches -------------------------------------------------------------------------

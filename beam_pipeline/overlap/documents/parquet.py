@@ -16,6 +16,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, excerpt
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 _BATCH_BYTES = 4 << 20
@@ -44,18 +45,19 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
 
 
 def read_batches(
-    path: str, row_groups: Sequence[int], first_row: int, fields: Fields
+    file: FileVersion, row_groups: Sequence[int], first_row: int, fields: Fields
 ) -> Iterator[DocumentBatch]:
     """Yields all rows of some row groups, the first of which begins with row `first_row`.
 
     Raises:
       ProbelineError: the file has no column of texts of that name.
     """
-    with open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
-        schema = file.schema_arrow
+    path, _, version = file
+    with open_parquet(path, buffer_bytes=PIECE_BYTES, version=version) as parquet:
+        schema = parquet.schema_arrow
         check_text_column(path, schema, fields.text)
-        batches = file.iter_batches(
-            _batch_rows(file.metadata, row_groups, fields.text),
+        batches = parquet.iter_batches(
+            _batch_rows(parquet.metadata, row_groups, fields.text),
             row_groups=list(row_groups),
             columns=None
             if fields.hash_ids
@@ -125,7 +127,10 @@ def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[s
 
 
 def _python_values(column: pa.Array) -> list[Any]:
-    """Returns a column's values, times in nanoseconds as integers: Python has none."""
+    """Returns a column's values, as integers times that Python has none for."""
     if getattr(column.type, "unit", None) == "ns":
         column = column.cast(pa.int64())
-    return column.to_pylist()
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):  # a date that is none of Python's
+        return column.cast(pa.int32() if column.type == pa.date32() else pa.int64()).to_pylist()

@@ -16,15 +16,17 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.documents import json as document_json
 from beam_pipeline.overlap.documents import parquet as document_parquet
 from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.json import ArrayError, BadRecordError, Fields
+from beam_pipeline.overlap.documents.json import BadRecordError, Fields
 from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
-from beam_pipeline.storage.files import match_input, open_file
+from beam_pipeline.storage.files import check_regular, open_file
+from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import (
     decompressed,
     explained_damage,
     read_blocks,
     read_blocks_of_range,
 )
+from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 Format = Literal["jsonl", "json", "parquet"]
@@ -39,7 +41,12 @@ class DocumentFile(NamedTuple):
     num_bytes: int
     format: Format
     compressed: bool
-    version: int = 0  # changes when the file is written again: `files.FileVersion`
+    version: int = 0  # that of `FileVersion`
+
+    @property
+    def file(self) -> FileVersion:
+        """The file as it was matched."""
+        return FileVersion(self.path, self.num_bytes, self.version)
 
 
 class WorkUnit(NamedTuple):
@@ -55,6 +62,11 @@ class WorkUnit(NamedTuple):
     version: int = 0
     file_number: int = 0  # of the training file, in the order of the output
     number: int = 0  # of the work unit in its file
+
+    @property
+    def file(self) -> FileVersion:
+        """The file as it was matched."""
+        return FileVersion(self.path, self.num_bytes, self.version)
 
     @property
     def name(self) -> str:
@@ -77,7 +89,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
       option: the flag that the user gave, for messages.
 
     Raises:
-      UsageError: a pattern matches no such file.
+      UsageError: a pattern matches no such file, or one is a pipe.
     """
     found: dict[str, DocumentFile] = {}
     for pattern in patterns:
@@ -99,6 +111,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
                 "not expand it"
             )
         found.update(files)
+    check_regular(found)
     return [found[path] for path in sorted(found)]
 
 
@@ -108,12 +121,17 @@ def cut_into_work_units(
     """Cuts a file into work units of about `unit_bytes`, in order; the same ones each time.
 
     Raises:
-      ProbelineError: the footer of a Parquet file cannot be read, or has no such text field.
+      ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
+        the file was changed since it was matched.
     """
     path, num_bytes, kind, compressed, version = file
     whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version)
     if kind == "parquet":
-        with explained_damage(path, _CURE, row=0), open_parquet(path) as parquet:
+        with (
+            unchanged(file.file),
+            explained_damage(path, _CURE, row=0),
+            open_parquet(path, version=version) as parquet,
+        ):
             document_parquet.check_text_column(path, parquet.schema_arrow, text_field)
             metadata = parquet.metadata
         rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
@@ -147,24 +165,26 @@ def read_work_unit(unit: WorkUnit, fields: Fields = Fields()) -> Iterator[Docume
       fields: the fields that are read, at the top level of a record.
 
     Raises:
-      ProbelineError: the file cannot be read (on), or its Parquet has no such text field.
+      ProbelineError: the file cannot be read (on), its Parquet has no such text field, or it was
+        changed since it was matched.
     """
     row = unit.first_row or 0
     batches = _read_batches(unit, row, fields)
-    while True:
-        with explained_damage(unit.path, _CURE, (ArrayError,), row=row):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
-        row += batch.num_rows
+    with unchanged(unit.file):
+        while True:
+            with explained_damage(unit.path, _CURE, (ArrayError,), row=row):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+            row += batch.num_rows
 
 
 def _read_batches(unit: WorkUnit, row: int, fields: Fields) -> Iterator[DocumentBatch]:
     if unit.format == "parquet":
-        yield from document_parquet.read_batches(unit.path, unit.row_groups, row, fields)
+        yield from document_parquet.read_batches(unit.file, unit.row_groups, row, fields)
         return
-    with open_file(unit.path) as stream:
+    with open_file(unit.path, version=unit.version) as stream:
         for records in _read_records(unit, stream):
             if records:
                 yield document_json.read_batch(unit.path, records, row, fields)
@@ -174,7 +194,7 @@ def _read_batches(unit: WorkUnit, row: int, fields: Fields) -> Iterator[Document
 def _read_records(unit: WorkUnit, stream: BinaryIO) -> Iterator[list[bytes]]:
     is_range = (unit.start, unit.end) != (0, unit.num_bytes)
     if not is_range:
-        blocks = read_blocks(decompressed(stream), skip_mark=True)
+        blocks = read_blocks(decompressed(stream))
     elif unit.start == 0 and decompressed(stream) is not stream:
         raise ProbelineError(
             f"{unit.path} is compressed, which its name does not tell: add .gz or .zst to the name"

@@ -2,28 +2,33 @@
 
 `DeconConfig` is made from Python or from a command line, and checks every value when it is made.
 Fields have the names of the flags; n is `--ngram_length`, in Python `ngram=NGramConfig(15)`.
-Building a step needs no Beam, so nothing here imports it.
+Building a step needs no Beam, so only `parse` imports it.
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from beam_pipeline.cli.flags import OneLineParser, check_range, flag, job_parser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
+from beam_pipeline.storage.files import check_path
+
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
 
 _MAX_N = 2**31 - 1  # a column of the output is int32
 _MAX_COUNT = 2**63 - 1
 
 
-def _several(value: Any) -> tuple:
+def _several(value: Any) -> tuple[Any, ...]:
     """Returns a value, or a sequence of values, as a tuple."""
-    is_one = isinstance(value, str) or not isinstance(value, Sequence)
-    return (value,) if is_one else tuple(value)
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return (value,)
+    return tuple(cast(Sequence[Any], value))
 
 
 def _check_flags(config: Any) -> None:
@@ -39,7 +44,7 @@ def _check_flags(config: Any) -> None:
                 _check_value(item, each)
 
 
-def _check_value(item: Field, value: Any) -> None:
+def _check_value(item: Field[Any], value: Any) -> None:
     given, choices = f"--{item.name}={value!r}", item.metadata.get("choices")
     if limits := item.metadata["limits"]:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -57,7 +62,18 @@ def _check_value(item: Field, value: Any) -> None:
 
 @dataclass(frozen=True)
 class NGramConfig:
-    """The lengths of the n-grams that are compared."""
+    """The lengths of the n-grams that are compared.
+
+    Args:
+      ngram_length: n, in tokens, or several of them.
+
+    Raises:
+      UsageError: a length is not from 1 to 2**31 - 1.
+
+    Example:
+
+        NGramConfig([10, 15]).lengths  # (10, 15)
+    """
 
     ngram_length: int | Sequence[int] = flag(
         "Tokens of an n-gram; may be repeated, or a list with commas. An evaluation row of fewer "
@@ -65,6 +81,7 @@ class NGramConfig:
         15,
         limits=(1, _MAX_N),
         action="append",
+        group="n-grams",
     )
 
     def __post_init__(self) -> None:
@@ -85,86 +102,100 @@ class DeconConfig:
 
     Example:
 
-      DeconConfig(
-          input_path="gs://bucket/corpus",
-          decontaminate_source=["gs://bucket/eval/mmlu", "gsm8k=gs://bucket/eval/gsm8k/test.jsonl"],
-          output_path="gs://bucket/overlap",
-          ngram=NGramConfig([10, 15]),
-      )
+        DeconConfig(
+            input_path="gs://bucket/corpus",
+            decontaminate_source=["gs://bucket/eval/mmlu", "gsm8k=gs://bucket/gsm8k/test.jsonl"],
+            output_path="gs://bucket/overlap",
+            ngram=NGramConfig([10, 15]),
+        )
     """
 
     input_path: str | Sequence[str] = flag(
         "Folder, glob or file of training documents: JSON lines or JSON, plain, gzip or "
         "Zstandard, or Parquet; may be repeated.",
         action="append",
+        group="input",
     )
     decontaminate_source: str | Sequence[str] = flag(
         "Evaluation set: PATH as in --input_path, named by its folder, or NAME=PATH; may be "
         "repeated.",
         action="append",
+        group="input",
     )
-    output_path: str = flag("Folder of the results.")
+    output_path: str = flag("Folder of the results.", group="output")
     ngram: NGramConfig = NGramConfig()
     tokenizer: str = flag(
         f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function as "
-        "package.module:function.",
+        "package.module:function, which is code that runs on every text.",
         "default",
+        group="n-grams",
     )
-    text_field: str = flag("Field of a document that holds its text.", "text")
-    id_field: str = flag("Field of a document that holds its id.", "id")
+    text_field: str = flag("Field of a document that holds its text.", "text", group="input")
+    id_field: str = flag("Field of a document that holds its id.", "id", group="input")
     num_shards: int = flag(
         "Index shards, by ranges of hashes; the training text is read once for each. 0 lets "
         "--index_memory_mb decide.",
         0,
         limits=(0, 10_000),
+        group="run",
     )
     processes: int = flag(
         "Parallelism: processes in memory, machines on Dataflow, tasks on Flink; 0 lets the runner "
         "decide.",
         0,
         limits=(0, 100_000),
+        group="run",
     )
     limit_test_instances: int = flag(
-        "Rows taken from each evaluation set, for a trial; 0 is all.", 0, limits=(0, 2**32 - 1)
+        "Rows taken from each evaluation set, for a trial; 0 is all.",
+        0,
+        limits=(0, 2**32 - 1),
+        group="input",
     )
     skip_existing: bool = flag(
         "Resume a run that died, if it had the same inputs and options.",
         False,
         action="store_true",
+        group="run",
     )
     index_memory_mb: int = flag(
-        "Memory of the index in MiB, on each worker.", 1024, limits=(1, 1 << 20)
+        "Memory of the index in MiB, on each worker.", 1024, limits=(1, 1 << 20), group="run"
     )
     degenerate: str = flag(
         "Evaluation rows with only empty tokens, which match nearly any text: emit their matches, "
         "or skip them.",
         "emit",
         choices=("emit", "skip"),
+        group="n-grams",
     )
     max_details_per_pair: int = flag(
         "Records in overlap_details for an evaluation row and a training row; -1 is all, 0 none. "
         "What is left out is counted.",
         -1,
         limits=(-1, _MAX_COUNT),
+        group="output",
     )
     max_details: int = flag(
         "Records in overlap_details; -1 is all, 0 none. What is left out is counted.",
         -1,
         limits=(-1, _MAX_COUNT),
+        group="output",
     )
     max_document_frequency: int = flag(
         "N-grams in more training documents than this are boilerplate: listed, but not counted as "
         "overlap. 0 counts all.",
         0,
         limits=(0, _MAX_COUNT),
+        group="n-grams",
     )
-    overwrite: bool = flag("Replace a finished result.", False, action="store_true")
-    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true")
+    overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")
+    debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ngram, NGramConfig):
+        if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
         _check_flags(self)
+        check_path("output_path", self.output_path)
         tokenizer_named(self.tokenizer)
         for name in self.datasets:
             if not name.isprintable():  # nor are lone surrogates, from names that are not UTF-8
@@ -196,7 +227,7 @@ class DeconConfig:
         return list(dict.fromkeys(parse_evaluation_source(text).name for text in self.sources))
 
 
-def flag_fields() -> list[Field]:
+def flag_fields() -> list[Field[Any]]:
     """Returns the flags of the job."""
     return [
         each
@@ -208,7 +239,8 @@ def flag_fields() -> list[Field]:
 def make_parser() -> OneLineParser:
     """Returns the parser of the flags of the job."""
     description = "Finds every n-gram that evaluation sets share with training documents."
-    return job_parser("beam_pipeline.overlap", description, flag_fields())
+    example = "--input_path corpus --decontaminate_source eval/mmlu --output_path overlap"
+    return job_parser("beam_pipeline.overlap", description, example, flag_fields())
 
 
 def config_of(flags: argparse.Namespace) -> DeconConfig:
@@ -227,3 +259,16 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
                 f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
             ) from error
     return DeconConfig(**values)
+
+
+def parse(argv: Sequence[str]) -> tuple[DeconConfig, "PipelineOptions"]:
+    """Returns the options of a command line, and Beam's.
+
+    Raises:
+      UsageError: a flag is unknown or its value is not allowed.
+    """
+    known, rest = make_parser().parse_known_args(argv)
+    config = config_of(known)
+    from beam_pipeline.jobs.beam_options import parse_beam_options
+
+    return config, parse_beam_options(rest, [item.name for item in flag_fields()])

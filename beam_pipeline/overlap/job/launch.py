@@ -1,7 +1,7 @@
-"""Launches the overlap job: reads its command line, takes the output, runs the pipeline.
+"""Launches the overlap job: finds the inputs, takes the output, runs the pipeline.
 
-A command line becomes a DeconConfig and Beam's options. Inputs are matched before the output is
-touched, so that a wrong path costs no earlier result. The job succeeded if `.SUCCESS` exists.
+Inputs are matched before the output is touched, so that a wrong path costs no earlier result. The
+job succeeded if `.SUCCESS` exists.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import (
 
 from beam_pipeline.cli.flags import normalise_flags
 from beam_pipeline.errors import ProbelineError, UsageError, user_error
-from beam_pipeline.jobs import dataflow, output_folder, program
+from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import (
     IN_MEMORY_RUNNER,
     RUNNERS_WITH_OWN_FLAGS,
@@ -27,23 +27,9 @@ from beam_pipeline.jobs.beam_options import (
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
-from beam_pipeline.overlap.job.config import DeconConfig, config_of, flag_fields, make_parser
+from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.storage.files import exists
-
-
-def parse(argv: Sequence[str]) -> tuple[DeconConfig, PipelineOptions]:
-    """Returns the options of a command line, and Beam's.
-
-    Raises:
-      UsageError: a flag is unknown or its value is not allowed.
-    """
-    known, rest = make_parser().parse_known_args(argv)
-    return config_of(known), _beam_options(rest)
-
-
-def _beam_options(flags: Sequence[str]) -> PipelineOptions:
-    return parse_beam_options(list(flags), [item.name for item in flag_fields()])
 
 
 def run_from_python(
@@ -57,7 +43,8 @@ def run_from_python(
     if isinstance(beam_options, PipelineOptions):
         options = suited(beam_options)
     else:
-        options = _beam_options(normalise_flags(beam_options or ()))
+        flags = normalise_flags(beam_options or ())
+        options = parse_beam_options(flags, [item.name for item in flag_fields()])
     try:
         run(config, options)
     except Exception as error:
@@ -81,7 +68,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     job = dataflow.job_of(beam_options)
     if job is not None:
         evaluation = [parse_evaluation_source(source).path for source in config.sources]
-        program.check_paths_are_shared(
+        running.check_paths_are_shared(
             [
                 ("output_path", config.output_path),
                 *(("input_path", path) for path in config.input_paths),
@@ -89,11 +76,16 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             ]
         )
     inputs = overlap_pipeline.find_inputs(config)
-    files = output_files(config.skip_existing)
-    with output_folder.taken(config.output_path, config.overwrite, job, files=files) as job_run:
-        pipeline = program.new_pipeline(beam_options)
+    with output_folder.taken(
+        config.output_path,
+        config.overwrite,
+        job,
+        files=output_files(config.skip_existing),
+        inputs=inputs.paths,
+    ) as job_run:
+        pipeline = running.new_pipeline(beam_options)
         overlap_pipeline.build(pipeline, config, inputs, job_run)
-        if not program.run_to_end(pipeline, job, job_run):
+        if not running.run_to_end(pipeline, job, job_run):
             return None
     if not exists(FileSystems.join(config.output_path, SUCCESS_NAME)):
         raise ProbelineError(

@@ -30,6 +30,11 @@ class Inputs(NamedTuple):
     training: list[DocumentFile]
     evaluation: list[EvaluationFile]
 
+    @property
+    def paths(self) -> list[str]:
+        """The paths of all files."""
+        return [file.path for file in (*self.training, *(each.file for each in self.evaluation))]
+
 
 def find_inputs(config: DeconConfig) -> Inputs:
     """Returns the files of a run.

@@ -11,9 +11,10 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from numbers import Integral
+from typing import NamedTuple, cast
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
 
 _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
@@ -42,7 +43,7 @@ class Tokenizer:
     def tokenize(self, text: str) -> list[Token]:
         """Returns the tokens of a text, in order."""
         if self.function is not None:
-            return [Token(*token) for token in self.function(text)]
+            return self._call(self.function, text)
         lowered = text.lower() if self.lowercase else text
         tokens, start = [], 0
         for separator in re.finditer(self.separators, lowered):
@@ -55,6 +56,30 @@ class Tokenizer:
             return tokens
         origin = origins(text)
         return [Token(token.text, origin[token.start], origin[token.end]) for token in tokens]
+
+    def _call(self, function: Callable[[str], list[Token]], text: str) -> list[Token]:
+        """Returns the tokens of a function of the user; ProbelineError for what is none."""
+        try:
+            tokens = list(function(text))
+        except (Exception, SystemExit) as error:
+            raise ProbelineError(
+                f"--tokenizer={self.name} fails on a text of {len(text)} characters with "
+                f"{type(error).__name__}: {one_line(error)}; correct the function"
+            ) from error
+        last = 0
+        for token in tokens:
+            match token:
+                case (str(), Integral() as start, Integral() as end) if (
+                    last <= start <= end <= len(text)
+                ):
+                    last = start
+                case _:
+                    raise ProbelineError(
+                        f"--tokenizer={self.name} returns {repr(token)[:100]} for a text of "
+                        f"{len(text)} characters: a token is (text, start, end), in order and "
+                        "with start and end in the text; correct the function"
+                    )
+        return [Token(text, int(start), int(end)) for text, start, end in tokens]
 
 
 def origins(text: str) -> list[int]:
@@ -92,9 +117,11 @@ def tokenizer_named(name: str) -> Tokenizer:
         )
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"--tokenizer={name} cannot be imported: {error}") from error
-    return Tokenizer(name, function=function)
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
+        raise UsageError(f"--tokenizer={name} cannot be imported: {one_line(error)}") from error
+    if not callable(function):
+        raise UsageError(f"--tokenizer={name} is a {type(function).__name__}, not a function")
+    return Tokenizer(name, function=cast(Callable[[str], list[Token]], function))
 
 
 def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
-from beam_pipeline.storage.files import write_file
 
 DEFAULT_HTML = "report.html"
 DEFAULT_INSTANCES = 50
@@ -27,9 +26,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(argv, _run, "stopped; no report was written")
 
 
-def _run(argv: Sequence[str]) -> None:
+def make_parser() -> OneLineParser:
+    """Returns the parser of the flags."""
     parser = OneLineParser(
-        "beam_pipeline.overlap.report", "One HTML page of the output of the overlap job."
+        "beam_pipeline.overlap.report",
+        "Writes one HTML page of the output of the overlap job.",
+        "overlap --html report.html --png matrix.png",
     )
     parser.add_argument("output", help="the job's --output_path, local or gs://")
     parser.add_argument("--html", default=DEFAULT_HTML, help="the page (%(default)s)")
@@ -40,7 +42,11 @@ def _run(argv: Sequence[str]) -> None:
         default=DEFAULT_INSTANCES,
         help="how many instances are shown, those that overlap most (%(default)s)",
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def _run(argv: Sequence[str]) -> None:
+    args = make_parser().parse_args(argv)
     check_range("instances", args.instances, 0, MAX_INSTANCES)
     print(write_report(args.output, args.html, args.png, args.instances))
 
@@ -63,14 +69,15 @@ def write_report(
       UsageError: this is not a finished output, or a package is missing.
       ProbelineError: a file cannot be read or written.
     """
-    require_packages("--html", {"jinja2": "report"})
+    require_packages("--html", "jinja2")
     if png:
-        require_packages("--png", {"matplotlib": "plots"})
+        require_packages("--png", "matplotlib")
     from beam_pipeline.overlap.report.output import Output
     from beam_pipeline.overlap.report.page import page
     from beam_pipeline.overlap.report.statistics import read_statistics
     from beam_pipeline.overlap.results.layout import DETAILS
     from beam_pipeline.report.terminal import progress_bar
+    from beam_pipeline.storage.files import write_file
 
     output = Output(output_path)
     with progress_bar("read details", output.num_bytes(DETAILS)) as advance:

@@ -147,6 +147,13 @@ def test_a_dataset_opens_from_inside_its_folder(dataset, monkeypatch, path):
     assert open_dataset(path).manifest == a_manifest()
 
 
+@pytest.mark.parametrize("name", ["o[1]", "o*", "o?"])
+@pytest.mark.parametrize("below", ["", "/", "/train", "/train/*.arrayrecord"])
+def test_the_name_of_a_dataset_may_look_like_a_glob(dataset, name, below):
+    folder = dataset.rename(dataset.with_name(name))
+    assert open_dataset(f"{folder}{below}").path == str(folder)
+
+
 def test_a_dataset_may_itself_be_called_train(tmp_path):
     folder = tmp_path / "train"
     folder.mkdir()

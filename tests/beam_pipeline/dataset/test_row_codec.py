@@ -10,12 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import addresses, arrow_record, row_codec
+from beam_pipeline.dataset.options import ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import (
     COMPACT_MAX_SPAN_SECONDS,
-    ENCODINGS,
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,
-    RowFormat,
     RowKey,
     compact_measurements_bytes,
     content_bytes,

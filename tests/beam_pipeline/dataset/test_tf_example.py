@@ -11,16 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
-from beam_pipeline.dataset.row_codec import (
-    ENCODINGS,
-    RECORD_ENCODINGS,
-    RowFormat,
-    RowKey,
-    decode_record,
-    encode_row,
-    fit,
-    surely_fits,
-)
+from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, RowFormat
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row, fit, surely_fits
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import as_array

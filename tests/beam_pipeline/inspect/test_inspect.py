@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding
+from beam_pipeline.dataset.options import ENCODINGS, Encoding
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
 from beam_pipeline.inspect.compare import (
@@ -563,9 +563,9 @@ def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> No
     )
     lines = result.stderr.splitlines()
     assert len(lines) == 3, result.stderr
-    assert "grain is not installed: pip install '.[training]'" in lines[0]
-    assert "--html needs matplotlib and jinja2: pip install '.[plots,report]'" in lines[1]
-    assert "--html needs jinja2: pip install '.[report]'" in lines[2]
+    assert "grain is not installed: pip install 'probeline[training]'" in lines[0]
+    assert "--html needs matplotlib and jinja2: pip install 'probeline[report]'" in lines[1]
+    assert "--html needs jinja2: pip install 'probeline[report]'" in lines[2]
     assert result.stdout.startswith("2\n2\n2\n") and result.stdout.endswith("\n0\n")
 
 

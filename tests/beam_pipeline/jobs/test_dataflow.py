@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -41,6 +42,7 @@ from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 
 # The steps of the job's graph without Beam's own steps below them.
@@ -57,6 +59,7 @@ LABELS = [
     "Group into rows/Sort each probe",
     "Number of test shards",
     "Number of train shards",
+    "Planned rows",
     "Size of each",
     "Sizes",
     "Split by probe",
@@ -85,7 +88,7 @@ def submitted(flags: list[str]) -> subprocess.Popen:
         text=True,
     )
     assert launcher.stderr
-    too_long = threading.Timer(120, launcher.kill)
+    too_long = threading.Timer(HANG_S, launcher.kill)
     too_long.start()
     said = []
     for line in launcher.stderr:
@@ -107,6 +110,17 @@ def error_of(capsys: pytest.CaptureFixture, *flags: str, code: int) -> str:
 
 
 # --- the job as it is sent ------------------------------------------------------------------------
+
+
+def test_no_temporary_file_stays(
+    dataflow: DataflowApi, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    dataflow.states = [State.JOB_STATE_CANCELLED]
+    assert main(job_command(dataflow, bucket)) == 1
+    assert dataflow.jobs and list(folder.iterdir()) == []
 
 
 def test_the_job_is_what_the_flags_say(dataflow: DataflowApi, bucket: str, gcs: Gcs) -> None:
@@ -244,7 +258,7 @@ def test_ctrl_c_leaves_the_job_running(dataflow: DataflowApi, bucket: str) -> No
     dataflow.states = [State.JOB_STATE_RUNNING]
     launcher = submitted(job_command(dataflow, bucket))
     launcher.send_signal(signal.SIGINT)
-    _, errors = launcher.communicate(timeout=60)
+    _, errors = launcher.communicate(timeout=HANG_S)
     assert launcher.returncode == 130
     (job,) = dataflow.jobs
     assert f"gcloud dataflow jobs cancel {job.id} --project={PROJECT} --region={REGION}" in errors
@@ -260,7 +274,7 @@ def test_an_active_job_keeps_its_output(
     dataflow.states = [State.JOB_STATE_RUNNING]
     launcher = submitted(job_command(dataflow, bucket, "--job_name=first", *more))
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=60)
+    launcher.communicate(timeout=HANG_S)
     error = error_of(capsys, *job_command(dataflow, bucket, "--job_name=second", *more), code=2)
     assert "first" in error and "gcloud dataflow jobs cancel" in error
     (job,) = dataflow.jobs

@@ -1,5 +1,6 @@
 """Holding the output folder: refused runs, removed leftovers, and files that are never touched."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -321,3 +322,70 @@ def test_a_leftover_that_cannot_be_removed_is_one_line_with_its_name(tmp_path, m
     ):
         with taken(str(tmp_path), overwrite=False):
             pytest.fail("the folder was taken")
+
+
+# --- what must not be touched ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("how", ["as it is", "through a link", "relative"])
+def test_an_input_among_the_files_of_the_output_is_refused(tmp_path, monkeypatch, name, how):
+    output = tmp_path / "out"
+    fill(output, [name])
+    path = str(output / name)
+    if how == "through a link":
+        path = str(tmp_path / "link")
+        os.symlink(output / name, path)
+    elif how == "relative":
+        monkeypatch.chdir(tmp_path)
+        path = f"./out/../out/{name}"
+    with pytest.raises(UsageError, match=r"among the files of --output=.*choose another output"):
+        with taken(f"{output}/", overwrite=True, inputs=[path]):
+            pytest.fail("the folder was taken")
+    assert files_below(output) == {name}
+
+
+@pytest.mark.parametrize("path", ["in.parquet", "README", "other/rows.parquet", "../train/a"])
+def test_an_input_beside_the_files_of_the_output_is_read(tmp_path, path):
+    with taken(str(tmp_path), overwrite=False, inputs=[str(tmp_path / path)]):
+        pass
+
+
+def test_an_input_in_an_output_on_a_bucket_is_refused(objects):
+    objects[f"{BUCKET}/train/rows.parquet"] = b"x"
+    with pytest.raises(UsageError, match="among the files"):
+        with taken(BUCKET, overwrite=True, inputs=[f"{BUCKET}/train/rows.parquet"]):
+            pytest.fail("the bucket was taken")
+    assert list(objects) == [f"{BUCKET}/train/rows.parquet"]
+
+
+@pytest.mark.parametrize("name", ["", "/lock", "/0123456789ab"])
+def test_a_link_is_not_followed(tmp_path, name):
+    """Not as the temporary folder, not as its lock, not as what a dead run has left."""
+    target = tmp_path / "mine"
+    fill(target, ["records/data"])
+    place = tmp_path / "out" / f"{TEMP_FOLDER}{name}"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(target / "records/data" if name == "/lock" else target)
+    with pytest.raises(UsageError, match=r"\.probeline-temp.*: move it away$"):
+        with taken(str(tmp_path / "out"), overwrite=False):
+            pytest.fail("the folder was taken")
+    assert (target / "records/data").read_text() == "records/data" and place.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["", "/stray"])
+def test_a_stray_file_is_one_line_with_its_name(tmp_path, name):
+    fill(tmp_path, [f"{TEMP_FOLDER}{name}"])
+    with pytest.raises(UsageError, match=r"\.probeline-temp.*: move it away$"):
+        with taken(str(tmp_path), overwrite=False):
+            pytest.fail("the folder was taken")
+    assert files_below(tmp_path) == {f"{TEMP_FOLDER}{name}"}
+
+
+@pytest.mark.parametrize("name", ["README.md", f"{TEMP_FOLDER}/lock"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with contextlib.suppress(UsageError), taken(str(tmp_path), overwrite=True):
+        pass
+    assert (tmp_path / name).is_fifo()

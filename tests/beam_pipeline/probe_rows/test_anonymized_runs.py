@@ -47,6 +47,7 @@ from tests.support.helpers import (
 )
 from tests.support.job_runs import FLAGS, files_of, history, make_dataset, read_rows
 from tests.support.kills import KILL_POINTS, kill_script
+from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 
 KEY = bytes(range(50, 82))
@@ -248,7 +249,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
         [*warm_python(), *arguments],
         env={**os.environ, "TMPDIR": str(folder / "tmp")},
         capture_output=True,
-        timeout=300,
+        timeout=HANG_S,
     )
 
 

@@ -23,6 +23,7 @@ from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -185,7 +186,7 @@ def test_a_killed_worker_changes_nothing(
             stderr=subprocess.PIPE,
         )
         try:
-            _, said = launcher.communicate(timeout=150)
+            _, said = launcher.communicate(timeout=HANG_S)
             break
         except subprocess.TimeoutExpired:
             assert (tmp_path / "killed").exists()

@@ -37,6 +37,7 @@ from training.rows.row_source import ProbeRowDataSource
 taken = partial(output_folder.taken, files=DATASET_FILES)
 
 _LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
+_WITH_PATHS = {_LETTERS, "README.md", "manifest.json", "_SUCCESS"}  # of the input, or their hashes
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +74,19 @@ def make(bucket: str, *flags: str) -> int:
 
 
 def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
-    """Dead letters and the data card name the input, and it lies elsewhere."""
-    elsewhere = {_LETTERS: b"", "README.md": b""}
-    return found | elsewhere == expected | elsewhere and found.keys() >= elsewhere.keys()
+    """Dead letters and the data card name the input, and it lies elsewhere.
+
+    The manifest has the checksums of the dead letters, and `_SUCCESS` its own.
+    """
+    manifests = [json.loads(files["manifest.json"]) for files in (found, expected)]
+    for values in manifests:
+        del values["dead_letter_files"]
+    return (
+        {name: data for name, data in found.items() if name not in _WITH_PATHS}
+        == {name: data for name, data in expected.items() if name not in _WITH_PATHS}
+        and found.keys() >= _WITH_PATHS
+        and manifests[0] == manifests[1]
+    )
 
 
 # --- the whole job ------------------------------------------------------------------------------
@@ -89,6 +100,11 @@ def test_the_bytes_are_those_of_a_local_run(bucket: str, expected: dict[str, byt
 
 def test_small_payloads_on_storage_change_nothing(bucket: str, expected: dict[str, bytes]) -> None:
     assert make(bucket, "--inline_bytes=0") == 0
+    assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
+
+
+def test_the_output_may_end_with_a_slash(bucket: str, expected: dict[str, bytes]) -> None:
+    assert main([f"--input={bucket}/in/*.parquet", f"--output={bucket}/out/", *FLAGS]) == 0
     assert same_but_for_paths(stored_objects(f"{bucket}/out"), expected)
 
 
@@ -223,7 +239,7 @@ def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
             open_dataset(f"{bucket}/out")
     left = stored_objects(f"{bucket}/out")
     for name, data in expected.items():  # what has its name is whole
-        if name in left and name not in (_LETTERS, "README.md"):  # they name the input
+        if name in left and name not in _WITH_PATHS:
             assert left[name] == data
     assert main(flags) == 2  # it may be alive
     monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
@@ -235,9 +251,9 @@ def test_sigterm_tidies_up(bucket: str) -> None:
     script = kill_script("probe_rows.commit", "module", "write_success", 1)
     script = script.replace("SIGKILL", "SIGTERM").replace(
         "from beam_pipeline.main import main",
-        "from beam_pipeline.jobs import program\n"
+        "from beam_pipeline.cli.command import tidy_up_on_sigterm\n"
         "from beam_pipeline.main import main\n"
-        "program.tidy_up_on_sigterm()",
+        "tidy_up_on_sigterm()",
     )
     flags = [f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *FLAGS]
     stopped = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
@@ -398,4 +414,4 @@ def test_an_object_that_goes_while_it_is_read_is_one_line(bucket: str, monkeypat
 
     monkeypatch.setattr(grouping, "read_piece", removed)
     message = error_of(capsys, f"--input={bucket}/in/*.parquet", f"--output={bucket}/out")
-    assert "there is no such object" in message
+    assert "it was changed or removed while the job ran" in message

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +16,7 @@ from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset
 from tests.support.kills import KILL_POINTS, kill_script
+from tests.support.waiting import HANG_S, wait_until
 from tests.support.warm_python import warm_python
 
 
@@ -73,11 +73,9 @@ def test_sigterm_tidies_up(source: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*warm_python(), "-m", "beam_pipeline.main", *flags], stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + 60
-    while not list(output.glob(".probeline-temp/*/chunks/*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: list(output.glob(".probeline-temp/*/chunks/*")))
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr.decode()
     assert b"stopped" in stderr
     assert not (output / "_SUCCESS").exists()
@@ -119,21 +117,18 @@ def test_a_kill_on_prism_changes_nothing(
     process = subprocess.Popen(
         [sys.executable, "-c", script, *flags], stderr=subprocess.PIPE, start_new_session=True
     )
-    deadline = time.monotonic() + 60
-    while not sorting.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert sorting.exists(), process.communicate()
+    assert wait_until(sorting.exists, lambda: process.poll() is None), process.communicate()
     if victim == "prism":
         (runner,) = psutil.Process(process.pid).children()
         runner.kill()
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=HANG_S)
         assert process.returncode == 1
         lines = stderr.decode().splitlines()
         assert len(lines) == 1 and "the runner does not answer" in lines[0], lines
         assert not list(output.rglob("*"))
     else:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
         assert list(output.glob(".probeline-temp/*/chunks/*"))
     with pytest.raises(ProbelineError, match="no finished dataset"):
         open_dataset(str(output))

@@ -7,6 +7,7 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.probe_rows.launch import inline_bytes
 from beam_pipeline.probe_rows.options import (
     DEFAULT_RECORD_OPTIONS,
     Options,
@@ -62,7 +63,7 @@ def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
         ("rows", ["--inline_bytes=5"], 5),
     ):
         options, beam_options = parse(["--input=x", f"--output={output}", *flags])
-        assert options.inline_bytes_for(beam_options) == expected
+        assert inline_bytes(options, beam_options) == expected
 
 
 def test_every_field_is_a_flag_with_help() -> None:

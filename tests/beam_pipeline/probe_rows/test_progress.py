@@ -7,10 +7,13 @@ from pathlib import Path
 from beam_pipeline.probe_rows import progress
 from beam_pipeline.probe_rows.progress import look, watched
 from beam_pipeline.sources.inputs import Piece, WorkUnit
+from beam_pipeline.storage.matching import FileVersion
 
 
 def unit(index: int, rows: int, path: str) -> WorkUnit:
-    return WorkUnit(index, (Piece(path, "parquet", (0,), 0, rows, rows * 20),))
+    return WorkUnit(
+        index, (Piece(FileVersion(path, rows * 20, 1), "parquet", (0,), 0, rows, rows * 20),)
+    )
 
 
 UNITS = [unit(0, 1_000_000, "a"), unit(1, 2_000_000, "a"), unit(2, 1_000_000, "b")]
@@ -51,7 +54,8 @@ def test_a_shard_that_was_written_twice_counts_once(tmp_path: Path) -> None:
 
 
 def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
-    units = [WorkUnit(0, (Piece("a.json", "atlas_json", (), 0, 0, 300),)), WorkUnit(1, ())]
+    piece = Piece(FileVersion("a.json", 300, 1), "atlas_json", (), 0, 0, 300)
+    units = [WorkUnit(0, (piece,)), WorkUnit(1, ())]
     touch(tmp_path, "chunks/unit-000000-a")
     seen = look(str(tmp_path), units)
     assert (seen.done, seen.total) == (300, 300)

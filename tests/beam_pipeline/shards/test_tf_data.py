@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.row_codec import RECORD_ENCODINGS, RecordEncoding
+from beam_pipeline.dataset.options import RECORD_ENCODINGS, RecordEncoding
 from beam_pipeline.dataset.tf_example import decode_example
 from beam_pipeline.dataset.tfrecord import read_tfrecord
 from beam_pipeline.main import main
-from tests.support.engines import tensorflow as tensorflow
+from tests.support.clean_environment import tensorflow as tensorflow
 from tests.support.helpers import measurements_table
 from tests.support.repository import ROOT
 

@@ -38,7 +38,8 @@ from beam_pipeline.sources.anonymize_key import (
     fingerprint,
     parse_key,
 )
-from beam_pipeline.sources.inputs import ReadOptions, inspect, plan_units
+from beam_pipeline.sources.inputs import inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
 from tests.support.engines import Gcs
 from tests.support.helpers import MAPPED_IPV4, as_number, canonical
@@ -435,7 +436,7 @@ def test_the_key_does_not_travel(folder: Path) -> None:
 
 
 def batches_of(path: Path, options: ReadOptions) -> list[CheckedBatch]:
-    units = plan_units([inspect(str(path), path.stat().st_size, options)])
+    units = plan_units([inspect(match_files([str(path)])[0], options)])
     return [b for unit in units for piece in unit.pieces for b in read_piece(piece, options)]
 
 

@@ -1,5 +1,6 @@
 """RIPE Atlas results against the official parser, and everything a line can have wrong."""
 
+import gzip
 import io
 import json
 import re
@@ -16,8 +17,10 @@ from hypothesis import strategies as st
 from ripe.atlas.sagan import PingResult
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS
-from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources.options import COLUMNS, AtlasSource
+from beam_pipeline.storage.json_array import ArrayError
+from beam_pipeline.storage.lines import decompressed
 from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
 from tests.support.properties import num_examples
 from tests.support.repository import ROOT
@@ -46,18 +49,18 @@ def good(**changes: Any) -> bytes:
 
 
 def read(
-    *lines: bytes, source: atlas.AtlasSource = "from", batch_rows: int = 131_072
+    *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072
 ) -> list[atlas.JsonBatch]:
     return list(atlas.read_json(io.BytesIO(b"\n".join(lines)), source, batch_rows))
 
 
-def read_one(*lines: bytes, source: atlas.AtlasSource = "from") -> atlas.JsonBatch:
+def read_one(*lines: bytes, source: AtlasSource = "from") -> atlas.JsonBatch:
     (batch,) = read(*lines, source=source)
     return batch
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple]:
-    columns = [batch.column(name).to_pylist() for name in measurements.COLUMNS]
+    columns = [batch.column(name).to_pylist() for name in COLUMNS]
     return list(zip(*columns, strict=True))
 
 
@@ -65,7 +68,7 @@ def fault_reasons(batch: pa.RecordBatch) -> list[str]:
     return measurements.check(batch)[1].reasons
 
 
-def rows_of_sagan(line: bytes, source: atlas.AtlasSource) -> list[tuple]:
+def rows_of_sagan(line: bytes, source: AtlasSource) -> list[tuple]:
     """Returns the packets that sagan finds, as `rows_of` does ours.
 
     Where it has no rtt, whatever the reason, we have a failed ping, -1.0. It lets an entry's own
@@ -89,7 +92,7 @@ class TestAgainstSagan:
     lines = REAL_RESULTS.read_bytes().splitlines()
 
     @pytest.mark.parametrize("source", ["from", "src_addr"])
-    def test_every_packet(self, source: atlas.AtlasSource) -> None:
+    def test_every_packet(self, source: AtlasSource) -> None:
         batch = read_one(*self.lines, source=source)
         expected = [row for line in self.lines for row in rows_of_sagan(line, source)]
         # sagan rounds to a microsecond.
@@ -156,7 +159,7 @@ made_up_results = st.fixed_dictionaries(
 
 @settings(max_examples=num_examples(100))
 @given(made_up_results, st.sampled_from(["from", "src_addr"]))
-def test_made_up_results_against_sagan(result: dict[str, Any], source: atlas.AtlasSource) -> None:
+def test_made_up_results_against_sagan(result: dict[str, Any], source: AtlasSource) -> None:
     """Old and new names of the fields, both families, af there or not, all kinds of entries."""
     af, dst = result.pop("af"), result.pop("dst")
     is_old = result["fw"] < 4460
@@ -173,7 +176,7 @@ class TestFields:
         schema = read_one(good()).measurements.schema
         text = pa.dictionary(pa.int32(), pa.string())
         types = [pa.timestamp("us"), text, text, pa.int8(), pa.float64()]
-        assert schema == pa.schema(list(zip(measurements.COLUMNS, types, strict=True)))
+        assert schema == pa.schema(list(zip(COLUMNS, types, strict=True)))
 
     @pytest.mark.parametrize(
         ("entry", "rtt"),
@@ -380,12 +383,36 @@ class TestBadLines:
         (letter,) = read_one("{é€😀".encode() * MAX_VALUE_CHARS).bad_lines
         assert letter[2] == ("{é€😀" * MAX_VALUE_CHARS)[:MAX_VALUE_CHARS]
 
-    @pytest.mark.parametrize(
-        "text", ['[{"af":4}]', '[\n{"af":4},\n{"af":4}\n]', " \r\n\t[\n", "[]"]
-    )
-    def test_a_json_array_is_refused(self, text: str) -> None:
-        with pytest.raises(ProbelineError, match=r"one JSON array.* with: jq -c '\.\[\]'"):
-            read(text.encode())
+    @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
+    def test_the_elements_of_a_json_array_count_as_lines(self, form: str) -> None:
+        array = form % (good().decode(), good(timestamp=1).decode())
+        (batch,) = atlas.read_json(io.BytesIO(array.encode()), "from")
+        lines = read_one(good(), good(timestamp=1))
+        assert rows_of(batch.measurements) == rows_of(lines.measurements)
+        assert batch.lines.tolist() == [0] * 3 + [1] * 3 and batch.num_lines == 2
+
+    def test_an_array_that_does_not_end_keeps_what_precedes_the_cut(self) -> None:
+        batches = atlas.read_json(io.BytesIO(b"[" + good() + b"," + good()[:9]), "from")
+        assert len(next(batches).lines) == 3
+        with pytest.raises(ArrayError, match="does not end"):
+            next(batches)
+
+    def test_a_byte_order_mark_is_no_part_of_the_first_line(self) -> None:
+        (batch,) = atlas.read_json(io.BytesIO(b"\xef\xbb\xbf" + good() + b"\n"), "from")
+        assert len(batch.lines) == 3 and not batch.bad_lines
+
+    def test_lines_before_a_cut_of_a_compressed_file_are_kept(self) -> None:
+        data = gzip.compress(b"\n".join([good()] * 20_000))
+        batches = atlas.read_json(decompressed(io.BytesIO(data[: len(data) // 2])), "from")
+        num_lines = next(batches).num_lines
+        with pytest.raises(EOFError):
+            next(batches)
+        assert 5_000 < num_lines < 15_000
+
+    def test_lines_of_nothing_are_passed_over_without_a_parse(self, monkeypatch) -> None:
+        monkeypatch.setattr(atlas, "_parse", None)
+        (batch,) = atlas.read_json(io.BytesIO(b"\n" * 1_000_000 + b" \r\n"), "from")
+        assert batch.num_lines == 1_000_001 and not batch.bad_lines
 
 
 class TestBatches:
@@ -492,7 +519,7 @@ fuzzed_lines = st.lists(
 @settings(max_examples=num_examples(400))
 @given(fuzzed_lines, st.sampled_from(["from", "src_addr"]), st.integers(1, 20))
 def test_any_line_is_accounted_for(
-    lines: list[bytes], source: atlas.AtlasSource, batch_rows: int
+    lines: list[bytes], source: AtlasSource, batch_rows: int
 ) -> None:
     # The first line shows that the file is no JSON array.
     lines = [good(), *lines]
@@ -548,7 +575,7 @@ def bigquery_file(schema: pa.Schema = BIGQUERY_SCHEMA) -> pq.ParquetFile:
 
 
 def read_bigquery(
-    source: atlas.AtlasSource = "from", **options: Any
+    source: AtlasSource = "from", **options: Any
 ) -> tuple[pa.RecordBatch, pq.ParquetFile]:
     file = bigquery_file()
     columns = atlas.bigquery_columns(file.schema, source)
@@ -556,7 +583,7 @@ def read_bigquery(
 
 
 def check_exploded(
-    exploded: atlas.Exploded, first: int, last: int, source: atlas.AtlasSource = "from"
+    exploded: atlas.Exploded, first: int, last: int, source: AtlasSource = "from"
 ) -> None:
     """Compares with what rows `first` to `last` of ROWS hold."""
     src_name = "synth_addr" if source == "from" else "src_addr"
@@ -570,7 +597,7 @@ def check_exploded(
             (row["start_time"], row[src_name], row["dst_addr"], row["af"], rtt) for rtt in rtts
         ]
     batch = exploded.measurements
-    assert tuple(batch.schema.names) == measurements.COLUMNS
+    assert tuple(batch.schema.names) == COLUMNS
     times = batch.column("event_time").cast(pa.int64())
     batch = batch.set_column(0, "event_time", times)
     actual = [(*row, "nan" if rtt != rtt else rtt) for *row, rtt in rows_of(batch)]
@@ -582,7 +609,7 @@ def check_exploded(
 
 class TestBigQuery:
     @pytest.mark.parametrize("source", ["from", "src_addr"])
-    def test_from_parquet(self, source: atlas.AtlasSource) -> None:
+    def test_from_parquet(self, source: AtlasSource) -> None:
         batch, _ = read_bigquery(source)
         assert set(batch.column("pings").type.value_type.names) == {"timeout", "error", "rtt"}
         check_exploded(atlas.explode_bigquery(batch, source), 0, len(ROWS), source)
@@ -693,7 +720,7 @@ class TestBigQuery:
         assert not atlas.is_bigquery_export(read_one(good()).measurements.schema)
 
     @pytest.mark.parametrize("source", ["from", "src_addr"])
-    def test_the_schema_is_right(self, source: atlas.AtlasSource) -> None:
+    def test_the_schema_is_right(self, source: AtlasSource) -> None:
         _, file = read_bigquery()
         assert atlas.bigquery_schema_problem(file.schema_arrow, source) is None
 

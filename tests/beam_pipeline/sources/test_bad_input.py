@@ -80,7 +80,7 @@ def test_a_wrong_type(
 def test_the_faulty_file_of_many_is_named_by_workers_too(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("beam_pipeline.main._MAX_FILES_IN_LAUNCHER", 1)
+    monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 1)
     bad = measurements_table(10, seed=1).drop_columns(["dst_addr"])
     pq.write_table(bad, tmp_path / "in2.parquet")
     line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/*.parquet")

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources import inputs
-from beam_pipeline.sources.inputs import InputFile, ReadOptions, inspect, match_files, plan_units
+from beam_pipeline.sources.inputs import InputFile, inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.storage.matching import FileVersion
 from tests.support.job_runs import history, make_dataset, read_rows
 
 SECOND = 1_000_000
@@ -113,25 +116,31 @@ def test_formats_may_be_mixed(tmp_path: Path) -> None:
     }
 
 
-def test_a_json_array_names_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    from beam_pipeline.main import main
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "mark"])
+@pytest.mark.parametrize("form", [json.dumps, lambda all: "\n".join(map(json.dumps, all))])
+def test_arrays_and_marks_are_recognised(tmp_path: Path, mark: bytes, form) -> None:
+    (tmp_path / "x").write_bytes(mark + form(results(2)).encode())
+    file = inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
+    assert file.input_format == "atlas_json" and not file.problem
 
-    (tmp_path / "array.json").write_text(json.dumps(results(2)))
-    assert main([f"--input={tmp_path}/array.json", f"--output={tmp_path}/out"]) == 1
-    error = capsys.readouterr().err
-    assert "array.json" in error and "jq -c '.[]'" in error
+
+def test_parquet_within_gzip_is_a_problem(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
+    (tmp_path / "x.gz").write_bytes(gzip.compress((tmp_path / "x").read_bytes()))
+    file = inspect(match_files([str(tmp_path / "x.gz")])[0], ReadOptions())
+    assert file.problem == "Parquet within a compressed file; decompress it"
 
 
 def test_an_unknown_content_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\0\1\2 something")
-    file = inspect(str(tmp_path / "x"), 12, ReadOptions())
+    file = inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
     assert file.problem and "--input_format" in file.problem
 
 
 def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
     with pytest.raises(ProbelineError, match="'start_time'"):
-        inspect(str(tmp_path / "x"), 1, ReadOptions(input_format="atlas_bigquery"))
+        inspect(match_files([str(tmp_path / "x")])[0], ReadOptions(input_format="atlas_bigquery"))
 
 
 def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Path) -> None:
@@ -139,12 +148,25 @@ def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Pat
         (tmp_path / name).write_text("x")
     (tmp_path / "deeper").mkdir()
     (tmp_path / "deeper" / "c").write_text("x")
-    assert [Path(path).name for path, _ in match_files([str(tmp_path)])] == ["a", "b"]
+    assert [Path(file.path).name for file in match_files([str(tmp_path)])] == ["a", "b"]
 
 
 def test_a_file_that_two_patterns_match_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
-    assert len(match_files([f"{tmp_path}/a", f"{tmp_path}/*"])) == 1
+    spellings = [
+        f"{tmp_path}/a",
+        f"{tmp_path}/*",
+        f"{tmp_path}//a",
+        f"{tmp_path}/./*",
+        f"{tmp_path}//",
+    ]
+    assert len(match_files(spellings)) == 1
+
+
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("x")
+    with pytest.raises(UsageError, match=r"\\udcff is not UTF-8: rename it"):
+        match_files([str(tmp_path)])
 
 
 def test_no_match_is_a_usage_error(tmp_path: Path) -> None:
@@ -155,11 +177,11 @@ def test_no_match_is_a_usage_error(tmp_path: Path) -> None:
 def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "UNIT_ROWS", 100)
     files = [
-        InputFile("a", 10, "parquet", (30, 30, 30, 30)),
-        InputFile("b", 10, "parquet", (5,)),
-        InputFile("c", 10, "parquet", (500, 1)),
-        InputFile("d", 10, "atlas_json", ()),
-        InputFile("e", 10, "parquet", (), problem="cut off"),
+        InputFile(FileVersion("a", 10, 1), "parquet", (30, 30, 30, 30)),
+        InputFile(FileVersion("b", 10, 1), "parquet", (5,)),
+        InputFile(FileVersion("c", 10, 1), "parquet", (500, 1)),
+        InputFile(FileVersion("d", 10, 1), "atlas_json", ()),
+        InputFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
     ]
     units = plan_units(files)
     pieces = [piece for unit in units for piece in unit.pieces]

@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND, RowKey, decode_record, encode_row
+from beam_pipeline.dataset.rtt import decode_rtt
+from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.sources.measurements import (
-    COLUMNS,
     REASONS,
     Block,
     as_text,
@@ -15,6 +17,7 @@ from beam_pipeline.sources.measurements import (
     schema_problem,
     type_problem,
 )
+from beam_pipeline.sources.options import COLUMNS
 from tests.support.helpers import MAPPED_IPV4, canonical, measurements_table
 
 GOOD = {
@@ -139,8 +142,36 @@ def test_a_row_is_counted_under_the_first_rule_that_it_breaks(later):
 
 
 def test_rules_are_listed_in_the_order_in_which_they_count():
-    """`event_time_out_of_range` needs a unit of seconds and has a test of its own."""
-    assert [reason for reason in REASONS if reason != "event_time_out_of_range"] == list(BREAKS)
+    """What a unit or an encoding cannot hold has tests of its own."""
+    assert [reason for reason in REASONS if not reason.endswith("_out_of_range")] == list(BREAKS)
+
+
+MAX_COMPACT_US = (MAX_FIRST_SECOND + 1) * 1_000_000 - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"rtt": 1e30}, "rtt_out_of_range"),
+        ({"rtt": 4.3949e9}, "rtt_out_of_range"),
+        ({"rtt": float(decode_rtt(np.array([0xFFFE]))[0])}, None),
+        ({"rtt": 1e-9}, None),
+        ({"rtt": -1e30}, None),
+        ({"event_time": MAX_COMPACT_US + 1}, "event_time_out_of_range"),
+        ({"event_time": MAX_COMPACT_US}, None),
+    ],
+)
+def test_what_compact_cannot_hold(values: dict, reason: str | None):
+    """Its readers take the last time that is kept, and its largest RTT is kept when read again."""
+    batch = batch_of([values])
+    assert check(batch, "compact")[1].reasons == ([reason] if reason else [])
+    assert reasons_of(batch) == [None]
+    if reason is None:
+        run = pregroup([check(batch, "compact")[0]]).narrow
+        row = decode_record(encode_row(run, RowKey("1.2.3.4", 0), "compact"))
+        rtt, kept = row.run["rtt"][0], np.float32(run["rtt"][0])
+        assert row.run["event_time"][0] // 1_000_000 == run["event_time"][0] // 1_000_000
+        assert rtt == kept == -1 or abs(rtt - kept) <= max(0.0005, kept * 2**-11)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 255])

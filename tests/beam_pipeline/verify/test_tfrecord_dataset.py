@@ -16,6 +16,7 @@ from beam_pipeline.dataset.tf_example import decode_example, encode_example
 from beam_pipeline.dataset.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
+from beam_pipeline.verify.dataset import PROMISES
 from tests.support.damaged_dataset import (
     DamagedDataset,
     Where,
@@ -86,7 +87,7 @@ def test_a_good_dataset_keeps_every_promise(
     assert verify.main([str(copy.folder)]) == 0
     out, err = capsys.readouterr()
     assert "keeps every promise: 7,000 measurements" in out
-    assert out.count(" ok") == len(verify.PROMISES) and err == ""
+    assert out.count(" ok") == len(PROMISES) and err == ""
 
 
 # --- the file -----------------------------------------------------------------------------------

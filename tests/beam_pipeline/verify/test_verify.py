@@ -16,8 +16,8 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     RowKey,
@@ -36,6 +36,8 @@ from beam_pipeline.verify.across import (
     row_order,
     underfull,
 )
+from beam_pipeline.verify.dataset import PROMISES
+from beam_pipeline.verify.dataset import verify as verify_dataset
 from tests.support.damaged_dataset import (
     NUM_DEAD_LETTERS,
     NUM_MEASUREMENTS,
@@ -74,8 +76,8 @@ def test_a_good_dataset_keeps_every_promise(
     assert verify.main([str(dataset)]) == 0
     out, err = capsys.readouterr()
     assert f"keeps every promise: {NUM_MEASUREMENTS:,} measurements" in out
-    assert out.count(" ok") == len(verify.PROMISES) and err == ""
-    report = verify.verify(open_dataset(str(dataset)))
+    assert out.count(" ok") == len(PROMISES) and err == ""
+    report = verify_dataset(open_dataset(str(dataset)))
     assert report.checks["dead_letters"].num_checked == NUM_DEAD_LETTERS
     assert report.checks["rtt"].num_checked == NUM_MEASUREMENTS
     assert report.checks["files"].num_checked == 2 * NUM_SHARDS + 2
@@ -221,9 +223,29 @@ def ipv4_as_ipv6(row: Any) -> dict[str, Any]:
     return {"measurements": head + columns + halves.tobytes()}
 
 
+def another_code_for_an_rtt(row: Any) -> dict[str, Any]:
+    data = np.frombuffer(row.measurements, np.uint8).copy()
+    n = row.n_measurements
+    codes = data[COMPACT_HEADER.size + 4 * n :][: 2 * n].view("<u2")
+    at = int(np.flatnonzero((codes >= 2048) & (codes < 0xFFFF) & (codes % 2 == 0))[0])
+    codes[at] += 2048 - (codes[at] % 2048) // 2  # half the mantissa, one more exponent
+    return {"measurements": data.tobytes()}
+
+
+def seconds_that_do_not_begin_with_zero(row: Any) -> dict[str, Any]:
+    data = bytearray(row.measurements)
+    magic, n, num_ipv6, first = COMPACT_HEADER.unpack_from(data)
+    seconds = np.frombuffer(data, "<u4", n, COMPACT_HEADER.size) + np.uint32(1)
+    COMPACT_HEADER.pack_into(data, 0, magic, n, num_ipv6, first - 1)
+    data[COMPACT_HEADER.size : COMPACT_HEADER.size + 4 * n] = seconds.tobytes()
+    return {"measurements": bytes(data)}
+
+
 COMPACT_EDITS = {
     "order": ("order", swap_seconds),
-    "destinations": ("destinations", ipv4_as_ipv6),
+    "destinations": ("destinations encoding", ipv4_as_ipv6),
+    "rtt": ("encoding", another_code_for_an_rtt),
+    "seconds": ("encoding", seconds_that_do_not_begin_with_zero),
     "first": ("row_columns", lambda row: {"first_timestamp": row.first_timestamp_us - 1_000_000}),
     "n_measurements": ("row_columns", lambda row: {"n_measurements": row.n_measurements + 1}),
     "cut": ("records", lambda row: {"measurements": bytes(row.measurements[:-1])}),
@@ -234,12 +256,13 @@ COMPACT_EDITS = {
 def test_a_wrong_compact_row(
     name: str, compact_copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check, change = COMPACT_EDITS[name]
+    checks, change = COMPACT_EDITS[name]
     record = compact_copy.single()
     edited = edit(record, **change(decode_record(record)))
     where = compact_copy.replace(record, edited, index=name != "cut")
     found = found_by(capsys, compact_copy.folder)
-    assert set(found) == {check} and set(found[check]) == {where}
+    assert set(found) == set(checks.split())
+    assert all(set(places) == {where} for places in found.values())
 
 
 # --- between records ----------------------------------------------------------------------------
@@ -434,6 +457,14 @@ def letters_lost(copy: DamagedDataset) -> Where:
     return "dead_letter", None
 
 
+def letters_with_one_bit_flipped(copy: DamagedDataset) -> Where:
+    (path,) = (copy.folder / "dead_letter").iterdir()
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1  # of a value
+    path.write_bytes(data)
+    return f"dead_letter/{path.name}", None
+
+
 def one_of_two_files_of_letters(copy: DamagedDataset) -> Where:
     (path,) = (copy.folder / "dead_letter").iterdir()
     path.rename(path.with_name("dead_letter_00000-of-00002.parquet"))
@@ -482,6 +513,7 @@ OF_FILES: dict[Any, set[str]] = {
     index_of_other_columns: {"index"},
     letters_missing: {"dead_letters"},
     letters_lost: {"dead_letters"},
+    letters_with_one_bit_flipped: {"dead_letters"},
     one_of_two_files_of_letters: {"dead_letters"},
     rows_read_wrong: {"counts"},
     sum_of_a_split_wrong: {"counts"},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from beam_pipeline.dataset.addresses import packed
-from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.evaluation_helpers import EXTENT, Stored, all_segments, plain_queries
 from tests.support.evaluation_helpers import examples as examples
@@ -23,7 +23,8 @@ from tests.support.probe_rows_on_disk import (
 )
 from training.evaluation import baselines, rtt
 from training.evaluation.baselines import look_back, predict, training_medians
-from training.evaluation.examples import Examples, Extent, open_splits
+from training.evaluation.examples import Examples, open_splits
+from training.evaluation.extent import Extent
 from training.tokens import kinds
 from training.tokens.kinds import parse
 

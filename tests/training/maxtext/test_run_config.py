@@ -1,6 +1,7 @@
 """The arguments of `training.train`: what is refused, in one line, and what MaxText is told."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,11 +11,19 @@ from tests.support.loader_helpers import refusal_of
 from tests.support.repository import ROOT
 from training.maxtext.curriculum import Stage, stages_of
 
-pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[training,maxtext]'")
-from training.maxtext import iterators, run_config
+if TYPE_CHECKING:
+    from training.maxtext import iterators, run_config
 
 FILES = "network_train_files=rows/train"
 PLACE = ("base_output_directory=runs", "run_name=test")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _maxtext() -> None:
+    """Imports MaxText, which takes seconds, when the first test runs."""
+    global iterators, run_config
+    pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
+    from training.maxtext import iterators, run_config
 
 
 @pytest.mark.parametrize("config", quick_and_slow(["tiny", "95m", "680m"], ["tiny"]))

@@ -21,14 +21,9 @@ from tests.support.helpers import quick_and_slow
 from training.analyze_padding import main
 from training.dataset import DataConfig, build_dataset
 from training.padding import checklist
+from training.padding.extent import Extent
 from training.padding.measuring import draw_rows, measure
-from training.padding.statistics import (
-    SIZE_NAMES,
-    SMALL,
-    Extent,
-    families_of,
-    size_classes,
-)
+from training.padding.statistics import SIZE_NAMES, SMALL, families_of, size_classes
 from training.padding.summary import binomial_bound, summarise
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
@@ -484,7 +479,7 @@ def test_without_matplotlib(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main([str(compact_dataset), *BRIEF, f"--output={tmp_path}"]) == 2
-    assert "pip install '.[plots]'" in capsys.readouterr().err
+    assert "pip install 'probeline[report]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.row_codec import Encoding
+from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Batch
 from tests.support.contexts import measured as measurements
@@ -347,7 +347,7 @@ def test_what_came_before_a_wrong_batch_is_drawn(batch: Batch, tmp_path: Path) -
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    words = ("grain_visualization_dir needs matplotlib", "pip install '.[plots]'")
+    words = ("grain_visualization_dir needs matplotlib", "pip install 'probeline[report]'")
     refusal_of(lambda: FeedReport(str(tmp_path), 0), *words, kind=UsageError)
     FeedReport(None, 0, log=print)
 

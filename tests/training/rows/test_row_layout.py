@@ -15,10 +15,10 @@ from numba import njit
 
 from beam_pipeline.dataset import arrow_record, row_codec
 from beam_pipeline.dataset.addresses import src_id
+from beam_pipeline.dataset.options import ENCODINGS
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     COMPACT_MAGIC,
-    ENCODINGS,
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,
     RowKey,

@@ -24,7 +24,8 @@ from beam_pipeline.dataset.manifest import (
     success_stamp,
     write_success,
 )
-from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, decode_record
+from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.main import main
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows, run_of_tuples

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.row_codec import ENCODINGS, Encoding, RowKey, encode_row
+from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.row_codec import RowKey, encode_row
 from beam_pipeline.dataset.sorted_run import NARROW, sort_groups
 from tests.support import reference_sampler as reference
 from tests.support.helpers import (

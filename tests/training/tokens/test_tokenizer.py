@@ -16,6 +16,7 @@ from tests.support import reference_sampler as reference
 from tests.support.contexts import YEAR_2500, contexts, measured
 from tests.support.helpers import as_number
 from tests.support.properties import num_examples
+from tests.support.waiting import HANG_S
 from training.tokens import tokenizer
 from training.tokens.tokenizer import (
     FIELD_ORDERS,
@@ -266,6 +267,7 @@ REFUSES_WRONG_CHOICES = """
 import numpy as np, pyarrow as pa, sys
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from training.tokenizer import encode
+from tests.support.waiting import HANG_S
 values = {"event_time": 0, "dst_addr": "8.8.8.8", "ip_version": 4, "rtt": 1.0}
 rows = pa.RecordBatch.from_pylist([values] * 2, schema=MEASUREMENT_SCHEMA)
 is_timed, orders = eval(sys.argv[1])
@@ -289,7 +291,7 @@ except ValueError:
 )
 def test_choices_must_be_in_range_and_one_for_each_measurement(choices):
     command = [sys.executable, "-c", REFUSES_WRONG_CHOICES, repr(choices)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert (result.returncode, result.stdout) == (0, "refused\n"), result.stderr[-500:]
 
 

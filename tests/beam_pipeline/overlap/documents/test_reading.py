@@ -462,18 +462,41 @@ def test_a_window_larger_than_a_worker_is_explained(tmp_path: Path) -> None:
     assert seen(path).num_rows == 0
 
 
+def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> None:
+    late = {"day": pa.array([2**31 - 1], pa.date32()), "at": pa.array([2**62], pa.timestamp("us"))}
+    pq.write_table(pa.table({"text": ["a"], **late}), tmp_path / "x.parquet")
+    (unit,) = cut([str(tmp_path)])
+    (batch,) = read_work_unit(unit, Fields(hash_ids=True))
+    assert batch.ids == [document_id({"text": "a", "day": 2**31 - 1, "at": 2**62})]
+
+
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"text": ["a" * 1000, "b" * 1000] * 50}), path, use_dictionary=False)
     (unit,) = cut([str(path)])
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
+    (file,) = match_documents([str(path)])
+    unit = unit._replace(num_bytes=file.num_bytes, version=file.version)
     for reader in (lambda: cut([str(path)]), lambda: list(read_work_unit(unit))):
         with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row 0\): [^\n]+$"):
             reader()
-    path.unlink()
-    with pytest.raises(ProbelineError, match=rf"^cannot read {path}: .*No such file"):
-        list(read_work_unit(unit))
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.json.gz"])
+def test_a_file_that_changes_after_the_plan_ends_the_run_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["a", "b"]}), path)
+    else:
+        path.write_bytes(gzip.compress(LINES) if path.suffix == ".gz" else LINES)
+    (file,) = match_documents([str(path)])
+    (unit,) = cut_into_work_units(file)
+    list(read_work_unit(unit))
+    for change in (lambda: path.write_bytes(path.read_bytes()[:50]), path.unlink):
+        change()
+        with pytest.raises(ProbelineError, match=f"^{path} was changed while the job ran: it had"):
+            list(read_work_unit(unit))
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz", "x.json.zst"])
@@ -582,5 +605,7 @@ def test_objects_are_read_like_files(gcs: Gcs, tmp_path: Path) -> None:
         match_documents([f"{bucket}/test"])
     (unit,) = cut_into_work_units(remote[-1])
     gone = unit._replace(path=f"{bucket}/train/gone.jsonl", format="jsonl")
-    with pytest.raises(ProbelineError, match="no such object"):
+    with pytest.raises(ProbelineError, match="it was changed or removed while the job ran"):
         list(read_work_unit(gone))
+    with pytest.raises(ProbelineError, match="no such object"):
+        list(read_work_unit(gone._replace(version=0)))

@@ -16,8 +16,8 @@ from apache_beam.options.pipeline_options import (
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.overlap import DeconConfig, NGramConfig
-from beam_pipeline.overlap.job.config import flag_fields, make_parser
-from beam_pipeline.overlap.job.launch import bound_parallelism, parse
+from beam_pipeline.overlap.job.config import flag_fields, make_parser, parse
+from beam_pipeline.overlap.job.launch import bound_parallelism
 
 NEEDED = ["--input_path=in", "--decontaminate_source=eval/mmlu-dolma-1a2b3c", "--output_path=out"]
 

@@ -26,6 +26,7 @@ from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_jobs import SHARED, files_below, flags, write_lines
 from tests.support.overlap_jobs import corpus as corpus
 from tests.support.repository import ROOT
+from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
 
 
@@ -183,7 +184,7 @@ def test_sigterm_tidies_up(corpus: Path) -> None:
     while process.poll() is None and not (corpus / "out" / "progress").exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, errors
     assert errors == "stopped; the output holds no finished result\n"
     assert not lock.exists() and not (corpus / "out" / SUCCESS_NAME).exists()

@@ -127,7 +127,7 @@ def peak_mib(folder: Path, output: str) -> float:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
-    """Three gigabytes beside millions of n-grams, with some near-duplicates of evaluation rows."""
+    """A gigabyte beside millions of n-grams, with some near-duplicates of evaluation rows."""
     rng = np.random.default_rng(1)
     words = np.array([f"word{number}" for number in range(50_000)])
     (tmp_path / "eval" / "quiz").mkdir(parents=True)
@@ -140,12 +140,12 @@ def test_memory_does_not_grow_with_the_training_data(tmp_path: Path) -> None:
     block = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     (tmp_path / "train" / "0.jsonl").write_text(block * 2)
     small = peak_mib(tmp_path, "small")
-    for number in range(1, 12):
+    for number in range(1, 5):
         (tmp_path / "train" / f"{number}.jsonl").write_text(block * 4)
     total = sum(path.stat().st_size for path in (tmp_path / "train").iterdir())
-    assert total > 3e9
+    assert total > 1e9
     large = peak_mib(tmp_path, "large")
     assert large < small + 200 and large < 1200, (small, large)
     summary = json.loads((tmp_path / "large" / "progress" / "progress_summary.json").read_text())
     assert summary["counts"]["eval_ngrams"] > 2e6
-    assert summary["counts"]["matches"] > 200_000
+    assert summary["counts"]["matches"] > 100_000

@@ -2,13 +2,14 @@
 
 import re
 import string
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
@@ -158,4 +159,48 @@ def test_a_tokenizer_of_ones_own() -> None:
 @pytest.mark.parametrize("name", ["defualt", "no.such:thing", "string:no_such"])
 def test_an_unknown_tokenizer_is_one_line(name: str) -> None:
     with pytest.raises(UsageError, match=f"--tokenizer={name}"):
+        tokenizer_named(name)
+
+
+# --- functions of the user ------------------------------------------------------------------------
+
+
+def raising(error: BaseException):
+    def function(text: str):
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (raising(RuntimeError("boo\nhoo")), "with RuntimeError: boo hoo; correct"),
+        (raising(SystemExit(3)), "with SystemExit: 3"),
+        (lambda text: None, "with TypeError"),
+        (lambda text: text, "returns 'a' for a text of 3 characters"),
+        (lambda text: [1, 2], "returns 1 "),
+        (lambda text: [("a", 0)], r"returns \('a', 0\)"),
+        (lambda text: [(b"a", 0, 1)], "returns"),
+        (lambda text: [("a", -1, 1)], "start and end in the text"),
+        (lambda text: [("a", 2, 1)], "start and end in the text"),
+        (lambda text: [("a", 0, 4)], "start and end in the text"),
+        (lambda text: [("b", 2, 3), ("a", 0, 1)], "in order"),
+        (lambda text: [("a", 0.0, 1.0)], "returns"),
+    ],
+)
+def test_what_a_function_returns_is_checked(function, message: str) -> None:
+    with pytest.raises(ProbelineError, match=f"^--tokenizer=my:own .*{message}") as refusal:
+        Tokenizer("my:own", function=function).tokenize("a b")
+    assert "\n" not in str(refusal.value)
+
+
+def test_numbers_of_numpy_are_offsets() -> None:
+    function: Any = lambda text: [["a", np.int64(0), 1]]  # noqa: E731
+    assert Tokenizer("my:own", function=function).tokenize("a b") == [Token("a", 0, 1)]
+
+
+@pytest.mark.parametrize("name", [":x", "..x:y", "no.such:f", "os:nothing", "os:sep", "x\0:y"])
+def test_what_cannot_be_a_function_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^--tokenizer=.* (cannot be imported|not a function)"):
         tokenizer_named(name)

@@ -1,0 +1,83 @@
+"""The command `probeline`: each program of the project as a subcommand.
+
+  probeline rows --input 'data/*.parquet' --output rows
+
+is `python -m beam_pipeline.main --input …` with a shorter name, in usage and messages, too. Only
+the program that is asked for is imported.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from beam_pipeline.cli.command import run_command, tidy_up_on_sigterm
+from beam_pipeline.cli.flags import COMMAND, OneLineParser
+
+
+class Program(NamedTuple):
+    """A subcommand: its module, which has `make_parser` and `main`, and what it does.
+
+    Attributes:
+      tidies_up: SIGTERM ends it as Ctrl-C does, so that its temporary files are removed.
+    """
+
+    module: str
+    summary: str
+    tidies_up: bool = False
+
+
+PROGRAMS = {
+    "generate": Program("beam_pipeline.generate", "simulate ping measurements"),
+    "rows": Program("beam_pipeline.main", "turn measurements into a dataset", tidies_up=True),
+    "verify": Program("beam_pipeline.verify.__main__", "check every byte of a dataset"),
+    "inspect": Program("beam_pipeline.inspect.__main__", "show what is in a dataset"),
+    "padding": Program("training.analyze_padding", "measure padding and sampling of a dataset"),
+    "train": Program("training.train", "train a model on a dataset with MaxText"),
+    "evaluate": Program("training.evaluate", "evaluate a trained model"),
+    "overlap": Program(
+        "beam_pipeline.overlap.__main__",
+        "find n-grams that evaluation sets share with training text",
+        tidies_up=True,
+    ),
+    "report": Program("beam_pipeline.overlap.report.__main__", "write the page of an overlap"),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command; the arguments of a subcommand are left as they are."""
+    width = max(map(len, PROGRAMS))
+    commands = "\n".join(f"  {name:{width}}  {each.summary}" for name, each in PROGRAMS.items())
+    parser = OneLineParser(
+        "beam_pipeline.cli.probeline",
+        f"Ping measurements to probe rows, and a transformer to train on them.\n\n{commands}",
+        "rows --input 'data/*.parquet' --output rows",
+        f"{COMMAND} COMMAND --help shows the flags of a command.",
+        name=COMMAND,
+    )
+    parser.add_argument("command", metavar="COMMAND", choices=PROGRAMS, help="one of those above")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
+    return run_command(argv, _run, "stopped")
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = make_parser()
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
+    command = parser.parse_args(argv[:1]).command
+    program = PROGRAMS[command]
+    if program.tidies_up:
+        tidy_up_on_sigterm()
+    sys.argv = [f"{COMMAND} {command}", *argv[1:]]  # the parsers take their name from there
+    return importlib.import_module(program.module).main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

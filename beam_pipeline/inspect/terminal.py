@@ -1,0 +1,94 @@
+"""What inspect prints, and where the page is written."""
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.errors import printable
+from beam_pipeline.inspect.compare import conclusion
+from beam_pipeline.inspect.context import draw_context, print_context
+from beam_pipeline.inspect.facts import Facts, gather, sample_text
+from beam_pipeline.inspect.index import Index
+from beam_pipeline.inspect.names import ContextName, RowName
+from beam_pipeline.inspect.row import read_row, row_sheet, row_text
+from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.report.formatting import NONE, number_of
+from beam_pipeline.report.terminal import new_console, print_sheet, say
+from beam_pipeline.storage.files import write_file
+
+_VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
+
+
+def show(
+    path: str,
+    html: str | None = None,
+    row_name: RowName | None = None,
+    context_name: ContextName | None = None,
+) -> None:
+    """Shows a dataset, or one row or context of it, in the terminal and as a page.
+
+    Args:
+      path: the dataset's folder.
+      html: where to write the page; None writes none.
+      row_name: a row to show in place of the summary.
+      context_name: a training context to show in place of the summary.
+
+    Raises:
+      UsageError: there is no such row or context.
+      ProbelineError: the dataset is not finished or damaged, or the page cannot be written.
+    """
+    dataset = open_dataset(path)
+    row = context = None
+    if row_name:
+        row = read_row(dataset, Index.read(dataset, row_name.split), row_name)
+    if context_name:
+        index = Index.read(dataset, context_name.row.split)
+        context = draw_context(dataset, index, context_name)
+    console = new_console()
+    if row:
+        say(console, row_text(row))
+        print_sheet(console, row_sheet(row))
+    if context:
+        print_context(context, console)
+    is_summary = row is None and context is None
+    if html is None and not is_summary:
+        return
+    facts = gather(dataset)
+    data = b""
+    if html is not None:  # first: a reader of stdout, such as head, may end the program
+        from beam_pipeline.inspect.page import page
+
+        if row is None and (name := facts.typical_row):
+            row = read_row(dataset, facts.indexes[name.split], name)
+        data = page(facts, row, context)
+        write_file(html, data)
+    if is_summary:
+        print_facts(facts, console)
+    if html is not None:
+        say(console, f"{html}: {len(data):,} bytes, to open in a browser")
+
+
+def print_facts(facts: Facts, console: Console) -> None:
+    """Prints the findings and all tables, and last whether test is like train."""
+    manifest = facts.dataset.manifest
+    probes = sum(split.num_probes for split in manifest.splits.values())
+    period = f", {facts.period} UTC" if facts.period else ""
+    console.print(
+        f"[bold]{escape(printable(facts.dataset.path))}[/]: "
+        f"{number_of(manifest.counts.measurements, 'measurement')} of "
+        f"{number_of(probes, 'probe')}{period}; made by Probeline "
+        f"{escape(printable(manifest.versions.get('probeline', NONE)))}",
+        soft_wrap=not console.is_terminal,
+    )
+    console.print()
+    for finding in facts.findings:
+        mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
+        say(console, finding.text, mark)
+    for sheet in sheets(facts):
+        print_sheet(console, sheet, _VERDICT_STYLES, SPLITS)
+    console.print()
+    say(console, sample_text(facts))
+    if (found := conclusion(facts.comparisons)) is not None:
+        console.print()
+        say(console, found.text, style=_VERDICT_STYLES[found.verdict])

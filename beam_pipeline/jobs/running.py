@@ -1,0 +1,124 @@
+"""Running a pipeline to its end, here or on Dataflow: silence, and errors as one line."""
+
+import atexit
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+
+import apache_beam as beam
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.worker import sdk_worker
+
+from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.jobs import dataflow
+from beam_pipeline.jobs.dataflow import DataflowJob
+from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.storage.files import is_local
+
+
+def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
+    """Raises UsageError for the first (flag, path) that is local, where workers cannot see it."""
+    for flag, path in paths:
+        if is_local(path):
+            raise UsageError(
+                f"--{flag}={path} is on this machine, where Dataflow's workers do not see it: "
+                "give a path on gs://"
+            )
+
+
+def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
+    """Returns an empty pipeline; UsageError for options that Beam does not take."""
+    try:
+        return beam.Pipeline(options=beam_options)
+    except ValueError as error:
+        raise UsageError(f"Beam refuses the options: {one_line(error)}") from error
+
+
+def run_to_end(
+    pipeline: beam.Pipeline,
+    job: DataflowJob | None,
+    run: JobRun,
+    watching: contextlib.AbstractContextManager[None] | None = None,
+) -> bool:
+    """Runs a pipeline and waits for its end.
+
+    Args:
+      job: the job on Dataflow that the pipeline becomes; None for other runners.
+      run: holds the output, which a submitted job takes over.
+      watching: a context for a run on this machine, such as a progress display.
+
+    Returns:
+      False if only a template was written, which a Flex Template's launcher asks for.
+    """
+    if job is not None:
+        try:
+            return dataflow.submit_and_wait(pipeline, job, run.hand_over)
+        except dataflow.JobFailedError:
+            run.is_handed_over = False  # the job is over and will not tidy up
+            raise
+    with watching or contextlib.nullcontext():
+        pipeline.run().wait_until_finish()
+    return True
+
+
+def unexpected(error: BaseException) -> str:
+    """Returns the line for an error that nobody foresaw."""
+    if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
+        details = error.details() if isinstance(error, grpc.Call) else None
+        return (
+            f"the runner does not answer ({details or type(error).__name__}): check that it is "
+            "running and what its log says, then run the same command again"
+        )
+    last_line = (str(error).strip().splitlines() or ["no message"])[-1]
+    return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[None]:
+    """Has all temporary files in a folder that goes: Beam leaves many of its own behind."""
+    environment, default = os.environ.get("TMPDIR"), tempfile.tempdir
+    folder = tempfile.mkdtemp(prefix="probeline-")
+    # A server that Beam starts is stopped at exit, and then fails if its folder has gone before.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = default
+        if environment is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = environment
+        if not any(name.startswith("beam-temp") for name in os.listdir(folder)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def quiet(beam_options: PipelineOptions) -> Iterator[None]:
+    """Keeps Beam's log and warnings off the terminal; its errors come back as exceptions."""
+    # It logs when the interpreter exits.
+    logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
+    # A worker in this process prints each traceback that it also sends to the runner, which raises
+    # it here. It may do so until the interpreter exits.
+    sdk_worker.print = lambda *_, **__: None
+    threading.excepthook = _print_unless_hung_up
+    with contextlib.ExitStack() as stack:
+        if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:
+            stack.enter_context(dataflow.log_shown())
+        else:
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logging.disable(logging.CRITICAL)
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        yield
+
+
+def _print_unless_hung_up(failed: threading.ExceptHookArgs) -> None:
+    """Prints what ended a thread, unless a runner that is done closed its stream."""
+    if not issubclass(failed.exc_type, grpc.RpcError):
+        threading.__excepthook__(failed)

@@ -1,0 +1,38 @@
+"""Names that a package exports, each loaded from its module when it is first used.
+
+`import beam_pipeline` stays light, and `from beam_pipeline import WriteToArrayRecord` loads Beam. A
+package's `__init__.pyi` says the same to type checkers and editors; a test compares the two.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def exporting(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns `__getattr__`, `__dir__` and `__all__` of a package.
+
+    Args:
+      package: the package's `__name__`.
+      modules: for each module, below the package, the names that it gives, with spaces between.
+
+    Example:
+
+        __getattr__, __dir__, __all__ = exporting(__name__, {"dataset": "DataConfig build_dataset"})
+    """
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+        found = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of})
+
+    return get, names, sorted(module_of)

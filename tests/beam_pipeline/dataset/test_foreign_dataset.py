@@ -1,0 +1,183 @@
+"""A dataset from somebody else: edited manifest and index, checksums made to match."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import KnownOptions, open_dataset, write_success
+from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.row_reader import BadRowError
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.inspect import __main__ as inspect
+from beam_pipeline.storage.files import checksum_text, crc32c
+from beam_pipeline.verify import __main__ as verify
+
+
+@pytest.fixture
+def folder(mixed: dict, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(mixed["compact"], tmp_path / "rows"))
+
+
+def edit(folder: Path, *keys: Any, value: Any) -> None:
+    """Sets a field of the manifest and commits it."""
+    values = place = json.loads((folder / "manifest.json").read_bytes())
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    write_success(str(folder), json.dumps(values).encode())
+
+
+def refusal_of(action: Callable[[], Any]) -> str:
+    with pytest.raises(ProbelineError) as refusal:
+        action()
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+SHARD = ("splits", "train", "shards", 0)
+EDITS = [
+    (("format_version",), True),
+    (("options",), None),
+    (("options",), "x"),
+    (("options", "max_row_size_mb"), [8]),
+    (("options", "max_row_size_mb"), 0),
+    (("options", "max_row_size_mb"), float("nan")),
+    (("options", "train_ratio"), "0.9"),
+    (("options", "train_ratio"), 1e300),
+    (("options", "num_shards"), -1),
+    (("options", "output_format"), "csv"),
+    (("options", "measurement_encoding"), None),
+    (("options", "anonymize"), 5),
+    (("versions",), ["1.0"]),
+    (("versions", "probeline"), {}),
+    (("counts",), 7),
+    (("counts", "dead_letters"), 7),
+    (("counts", "dead_letters"), {"rtt_null": -1}),
+    (("counts", "rows_read"), 1.5),
+    (("counts", "rows_read"), True),
+    (("counts", "measurements"), 2**70),
+    (("splits",), {}),
+    (("splits", "test"), None),
+    (("splits", "train", "num_probes"), -5),
+    (("splits", "train", "index_crc32c"), "x" * 8),
+    ((*SHARD, "num_bytes"), "5"),
+    ((*SHARD, "num_records"), None),
+    ((*SHARD, "crc32c"), 5),
+    ((*SHARD, "path"), "../secret"),
+    ((*SHARD, "path"), "/etc/passwd"),
+    ((*SHARD, "path"), "train/../../secret"),
+    ((*SHARD, "path"), "train/.."),
+    ((*SHARD, "path"), "train/\0"),
+    ((*SHARD, "path"), "train/\x1b[2J"),
+    ((*SHARD, "path"), "test/test_shard_00000-of-00001.arrayrecord"),
+    (("dead_letter_files",), [{"path": "train/rows.parquet", "num_bytes": 1, "crc32c": "0" * 8}]),
+]
+
+
+@pytest.mark.parametrize(("keys", "value"), EDITS)
+def test_an_edited_manifest_is_refused_in_one_line(folder: Path, keys: tuple, value: Any) -> None:
+    edit(folder, *keys, value=value)
+    assert "manifest.json is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
+
+
+def test_a_manifest_that_is_nested_for_ever_is_refused(folder: Path) -> None:
+    write_success(str(folder), b'{"format_version":' + b"[" * 100_000)
+    assert "is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
+
+
+def test_what_a_newer_writer_may_add_is_ignored(folder: Path) -> None:
+    edit(folder, "options", "sample_probes", value=[0.5])
+    edit(folder, *SHARD, "sha256", value="00")
+    edit(folder, "made_by", value={"somebody": "else"})
+    assert open_dataset(str(folder)).manifest.options["sample_probes"] == [0.5]
+
+
+def test_all_options_that_shape_the_bytes_are_checked() -> None:
+    known = set(KnownOptions.__annotations__)
+    assert {field.name for field in fields(DatasetOptions)} <= known
+
+
+@pytest.mark.parametrize("name", ["_SUCCESS", "manifest.json", "train/rows.parquet"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_never_ends_is_not_read(folder: Path, name: str, make: Callable) -> None:
+    (folder / name).unlink()
+    make(folder / name)
+    assert "no regular file" in refusal_of(
+        lambda: RowIndex.read(open_dataset(str(folder)), "train")
+    )
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_shard_that_never_ends_is_not_read(folder: Path, make: Callable, capsys) -> None:
+    (path,) = list(folder.glob("train/train_shard_00000-*"))
+    path.unlink()
+    make(path)
+    rows = open_dataset(str(folder)).rows("train")
+    with pytest.raises(BadRowError, match="missing or no regular file"):
+        rows[0]
+    assert verify.main([str(folder)]) == 1
+    assert "it is no regular file" in capsys.readouterr().out
+
+
+def change(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
+    def changed(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(column)
+        values = [value, *table.column(column).cast(pa.int64()).to_pylist()[1:]]
+        array = pa.array(values, pa.int64()).cast(table.schema.field(column).type)
+        return table.set_column(at, table.schema.field(column), array)
+
+    return changed
+
+
+INDEX_EDITS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "has shard 99": change("shard", 99),
+    "has shard -1": change("shard", -1),
+    "has position 5000": change("position", 5000),
+    f"has num_bytes {2**40}": change("num_bytes", 2**40),
+    "has n_measurements 0": change("n_measurements", 0),
+    "has n_measurements 2147483647": change("n_measurements", 2**31 - 1),
+    "has num_ipv6 -1": change("num_ipv6", -1),
+    "has num_failed 2000000000": change("num_failed", 2_000_000_000),
+    "has row_index -1": change("row_index", -1),
+    "has first_timestamp -1": change("first_timestamp", -1),
+    "has last_timestamp 0": change("last_timestamp", 0),
+    "has nulls in num_bytes": change("num_bytes", None),
+    "has nulls in first_timestamp": change("first_timestamp", None),
+    "lines for": lambda table: table.slice(1),
+    "its columns are": lambda table: table.drop_columns(["src_id"]),
+}
+
+
+@pytest.mark.parametrize("message", INDEX_EDITS)
+def test_an_edited_row_index_is_refused_in_one_line(folder: Path, message: str) -> None:
+    path = folder / "train" / "rows.parquet"
+    pq.write_table(INDEX_EDITS[message](pq.read_table(path)), path)
+    checksum = checksum_text(crc32c(path.read_bytes()))
+    edit(folder, "splits", "train", "index_crc32c", value=checksum)
+    refusal = refusal_of(lambda: RowIndex.read(open_dataset(str(folder)), "train"))
+    assert message in refusal and "train/rows.parquet is not the row index" in refusal
+
+
+def test_no_parquet_as_a_row_index(folder: Path) -> None:
+    (folder / "train" / "rows.parquet").write_bytes(b"nothing")
+    edit(folder, "splits", "train", "index_crc32c", value=checksum_text(crc32c(b"nothing")))
+    assert "cannot be read" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
+
+
+def test_escapes_of_a_terminal_are_printed_as_text(folder: Path, capsys) -> None:
+    edit(folder, "counts", "dead_letters", value={"\x1b]0;title\x07\x9b2J": 3})
+    for program in (inspect, verify):
+        program.main([str(folder)])
+        printed = capsys.readouterr()
+        text = printed.out + printed.err
+        assert "\\x1b]0;title\\x07\\x9b2J" in text.replace("\n", "")
+        assert not {"\x1b", "\x07", "\x9b"} & set(text)

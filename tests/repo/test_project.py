@@ -1,0 +1,159 @@
+"""What a kept project has beside its code: workflows, issue forms, hooks, citation, releases."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from beam_pipeline import __version__
+from scripts import release_notes
+from tests.support.repository import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+FORMS = [ROOT / f".github/ISSUE_TEMPLATE/{name}.yml" for name in ("bug", "feature")]
+
+
+def load(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def steps(workflow: str) -> list[dict[str, Any]]:
+    (job,) = load(ROOT / f".github/workflows/{workflow}.yml")["jobs"].values()
+    assert job["timeout-minutes"] <= 360  # what a hosted runner allows
+    return job["steps"]
+
+
+# --- workflows ------------------------------------------------------------------------------------
+
+
+def test_ci_runs_the_script_of_ci_and_nothing_else() -> None:
+    assert [step["run"] for step in steps("ci") if "run" in step] == [".ci/run"]
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    commands = re.findall(r"^(?:\S+=\S+ )?make (.+?)(?: +#.*)?$", script.read_text(), re.MULTILINE)
+    words = [word for command in commands for word in command.split()]
+    targets = {word for word in words if not word.startswith("-")}
+    phony = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+    assert targets <= set(phony.split()) and "test" in targets
+    used = [step["uses"].partition("@")[0] for step in steps("ci") if "uses" in step]
+    tools = ("checkout", "setup-python", "setup-go", "setup-java")
+    assert used == [f"actions/{tool}" for tool in tools]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_has_no_more_rights_than_it_needs(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {"contents": "write" if path.stem == "release" else "read"}
+    assert all(re.search(r"@v\d+$", step["uses"]) for step in steps(path.stem) if "uses" in step)
+
+
+def test_a_release_is_checked_before_it_is_built() -> None:
+    runs = [step["run"] for step in steps("release") if "run" in step]
+    assert runs[0].startswith('python scripts/release_notes.py "$GITHUB_REF_NAME" >notes.md')
+    assert "pip wheel --no-deps --wheel-dir dist ." in runs[1]
+    assert runs[2].startswith('gh release create "$GITHUB_REF_NAME" dist/*.whl')
+    assert "--notes-file notes.md" in runs[2] and len(runs) == 3
+
+
+# --- releases -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project at the moment of its release 1.2.0."""
+    (tmp_path / "beam_pipeline").mkdir()
+    (tmp_path / "beam_pipeline/__init__.py").write_text('"""Doc."""\n\n__version__ = "1.2.0"\n')
+    (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 1.2.0\n")
+    changes = "# Changelog\n\n## Unreleased\n\n## 1.2.0\n\n### New\n- A.\n\n## 1.1.0\n\n- B.\n"
+    (tmp_path / "CHANGELOG.md").write_text(changes)
+    return tmp_path
+
+
+def test_the_notes_are_the_section_of_the_version(project: Path) -> None:
+    assert release_notes.notes("v1.2.0", project) == "### New\n- A.\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "complaint"),
+    [
+        ("beam_pipeline/__init__.py", "1.2.0", "1.3.0", "the tag is v1.2.0, .*__init__.py has 1.3"),
+        ("CITATION.cff", "\nversion: 1.2.0", "\nversion: 1.1.0", "CITATION.cff has 1.1.0"),
+        ("CITATION.cff", "\nversion: 1.2.0", "", "no line is like"),
+        ("CHANGELOG.md", "## 1.2.0", "## 1.2", "nothing under '## 1.2.0'"),
+        ("CHANGELOG.md", "### New\n- A.\n", "", "nothing under '## 1.2.0'"),
+        ("CHANGELOG.md", "Unreleased\n", "Unreleased\n\n- C.\n", "has lines under Unreleased"),
+    ],
+)
+def test_what_does_not_agree_is_not_released(
+    project: Path, file: str, before: str, after: str, complaint: str
+) -> None:
+    path = project / file
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(SystemExit, match=f"^error: .*{complaint}"):
+        release_notes.notes("v1.2.0", project)
+
+
+def test_the_script_prints_or_complains() -> None:
+    command = [sys.executable, "-S", "scripts/release_notes.py"]
+    refused = subprocess.run([*command, "v0.0.0"], cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 1 and refused.stderr.startswith("error: the tag is v0.0.0")
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 1 and told.stderr.startswith("usage: ")
+
+
+def test_the_changelog_has_sections_of_versions_newest_first() -> None:
+    names = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert names[0] == "Unreleased"
+    versions = [tuple(map(int, name.split("."))) for name in names[1:]]
+    assert versions == sorted(set(versions), reverse=True)
+    assert all(len(version) == 3 for version in versions)
+
+
+# --- citation, security, issues -------------------------------------------------------------------
+
+
+def test_the_citation_is_of_this_version() -> None:
+    told = load(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors"} <= told.keys()  # what the format needs
+    assert (told["version"], told["license"]) == (__version__, "Apache-2.0")
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_an_issue_form_asks(path: Path) -> None:
+    form = load(path)
+    assert form["name"] and form["description"]
+    asked = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in asked}) == len(asked) > 0
+    assert all(field["attributes"]["label"] for field in asked)
+    assert any(field["validations"]["required"] for field in asked)
+
+
+# --- hooks ----------------------------------------------------------------------------------------
+
+
+def test_the_hooks_are_those_of_make_quality_and_find_faults(tmp_path: Path) -> None:
+    (repo,) = load(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert repo["repo"] == "local"  # nothing is fetched
+    quality = (ROOT / "Makefile").read_text().partition("quality: setup")[2].partition("\n\n")[0]
+    tools = re.findall(r"\$\(BIN\)/(\w+)", quality)
+    assert [Path(shlex.split(hook["entry"])[0]).name for hook in repo["hooks"]] == tools
+    shutil.copyfile(ROOT / "pyproject.toml", tmp_path / "pyproject.toml")
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    good, bad = tmp_path / "good.py", tmp_path / "bad.py"
+    good.write_text('"""Good."""\n\nx: int = 1\n')
+    bad.write_text('"""Bad."""\nimport os\nx: int = "one"\n')
+    for hook in repo["hooks"]:
+        for path, is_good in ((good, True), (bad, False)):
+            check = " --check" if hook["id"] == "ruff-format" else ""
+            command = shlex.split(f"{hook['entry']}{check} {path}")
+            ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
+            assert (ended.returncode == 0) == is_good, (hook["id"], ended.stdout)

@@ -1,0 +1,81 @@
+"""What `beam_pipeline` and `training` export: loaded lazily, known to type checkers, documented."""
+
+import ast
+import importlib
+import inspect
+import pickle
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import beam_pipeline
+import training
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap import DeconConfig
+from tests.support.repository import ROOT
+
+PACKAGES = (beam_pipeline, training)
+EXPORTS = [(package, name) for package in PACKAGES for name in package.__all__]
+
+
+def stub(package: ModuleType) -> dict[str, str]:
+    """Returns the module of each name that the stub of a package imports."""
+    tree = ast.parse((ROOT / package.__name__ / "__init__.pyi").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    pairs = [(alias, node.module or "") for node in imports for alias in node.names]
+    assert all(alias.name == alias.asname for alias, _ in pairs)  # PEP 484: a re-export
+    return {alias.name: module for alias, module in pairs}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_the_stub_names_the_same(package: ModuleType) -> None:
+    assert sorted(stub(package)) == package.__all__
+    assert set(package.__all__) <= set(dir(package))
+
+
+@pytest.mark.parametrize(("package", "name"), EXPORTS)
+def test_an_export_is_that_of_its_module(package: ModuleType, name: str) -> None:
+    module = importlib.import_module(stub(package)[name])
+    assert getattr(package, name) is getattr(module, name)
+    documentation = inspect.getdoc(getattr(package, name))
+    assert documentation and documentation.splitlines()[0].endswith((".", "`.", ";", ":"))
+
+
+def test_every_module_of_an_export_is_checked_strictly() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pyright"]
+    strict = set(settings["strict"])
+    assert all((ROOT / path).exists() for path in strict)
+    for package, name in EXPORTS:
+        exported = getattr(package, name)
+        source = Path(inspect.getsourcefile(exported) or "").relative_to(ROOT).as_posix()
+        assert source in strict, source
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_other_names_are_unknown(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'no'"):
+        package.no  # noqa: B018
+    with pytest.raises(ImportError):
+        exec(f"from {package.__name__} import no")
+
+
+def test_a_name_loads_its_module_alone() -> None:
+    script = (
+        "import sys, beam_pipeline, training; from training import DataConfig; "
+        "from beam_pipeline import open_dataset; "
+        "print([name for name in ('apache_beam', 'grain', 'jax') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert printed.stdout == b"[]\n"
+
+
+def test_what_is_exported_can_be_pickled() -> None:
+    config = DeconConfig(input_path="a", decontaminate_source="b", output_path="c")
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert pickle.loads(pickle.dumps(beam_pipeline.open_dataset)) is open_dataset
+    assert pickle.loads(pickle.dumps(UsageError("x"))).args == ("x",)
