@@ -7,9 +7,9 @@ tree holds both, so that `benchmarks.measure` measures both. Nothing but Flink's
 """
 
 import argparse
-import ctypes
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,9 +26,7 @@ from benchmarks import ROOT
 
 FLINK = ROOT / ".engines" / "flink"
 GCS_EMULATOR = ROOT / ".engines" / "fake-gcs-server"
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-_START_S = 60
+_START_S = 600
 _STOP_S = 20
 
 
@@ -140,8 +138,8 @@ def running_server(
     """
     with open(log, "wb") as stream:
         server = subprocess.Popen(
-            command, stdout=stream, stderr=stream, cwd=ROOT, env=environment,
-            start_new_session=True, preexec_fn=_end_with_parent,
+            [*_end_with_parent(), *command], stdout=stream, stderr=stream, cwd=ROOT,
+            env=environment, start_new_session=True,
         )  # fmt: skip
     try:
         deadline = time.monotonic() + _START_S
@@ -155,9 +153,12 @@ def running_server(
         stop(server)
 
 
-def _end_with_parent() -> None:
-    """Lets the system end this process when its parent ends or is killed."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def _end_with_parent() -> list[str]:
+    """Returns a prefix that has Linux end a command when its parent ends or is killed.
+
+    A `preexec_fn` would do it, too, but in a process that uses gRPC its fork can fail to start it.
+    """
+    return ["setpriv", "--pdeathsig=TERM", "--"] if shutil.which("setpriv") else []
 
 
 def _answers(port: int) -> bool:

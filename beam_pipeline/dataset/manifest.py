@@ -265,9 +265,7 @@ def open_dataset(path: str) -> Dataset:
         dataset.rows("train")[0].to_arrow()
     """
     folder = dataset_folder(path)
-    for name in (SUCCESS_NAME, MANIFEST_NAME):
-        if is_local(folder) and exists(f"{folder}/{name}"):
-            check_regular([f"{folder}/{name}"])
+    check_regular(f"{folder}/{name}" for name in (SUCCESS_NAME, MANIFEST_NAME))
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
         raise ProbelineError(

@@ -14,14 +14,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset, Manifest
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import (
-    check_regular,
-    checksum_text,
-    crc32c,
-    exists,
-    is_local,
-    read_file,
-)
+from beam_pipeline.storage.files import check_regular, checksum_text, crc32c, read_file
 from beam_pipeline.storage.parquet import open_parquet
 
 INDEX_SCHEMA = pa.schema(
@@ -83,8 +76,7 @@ class RowIndex(IndexedRows):
 def read_index(dataset: Dataset, split: str) -> pa.Table:
     """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
     path = dataset.file(f"{split}/{INDEX_NAME}")
-    if is_local(path) and exists(path):
-        check_regular([path])
+    check_regular([path])
     data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
     found = "missing" if data is None else checksum_text(crc32c(data))
     if data is None or found != said:

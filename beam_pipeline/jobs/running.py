@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import glob
 import logging
 import os
 import shutil
@@ -95,7 +96,7 @@ def temporary_folder() -> Iterator[None]:
             del os.environ["TMPDIR"]
         else:
             os.environ["TMPDIR"] = environment
-        if not any(name.startswith("beam-temp") for name in os.listdir(folder)):
+        if not glob.glob(f"{folder}/beam-temp*"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

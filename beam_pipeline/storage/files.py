@@ -56,18 +56,15 @@ def exists(path: str) -> bool:
     return gcs.exists(path) if is_gcs(path) else _beam().exists(path)
 
 
-def is_regular(path: str) -> bool:
-    """Tells whether a local path is a file, or a link to one, that has an end."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return False
+def is_special_file(path: str) -> bool:
+    """Tells whether a local path exists and is no file, such as a pipe, which may never end."""
+    return is_local(path) and os.path.exists(path) and not os.path.isfile(path)
 
 
 def check_regular(paths: Iterable[str]) -> None:
-    """Raises UsageError for the first local path that is a pipe or a device, which never ends."""
-    for path in filter(is_local, paths):
-        if not is_regular(path):
+    """Raises UsageError for the first local path that is a pipe, a device or a folder."""
+    for path in paths:
+        if is_special_file(path):
             raise UsageError(
                 f"{path} is no regular file, such as a pipe, which may never end: copy what it "
                 "holds to a file"
@@ -151,7 +148,7 @@ def _reading_local(path: str) -> Iterator[None]:
 
 def begins_with(path: str, text: str) -> bool:
     """Tells whether a file begins with a text; a pipe or a device does not."""
-    if is_local(path) and not is_regular(path):
+    if is_special_file(path):
         return False
     head = text.encode()
     with explained_os_errors("read", path), open_file(path, len(head)) as file:

@@ -18,8 +18,7 @@ from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import (
     checksum_text,
     exists,
-    is_local,
-    is_regular,
+    is_special_file,
     read_file,
     size_and_checksum,
 )
@@ -171,7 +170,7 @@ class Verification:
         """Checks a file's checksum; returns its size, None if it cannot be read."""
         full_path, size, message = self._dataset.file(path), None, "it is missing"
         try:
-            if is_local(full_path) and exists(full_path) and not is_regular(full_path):
+            if is_special_file(full_path):
                 message = "it is no regular file"
             elif exists(full_path):
                 size, checksum = size_and_checksum(full_path)

@@ -34,7 +34,7 @@ from beam_pipeline.storage.files import (
     checksum_text,
     file_infos,
     is_local,
-    is_regular,
+    is_special_file,
     size_and_checksum,
 )
 from beam_pipeline.storage.gcs import prepare_native_reader
@@ -182,7 +182,7 @@ def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
 
 def _reasons(path: str) -> Counter[str]:
     reasons: Counter[str] = Counter()
-    if is_local(path) and not is_regular(path):
+    if is_special_file(path):
         raise OSError("it is no regular file")
     with open_parquet(path) as file:
         if not file.schema_arrow.equals(dead_letters.SCHEMA):
