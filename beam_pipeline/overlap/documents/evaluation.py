@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
@@ -197,6 +198,18 @@ class EvaluationRows:
             self._columns[name][number].as_py() for name in EvaluationRow._fields
         )
         return EvaluationRow(_decode_name(dataset), decode(instance_id), _decode_name(path), row)
+
+    def some(self, numbers: np.ndarray) -> Iterator[EvaluationRow]:
+        """Yields rows by their numbers, in ascending order, from their columns."""
+        first, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
+        table = self._table.select(EvaluationRow._fields).slice(first, stop - first)
+        found = table.take(pa.array(numbers.astype(np.int64) - first))
+        for dataset, id, path, row in zip(*(column.to_pylist() for column in found.columns)):
+            yield EvaluationRow(_decode_name(dataset), decode(id), _decode_name(path), row)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Returns a column of all rows: text, or one of the fields of EvaluationRow."""
+        return self._columns[name]
 
     def text(self, number: int) -> str:
         """Returns the text of a row."""

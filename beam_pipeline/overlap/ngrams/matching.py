@@ -13,7 +13,7 @@ of the n-gram on both sides.
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -169,6 +169,16 @@ class TokenizedText:
         return " ".join(
             self._lowered[self.starts[at] : self.ends[at]] for at in range(token, token + n)
         )
+
+    def ngrams(self, n: int) -> list[str]:
+        """Returns the n-grams that begin with each token, slices of all tokens joined."""
+        words = self._words
+        if words is None:
+            places = zip(self.starts, self.ends, strict=True)
+            words = [self._lowered[start:end] for start, end in places]
+        joined = " ".join(words)
+        firsts = list(accumulate((len(word) + 1 for word in words), initial=0))
+        return [joined[first : end - 1] for first, end in zip(firsts, firsts[n:])]
 
     def place(self, token: int, n: int) -> tuple[int, int]:
         """Returns the place of the n-gram that begins with a token."""

@@ -6,7 +6,6 @@ the work units, not with the matches. `.SUCCESS` is left to the caller, who writ
 """
 
 import heapq
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -14,9 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.documents.batch import decode, encode
+from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import letters_path
@@ -65,12 +66,12 @@ def write_outputs(
         layout.STATS_BY_TRAIN_PATH: _path_records(instances, units),
     }
     names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
-    for dataset in rows.datasets:
+    for dataset in range(len(rows.datasets)):
         for length in (None, *(lengths if len(lengths) > 1 else ())):
             found = hits
             if length is not None:
                 found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
-            records = _clean_records(instances, dataset, found["number"].tolist())
+            records = _clean_records(instances, dataset, found["number"])
             lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
@@ -99,30 +100,48 @@ def write_outputs(
 
 
 class _Instances:
-    """The instances of each evaluation set: distinct ids of its rows that have a text."""
+    """The instances of each evaluation set: distinct ids of its rows that have a text.
+
+    Sets are numbered as given, instances in the order of sets and ids.
+    """
 
     def __init__(self, rows: EvaluationRows):
-        self.rows = list(map(rows.__getitem__, range(len(rows))))
-        self.order = {name: at for at, name in enumerate(rows.datasets)}
-        ids: dict[str, set[str]] = defaultdict(set)
-        for row in self.rows:
-            ids[row.eval_dataset].add(row.instance_id)
-        self._count = {name: len(ids[name]) for name in rows.datasets}
+        self.rows = rows
+        names = pa.array(map(encode, rows.datasets), pa.large_binary())
+        sets = pc.index_in(rows.column("eval_dataset"), names).to_numpy()
+        ids = rows.column("instance_id").dictionary_encode().combine_chunks()
+        order = pc.sort_indices(ids.dictionary).to_numpy()
+        keys = sets.astype(np.int64) * len(order) + np.argsort(order)[ids.indices.to_numpy()]
+        found, self._of_row = np.unique(keys, return_inverse=True)
+        self._ids = ids.dictionary.take(pa.array(order[found % len(order)]))
+        self._firsts = np.searchsorted(found, len(order) * np.arange(len(names) + 1))
 
-    def hit(self, hits: np.ndarray) -> dict[tuple[str, int], set[str]]:
-        """Returns the ids of evaluation rows by evaluation set and n, from PAIRS or HITS."""
-        ids: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for number, n in zip(hits["number"].tolist(), hits["n"].tolist(), strict=True):
-            row = self.rows[number]
-            ids[row.eval_dataset, n].add(row.instance_id)
-        return ids
-
-    def record(self, dataset: str, n: int, ids: set[str]) -> dict[str, Any]:
+    def hit(self, hits: np.ndarray) -> dict[tuple[int, int], list[str]]:
+        """Returns the sorted ids of evaluation rows by set and n, from PAIRS or HITS."""
+        instances = self._of_row[hits["number"]]
+        sets = np.searchsorted(self._firsts, instances, "right") - 1
+        keys = np.unique(np.column_stack([sets, hits["n"], instances]), axis=0).tolist()
         return {
-            "eval_dataset": dataset,
+            (dataset, n): self._names([instance for *_, instance in group])
+            for (dataset, n), group in groupby(keys, key=lambda key: (key[0], key[1]))
+        }
+
+    def _names(self, instances: list[int]) -> list[str]:
+        return list(map(decode, self._ids.take(pa.array(instances, pa.int64())).to_pylist()))
+
+    def without(self, dataset: int, numbers: np.ndarray) -> Iterator[EvaluationRow]:
+        """Yields the rows of a set whose instances have none of the rows of these numbers."""
+        is_left = np.zeros(len(self._ids), bool)
+        is_left[slice(*self._firsts[dataset : dataset + 2])] = True
+        is_left[self._of_row[numbers]] = False
+        return self.rows.some(np.flatnonzero(is_left[self._of_row]))
+
+    def record(self, dataset: int, n: int, ids: list[str]) -> dict[str, Any]:
+        return {
+            "eval_dataset": self.rows.datasets[dataset],
             "n": n,
-            "num_instances": self._count[dataset],
-            "instance_ids": sorted(ids),
+            "num_instances": int(np.diff(self._firsts)[dataset]),
+            "instance_ids": ids,
         }
 
 
@@ -131,9 +150,9 @@ def _stats_records(
 ) -> Iterator[dict[str, Any]]:
     """Yields a record for each evaluation set and n that is configured or that has a hit."""
     hit = instances.hit(hits)
-    for dataset in instances.order:
-        for n in sorted({*lengths, *(n for name, n in hit if name == dataset)}):
-            yield instances.record(dataset, n, hit.get((dataset, n), set()))
+    for dataset in range(len(instances.rows.datasets)):
+        for n in sorted({*lengths, *(n for number, n in hit if number == dataset)}):
+            yield instances.record(dataset, n, hit.get((dataset, n), []))
 
 
 def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
@@ -144,19 +163,16 @@ def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Itera
             if path is not None:
                 with open_file(path) as stream:
                     found = np.unique(np.append(found, np.frombuffer(stream.read(), PAIRS)))
-        hit = instances.hit(found)
-        for dataset, n in sorted(hit, key=lambda key: (instances.order[key[0]], key[1])):
-            record = instances.record(dataset, n, hit[dataset, n])
-            yield {"train_path": train_path, **record}
+        for key, ids in instances.hit(found).items():
+            yield {"train_path": train_path, **instances.record(*key, ids)}
 
 
-def _clean_records(instances: _Instances, dataset: str, hit: list[int]) -> Iterator[dict[str, Any]]:
+def _clean_records(
+    instances: _Instances, dataset: int, hit: np.ndarray
+) -> Iterator[dict[str, Any]]:
     """Yields the rows of an evaluation set whose instance has no row that was hit."""
-    rows = instances.rows
-    hit_ids = {rows[n].instance_id for n in hit if rows[n].eval_dataset == dataset}
-    for row in rows:
-        if row.eval_dataset == dataset and row.instance_id not in hit_ids:
-            yield {"id": row.instance_id, "eval_path": row.eval_path, "eval_row": row.eval_row}
+    for row in instances.without(dataset, hit):
+        yield {"id": row.instance_id, "eval_path": row.eval_path, "eval_row": row.eval_row}
 
 
 # --- other files --------------------------------------------------------------------------------

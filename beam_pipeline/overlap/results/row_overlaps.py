@@ -68,16 +68,16 @@ def find_row_ngrams(
             at_number, text = number, TokenizedText(rows.text(number), tokenizer)
         # Occurrences and documents by first place and checksum of the n-gram.
         counted = {(start, crc): numbers for _, _, start, crc, *numbers in group}
+        starts = {start for start, _ in counted}
         found: dict[str, NgramCount | None] = {}
         places = []
         num_covered = covered_to = 0
-        for token in range(len(text) - n + 1):
-            ngram, place = text.ngram(token, n), text.place(token, n)
+        for token, (start, ngram) in enumerate(zip(text.starts, text.ngrams(n))):
             if ngram not in found:
-                count = counted.pop((place[0], crc_of(ngram)), None)
+                count = counted.pop((start, crc_of(ngram)), None) if start in starts else None
                 found[ngram] = NgramCount(ngram, *count) if count else None
             if found[ngram]:
-                places.append(place)
+                places.append(text.place(token, n))
                 num_covered += token + n - max(token, covered_to)
                 covered_to = token + n
         if counted:
@@ -116,9 +116,10 @@ def write_bucket(
         GzipMember(ngrams_stream) as ngrams_member,
     ):
         found = find_row_ngrams(counts.ngrams, rows, tokenizer)
-        for shared, (*key, num_documents) in zip(found, counts.rows.tolist(), strict=True):
+        of_rows = counts.rows.tolist(), rows.some(counts.rows["number"])
+        for shared, (*key, num_documents), row in zip(found, *of_rows, strict=True):
             assert key == [shared.number, shared.n]
-            head = {**rows[shared.number]._asdict(), "n": shared.n}
+            head = {**row._asdict(), "n": shared.n}
             ngrams_member.write(
                 json_line({**head, "overlapping_ngram_counts": list(map(list, shared.ngrams))})
             )

@@ -71,6 +71,8 @@ def test_rows_come_back_in_order_with_all_that_they_had(sets: list[str], tmp_pat
         "ü",
         hashes[1],
     ]
+    for some in ([], [0], [4], [1, 1, 3], [0, 1, 2, 3, 4]):  # from several batches of the file
+        assert list(rows.some(np.array(some, np.uint32))) == [rows[number] for number in some]
     joined = [
         utf8[bounds[at] : bounds[at + 1]].tobytes()
         for utf8, bounds in rows.texts()
