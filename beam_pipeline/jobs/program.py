@@ -7,7 +7,6 @@ or an unknown flag refused.
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import missing_extra, run_command
 from beam_pipeline.errors import ProbelineError, user_error
+from beam_pipeline.jobs.lean_imports import importing, lean_imports
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -41,10 +41,10 @@ def run_program[Options, Result](
     debug = "--debug" in arguments
 
     def run_job(arguments: Sequence[str]) -> None:
-        logging.getLogger().addFilter(_is_news)
         try:
-            options, beam_options = parse(arguments)
-            from beam_pipeline.jobs.running import quiet, temporary_folder
+            with importing():
+                options, beam_options = parse(arguments)
+                from beam_pipeline.jobs.running import quiet, temporary_folder
 
             with temporary_folder(), contextlib.nullcontext() if debug else quiet(beam_options):
                 started = time.monotonic()
@@ -65,9 +65,5 @@ def run_program[Options, Result](
             raise ProbelineError(unexpected(error)) from error
 
     stopped = f"stopped; the output holds no finished {output_name}"
-    return run_command(arguments, run_job, stopped, debug=debug)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Tells a message from what Beam says, when it is imported, of its missing extra gcp."""
-    return not str(record.msg).startswith("apitools not found")
+    with lean_imports(arguments) if argv is None else contextlib.nullcontext():
+        return run_command(arguments, run_job, stopped, debug=debug)

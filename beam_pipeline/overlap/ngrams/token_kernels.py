@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, origins
+from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint64(0x69), np.uint32(0x307)
@@ -32,13 +32,11 @@ _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache 
 def table_of(tokenizer: Tokenizer) -> np.ndarray:
     """Returns uint32 [1,114,112]: each code point's lower case, or a mark."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
-    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    everything = table.tobytes().decode("utf-32-le", "surrogatepass")
     if tokenizer.lowercase:
-        for code, char in enumerate(everything):
-            lowered = char.lower()
-            if lowered != char and len(lowered) == 1:
-                table[code] = ord(lowered)
-        table[_CAPITAL_SIGMA] = _NEEDS_PYTHON
+        lowered = everything.replace(EXPANDS, " ").lower().encode("utf-32-le", "surrogatepass")
+        table[:] = np.frombuffer(lowered, np.uint32)
+        table[_DOTTED_I], table[_CAPITAL_SIGMA] = _DOTTED_I, _NEEDS_PYTHON
     for run in re.finditer(tokenizer.separators, everything):
         table[run.start() : run.end()] = _SEPARATOR
     return table

@@ -18,7 +18,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, one_line
 
 _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
-_EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
+EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
 
 
 class Token(NamedTuple):
@@ -86,7 +86,7 @@ def origins(text: str) -> list[int]:
     """Returns the place in a text of each place in its lower case, the end included."""
     places: list[int] = []
     for at, char in enumerate(text):
-        places += [at] * (2 if char == _EXPANDS else 1)
+        places += [at] * (2 if char == EXPANDS else 1)
     return [*places, len(text)]
 
 
