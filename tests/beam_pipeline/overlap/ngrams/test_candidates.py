@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.overlap.ngrams import index as index_module
 from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import (
     Index,
@@ -237,3 +238,10 @@ def test_two_ngrams_with_one_hash_are_one_key() -> None:
     index = build_index([text_buffers([one])], (LENGTH,), DEFAULT)
     assert scanned(index, [other], DEFAULT) == {(0, 0, LENGTH, 0, 0)}
     assert expected([one], [other], (LENGTH,), DEFAULT) == set()
+
+
+@pytest.mark.parametrize("num_distinct", [1, 3, 500, 2**64 - 1])
+@pytest.mark.parametrize("count", [0, 1, 2, 1000])
+def test_equal_hashes_keep_their_order(num_distinct: int, count: int) -> None:
+    hashes = np.random.default_rng(count).integers(0, num_distinct, count, np.uint64)
+    assert np.array_equal(index_module._order_of(hashes), np.argsort(hashes, kind="stable"))
