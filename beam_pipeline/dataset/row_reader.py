@@ -9,8 +9,10 @@ was written is never used.
 # pyright: reportUnknownVariableType=false
 
 import collections
+import mmap
 import struct
 import threading
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,6 +109,12 @@ class RowReader[Rows: IndexedRows]:
         path = self._dataset.file(self._shards[int(self.rows.shard[row])].path)
         return BadRowError(f"{path} record {self.rows.position[row]}: {reason}; {self._cure}")
 
+    def map_shard(self, number: int) -> mmap.mmap:
+        """Returns the bytes of a local ArrayRecord shard; what is wrong raises READ_ERRORS."""
+        shard = self._open(number)
+        assert isinstance(shard, _ArrayRecordShard)
+        return shard.mapped
+
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
         """Returns the shards that this thread has open, the most recently used one last."""
         if not hasattr(self._local, "shards"):
@@ -134,19 +142,35 @@ class RowReader[Rows: IndexedRows]:
 
 class _ArrayRecordShard:
     def __init__(self, path: str, num_records: int):
-        prepare_native_reader(path)
-        self._reader = ArrayRecordReader(path, options=READER_OPTIONS)
-        self.close = self._reader.close
-        if not self._reader.ok():
-            self.close()  # raises what is wrong
+        self._path = path
+        self._num_records = num_records
+
+    @cached_property
+    def mapped(self) -> mmap.mmap:
+        """The bytes of a local file, which are read when they are looked at."""
+        with open(self._path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def _reader(self) -> Any:
+        prepare_native_reader(self._path)
+        reader = ArrayRecordReader(self._path, options=READER_OPTIONS)
+        if not reader.ok():
+            reader.close()  # raises what is wrong
             raise ValueError("the shard cannot be opened")
-        if (found := self._reader.num_records()) != num_records:
-            raise ValueError(f"the shard has {found} records, the manifest says {num_records}")
+        if (found := reader.num_records()) != self._num_records:
+            said = self._num_records
+            raise ValueError(f"the shard has {found} records, the manifest says {said}")
+        return reader
 
     def read(self, position: int) -> bytes:
         # read([position]) copies once more and looks at every record's place.
         self._reader.seek(position)
         return self._reader.read()
+
+    def close(self) -> None:
+        if "_reader" in vars(self):
+            self._reader.close()
 
 
 class _TFRecordShard:

@@ -1,13 +1,13 @@
 """Feeds lanes straight from the shards and keeps tokens, not rows.
 
 When the first context of a large row is due, the row is read once and all contexts that lanes of
-this process need are drawn. They are kept, 2 KiB each; the row, up to 8 MiB, is not. Small rows are
-kept as they were read until they are packed.
+this process need are drawn. They are kept, 2 KiB each; the row, up to 8 MiB, is not. Small rows of
+mapped shards are copied for each batch; others are kept as they were read until they are packed.
 """
 
 import collections
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -24,10 +24,12 @@ from training.batches.lanes import (
 )
 from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
 from training.rows.measurement_at import are_readable
-from training.rows.row_layout import ARROW, FIRST_OFFSET, Columns
+from training.rows.row_layout import ARROW, FIRST_OFFSET, NO_RANKS, Columns, Located
 from training.rows.row_source import BadRow, BadRowError, ShardReader
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, new_scratch
+
+type Locate = Callable[[int], Located]
 
 _DAMAGED = "a destination is no IP address"
 
@@ -90,22 +92,27 @@ class ShardStore:
         """
         self._forget_windows(cursors)
         large: dict[tuple[int, int], list[_Share]] = {}
-        for lane, item in _contexts(items):
+        self._due = list(_contexts(items))
+        for lane, item in self._due:
             if (item.row, item.epoch) not in self._drawn[lane]:
                 large[item.row, item.epoch] = self._add_shares(lane, item)
         count = list_small(self._plan, cursors, items, self._untimed_tokens, self._listed)
-        listed = np.unique(self._listed[:count])
-        wanted = listed[~self._plan.is_bad[listed]].tolist()
+        of_large = [row for row, _ in large]
+        needed = np.unique(np.concatenate([self._listed[:count], np.array(of_large, np.int64)]))
+        needed = needed[~self._plan.is_bad[needed]]
+        self._gathered = self._reader.gather(needed)
+        done = {*of_large, *self._gathered.rows.tolist()}
+        wanted = [row for row in needed.tolist() if row not in done]
         missing = [row for row in wanted if row not in self._small]
         num_bad = len(self.bad_rows)
         for (row, _), drawn in zip(large, self._map(self._draw, large, large.values())):
             if isinstance(drawn, BadRowError):
                 self._note(row, drawn)
-        for row, columns in zip(missing, self._map(self._read, missing)):
-            if isinstance(columns, BadRowError):
-                self._note(row, columns)
+        for row, located in zip(missing, self._map(self._read_small, missing)):
+            if isinstance(located, BadRowError):
+                self._note(row, located)
             else:
-                self._small[row] = columns
+                self._small[row] = located.columns
         self._small = {row: self._small[row] for row in wanted if row in self._small}
         return len(self.bad_rows) == num_bad
 
@@ -114,7 +121,7 @@ class ShardStore:
         lanes = np.flatnonzero(items["kind"] == LARGE)
         contexts = np.empty((len(lanes), self._plan.drawing.num_tokens), np.uint16)
         facts = np.empty(len(lanes), CONTEXT_FACTS)
-        for place, (lane, item) in enumerate(_contexts(items)):
+        for place, (lane, item) in enumerate(self._due):
             share = self._drawn[lane][item.row, item.epoch]
             line = item.k - item.first_k
             contexts[place], facts[place] = share.contexts[line], share.facts[line]
@@ -123,10 +130,10 @@ class ShardStore:
                 del self._drawn[lane][item.row, item.epoch]
         put_contexts(contexts, facts, lanes, crops)
         if (items["kind"] == SMALL).any():
-            row_bytes = self._join_small()
+            rows, row_bytes = self._join_small()
             if not pack_small(self._plan, cursors, items, row_bytes, crops, self._scratch):
                 raise AssertionError("a small row was packed that load has not read and checked")
-            self._slots[list(self._small)] = -1
+            self._slots[rows] = -1
 
     def _note(self, row: int, error: BadRowError) -> None:
         if not self._skip_bad_rows:
@@ -135,15 +142,16 @@ class ShardStore:
             self._plan.is_bad[row] = True
             self.bad_rows.append(self._reader.describe(row, str(error)))
 
-    def _read(self, row: int, checks_all: bool = True) -> Columns | BadRowError:
+    def _read(self, row: int, locate: Locate, checks_all: bool = True) -> Located | BadRowError:
         try:
-            columns = self._reader.locate(row).columns
+            located = locate(row)
         except BadRowError as error:
             return error
         # Any bytes are an address of a compact row.
+        columns = located.columns
         if checks_all and columns.layout.kind == ARROW and not are_readable(*columns):
             return self._reader.bad_row(row, _DAMAGED)
-        return columns
+        return located
 
     # --- large rows ---
 
@@ -186,10 +194,13 @@ class ShardStore:
             self._local.scratch = new_scratch(plan.drawing.num_tokens)
         # Hosts draw different contexts, which may or may not meet the damage. Only a check of the
         # whole row makes all of them skip the same rows.
-        columns = self._read(row, checks_all=self._skip_bad_rows)
-        if isinstance(columns, BadRowError):
-            return columns
-        identity, scratch = plan.identity[row], self._local.scratch
+        columns, ranks = self._gathered.columns(row), NO_RANKS
+        if columns is None:
+            located = self._read(row, self._reader.locate_in_place, self._skip_bad_rows)
+            if isinstance(located, BadRowError):
+                return located
+            columns, ranks = located.columns, located.ranks
+        identity, scratch = plan.identity[row], self._local.scratch._replace(ranks=ranks)
         src = plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]
         for first_k, contexts, facts, *_ in shares:
             keys = context_keys(plan.seed, epoch, identity, first_k, len(facts))
@@ -197,16 +208,25 @@ class ShardStore:
                 return self._reader.bad_row(row, _DAMAGED)
         return None
 
-    def _join_small(self) -> RowBytes:
-        """Returns the bytes of all small rows that `load` has read, one after the other."""
-        held = self._small.values()
-        self._slots[list(self._small)] = np.arange(len(held))
-        raw = np.concatenate([columns.raw for columns in held])
-        raw.flags.writeable = False  # kernels are compiled for read-only bytes
-        layouts = np.array([columns.layout for columns in held], np.int64)
-        sizes = np.array([len(columns.raw) for columns in held])
-        layouts[:, FIRST_OFFSET:] += (np.cumsum(sizes) - sizes)[:, np.newaxis]
-        return RowBytes(raw, slots=self._slots, layouts=layouts)
+    # --- small rows ---
+
+    def _read_small(self, row: int) -> Located | BadRowError:
+        return self._read(row, self._reader.locate)
+
+    def _join_small(self) -> tuple[np.ndarray, RowBytes]:
+        """Returns all small rows that `load` has read, and their bytes one after the other."""
+        gathered, held = self._gathered, list(self._small.values())
+        rows = np.concatenate([gathered.rows, np.fromiter(self._small, np.int64)])
+        self._slots[rows] = np.arange(len(rows))
+        raw, layouts = gathered.raw, gathered.layouts
+        if held:
+            parts = [raw, *(columns.raw for columns in held)]
+            begins = np.cumsum([len(part) for part in parts])[:-1, np.newaxis]
+            of_held = np.array([columns.layout for columns in held], np.int64)
+            of_held[:, FIRST_OFFSET:] += begins
+            raw, layouts = np.concatenate(parts), np.concatenate([layouts, of_held])
+            raw.flags.writeable = False  # kernels are compiled for read-only bytes
+        return rows, RowBytes(raw, slots=self._slots, layouts=layouts)
 
 
 _Context = collections.namedtuple("_Context", LANE_ITEM.names or ())

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types, uint8, uint16, uint64
+from numba import njit, types, uint8, uint32, uint64
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from beam_pipeline.dataset.addresses import parse_ipv4_text, parse_ipv6_text
 from beam_pipeline.dataset.rtt import rtt_code
 from beam_pipeline.kernels import kernel
-from training.rows.row_layout import ARROW, RANK_BLOCK, load32, load64
+from training.rows.blocks import byte_at, load16, load32, load64, place_of
+from training.rows.row_layout import ARROW, RANK_BLOCK
 
 _US_PER_SECOND = 1_000_000
 
@@ -30,8 +31,13 @@ def _generate_prefetch(typing_context, array, at):
     return types.void(array, types.int64), generate
 
 
-# _prefetch(array, at) asks the processor for the cache line of array[at], without waiting for it.
-_prefetch: Any = intrinsic(_generate_prefetch)
+# Asks the processor for the cache line of a byte, by its place in memory, without waiting for it.
+_prefetch_place: Any = intrinsic(_generate_prefetch)
+
+
+@njit
+def _prefetch(raw, at):
+    _prefetch_place(raw, np.int64(place_of(raw, at)))
 
 
 @njit
@@ -53,17 +59,11 @@ def prefetch(raw, layout, i):
 
 
 @njit
-def _load16(raw, at):
-    at = uint64(at)
-    return uint16(raw[at]) | (uint16(raw[at + uint64(1)]) << uint16(8))
-
-
-@njit
-def _load_big_endian(raw, at, num_bytes):
-    value = uint64(0)
-    for i in range(num_bytes):
-        value = (value << uint64(8)) | uint64(raw[uint64(at + i)])
-    return value
+def _load_big_endian(raw, at):
+    word, value = load32(raw, at), uint32(0)
+    for i in range(4):
+        value |= ((word >> uint32(8 * i)) & uint32(0xFF)) << uint32(24 - 8 * i)
+    return uint64(value)
 
 
 @njit
@@ -79,17 +79,17 @@ def rtt_code_at(raw, layout, i):
     """Returns the RTT of measurement i as `encode_rtt` gives it."""
     if layout.kind == ARROW:
         return np.int64(rtt_code(np.uint32(load32(raw, layout.rtts + 4 * i)).view(np.float32)))
-    return np.int64(_load16(raw, layout.rtts + 2 * i))
+    return np.int64(load16(raw, layout.rtts + 2 * i))
 
 
 @njit
 def is_ipv6_at(raw, layout, i):
     """Tells whether the destination of measurement i is IPv6."""
     if layout.kind == ARROW:
-        return raw[uint64(layout.families + i)] == uint8(6)
+        return byte_at(raw, layout.families + i) == uint8(6)
     if layout.num_ipv6 == 0 or layout.num_ipv6 == layout.num_measurements:
         return layout.num_ipv6 > 0
-    byte = raw[uint64(layout.families + (i >> 3))]
+    byte = byte_at(raw, layout.families + (i >> 3))
     return (byte >> uint8(i & 7)) & uint8(1) == uint8(1)
 
 
@@ -103,15 +103,29 @@ def _count_bits(byte):
 
 
 @njit
-def _ipv6_before(raw, layout, i):
+def _ipv6_before(raw, layout, i, ranks):
     """Counts the IPv6 destinations before measurement i of a row with both families."""
     block = i // RANK_BLOCK
-    count = np.int64(load32(raw, layout.ranks + 4 * block))
+    if raw.ndim == 1:
+        count = np.int64(load32(raw, layout.ranks + 4 * block))
+    else:
+        count = np.int64(ranks[block])
     for at in range(block * RANK_BLOCK // 8, i // 8):
-        count += _count_bits(raw[uint64(layout.families + at)])
+        count += _count_bits(byte_at(raw, layout.families + at))
     for bit in range(i & ~7, i):
         count += is_ipv6_at(raw, layout, bit)
     return count
+
+
+@njit
+def _text_of(raw, start, end):
+    """Returns an array [bytes] and the range of it that holds a text."""
+    if raw.ndim == 1:
+        return raw, start, end
+    text = np.empty(end - start, np.uint8)
+    for i in range(end - start):
+        text[i] = byte_at(raw, start + i)
+    return text, 0, end - start
 
 
 @njit
@@ -121,12 +135,12 @@ def _parsed_dst(raw, layout, i):
     end = np.int64(load32(raw, layout.dst + 4 * i + 4))
     if start > end or end > layout.families - layout.dst_more:
         return uint64(0), uint64(0), -1
-    start, end = layout.dst_more + start, layout.dst_more + end
+    text, start, end = _text_of(raw, layout.dst_more + start, layout.dst_more + end)
     if not is_ipv6_at(raw, layout, i):
-        value = parse_ipv4_text(raw, start, end)
+        value = parse_ipv4_text(text, start, end)
         return uint64(0), uint64(value), 0 if value >= 0 else -1
     groups = np.zeros(8, np.uint64)
-    if not parse_ipv6_text(raw, start, end, groups):
+    if not parse_ipv6_text(text, start, end, groups):
         return uint64(0), uint64(0), -1
     hi, lo = uint64(0), uint64(0)
     for part in range(4):
@@ -136,24 +150,36 @@ def _parsed_dst(raw, layout, i):
 
 
 @njit
-def dst_at(raw, layout, i):
-    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged."""
+def dst_at(raw, layout, i, ranks=None):
+    """Returns the destination of measurement i: (hi, lo, is_ipv6), is_ipv6 -1 if damaged.
+
+    Args:
+      ranks: those of `Located`, if `raw` is a shard.
+    """
     if layout.kind == ARROW:
         return _parsed_dst(raw, layout, i)
     num_before = np.int64(0)  # IPv6 destinations
     if 0 < layout.num_ipv6 < layout.num_measurements:
-        num_before = _ipv6_before(raw, layout, i)
+        num_before = _ipv6_before(raw, layout, i, ranks)
     if not is_ipv6_at(raw, layout, i):
-        return uint64(0), _load_big_endian(raw, layout.dst + 4 * (i - num_before), 4), 0
+        return uint64(0), _load_big_endian(raw, layout.dst + 4 * (i - num_before)), 0
     place = num_before if layout.num_ipv6 < layout.num_measurements else i
     at = layout.dst_more + 16 * place
-    return _load_big_endian(raw, at, 8), _load_big_endian(raw, at + 8, 8), 1
+    hi = _load_big_endian(raw, at) << uint64(32) | _load_big_endian(raw, at + 4)
+    lo = _load_big_endian(raw, at + 8) << uint64(32) | _load_big_endian(raw, at + 12)
+    return hi, lo, 1
+
+
+@njit
+def all_readable(raw, layout):
+    """Tells whether every destination of an ARROW row can be read."""
+    num_damaged, ranks = 0, np.zeros(0, np.uint32)
+    for i in range(layout.num_measurements):
+        num_damaged += dst_at(raw, layout, i, ranks)[2] < 0
+    return num_damaged == 0
 
 
 @kernel
 def are_readable(raw, layout):
-    """Tells whether every destination of a row can be read."""
-    num_damaged = 0
-    for i in range(layout.num_measurements):
-        num_damaged += dst_at(raw, layout, i)[2] < 0
-    return num_damaged == 0
+    """Tells what `all_readable` does."""
+    return all_readable(raw, layout)

@@ -1,7 +1,8 @@
 """Offsets of the columns of a probe row in its bytes, so that kernels read only what they need.
 
 A `Layout` has the offsets of one row's columns in `raw`, an array of bytes: a record as it was
-read, or a map of many compact rows (see `column_cache`).
+read, a map of many compact rows (see `column_cache`), or a shard as it lies in its file (see
+`blocks`).
 
 `locate` computes the layout of a record without Arrow if the record has exactly the form that
 `row_codec` writes. Any other record is decoded by Arrow and encoded as compact bytes.
@@ -14,10 +15,12 @@ from numba import njit, uint8, uint32, uint64
 
 from beam_pipeline.dataset import arrow_record, row_codec, tf_example
 from beam_pipeline.kernels import kernel
+from training.rows.blocks import load32, load64, num_together, place_of
 
 COMPACT, ARROW = 0, 1
+NO_RANKS = np.zeros(0, np.uint32)
 RANK_BLOCK = 512
-_NEITHER = -1  # the kind of bytes in any other form than that of `row_codec`
+NEITHER = -1  # the kind of bytes in any other form than that of `row_codec`
 _US_PER_SECOND = 1_000_000
 
 
@@ -50,18 +53,19 @@ FIRST_OFFSET = Layout._fields.index("times")
 
 
 class Columns(NamedTuple):
-    """One row's measurements: uint8 bytes, read-only, with the layout of its columns."""
+    """One row's measurements: uint8 [bytes], or [1, bytes] of a shard, read-only; the layout."""
 
     raw: np.ndarray
     layout: Layout
 
 
 class Located(NamedTuple):
-    """The key and the columns of the row in a record."""
+    """The key and the columns of the row in a record, and its ranks if these are not in `raw`."""
 
     src_id: int
     row_index: int
     columns: Columns
+    ranks: np.ndarray = NO_RANKS
 
 
 # --- finding the columns of a record --------------------------------------------------------------
@@ -72,6 +76,8 @@ _EMPTY_ARROW_BYTES = int(row_codec.arrow_measurements_bytes(0, 0)) - 8  # less t
 _ARROW_BODY = _EMPTY_ARROW_BYTES - 8
 _HEADER_BYTES = row_codec.COMPACT_HEADER.size
 _MAGIC = int.from_bytes(row_codec.COMPACT_MAGIC, "little")
+_RECORD_HEAD = np.frombuffer(row_codec.RECORD_HEAD, "<u8")
+_MEASUREMENTS_HEAD = np.frombuffer(row_codec.MEASUREMENTS_HEAD, "<u8")
 
 
 def locate(record: bytes) -> Located:
@@ -87,21 +93,29 @@ def locate(record: bytes) -> Located:
 
 def _locate_own(record: bytes) -> Located | None:
     """Computes the layout; None if any size or mark is not where `row_codec` puts it."""
-    if len(record) < _EMPTY_RECORD_BYTES or not record.startswith(row_codec.RECORD_HEAD):
-        return None
     raw = np.frombuffer(record, np.uint8)
-    src_id, row_index, *found = _find_own(raw)
+    src_id, row_index, *found = _find_own(raw, 0, len(record))
     layout = Layout._make(found)
-    if layout.kind == ARROW:
-        begin = layout.times - _ARROW_BODY
-        is_own = record.startswith(row_codec.MEASUREMENTS_HEAD, begin)
-        return Located(src_id, row_index, Columns(raw, layout)) if is_own else None
-    if layout.kind != COMPACT:
+    if layout.kind == NEITHER:
         return None
     columns = Columns(raw, layout)
-    if 0 < layout.num_ipv6 < layout.num_measurements:
+    if layout.kind == COMPACT and 0 < layout.num_ipv6 < layout.num_measurements:
         columns = with_ranks(record[layout.times - _HEADER_BYTES : layout.ranks])
     return Located(src_id, row_index, columns)
+
+
+def locate_in_file(raw: np.ndarray, offset: int, num_bytes: int) -> Located | None:
+    """Finds the measurements of a record in its shard, uint8 [1, bytes], as `_locate_own`."""
+    src_id, row_index, *found = _find_own(raw, offset, num_bytes)
+    layout = Layout._make(found)
+    if layout.kind == NEITHER:
+        return None
+    counts = NO_RANKS
+    if layout.kind == COMPACT and 0 < layout.num_ipv6 < layout.num_measurements:
+        counts = _count_mixed(raw, layout)
+        if counts[-1] != layout.num_ipv6:
+            return None
+    return Located(src_id, row_index, Columns(raw, layout), counts[:-1])
 
 
 def _locate_any(record: bytes) -> Located:
@@ -139,7 +153,7 @@ def with_ranks(compact: bytes) -> Columns:
     """
     raw = np.frombuffer(compact, np.uint8)
     layout = Layout._make(_find_compact(raw, 0, len(compact)))
-    if layout.kind == _NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
+    if layout.kind == NEITHER or not compact.startswith(row_codec.COMPACT_MAGIC):
         raise ValueError(f"{len(compact)} bytes that are no compact measurements")
     num, num_ipv6 = layout.num_measurements, layout.num_ipv6
     if 0 < num_ipv6 < num:
@@ -166,23 +180,6 @@ def _ranks(is_ipv6: np.ndarray) -> bytes:
 # --- finding, compiled --------------------------------------------------------------------------
 
 
-@njit
-def load32(raw, at):
-    """Returns the little-endian uint32 at an offset."""
-    at = uint64(at)
-    value = uint32(raw[at])
-    for i in range(1, 4):
-        value |= uint32(raw[at + uint64(i)]) << uint32(8 * i)
-    return value
-
-
-@njit
-def load64(raw, at):
-    """Returns the little-endian uint64 at an offset."""
-    low, high = load32(raw, at), load32(raw, at + 4)
-    return uint64(low) | (uint64(high) << uint64(32))
-
-
 _layout: Any = Layout  # in compiled code, of int64
 
 
@@ -206,7 +203,7 @@ def _padded(size):
 
 @njit
 def _nothing():
-    kind, zero = np.int64(_NEITHER), np.int64(0)
+    kind, zero = np.int64(NEITHER), np.int64(0)
     return _layout(kind, zero, zero, zero, zero, zero, zero, zero, zero, zero)
 
 
@@ -234,8 +231,16 @@ def _arrow_at(raw, start, num_bytes, num):
     if load32(raw, dst) != 0 or rtts + _padded(4 * num) + 8 != start + num_bytes:
         return _nothing()
     num_ipv6, zero = np.int64(0), np.int64(0)
-    for i in range(num):
-        num_ipv6 += raw[families + i] == uint8(6)
+    if raw.ndim == 1:
+        for i in range(num):
+            num_ipv6 += raw[families + i] == uint8(6)
+    else:
+        at, end = families, families + num
+        while at < end:
+            together, place = num_together(at, end), np.int64(place_of(raw, at))
+            for i in range(place, place + together):
+                num_ipv6 += raw[0, i] == uint8(6)
+            at += together
     return _layout(np.int64(ARROW), num, num_ipv6, zero, times, rtts, dst, text, families, zero)
 
 
@@ -254,25 +259,72 @@ def _find_compact(raw, start, num_bytes):
     return _plain(_compact_at(raw, start, num_bytes))
 
 
-@kernel
-def _find_own(raw):
-    """Returns (src_id, row_index, *layout) of a record that begins as `row_codec` writes it."""
+@njit
+def _begins_with(raw, at, head):
+    """Tells whether the words of `head` lie at an offset."""
+    num_other = 0
+    for i in range(len(head)):
+        num_other += load64(raw, at + 8 * i) != head[i]
+    return num_other == 0
+
+
+@njit
+def find_row(raw, begin, num_bytes):
+    """Returns (src_id, row_index, layout) of a record, NEITHER unless `row_codec` writes it so."""
     # Sizes are int32; a negative one is read as a size larger than the record.
-    zero, body = np.int64(0), np.int64(_RECORD_BODY)
-    num_bytes = np.int64(load32(raw, body + 12))
+    zero, nothing, body, end = np.int64(0), _nothing(), begin + _RECORD_BODY, begin + num_bytes
+    if num_bytes < _EMPTY_RECORD_BYTES or not _begins_with(raw, begin, _RECORD_HEAD):
+        return zero, zero, nothing
+    num_inside = np.int64(load32(raw, body + 12))
     start = body + 16
-    rest = start + _padded(num_bytes)
-    if load32(raw, body + 8) != 0 or len(raw) < rest + 6 * 8:
-        return (zero, zero, *_plain(_nothing()))
+    rest = start + _padded(num_inside)
+    if load32(raw, body + 8) != 0 or end < rest + 6 * 8:
+        return zero, zero, nothing
     num = np.int64(load32(raw, rest))
-    end = rest + 40 + _padded(np.int64(load32(raw, rest + 36)))
-    if load32(raw, rest + 32) != 0 or len(raw) != end + 16:
-        return (zero, zero, *_plain(_nothing()))
+    last = rest + 40 + _padded(np.int64(load32(raw, rest + 36)))
+    if load32(raw, rest + 32) != 0 or end != last + 16:
+        return zero, zero, nothing
+    layout = nothing
     if load32(raw, start) == uint32(_MAGIC):
-        layout = _compact_at(raw, start, num_bytes)
-    else:
-        layout = _arrow_at(raw, start, num_bytes, num)
+        layout = _compact_at(raw, start, num_inside)
+    elif num_inside >= _EMPTY_ARROW_BYTES and _begins_with(raw, start, _MEASUREMENTS_HEAD):
+        layout = _arrow_at(raw, start, num_inside, num)
     if layout.num_measurements != num:
-        layout = _nothing()
-    src_id, row_index = np.int64(load64(raw, body)), np.int64(np.int32(load32(raw, end)))
+        layout = nothing
+    return np.int64(load64(raw, body)), np.int64(np.int32(load32(raw, last))), layout
+
+
+@kernel
+def _find_own(raw, begin, num_bytes):
+    """Returns (src_id, row_index, *layout) as `find_row`."""
+    src_id, row_index, layout = find_row(raw, begin, num_bytes)
     return (src_id, row_index, *_plain(layout))
+
+
+@njit
+def _count_bits(word):
+    word -= (word >> uint64(1)) & uint64(0x5555555555555555)
+    word = (word & uint64(0x3333333333333333)) + ((word >> uint64(2)) & uint64(0x3333333333333333))
+    word = (word + (word >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * uint64(0x0101010101010101)) >> uint64(56)
+
+
+@njit
+def count_ipv6(raw, families, num):
+    """Counts IPv6 destinations before each block of RANK_BLOCK, and all: uint32 [blocks + 1]."""
+    counts = np.zeros((num + RANK_BLOCK - 1) // RANK_BLOCK + 1, np.uint32)
+    total = uint64(0)
+    for first in range(0, num, 64):
+        if first % RANK_BLOCK == 0:
+            counts[first // RANK_BLOCK] = total
+        word = load64(raw, families + first // 8)
+        if num - first < 64:
+            word &= (uint64(1) << uint64(num - first)) - uint64(1)
+        total += _count_bits(word)
+    counts[-1] = total
+    return counts
+
+
+@kernel
+def _count_mixed(raw, layout):
+    return count_ipv6(raw, layout.families, layout.num_measurements)

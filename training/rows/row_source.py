@@ -1,13 +1,15 @@
 """Rows by number over many shards, local or gs://: `ProbeRowDataSource` and its reader.
 
-Each row is one read of one record. Its key and size are compared with rows.parquet, and errors name
-shards that were replaced or damaged after the manifest was written.
+Each row is one read of one record, or, in a local shard that is not compressed, none: its
+measurements are used where they lie in the file. Its key and size are compared with rows.parquet,
+and errors name shards that were replaced or damaged after the manifest was written.
 """
 # pyarrow has no types; the arguments of kernels get theirs from numba.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
+import mmap
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -17,16 +19,24 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses, row_codec
-from beam_pipeline.dataset.row_reader import BadRowError, RowReader
+from beam_pipeline.dataset.row_reader import READ_ERRORS, BadRowError, RowReader
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.storage.files import file_infos
+from beam_pipeline.storage.files import file_infos, is_local
+from training.rows.blocks import is_intact
+from training.rows.gathered_rows import NO_ROWS, GatheredRows, gather
 from training.rows.measurement_at import dst_at
-from training.rows.row_layout import ARROW, Columns, Located, locate
+from training.rows.row_layout import ARROW, Columns, Located, locate, locate_in_file
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 __all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_shards"]
+
+
+# Records of up to this size are copied together, so that a batch needs little memory for them;
+_MAX_GATHERED_BYTES = 1 << 16
+# those from this size on are used in place, between the headers of blocks, which costs some time.
+_MIN_IN_PLACE_BYTES = 1 << 19
 
 
 class BadRow(NamedTuple):
@@ -44,6 +54,50 @@ class ShardReader(RowReader[RowTable]):
         cure = "copy the dataset again, or leave such rows out with on_bad_row=skip"
         super().__init__(shards.dataset, shards.split, rows, cure)
         self.shards = shards
+        options = shards.dataset.manifest.options["array_record_options"].split(",")
+        is_plain = sorted(options) == ["group_size:1", "uncompressed"]
+        self._is_mapped = is_plain and is_local(shards.dataset.path)
+        self._is_checked = np.zeros(len(rows), bool)
+
+    def locate_in_place(self, row: int) -> Located:
+        """Returns the measurements of a row, where they lie in the shard if that is mapped.
+
+        Raises:
+          BadRowError: as `locate`.
+        """
+        is_worth_it = self._is_mapped and self.rows.num_bytes[row] >= _MIN_IN_PLACE_BYTES
+        return (self._locate_mapped(row) if is_worth_it else None) or self.locate(row)
+
+    def gather(self, rows: np.ndarray) -> GatheredRows:
+        """Copies those of some rows that are mapped, small and as they should be."""
+        is_small = self.rows.num_bytes[rows] <= _MAX_GATHERED_BYTES
+        small = rows[is_small & self._is_mapped]
+        return gather(small, self.rows, self._is_checked, self._file) if len(small) else NO_ROWS
+
+    def _file(self, shard: int) -> np.ndarray:
+        """Returns a shard for kernels, uint8 [1, bytes]."""
+        return np.frombuffer(self.map_shard(shard), np.uint8)[np.newaxis]
+
+    def _locate_mapped(self, row: int) -> Located | None:
+        """Returns the place of a row in its shard; None if reading it must tell what is wrong.
+
+        Its checksum is compared when it is first used.
+        """
+        offset, num_bytes = int(self.rows.offset[row]), int(self.rows.num_bytes[row])
+        shard = int(self.rows.shard[row])
+        try:
+            file = self._file(shard)
+            # A row that is not in memory is then read at once, not page by page.
+            begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self.map_shard(shard).madvise(mmap.MADV_WILLNEED, begin, num_bytes)
+        except READ_ERRORS:
+            return None
+        if not self._is_checked[row] and not is_intact(file, offset, num_bytes):
+            return None
+        if located := locate_in_file(file, offset, num_bytes):
+            self._check(row, located)
+            self._is_checked[row] = True
+        return located
 
     def locate(self, row: int) -> Located:
         """Returns the measurements of a row.
@@ -59,8 +113,12 @@ class ShardReader(RowReader[RowTable]):
             located = locate(record)
         except ValueError as error:
             raise self.bad_row(row, str(error)) from error
-        self.check(row, located.src_id, located.row_index, located.columns.layout.num_measurements)
+        self._check(row, located)
         return located
+
+    def _check(self, row: int, located: Located) -> None:
+        num = located.columns.layout.num_measurements
+        self.check(row, located.src_id, located.row_index, num)
 
     def describe(self, row: int, reason: str) -> BadRow:
         """Returns the place of a row that is skipped."""

@@ -14,6 +14,7 @@ from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
 from beam_pipeline.dataset.row_index import IndexedRows, RowIndex
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
+from training.rows.blocks import record_offsets
 from training.rows.keyed_random import combine
 
 _US_PER_SECOND = 1_000_000
@@ -24,7 +25,8 @@ class RowTable(IndexedRows):
     """The row index, arrays [rows] in the order of shard and position.
 
     Seconds are since 1970, src_hi and src_lo as in `beam_pipeline.dataset.addresses`; `identity` is
-    the key of (src_id, row_index).
+    the key of (src_id, row_index), `offset` the place of the record in a shard that is not
+    compressed, see `blocks`.
     """
 
     first_second: np.ndarray
@@ -33,6 +35,7 @@ class RowTable(IndexedRows):
     src_lo: np.ndarray
     src_is_ipv6: np.ndarray
     identity: np.ndarray
+    offset: np.ndarray
 
     def take(self, rows: np.ndarray) -> "RowTable":
         """Returns some of the rows, by number or as a mask."""
@@ -143,6 +146,7 @@ def load_rows(shards: ShardSet) -> RowTable:
         src_lo=lo,
         src_is_ipv6=family == addresses.FAMILY_IPV6,
         identity=_identities(index.src_id, index.row_index),
+        offset=record_offsets(index.shard, index.num_bytes),
     )
     if len(shards.chosen) < len(shards.shards):
         rows = rows.take(np.isin(rows.shard, shards.chosen))

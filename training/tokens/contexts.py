@@ -56,7 +56,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, limit):
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     for place in range(begin, end):
         item = items[place]
-        dst = dst_at(raw, layout, item)
+        dst = dst_at(raw, layout, item, scratch.ranks)
         if dst[2] < 0:
             return DAMAGED, place
         role, value = NO_TIMESTAMP, np.int64(0)

@@ -20,6 +20,7 @@ from numba import njit, uint64
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import next_below, next_uniform
 from training.rows.measurement_at import is_ipv6_at, prefetch, rtt_code_at, second_at
+from training.rows.row_layout import NO_RANKS
 from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,
@@ -67,6 +68,7 @@ class Scratch(NamedTuple):
       window: int64 [2], what a large row's items were drawn from.
       stream: uint64 [1], of random numbers.
       tokens: int32 [num_tokens + SLACK].
+      ranks: those of the row, see `row_layout.Located`.
     """
 
     lists: np.ndarray
@@ -75,6 +77,7 @@ class Scratch(NamedTuple):
     window: np.ndarray
     stream: np.ndarray
     tokens: np.ndarray
+    ranks: np.ndarray = NO_RANKS
 
 
 def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:

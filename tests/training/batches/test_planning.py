@@ -92,6 +92,7 @@ def table_of(sizes: Sequence[int]) -> RowTable:
         src_lo=np.arange(num).astype(np.uint64),
         src_is_ipv6=zeros.astype(bool),
         identity=np.arange(num).astype(np.uint64),
+        offset=np.arange(num),
     )
 
 

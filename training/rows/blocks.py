@@ -1,0 +1,146 @@
+"""Records of uncompressed shards, found and checked where they lie in the file.
+
+docs/format.md describes the file: it has blocks of 64 KiB that begin with a header of 24 bytes.
+Offsets here count all bytes but those of headers. Chunks of one uncompressed record each follow one
+another, so the offset of a record follows from the sizes of those before it, which rows.parquet
+has.
+
+Kernels know such a file by its shape, uint8 [1, bytes]; other arrays of bytes are uint8 [bytes].
+"""
+
+import numpy as np
+from numba import njit, uint8, uint16, uint32, uint64
+
+from beam_pipeline.kernels import kernel
+from training.rows.highway_hash import PACKET_BYTES, finish, new_state, update
+
+BLOCK_BYTES = 1 << 16
+_HEADER_BYTES = 24
+_BODY_BYTES = BLOCK_BYTES - _HEADER_BYTES
+_CHUNK_HEADER_BYTES = 40
+# Of a chunk's data: the compression, which is none, and the number of bytes of the record's size.
+_DATA_HEAD_BYTES = 2
+_ONE_RECORD = ord("r") | 1 << 8
+
+
+def record_offsets(shard: np.ndarray, num_bytes: np.ndarray) -> np.ndarray:
+    """Returns the offset of each record in its shard, if that has `group_size:1,uncompressed`.
+
+    Args:
+      shard: int [rows], in order.
+      num_bytes: int64 [rows], of the record.
+    """
+    size_bytes = 1 + sum(num_bytes >= 1 << bits for bits in (7, 14, 21, 28))
+    heads = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + size_bytes
+    ends = np.cumsum(heads + num_bytes)
+    before_shard = np.concatenate([[0], ends])[np.searchsorted(shard, shard)]
+    # The file begins with a chunk that has a header only.
+    return _CHUNK_HEADER_BYTES + ends - before_shard - num_bytes
+
+
+# --- bytes, in an array [bytes] or in blocks -----------------------------------------------------
+
+
+@njit
+def place_of(raw, at):
+    """Returns how far a byte lies behind the first one in memory."""
+    at = uint64(at)
+    if raw.ndim == 1:
+        return at
+    return at + uint64(_HEADER_BYTES) * (at // uint64(_BODY_BYTES) + uint64(1))
+
+
+@njit
+def byte_at(raw, at):
+    """Returns the byte at an offset."""
+    if raw.ndim == 1:
+        return raw[uint64(at)]
+    return raw[0, place_of(raw, at)]
+
+
+@njit
+def load16(raw, at):
+    """Returns the little-endian uint16 at an offset."""
+    return uint16(byte_at(raw, at)) | (uint16(byte_at(raw, at + 1)) << uint16(8))
+
+
+@njit
+def load32(raw, at):
+    """Returns the little-endian uint32 at an offset."""
+    value = uint32(byte_at(raw, at))
+    if raw.ndim == 2:
+        place = place_of(raw, at)
+        if place % uint64(BLOCK_BYTES) <= uint64(BLOCK_BYTES - 4):  # all in one block: one load
+            for i in range(1, 4):
+                value |= uint32(raw[0, place + uint64(i)]) << uint32(8 * i)
+            return value
+    for i in range(1, 4):
+        value |= uint32(byte_at(raw, at + i)) << uint32(8 * i)
+    return value
+
+
+@njit
+def load64(raw, at):
+    """Returns the little-endian uint64 at an offset."""
+    low, high = load32(raw, at), load32(raw, at + 4)
+    return uint64(low) | (uint64(high) << uint64(32))
+
+
+@njit
+def num_together(at, end):
+    """Returns how many of the bytes [at, end) of a file come before the next header."""
+    return min(end - at, _BODY_BYTES - at % _BODY_BYTES)
+
+
+@njit
+def _hash_of(raw, begin, num_bytes):
+    state, packet = new_state(), np.empty(PACKET_BYTES, np.uint8)
+    at, end = begin, begin + num_bytes
+    while end - at >= PACKET_BYTES:
+        num = num_together(at, end) // PACKET_BYTES
+        update(state, raw, np.int64(place_of(raw, at)), num)
+        at += num * PACKET_BYTES
+        if end - at >= PACKET_BYTES:  # this packet is interrupted by a header
+            for i in range(PACKET_BYTES):
+                packet[i] = byte_at(raw, at + i)
+            update(state, packet, 0, 1)
+            at += PACKET_BYTES
+    for i in range(end - at):
+        packet[i] = byte_at(raw, at + i)
+    return finish(state, packet, end - at)
+
+
+@njit
+def holds_record(raw, offset, num_bytes):
+    """Tells whether a record of that size lies at an offset, whole and alone in its chunk."""
+    size_bytes, rest = 1, num_bytes >> 7
+    while rest > 0:
+        size_bytes, rest = size_bytes + 1, rest >> 7
+    data = offset - size_bytes - _DATA_HEAD_BYTES
+    header, data_bytes = data - _CHUNK_HEADER_BYTES, _DATA_HEAD_BYTES + size_bytes + num_bytes
+    if header < 0 or place_of(raw, offset + num_bytes) > raw.size:
+        return False
+    says_so = (
+        load64(raw, header + 8) == uint64(data_bytes)
+        and load64(raw, header + 24) == uint64(_ONE_RECORD)
+        and load64(raw, header + 32) == uint64(num_bytes)
+        and byte_at(raw, data) == uint8(0)
+        and byte_at(raw, data + 1) == uint8(size_bytes)
+    )
+    return says_so and load64(raw, header + 16) == _hash_of(raw, data, data_bytes)
+
+
+@kernel
+def is_intact(raw, offset, num_bytes):
+    """Tells what `holds_record` does."""
+    return holds_record(raw, offset, num_bytes)
+
+
+@njit
+def copy_record(raw, offset, num_bytes, target, begin):
+    """Copies a record from a file to target[begin:]."""
+    at, end = offset, offset + num_bytes
+    while at < end:
+        num, place = num_together(at, end), np.int64(place_of(raw, at))
+        target[begin : begin + num] = raw[0, place : place + num]
+        at, begin = at + num, begin + num

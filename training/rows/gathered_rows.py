@@ -1,0 +1,134 @@
+"""Small records of mapped shards, copied into one array by one call of a kernel for each shard."""
+# The arguments of kernels get their types from numba.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.dataset.row_reader import READ_ERRORS
+from beam_pipeline.kernels import kernel
+from training.rows.blocks import copy_record, holds_record
+from training.rows.measurement_at import all_readable
+from training.rows.row_layout import (
+    ARROW,
+    NEITHER,
+    Columns,
+    Layout,
+    count_ipv6,
+    find_row,
+    ranks_bytes,
+)
+from training.rows.row_table import RowTable
+
+_NUM_FIELDS = len(Layout._fields)
+
+
+class GatheredRows(NamedTuple):
+    """Rows and their bytes.
+
+    Attributes:
+      rows: int64 [rows], in order.
+      raw: uint8, read-only: records, each with its ranks behind it.
+      layouts: int64 [rows, fields of `Layout`].
+    """
+
+    rows: np.ndarray
+    raw: np.ndarray
+    layouts: np.ndarray
+
+    def columns(self, row: int) -> Columns | None:
+        """Returns the measurements of a row, if it is one of these."""
+        place = int(np.searchsorted(self.rows, row))
+        if place == len(self.rows) or self.rows[place] != row:
+            return None
+        return Columns(self.raw, Layout._make(self.layouts[place].tolist()))
+
+
+NO_ROWS = GatheredRows(
+    np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, _NUM_FIELDS), np.int64)
+)
+
+
+def gather(
+    rows: np.ndarray, table: RowTable, is_checked: np.ndarray, file_of: Callable[[int], np.ndarray]
+) -> GatheredRows:
+    """Copies those of some rows that are as they should be; reading the others tells what is wrong.
+
+    Args:
+      rows: int64, their lines in `table`, in order.
+      is_checked: bool [lines], whether a row's bytes were compared with their checksum; updated.
+      file_of: returns a shard, uint8 [1, bytes].
+    """
+    lines = table.take(rows)
+    sizes = lines.num_bytes + ranks_bytes(lines.n_measurements, lines.num_ipv6)
+    begins = np.cumsum(sizes) - sizes
+    raw = np.empty(sizes.sum(), np.uint8)
+    layouts = np.zeros((len(rows), _NUM_FIELDS), np.int64)
+    is_right = is_checked[rows]
+    changes = np.flatnonzero(np.diff(lines.shard, append=-1)) + 1
+    for begin, end in itertools.pairwise([0, *changes.tolist()]):
+        own = slice(begin, end)
+        try:
+            file = file_of(int(lines.shard[begin]))
+        except READ_ERRORS:
+            is_right[own] = False
+            continue
+        _take_rows(
+            file,
+            lines.offset[own],
+            lines.num_bytes[own],
+            lines.src_id[own],
+            lines.row_index[own],
+            lines.n_measurements[own],
+            begins[own],
+            raw,
+            layouts[own],
+            is_right[own],
+        )
+    is_checked[rows] = is_right
+    raw.flags.writeable = False  # kernels are compiled for read-only bytes
+    return GatheredRows(rows[is_right], raw, layouts[is_right])
+
+
+@kernel
+def _take_rows(
+    file,
+    offset,
+    num_bytes,
+    src_id,
+    row_index,
+    n_measurements,
+    begins,
+    raw,
+    layouts,
+    is_right,
+):
+    """Copies rows of one shard to raw[begins] and fills their layouts; is_right: see `gather`."""
+    for j in range(len(offset)):
+        is_checked = is_right[j]
+        is_right[j] = is_checked or holds_record(file, offset[j], num_bytes[j])
+        if not is_right[j]:
+            continue
+        copy_record(file, offset[j], num_bytes[j], raw, begins[j])
+        found_src, found_index, layout = find_row(raw, begins[j], num_bytes[j])
+        is_right[j] = (
+            layout.kind != NEITHER
+            and found_src == src_id[j]
+            and found_index == row_index[j]
+            and layout.num_measurements == n_measurements[j]
+        )
+        if not is_right[j]:
+            continue
+        for field in range(len(layout)):
+            layouts[j, field] = layout[field]
+        if layout.kind == ARROW:
+            is_right[j] = is_checked or all_readable(raw, layout)
+        elif 0 < layout.num_ipv6 < layout.num_measurements:
+            counts = count_ipv6(raw, layout.families, layout.num_measurements)
+            is_right[j] = counts[-1] == layout.num_ipv6
+            ranks = counts[:-1].view(np.uint8)
+            layouts[j, -1] = begins[j] + num_bytes[j]
+            raw[layouts[j, -1] : layouts[j, -1] + len(ranks)] = ranks
