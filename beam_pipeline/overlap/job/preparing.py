@@ -34,6 +34,7 @@ from beam_pipeline.overlap.ngrams.index import (
     count_tokens,
     write_index,
 )
+from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
@@ -141,7 +142,8 @@ def _prepare(
         "parts": num_index_shards,
     }
     fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
-    folder = job.path(WORK_FOLDER, fingerprint)
+    # Index shards and match files are cut by hashes: none is resumed from that has others.
+    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}")
     return Prepared(
         folder,
         FileSystems.join(folder, _ROWS_NAME),

@@ -1,9 +1,10 @@
 """Tokens and n-gram hashes of UTF-8, compiled: the work of `tokenizers` without Python objects.
 
 A tokenizer becomes a table of code points: the lower case of each, or that it separates. The hash
-of a token is over its lower-cased code points; that of an n-gram is over its tokens' hashes, and a
-difference of two prefix hashes for any n. Many documents are tokenized in one call. Final sigma
-depends on its context: a text with a capital sigma is lower-cased by Python first.
+of a token is over its lower case, eight bytes of UTF-8 at a time; that of an n-gram is over its
+tokens' hashes, and a difference of two prefix hashes for any n. Many documents are tokenized in one
+call. Final sigma depends on its context: a text with a capital sigma is lower-cased by Python
+first.
 """
 
 import functools
@@ -18,13 +19,16 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
-_DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint64(0x69), np.uint32(0x307)
+_DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
+HASH_NAME = "words"  # another one where the hash of an n-gram becomes another
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes of a code point
+_SEVEN, _EIGHT, _HALF, _LAST_BIT = (np.uint64(n) for n in (7, 8, 32, 63))
+_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # of the first bytes
 _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
 
 
@@ -72,9 +76,87 @@ def _next_code_point(utf8, at):
 
 
 @kernel
+def _put_code_point(code, text, size):
+    """Writes two to four bytes of UTF-8, one for ASCII; returns the size of what is written."""
+    if code < 0x80:
+        text[size] = code
+        return size + _ONE
+    if code < 0x800:
+        text[size], text[size + _ONE] = 0xC0 | code >> 6, 0x80 | code & 0x3F
+        return size + _TWO
+    if code < 0x10000:
+        text[size], text[size + _ONE] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F
+        text[size + _TWO] = 0x80 | code & 0x3F
+        return size + _THREE
+    text[size], text[size + _ONE] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
+    text[size + _TWO], text[size + _THREE] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+    return size + _FOUR
+
+
+@kernel
+def _find_edges(utf8, at, end, table, lowercase, text, edges, with_places, places):
+    """Writes the lower case of a document, and where its tokens begin and end there.
+
+    Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` are the same in code points.
+    Each separator of ASCII is one byte. An edge is written at every character and counts if it is
+    one: processors guess the ends of words wrong. Returns the number of edges, none for a document
+    that Python has to lower-case.
+    """
+    count, size, place = _ONE, np.uint64(0), np.uint64(0)
+    edges[0] = 0
+    if with_places:
+        places[0] = 0
+    was_separator = False
+    while at < end:
+        edges[count] = size
+        if with_places:
+            places[count] = place
+        byte = utf8[at]
+        if byte < 0x80:
+            lowered = table[byte]
+            text[size] = lowered
+            at += _ONE
+            size += _ONE
+        else:
+            code, at = _next_code_point(utf8, at)
+            lowered = table[code]
+            if lowered == _NEEDS_PYTHON:
+                return np.uint64(0)
+            if lowered == _DOTTED_I and lowercase:
+                text[size] = _I
+                size = _put_code_point(_COMBINING_DOT, text, size + _ONE)
+            elif lowered != _SEPARATOR:
+                size = _put_code_point(lowered, text, size)
+        is_separator = lowered == _SEPARATOR
+        count += np.uint64(is_separator != was_separator)
+        was_separator = is_separator
+        place += _ONE
+    for _ in range(1 + was_separator):  # a separator leaves an empty token behind it
+        edges[count] = size
+        if with_places:
+            places[count] = place
+        count += _ONE
+    return count
+
+
+@kernel
+def _hash_of(words, start, stop):
+    """Returns the hash of the bytes [start, stop) of 64-bit words; one more word must follow."""
+    value = _FNV_START ^ (stop - start)
+    while start < stop:
+        word, bit = start >> _THREE, (start & _SEVEN) << _THREE
+        # Two shifts: one of 64 bits would do nothing.
+        part = words[word] >> bit | words[word + _ONE] << _ONE << (_LAST_BIT - bit)
+        value = (value ^ (part & _MASKS[min(stop - start, _EIGHT)])) * _FNV_PRIME
+        value ^= value >> _HALF
+        start += _EIGHT
+    return mix(value)
+
+
+@kernel
 def _tokenize(
-    utf8, bounds, first, table, lowercase, keep_empty, hashes, firsts, unfinished, with_places,
-    starts, ends,
+    utf8, bounds, first, table, lowercase, keep_empty, words, edges, hashes, firsts, unfinished,
+    with_places, places, starts, ends,
 ):  # fmt: skip
     """Fills the hashes of all tokens of the documents from `first` on, while there is room.
 
@@ -83,54 +165,32 @@ def _tokenize(
     none. With places, `starts` and `ends` are filled, too, in code points. Returns the document to
     continue with.
     """
+    text = words.view(np.uint8)
     count = 0
     for document in range(first, bounds.size - 1):
         at, end = np.uint64(bounds[document]), np.uint64(bounds[document + 1])
         firsts[document - first] = count
         if count + np.int64(end - at) // 2 + 2 > hashes.size:
             return document
-        place = start = 0
-        value = _FNV_START
-        in_separator = False
-        while at < end:
-            byte = utf8[at]
-            if byte < 0x80:
-                lowered = table[byte]
-                at += _ONE
-            else:
-                code, at = _next_code_point(utf8, at)
-                lowered = table[code]
-                if lowered == _DOTTED_I and lowercase:
-                    if in_separator:
-                        in_separator, start, value = False, place, _FNV_START
-                    value = (value ^ _I) * _FNV_PRIME
-                    lowered = _COMBINING_DOT
-            if lowered < _NEEDS_PYTHON:
-                if in_separator:
-                    in_separator, start, value = False, place, _FNV_START
-                value = (value ^ np.uint64(lowered)) * _FNV_PRIME
-            elif lowered == _NEEDS_PYTHON:
-                unfinished[document] = True
-                count = firsts[document - first]
-                break
-            elif not in_separator:
-                if keep_empty or place > start:
-                    if with_places:
-                        starts[count], ends[count] = start, place
-                    hashes[count] = mix(value)
-                    count += 1
-                in_separator = True
-            place += 1
-        else:
-            if in_separator:
-                start, value = place, _FNV_START
-            if keep_empty or place > start:
+        num_edges = _find_edges(utf8, at, end, table, lowercase, text, edges, with_places, places)
+        unfinished[document] = num_edges == 0
+        for edge in range(np.uint64(0), num_edges, _TWO):
+            start, stop = np.uint64(edges[edge]), np.uint64(edges[edge + _ONE])
+            if keep_empty or stop > start:
+                hashes[count] = _hash_of(words, start, stop)
                 if with_places:
-                    starts[count], ends[count] = start, place
-                hashes[count] = mix(value)
+                    starts[count], ends[count] = places[edge], places[edge + _ONE]
                 count += 1
     firsts[bounds.size - 1 - first] = count
     return bounds.size - 1
+
+
+def _scratch(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns room for the lower case, and the edges of tokens, of 2 bytes of a document a token.
+
+    Lower case has half as many bytes again at most, and Parquet and JSON no text of over 2 GiB.
+    """
+    return np.empty(3 * max_tokens // 8 + 3, np.uint64), np.empty(2 * max_tokens + 4, np.uint32)
 
 
 class Tokens(NamedTuple):
@@ -150,11 +210,13 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts."""
     if tokenizer.function is not None:
         tokens = tokenizer.tokenize(text)
-        texts = (token.text.encode("utf-32-le", "surrogatepass") for token in tokens)
+        texts = [token.text.encode("utf-8", "surrogatepass") for token in tokens]
+        bounds = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
+        joined = np.frombuffer(b"".join([*texts, bytes(16 - int(bounds[-1]) % 8)]), np.uint64)
         return Tokens(
             np.array([token.start for token in tokens], np.int64),
             np.array([token.end for token in tokens], np.int64),
-            np.array([_token_hash(np.frombuffer(text, np.uint32)) for text in texts], np.uint64),
+            _hashes_of(joined, bounds),
         )
     found = _tokens_of_utf8(encode(text), tokenizer)
     if found is not None:
@@ -173,9 +235,11 @@ def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
     hashes, firsts = np.empty(room, np.uint64), np.zeros(2, np.int64)
     unfinished = np.zeros(1, np.bool_)
+    words, edges = _scratch(room)
     _tokenize(
         utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), tokenizer.lowercase,
-        tokenizer.keep_empty, hashes, firsts, unfinished, True, starts, ends,
+        tokenizer.keep_empty, words, edges, hashes, firsts, unfinished,
+        True, np.empty_like(edges), starts, ends,
     )  # fmt: skip
     count = firsts[1]
     return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
@@ -214,26 +278,27 @@ def _compiled_batches(
 ) -> Iterator[TokenBatch]:
     room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
     hashes, firsts = np.empty(room, np.uint64), np.empty(documents + 1, np.int64)
-    no_places = np.empty(0, np.int64)
+    no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), _scratch(room)
     first = 0
     while first < documents:
         stop = _tokenize(
             utf8, bounds, first, table_of(tokenizer), tokenizer.lowercase, tokenizer.keep_empty,
-            hashes, firsts, unfinished, False, no_places, no_places,
+            *scratch, hashes, firsts, unfinished, False, no_edges, no_places, no_places,
         )  # fmt: skip
         if stop == first:  # a document longer than any before
-            hashes = np.empty((bounds[first + 1] - bounds[first]) // 2 + 2, np.uint64)
+            room = int(bounds[first + 1] - bounds[first]) // 2 + 2
+            hashes, scratch = np.empty(room, np.uint64), _scratch(room)
             continue
         yield TokenBatch(first, hashes[: firsts[stop - first]], firsts[: stop - first + 1])
         first = stop
 
 
 @kernel
-def _token_hash(codes):
-    value = _FNV_START
-    for code in codes:
-        value = (value ^ np.uint64(code)) * _FNV_PRIME
-    return mix(value)
+def _hashes_of(words, bounds):
+    hashes = np.empty(bounds.size - 1, np.uint64)
+    for token in range(hashes.size):
+        hashes[token] = _hash_of(words, bounds[token], bounds[token + 1])
+    return hashes
 
 
 @kernel
@@ -256,7 +321,7 @@ def ngram_hash(prefixes, at, n, power):
 
 def empty_token() -> np.uint64:
     """Returns the hash of a token without characters."""
-    return mix(_FNV_START)
+    return _hashes_of(np.zeros(1, np.uint64), np.zeros(2, np.uint64))[0]
 
 
 def power_of(n: int) -> np.uint64:

@@ -111,6 +111,18 @@ def test_a_token_has_the_same_hash_wherever_it_stands() -> None:
     assert sorted(here.hashes.tolist()) == sorted(there.hashes.tolist())
 
 
+def test_the_hash_of_a_token_is_of_all_its_bytes_wherever_they_lie() -> None:
+    words = [("xyz" * 9)[:length] for length in range(1, 26)]
+    words += [f"{word[:-1]}!" for word in words]  # which differ from these in the last byte
+    by_word = {tokens_of(word, Tokenizer("plain", " ")).hashes[0]: word for word in words}
+    assert len(by_word) == len(words)
+    for shift in range(9):
+        found = tokens_of(" ".join(["z" * shift, *words]), Tokenizer("plain", " ")).hashes[1:]
+        assert [by_word[value] for value in found] == words
+    own = Tokenizer("own", function=lambda text: [(word, 0, 0) for word in text.split()])  # type: ignore[arg-type]
+    assert [by_word[value] for value in tokens_of(" ".join(words), own).hashes] == words
+
+
 def ngram_hashes(hashes: np.ndarray, n: int) -> list[int]:
     prefixes = prefix_hashes(hashes)
     return [int(ngram_hash(prefixes, at, n, power_of(n))) for at in range(len(hashes) - n + 1)]
