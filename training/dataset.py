@@ -35,7 +35,7 @@ from training.batches.planning import deal, plan_host
 from training.batches.shard_store import ShardStore
 from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
 from training.rows.row_source import ShardReader, check_shards
-from training.rows.row_table import ShardSet, find_shards, load_rows
+from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 _WORKER_BUFFER = 2  # batches that a worker prepares ahead
 _LOG = logging.getLogger("training")
@@ -61,8 +61,9 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     """
     shards = find_shards(config.files)
     check_shards(shards)
-    deal(load_rows(shards), config)  # raises what plan_host would
-    return BatchDataset(config, shards)
+    rows = load_rows(shards)
+    deal(rows, config)  # raises what plan_host would
+    return BatchDataset(config, shards, rows)
 
 
 def create_probe_training_pipeline(
@@ -95,10 +96,13 @@ class _LaneDataset(grain.IterDataset[Batch]):
     Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
     """
 
-    def __init__(self, config: DataConfig, shards: ShardSet, state: HostState):
+    def __init__(
+        self, config: DataConfig, shards: ShardSet, rows: RowTable | None, state: HostState
+    ):
         super().__init__()
         self.config = config
         self.shards = shards
+        self.rows = rows
         self.state = state
         self.lanes, self.cursors = config.lanes, state.cursors
         self.is_in_worker = False
@@ -134,7 +138,8 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
             _end_with_parent()
-        lanes, state, rows = dataset.lanes, dataset.state, load_rows(dataset.shards)
+        lanes, state, rows = dataset.lanes, dataset.state, dataset.rows
+        rows, dataset.rows = rows or load_rows(dataset.shards), None
         host = plan_host(rows, config, lanes.start, len(lanes), state.first_epoch)
         self._plan = host.plan
         if host.num_batches is not None:
@@ -221,10 +226,16 @@ class BatchDataset(grain.IterDataset[Batch]):
         batches.set_state(state)
     """
 
-    def __init__(self, config: DataConfig, shards: ShardSet):
+    def __init__(self, config: DataConfig, shards: ShardSet, rows: RowTable | None = None):
         super().__init__()
         self.config = config
         self.shards = shards
+        self._rows = rows
+
+    def take_rows(self) -> RowTable | None:
+        """Returns the row index that `build_dataset` has read, once: it may be large."""
+        rows, self._rows = self._rows, None
+        return rows
 
     def __iter__(self) -> "BatchIterator":
         return BatchIterator(self)
@@ -303,9 +314,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return crops
 
     def _start(self, state: HostState) -> grain.DatasetIterator[dict[str, Any]]:
-        lanes = _LaneDataset(self._config, self._dataset.shards, state)
+        rows = self._dataset.take_rows()
         if self._num_workers == 0:
-            return iter(lanes)
+            return iter(_LaneDataset(self._config, self._dataset.shards, rows, state))
+        lanes = _LaneDataset(self._config, self._dataset.shards, None, state)
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
         options = grain.multiprocessing.MultiprocessingOptions(

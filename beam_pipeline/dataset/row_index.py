@@ -66,11 +66,21 @@ class RowIndex(IndexedRows):
         """Reads the row index of a split; raises as `read_index`."""
         table = read_index(dataset, split)
         return cls(
-            **{name: table.column(name).to_numpy() for name in _INTEGERS},
-            first_us=table.column("first_timestamp").cast(pa.int64()).to_numpy(),
-            last_us=table.column("last_timestamp").cast(pa.int64()).to_numpy(),
+            **{name: _numbers(table, name) for name in _INTEGERS},
+            first_us=_numbers(table, "first_timestamp"),
+            last_us=_numbers(table, "last_timestamp"),
             src_addr=table.column("src_addr").combine_chunks(),
         )
+
+
+def _numbers(table: pa.Table, name: str) -> np.ndarray:
+    """Returns a column without nulls, not copied; times as int64.
+
+    Arrow's own conversion imports pandas where it is installed.
+    """
+    column = table.column(name).combine_chunks()
+    dtype, (_, data) = np.dtype(f"i{column.type.bit_width // 8}"), column.buffers()
+    return np.frombuffer(data or b"", dtype)[column.offset : column.offset + len(column)]
 
 
 def read_index(dataset: Dataset, split: str) -> pa.Table:
@@ -102,7 +112,7 @@ def _check_lines(table: pa.Table, manifest: Manifest, split: str) -> None:
     """
     described = manifest.splits[split]
     columns = {
-        name: table.column(name).cast(pa.int64()).to_numpy()
+        name: _numbers(table, name)
         for name in INDEX_SCHEMA.names
         if name != "src_addr" and not table.column(name).null_count
     }
