@@ -13,7 +13,7 @@ import mmap
 import struct
 import threading
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
@@ -115,6 +115,13 @@ class RowReader[Rows: IndexedRows]:
         assert isinstance(shard, _ArrayRecordShard)
         return shard.mapped
 
+    def read_range(self, number: int, begin: int, end: int) -> bytes:
+        """Returns bytes [begin, end) of an ArrayRecord shard; raises as `map_shard` and on gs://."""
+        shard = self._open(number)
+        assert isinstance(shard, _ArrayRecordShard)
+        shard.ranges.seek(begin)
+        return shard.ranges.read(end - begin)
+
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
         """Returns the shards that this thread has open, the most recently used one last."""
         if not hasattr(self._local, "shards"):
@@ -150,6 +157,11 @@ class _ArrayRecordShard:
         """The bytes of a local file, which are read when they are looked at."""
         with open(self._path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def ranges(self) -> BinaryIO:
+        """The file for reads of ranges."""
+        return open_ranges(self._path)
 
     @cached_property
     def _reader(self) -> Any:

@@ -8,6 +8,8 @@ has.
 Kernels know such a file by its shape, uint8 [1, bytes]; other arrays of bytes are uint8 [bytes].
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, uint8, uint16, uint32, uint64
 
@@ -20,6 +22,7 @@ _BODY_BYTES = BLOCK_BYTES - _HEADER_BYTES
 _CHUNK_HEADER_BYTES = 40
 # Of a chunk's data: the compression, which is none, and the number of bytes of the record's size.
 _DATA_HEAD_BYTES = 2
+_MAX_HEADS_BYTES = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + 5
 _ONE_RECORD = ord("r") | 1 << 8
 
 
@@ -36,6 +39,22 @@ def record_offsets(shard: np.ndarray, num_bytes: np.ndarray) -> np.ndarray:
     before_shard = np.concatenate([[0], ends])[np.searchsorted(shard, shard)]
     # The file begins with a chunk that has a header only.
     return _CHUNK_HEADER_BYTES + ends - before_shard - num_bytes
+
+
+class Blocks(NamedTuple):
+    """Bytes [begin, end) of a file, from the beginning of a block on; a record's offset in them."""
+
+    begin: int
+    end: int
+    offset: int
+
+
+def blocks_of(offset: int, num_bytes: int) -> Blocks:
+    """Returns the bytes that a record and the header of its chunk lie in."""
+    first = (offset - _MAX_HEADS_BYTES) // _BODY_BYTES
+    last = (offset + num_bytes) // _BODY_BYTES
+    end = offset + num_bytes + _HEADER_BYTES * (last + 1)
+    return Blocks(first * BLOCK_BYTES, end, offset - first * _BODY_BYTES)
 
 
 # --- bytes, in an array [bytes] or in blocks -----------------------------------------------------

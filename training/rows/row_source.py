@@ -24,7 +24,7 @@ from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import file_infos, is_local
-from training.rows.blocks import is_intact
+from training.rows.blocks import blocks_of, is_intact
 from training.rows.gathered_rows import NO_ROWS, GatheredRows, gather
 from training.rows.measurement_at import dst_at
 from training.rows.row_layout import ARROW, Columns, Located, locate, locate_in_file
@@ -56,48 +56,61 @@ class ShardReader(RowReader[RowTable]):
         self.shards = shards
         options = shards.dataset.manifest.options["array_record_options"].split(",")
         is_plain = sorted(options) == ["group_size:1", "uncompressed"]
-        self._is_mapped = is_plain and is_local(shards.dataset.path)
+        self._is_plain, self._is_local = is_plain, is_local(shards.dataset.path)
         self._is_checked = np.zeros(len(rows), bool)
 
     def locate_in_place(self, row: int) -> Located:
-        """Returns the measurements of a row, where they lie in the shard if that is mapped.
+        """Returns the measurements of a row, a large one as it lies in an uncompressed shard.
 
         Raises:
           BadRowError: as `locate`.
         """
-        is_worth_it = self._is_mapped and self.rows.num_bytes[row] >= _MIN_IN_PLACE_BYTES
-        return (self._locate_mapped(row) if is_worth_it else None) or self.locate(row)
+        is_worth_it = self._is_plain and self.rows.num_bytes[row] >= _MIN_IN_PLACE_BYTES
+        return (self._locate_in_shard(row) if is_worth_it else None) or self.locate(row)
 
     def gather(self, rows: np.ndarray) -> GatheredRows:
         """Copies those of some rows that are mapped, small and as they should be."""
         is_small = self.rows.num_bytes[rows] <= _MAX_GATHERED_BYTES
-        small = rows[is_small & self._is_mapped]
+        small = rows[is_small & (self._is_plain and self._is_local)]
         return gather(small, self.rows, self._is_checked, self._file) if len(small) else NO_ROWS
 
     def _file(self, shard: int) -> np.ndarray:
         """Returns a shard for kernels, uint8 [1, bytes]."""
         return np.frombuffer(self.map_shard(shard), np.uint8)[np.newaxis]
 
-    def _locate_mapped(self, row: int) -> Located | None:
+    def _locate_in_shard(self, row: int) -> Located | None:
         """Returns the place of a row in its shard; None if reading it must tell what is wrong.
 
-        Its checksum is compared when it is first used.
+        Its checksum is compared when it is fetched, or else when it is first used.
         """
         offset, num_bytes = int(self.rows.offset[row]), int(self.rows.num_bytes[row])
-        shard = int(self.rows.shard[row])
         try:
-            file = self._file(shard)
-            # A row that is not in memory is then read at once, not page by page.
-            begin = offset // mmap.PAGESIZE * mmap.PAGESIZE
-            self.map_shard(shard).madvise(mmap.MADV_WILLNEED, begin, num_bytes)
-        except READ_ERRORS:
+            if self._is_local:
+                file = self._map_row(row)
+            else:
+                file, offset = self._fetch_row(row)
+        except (*READ_ERRORS, ProbelineError):
             return None
-        if not self._is_checked[row] and not is_intact(file, offset, num_bytes):
+        is_checked = self._is_local and self._is_checked[row]
+        if not is_checked and not is_intact(file, offset, num_bytes):
             return None
         if located := locate_in_file(file, offset, num_bytes):
             self._check(row, located)
             self._is_checked[row] = True
         return located
+
+    def _map_row(self, row: int) -> np.ndarray:
+        """Returns the shard of a row; what of the row is not in memory is read at once."""
+        shard, begin = int(self.rows.shard[row]), int(self.rows.offset[row])
+        begin -= begin % mmap.PAGESIZE
+        self.map_shard(shard).madvise(mmap.MADV_WILLNEED, begin, int(self.rows.num_bytes[row]))
+        return self._file(shard)
+
+    def _fetch_row(self, row: int) -> tuple[np.ndarray, int]:
+        """Returns the blocks of a shard that a row lies in, and its offset in these."""
+        blocks = blocks_of(int(self.rows.offset[row]), int(self.rows.num_bytes[row]))
+        data = self.read_range(int(self.rows.shard[row]), blocks.begin, blocks.end)
+        return np.frombuffer(data, np.uint8)[np.newaxis], blocks.offset
 
     def locate(self, row: int) -> Located:
         """Returns the measurements of a row.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from beam_pipeline.dataset.options import Encoding
+from tests.conftest import Gcs
 from tests.support.batches import host_batches, is_same
 from tests.support.loader_helpers import both_encodings, refusal_of
 from tests.support.probe_rows_on_disk import (
@@ -141,6 +142,22 @@ def test_large_rows_are_used_in_place_and_small_ones_copied(
         in_place, read = reader.locate_in_place(row), reader.locate(row)
         assert (in_place.src_id, in_place.row_index) == (read.src_id, read.row_index)
         assert in_place.columns.raw.ndim == (2 if rows.n_measurements[row] == 60_000 else 1)
+
+
+@both_encodings
+def test_large_rows_on_gs_are_fetched_by_their_blocks(
+    sizes: dict[tuple[str, str], Path], gcs: Gcs, encoding: Encoding
+) -> None:
+    bucket = gcs.make_bucket()
+    gcs.upload(sizes[encoding, "plain"], f"{bucket}/rows")
+    config = {"batch_size": 4, "crop_size": 512}
+    local = host_batches(sizes[encoding, "plain"], 40, **config)
+    assert is_same(host_batches(f"{bucket}/rows", 40, **config), local)
+    shards = find_shards(f"{bucket}/rows")
+    reader = ShardReader(shards, load_rows(shards))
+    for row in np.flatnonzero(reader.rows.n_measurements == 60_000).tolist():
+        raw = reader.locate_in_place(row).columns.raw
+        assert raw.ndim == 2 and raw.size - reader.rows.num_bytes[row] < 2 * BLOCK_BYTES
 
 
 @pytest.mark.parametrize("n", [9, 300, 60_000])
