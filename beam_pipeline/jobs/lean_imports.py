@@ -1,8 +1,8 @@
 """The imports of a job, without what a run on this machine does not use.
 
-Where they are installed, Beam imports pandas, MongoDB's client and the connectors to Google's
-services, Arrow pandas, numba SciPy and each step of a pipeline IPython: half of the time in which a
-small run starts. All of them are optional, so their imports may fail, and in `lean_imports` they
+Where they are installed, Beam imports pandas, MongoDB's client, IPython and the connectors to
+Google's services, Arrow imports pandas, and numba imports SciPy and more: half of the time in which
+a small run starts. All of them are optional, so their imports may fail, and in `lean_imports` they
 do.
 """
 
@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 
 OPTIONAL = (
     *("apache_beam.io.gcp.bigquery", "apache_beam.io.gcp.gcsfilesystem", "google.cloud.dataflow"),
-    *("IPython", "apitools", "bson", "pandas", "scipy"),
+    *("IPython", "apitools", "bson", "cffi", "colorama", "pandas", "scipy"),
 )
 
 
@@ -45,6 +45,7 @@ def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+        gc.freeze()  # the process ends: no last collection
 
 
 @contextlib.contextmanager

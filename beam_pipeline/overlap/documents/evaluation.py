@@ -9,6 +9,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import operator
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -203,13 +204,17 @@ class EvaluationRows:
         """Yields rows by their numbers, in ascending order, from their columns."""
         first, stop = (int(numbers[0]), int(numbers[-1]) + 1) if len(numbers) else (0, 0)
         table = self._table.select(EvaluationRow._fields).slice(first, stop - first)
-        found = table.take(pa.array(numbers.astype(np.int64) - first))
-        for dataset, id, path, row in zip(*(column.to_pylist() for column in found.columns)):
-            yield EvaluationRow(_decode_name(dataset), decode(id), _decode_name(path), row)
+        datasets, ids, paths, rows = (column.to_pylist() for column in table.columns)
+        for at in (number - first for number in numbers.tolist()):
+            names = _decode_name(datasets[at]), decode(ids[at]), _decode_name(paths[at])
+            yield EvaluationRow(*names, rows[at])
 
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Returns a column of all rows: text, or one of the fields of EvaluationRow."""
-        return self._columns[name]
+    def instance_keys(self) -> list[bytes]:
+        """Returns for each row the number of its evaluation set in 4 bytes, and its id."""
+        number_of = {encode(name): at.to_bytes(4) for at, name in enumerate(self.datasets)}
+        datasets, ids = (self._columns[name] for name in ("eval_dataset", "instance_id"))
+        numbers = map(number_of.__getitem__, datasets.to_pylist())
+        return list(map(operator.add, numbers, ids.to_pylist()))
 
     def text(self, number: int) -> str:
         """Returns the text of a row."""

@@ -6,6 +6,8 @@ the work units, not with the matches. `.SUCCESS` is left to the caller, who writ
 """
 
 import heapq
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -13,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.overlap.documents.batch import decode, encode
+from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
@@ -107,31 +108,25 @@ class _Instances:
 
     def __init__(self, rows: EvaluationRows):
         self.rows = rows
-        names = pa.array(map(encode, rows.datasets), pa.large_binary())
-        sets = pc.index_in(rows.column("eval_dataset"), names).to_numpy()
-        ids = rows.column("instance_id").dictionary_encode().combine_chunks()
-        order = pc.sort_indices(ids.dictionary).to_numpy()
-        keys = sets.astype(np.int64) * len(order) + np.argsort(order)[ids.indices.to_numpy()]
-        found, self._of_row = np.unique(keys, return_inverse=True)
-        self._ids = ids.dictionary.take(pa.array(order[found % len(order)]))
-        self._firsts = np.searchsorted(found, len(order) * np.arange(len(names) + 1))
+        of_rows = rows.instance_keys()
+        self._keys = sorted(set(of_rows))
+        number_of = dict(zip(self._keys, range(len(self._keys)), strict=True))
+        self._of_row = np.fromiter(map(number_of.__getitem__, of_rows), np.int64, len(of_rows))
+        sets = range(len(rows.datasets) + 1)
+        self._firsts = [bisect_left(self._keys, number.to_bytes(4)) for number in sets]
 
     def hit(self, hits: np.ndarray) -> dict[tuple[int, int], list[str]]:
         """Returns the sorted ids of evaluation rows by set and n, from PAIRS or HITS."""
-        instances = self._of_row[hits["number"]]
-        sets = np.searchsorted(self._firsts, instances, "right") - 1
-        keys = np.unique(np.column_stack([sets, hits["n"], instances]), axis=0).tolist()
-        return {
-            (dataset, n): self._names([instance for *_, instance in group])
-            for (dataset, n), group in groupby(keys, key=lambda key: (key[0], key[1]))
-        }
-
-    def _names(self, instances: list[int]) -> list[str]:
-        return list(map(decode, self._ids.take(pa.array(instances, pa.int64())).to_pylist()))
+        found = set(zip(self._of_row[hits["number"]].tolist(), hits["n"].tolist(), strict=True))
+        ids: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for number, n in sorted(found):
+            key = self._keys[number]
+            ids[int.from_bytes(key[:4]), n].append(decode(key[4:]))
+        return ids
 
     def without(self, dataset: int, numbers: np.ndarray) -> Iterator[EvaluationRow]:
         """Yields the rows of a set whose instances have none of the rows of these numbers."""
-        is_left = np.zeros(len(self._ids), bool)
+        is_left = np.zeros(len(self._keys), bool)
         is_left[slice(*self._firsts[dataset : dataset + 2])] = True
         is_left[self._of_row[numbers]] = False
         return self.rows.some(np.flatnonzero(is_left[self._of_row]))
@@ -140,7 +135,7 @@ class _Instances:
         return {
             "eval_dataset": self.rows.datasets[dataset],
             "n": n,
-            "num_instances": int(np.diff(self._firsts)[dataset]),
+            "num_instances": self._firsts[dataset + 1] - self._firsts[dataset],
             "instance_ids": ids,
         }
 
@@ -163,7 +158,7 @@ def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Itera
             if path is not None:
                 with open_file(path) as stream:
                     found = np.unique(np.append(found, np.frombuffer(stream.read(), PAIRS)))
-        for key, ids in instances.hit(found).items():
+        for key, ids in sorted(instances.hit(found).items()):
             yield {"train_path": train_path, **instances.record(*key, ids)}
 
 

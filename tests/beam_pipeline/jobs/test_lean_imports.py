@@ -13,7 +13,7 @@ from beam_pipeline.jobs.beam_options import beam_parser
 from tests.support.overlap_jobs import SHARED, write_lines
 
 RUN = """
-import importlib, json, sys
+import importlib.util, json, sys
 from beam_pipeline.jobs.lean_imports import OPTIONAL
 from beam_pipeline.overlap.__main__ import main
 assert main() == 0
@@ -21,7 +21,8 @@ loaded = [name for name in OPTIONAL if name in sys.modules]
 from beam_pipeline.jobs.beam_options import beam_parser
 flags = sorted(name for flag in beam_parser().flags for name in flag.option_strings)
 for name in OPTIONAL:
-    importlib.import_module(name)
+    if importlib.util.find_spec(name):
+        importlib.import_module(name)
 print(json.dumps([loaded, flags]))
 """
 
