@@ -33,7 +33,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 
 from beam_pipeline.dataset.row_reader import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.shards.staging import Record, StageRecords
+from beam_pipeline.shards.staging import Records, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardTarget, WriteShards
 from beam_pipeline.storage.files import local_copy, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
@@ -137,9 +137,9 @@ class WriteToArrayRecord(beam.PTransform):
         return shards
 
 
-def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Record:
+def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Records:
     payload = coder.encode(element)
-    return Record(key(element) if key else content_key(payload), payload)
+    return Records([key(element) if key else content_key(payload)], [payload])
 
 
 class ReadFromArrayRecord(beam.PTransform):

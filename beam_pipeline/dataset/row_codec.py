@@ -17,7 +17,9 @@ of `measurements` tell one of two encodings:
 # pyright: reportUnknownParameterType=false
 
 import bisect
+import itertools
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -28,9 +30,10 @@ import pyarrow as pa
 from beam_pipeline.dataset import addresses, arrow_record, tf_example
 from beam_pipeline.dataset.arrow_record import RowColumns, primitive, read_stream
 from beam_pipeline.dataset.options import Encoding, RecordEncoding, RowFormat
-from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
+from beam_pipeline.dataset.rtt import decode_rtt, rtt_code
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
 
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -101,7 +104,7 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
     if row_format.encoding == "arrow":
         inside = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
     else:
-        inside = compact_measurements_bytes(counts, np.cumsum(_is_ipv6(run), dtype=np.int64))
+        inside = compact_measurements_bytes(counts, np.cumsum(is_ipv6(run), dtype=np.int64))
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
     inside = np.asarray(inside)
@@ -121,30 +124,31 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
     return RowStart(count, is_full=count < len(run))
 
 
-def surely_fits(run: np.ndarray, row_format: RowFormat) -> bool:
-    """Tells from its length and ends alone whether a sorted run fits one row."""
+def surely_fit(run: np.ndarray, bounds: np.ndarray, row_format: RowFormat) -> np.ndarray:
+    """Tells for each sorted run[bounds[i]:bounds[i + 1]], from its length and ends, if it is a row.
+
+    It may be one even if not sure.
+    """
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
     if row_format.encoding == "compact":
         widest = 10 if run.dtype == NARROW else 23
-        span = int(run["event_time"][-1] - run["event_time"][0]) // _US_PER_SECOND
-        if span >= COMPACT_MAX_SPAN_SECONDS:
-            return False
-    return len(run) * widest + _MORE_THAN_FRAMING <= row_format.max_row_bytes
+    fits = np.diff(bounds) * widest + _MORE_THAN_FRAMING <= row_format.max_row_bytes
+    if row_format.encoding == "compact":
+        times = run["event_time"]
+        span = (times[bounds[1:] - 1] - times[bounds[:-1]]) // _US_PER_SECOND
+        fits &= span < COMPACT_MAX_SPAN_SECONDS
+    return fits
 
 
 def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
     """Returns roughly the size of the measurements in a row, without framing and padding."""
     if encoding == "arrow":
         return 17 * len(run) + int(_text_lengths(run).sum(dtype=np.int64))
-    return 10 * len(run) + 12 * count_ipv6(run)
+    return 10 * len(run) + 12 * int(np.count_nonzero(is_ipv6(run)))
 
 
-def count_ipv6(run: np.ndarray) -> int:
-    """Returns the number of IPv6 destinations."""
-    return int(np.count_nonzero(_is_ipv6(run)))
-
-
-def _is_ipv6(run: np.ndarray) -> np.ndarray:
+def is_ipv6(run: np.ndarray) -> np.ndarray:
+    """Tells which destinations are IPv6, bool [n]."""
     if run.dtype == NARROW:
         return np.zeros(len(run), bool)
     return (run["dst_hi"] != 0) | (run["dst_lo"] >> np.uint64(32) != 0xFFFF)
@@ -169,7 +173,7 @@ RECORD_HEAD = arrow_record.RECORD_HEAD
 def _encode_arrow(run: np.ndarray) -> bytes:
     versions = np.full(len(run), 4, np.int8)
     if run.dtype == WIDE:
-        versions[_is_ipv6(run)] = 6
+        versions[is_ipv6(run)] = 6
     columns = [
         primitive(pa.timestamp("us"), run["event_time"]),
         _format_destinations(run),
@@ -182,31 +186,129 @@ def _encode_arrow(run: np.ndarray) -> bytes:
 
 def encode_compact(run: np.ndarray) -> bytes:
     """Encodes the measurements of a sorted run that spans less than 2**32 s as compact bytes."""
-    seconds = run["event_time"] // _US_PER_SECOND
-    is_ipv6 = _is_ipv6(run)
-    num_ipv6 = int(np.count_nonzero(is_ipv6))
-    mixed = 0 < num_ipv6 < len(run)
-    ipv6 = run[is_ipv6]
-    parts = [
-        COMPACT_HEADER.pack(COMPACT_MAGIC, len(run), num_ipv6, int(seconds[0])),
-        (seconds - seconds[0]).astype("<u4").tobytes(),
-        encode_rtt(run["rtt"]).astype("<u2").tobytes(),
-        np.packbits(is_ipv6, bitorder="little").tobytes() if mixed else b"",
-        run["dst_lo"][~is_ipv6].astype(">u4").tobytes(),
-    ]
-    if num_ipv6:
-        parts.append(np.stack([ipv6["dst_hi"], ipv6["dst_lo"]], axis=1).astype(">u8").tobytes())
-    return b"".join(parts)
+    bounds = np.array([0, len(run)])
+    (size,) = compact_sizes(run, bounds).tolist()
+    words = np.zeros(-(-size // 8), np.int64)
+    _write_compact(*_fields(run), bounds, np.zeros(1, np.int64), *_views(words))
+    return words.view(np.uint8)[:size].tobytes()
+
+
+def compact_sizes(run: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Returns the bytes of each run[bounds[i]:bounds[i + 1]] in compact encoding, int64."""
+    num_ipv6 = np.zeros(len(bounds) - 1, np.int64)
+    if run.dtype == WIDE:
+        num_ipv6 = np.add.reduceat(is_ipv6(run), bounds[:-1], dtype=np.int64)
+    return compact_measurements_bytes(np.diff(bounds), num_ipv6)
+
+
+def _fields(run: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns the columns of a run; there are no high halves if all addresses are IPv4."""
+    hi = run["dst_hi"] if run.dtype == WIDE else np.zeros(0, np.uint64)
+    return run["event_time"], hi, run["dst_lo"], run["rtt"]
+
+
+def _views(words: np.ndarray) -> tuple[np.ndarray, ...]:
+    return tuple(words.view(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
+
+
+@kernel
+def _write_compact(times, dst_hi, dst_lo, rtts, bounds, starts, out8, out16, out32, out64):
+    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i] on, a multiple of 8."""
+    for row in range(len(starts)):
+        start, end = bounds[row], bounds[row + 1]
+        n = end - start
+        at = starts[row]
+        num_ipv6 = 0
+        for i in range(start, end if len(dst_hi) else start):
+            num_ipv6 += dst_hi[i] != 0 or dst_lo[i] >> 32 != 0xFFFF
+        first = times[start] // _US_PER_SECOND
+        out8[at], out8[at + 1], out8[at + 2], out8[at + 3] = 80, 76, 99, 49  # COMPACT_MAGIC
+        out32[at // 4 + 1] = n
+        out32[at // 4 + 2] = num_ipv6
+        out32[at // 4 + 3] = first & 0xFFFFFFFF
+        out32[at // 4 + 4] = (first >> 32) & 0xFFFFFFFF
+        seconds = (at + 20) // 4
+        codes = (at + 20 + 4 * n) // 2
+        for i in range(n):
+            out32[seconds + i] = times[start + i] // _US_PER_SECOND - first
+            out16[codes + i] = rtt_code(rtts[start + i])
+        at += 20 + 6 * n
+        bits = at
+        if 0 < num_ipv6 < n:
+            at += (n + 7) // 8
+        ipv6 = at + 4 * (n - num_ipv6)
+        for i in range(n):
+            lo = np.uint64(dst_lo[start + i])
+            hi = dst_hi[start + i] if len(dst_hi) else np.uint64(0)
+            if num_ipv6 and (hi != 0 or lo >> np.uint64(32) != 0xFFFF):
+                if num_ipv6 < n:
+                    out8[bits + i // 8] |= np.uint8(1 << (i % 8))
+                for byte in range(8):
+                    out8[ipv6 + byte] = (hi >> np.uint64(56 - 8 * byte)) & np.uint64(255)
+                    out8[ipv6 + 8 + byte] = (lo >> np.uint64(56 - 8 * byte)) & np.uint64(255)
+                ipv6 += 16
+            else:
+                for byte in range(4):
+                    out8[at + byte] = (lo >> np.uint64(24 - 8 * byte)) & np.uint64(255)
+                at += 4
+
+
+def encode_rows(
+    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], row_format: RowFormat
+) -> list[bytes]:
+    """Returns the records of rows that lie side by side, each of at least one measurement.
+
+    Args:
+      run: NARROW or WIDE [n], each row a sorted run.
+      bounds: int64 [r + 1]; row i is run[bounds[i]:bounds[i + 1]].
+      keys: of the rows, [r].
+    """
+    if row_format.record_encoding == "arrow_ipc" and row_format.encoding == "compact":
+        framed = _frame(run, bounds, keys, compact_sizes(run, bounds))
+        views = _views(framed.data.view(np.int64))
+        _write_compact(*_fields(run), bounds, framed.measurements_at, *views)
+        return _cut(framed)
+    encode = _encode_arrow if row_format.encoding == "arrow" else encode_compact
+    rows = [run[start:end] for start, end in itertools.pairwise(bounds.tolist())]
+    measurements = [encode(row) for row in rows]
+    if row_format.record_encoding == "tf_example":
+        columns = map(_columns, measurements, rows, keys)
+        return [tf_example.encode_example(columns) for columns in columns]
+    framed = _frame(run, bounds, keys, np.array([len(data) for data in measurements]))
+    for at, data in zip(framed.measurements_at.tolist(), measurements, strict=True):
+        framed.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
+    return _cut(framed)
+
+
+def _frame(
+    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], sizes: np.ndarray
+) -> arrow_record.Records:
+    src_addrs, row_indexes = zip(*keys, strict=True)
+    firsts, lasts = run["event_time"][bounds[:-1]], run["event_time"][bounds[1:] - 1]
+    ends = zip(firsts.tolist(), lasts.tolist(), strict=True)
+    return arrow_record.frame_records(
+        sizes,
+        np.array([addresses.src_id(src_addr) for src_addr in src_addrs]),
+        np.diff(bounds),
+        np.array([(last - first) / _US_PER_SECOND for first, last in ends]),
+        firsts,
+        lasts,
+        pa.array(src_addrs, pa.string()),
+        np.array(row_indexes),
+    )
+
+
+def _cut(records: arrow_record.Records) -> list[bytes]:
+    data = memoryview(records.data)
+    return [bytes(data[start:end]) for start, end in itertools.pairwise(records.bounds.tolist())]
 
 
 def encode_row(
     run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
 ) -> bytes:
     """Returns the record of a sorted run of at least one measurement."""
-    columns = _columns(_encode_arrow(run) if encoding == "arrow" else encode_compact(run), run, key)
-    if record_encoding == "tf_example":
-        return tf_example.encode_example(columns)
-    return arrow_record.encode_record(columns)
+    row_format = RowFormat(encoding, 0, record_encoding)
+    return encode_rows(run, np.array([0, len(run)]), [key], row_format)[0]
 
 
 def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:

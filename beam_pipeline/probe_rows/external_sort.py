@@ -15,7 +15,13 @@ import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, merge, widen
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, payload_bytes
+from beam_pipeline.shards.claim_checks import (
+    ClaimReader,
+    ClaimWriter,
+    Payload,
+    PayloadReader,
+    payload_bytes,
+)
 from beam_pipeline.storage.files import crc32c
 
 MAX_FAN_IN = 128
@@ -130,36 +136,24 @@ class _Head:
     """A run of which one block is in memory."""
 
     def __init__(self, run: SortedRun, reader: ClaimReader, block_bytes: int, make_wide: bool):
-        self._run = run
-        self._reader = reader
+        self._is_wide = run.is_wide
+        self._records = PayloadReader(run.payload, reader)
         self._make_wide = make_wide
-        self._block_records = max(1, block_bytes // run.itemsize)
-        self._read = self._checksum = 0
+        self._block_bytes = max(1, block_bytes // run.itemsize) * run.itemsize
         self.block = np.zeros(0, NARROW)
 
     def fill(self) -> bool:
         """Reads the next block if this one is used up; False at the end of the run."""
         if len(self.block) == 0 and not self.is_at_end:
-            count = min(self._block_records, self._run.count - self._read)
-            block = self._run.part(self._read, count).load(self._reader)
+            data = self._records.read(min(self._block_bytes, self._records.unread_bytes))
+            block = as_array(self._is_wide, data)
             self.block = widen(block) if self._make_wide else block
-            self._read += count
-            self._check(block)
         return len(self.block) > 0
-
-    def _check(self, block: np.ndarray) -> None:
-        """Raises ProbelineError at the end of a run whose blocks are not what was stored."""
-        payload = self._run.payload
-        if isinstance(payload, bytes) or payload.crc32c is None:
-            return
-        self._checksum = crc32c(memoryview(block.view(np.uint8)), self._checksum)
-        if self.is_at_end and self._checksum != payload.crc32c:
-            raise self._reader.changed(payload)
 
     @property
     def is_at_end(self) -> bool:
         """Whether the block in memory is the run's last."""
-        return self._read == self._run.count
+        return not self._records.unread_bytes
 
     def take(self, count: int) -> np.ndarray:
         """Removes the first records from the block and returns them."""

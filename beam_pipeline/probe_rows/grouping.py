@@ -1,17 +1,19 @@
 """From work units to rows: pre-group, GroupByKey on src_addr, bounded sort, row split.
 
+Probes are grouped by a hash of src_addr, many in a bucket: what each costs is not an element of its
+own. All of a probe is in one bucket.
+
 | WorkUnit
-v  PreGroup      reads, checks, sorts one chunk per probe; large chunks stay on storage
-| (src_addr, chunk)                               | dead letters in files, counts: UnitSummary
+v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on storage
+| (bucket, Chunk)                                  | dead letters in files, counts: UnitSummary
 v  GroupByKey
-| (src_addr, [chunk])
-v  SortProbe     merges a probe's chunks in bounded memory
-| CutRow, the probe's only one    | (src_addr, Segment)
-|                                 v  SplitRows, stateful, see `row_splitting`
-|                                 | CutRow
+| (bucket, [Chunk])
+v  SortBucket    merges each probe's runs in bounded memory
+| CutRows, of probes with one row   | (src_addr, Segment)
+|                                   v  SplitRows, stateful, see `row_splitting`
+|                                   | CutRows
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -24,15 +26,23 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.options import RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit, surely_fits
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
+from beam_pipeline.probe_rows.bucket import (
+    Bucket,
+    Chunk,
+    History,
+    LargeHistory,
+    num_buckets,
+    store_chunks,
+)
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
-from beam_pipeline.probe_rows.row_splitting import CutRow, Segment, SplitRows, make_row
+from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block
@@ -43,6 +53,7 @@ from beam_pipeline.storage.files import create_file, unique_path
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
+_CUT_ROWS_BYTES = 4 << 20  # of rows that travel together
 _MAX_LETTERS_IN_MEMORY = 20_000
 
 
@@ -58,7 +69,7 @@ class UnitSummary(Message, frozen=True):
 
 
 class PreGroup(beam.DoFn):
-    """WorkUnit → (src_addr, chunk); tagged SUMMARY: UnitSummary."""
+    """WorkUnit → (bucket, Chunk); tagged SUMMARY: UnitSummary."""
 
     SUMMARY = "summary"
 
@@ -73,7 +84,7 @@ class PreGroup(beam.DoFn):
 
     def process(
         self, unit: WorkUnit
-    ) -> Iterator[tuple[str, SortedRun] | TaggedOutput[Literal["summary"], UnitSummary]]:
+    ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_rows = planned_rows = 0
         letters = _LetterBox(unit.index, self._workspace)
@@ -86,10 +97,10 @@ class PreGroup(beam.DoFn):
                 waiting += len(block)
                 num_measurements += len(block)
                 if waiting >= self._unit_rows:
-                    yield from self._store_chunks(unit.index, blocks)
+                    yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
             planned_rows += piece.num_rows  # all of them were read, or read_piece has raised
-        yield from self._store_chunks(unit.index, blocks)
+        yield from self._store_chunks(unit, blocks)
         letters.flush()
         self._read.inc(num_rows)
         for reason, count in letters.counts.items():
@@ -119,26 +130,15 @@ class PreGroup(beam.DoFn):
                 letters.add([error.as_letter()])
                 yield 1, None
 
-    def _store_chunks(self, unit: int, blocks: list[Block]) -> list[tuple[str, SortedRun]]:
+    def _store_chunks(self, unit: WorkUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
         """Returns the chunks of some blocks as elements, once their file is closed."""
         folder, inline_bytes = self._workspace
-        writer = ClaimWriter(f"{folder}/chunks", f"unit-{unit:06d}", inline_bytes, root=folder)
-        grouped = pregroup(blocks)
-        chunks = []
-        for records, bounds in (
-            (grouped.narrow, grouped.narrow_bounds),
-            (grouped.wide, grouped.wide_bounds),
-        ):
-            in_bytes = (bounds * records.itemsize).tolist()
-            payloads = writer.put_parts(memoryview(records.view(np.uint8)), in_bytes)
-            chunks += [
-                (src_addr, SortedRun(records.dtype == WIDE, payload))
-                for src_addr, payload in zip(grouped.src_addrs, payloads, strict=True)
-                if payload  # not every probe has records of both kinds
-            ]
+        name = f"unit-{unit.index:06d}"
+        writer = ClaimWriter(f"{folder}/chunks", name, inline_bytes, root=folder)
+        chunks = store_chunks(pregroup(blocks, num_buckets(unit.rows_in_all)), writer)
         writer.close()
         self._chunks.inc(len(chunks))
-        self._grouped_bytes.inc(sum(len(probe) + len(run.encode()) for probe, run in chunks))
+        self._grouped_bytes.inc(sum(8 + len(chunk.encode()) for _, chunk in chunks))
         return chunks
 
 
@@ -168,11 +168,11 @@ class _LetterBox:
         self._letters = []
 
 
-RowOrSegment = CutRow | TaggedOutput[Literal["segments"], tuple[str, Segment]]
+RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]
 
 
-class SortProbe(beam.DoFn):
-    """(src_addr, [chunk]) → CutRow for a probe of one row; tagged SEGMENTS: (src_addr, Segment)."""
+class SortBucket(beam.DoFn):
+    """(bucket, [Chunk]) → CutRows, of probes with one row; tagged SEGMENTS: (src_addr, Segment)."""
 
     SEGMENTS = "segments"
 
@@ -193,29 +193,44 @@ class SortProbe(beam.DoFn):
     def teardown(self) -> None:
         self._reader.close()
 
-    def process(self, element: tuple[str, Iterable[SortedRun]]) -> Iterator[RowOrSegment]:
-        with logged("Sort each probe", src_addr=element[0]):
-            yield from self._sort(*element)
+    def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[RowsOrSegment]:
+        number, chunks = element
+        with logged("Sort each bucket", bucket=number):
+            bucket = Bucket(chunks, self._reader, self._memory_bytes)
+            self._probes.inc(len(bucket.src_addrs))
+            for history in bucket.histories():
+                if isinstance(history, LargeHistory):
+                    yield from self._sort_large(history)
+                else:
+                    yield from self._cut(history)
 
-    def _sort(self, src_addr: str, chunks: Iterable[SortedRun]) -> Iterator[RowOrSegment]:
+    def _sort_large(self, history: LargeHistory) -> Iterator[RowsOrSegment]:
         spilled_before = self._sorter.spilled_bytes
-        blocks = self._sorter.sort(chunks)
-        first = next(blocks)
-        second = next(blocks, None)
-        key, row_format = RowKey(src_addr, 0), self._row_format
-        self._probes.inc()
-        if second is None and (
-            surely_fits(first, row_format) or not fit(first, key, row_format).is_full
-        ):
-            self._measurements.update(len(first))
-            yield make_row(key, first)
-            return
-        blocks = itertools.chain([first] if second is None else [first, second], blocks)
-        del first, second  # or these two blocks would stay in memory
+        yield from self._as_segments(history.src_addr, self._sorter.sort(history.runs))
+        self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
+
+    def _cut(self, history: History) -> Iterator[RowsOrSegment]:
+        """Yields the rows of probes with one row, some probes at a time, and others as segments."""
+        src_addrs, run, bounds = history
+        rows: list[int] = []  # consecutive probes with one row
+        for probe, sure in enumerate(surely_fit(run, bounds, self._row_format).tolist()):
+            start, end = bounds[probe : probe + 2].tolist()
+            key = RowKey(src_addrs[probe], 0)
+            if sure or not fit(run[start:end], key, self._row_format).is_full:
+                self._measurements.update(end - start)
+                rows.append(probe)
+                if (end - bounds[rows[0]]) * run.itemsize < _CUT_ROWS_BYTES:
+                    continue
+            else:
+                yield from self._as_segments(src_addrs[probe], [run[start:end]])
+            yield from _joined(history, rows)
+            rows = []
+        yield from _joined(history, rows)
+
+    def _as_segments(self, src_addr: str, blocks: Iterable[np.ndarray]) -> Iterator[RowsOrSegment]:
         for segment in self._store_segments(blocks):
             self._cut_bytes.inc(len(src_addr) + len(segment.encode()))
             yield TaggedOutput(self.SEGMENTS, (src_addr, segment))
-        self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _store_segments(self, blocks: Iterable[np.ndarray]) -> Iterator[Segment]:
         """Yields numbered segments of about SEGMENT_BYTES, each once its file is closed."""
@@ -239,6 +254,14 @@ class SortProbe(beam.DoFn):
         yield msgspec.structs.replace(closed[-1], is_last=True)
 
 
+def _joined(history: History, probes: list[int]) -> Iterator[CutRows]:
+    """Yields the rows of consecutive probes, if there are any."""
+    if probes:
+        bounds = history.bounds[probes[0] : probes[-1] + 2]
+        keys = [RowKey(history.src_addrs[probe], 0) for probe in probes]
+        yield CutRows.of(keys, history.run[bounds[0] : bounds[-1]], np.diff(bounds).tolist())
+
+
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
     for block in blocks:
         step = max(1, piece_bytes // block.dtype.itemsize)
@@ -249,8 +272,8 @@ def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarr
 class GroupedRows(NamedTuple):
     """The outputs of GroupIntoRows."""
 
-    single: beam.PCollection  # CutRow: probes whose history is one row
-    split: beam.PCollection  # CutRow: all others
+    single: beam.PCollection  # CutRows: probes whose history is one row
+    split: beam.PCollection  # CutRows: all others
     summaries: beam.PCollection  # UnitSummary
 
 
@@ -263,7 +286,7 @@ class GroupIntoRows(beam.PTransform):
     def __init__(self, read_options: ReadOptions, workspace: Workspace, row_format: RowFormat):
         super().__init__()
         self._pregroup = PreGroup(read_options, workspace)
-        self._sort = SortProbe(workspace, row_format)
+        self._sort = SortBucket(workspace, row_format)
         self._split = SplitRows(row_format)
 
     def expand(self, units: beam.PCollection) -> Any:
@@ -273,8 +296,8 @@ class GroupIntoRows(beam.PTransform):
         ordered = (
             read.chunks
             | "Group by probe" >> beam.GroupByKey()
-            | "Sort each probe"
-            >> beam.ParDo(self._sort).with_outputs(SortProbe.SEGMENTS, main="rows")
+            | "Sort each bucket"
+            >> beam.ParDo(self._sort).with_outputs(SortBucket.SEGMENTS, main="rows")
         )
         split = ordered.segments | "Cut rows" >> beam.ParDo(self._split)
         return GroupedRows(ordered.rows, split, read.summary)

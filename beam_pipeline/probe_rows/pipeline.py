@@ -1,21 +1,23 @@
 """The chain from measurements to a committed dataset, readable from top to bottom.
 
-  files -> WorkUnit -> GroupIntoRows -> CutRow      see `grouping`
-                                           |  stage_row, StageRecords
-                     one per split:  StagedRecord -> WriteShards -> ShardInfo
+  files -> WorkUnit -> GroupIntoRows -> CutRows      see `grouping`
+                                           |  describe, StageRecords
+                    one per split:  StagedRecords -> WriteShards -> ShardInfo
                                                                        |
        planned rows, UnitSummary ----------------------------------> Commit -> _SUCCESS
 
 Whatever a worker writes goes to the job run's own folder first.
 """
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -23,17 +25,16 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.options import DatasetOptions, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, count_ipv6, encode_row
+from beam_pipeline.dataset.row_codec import RowKey, encode_rows, is_ipv6
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
-from beam_pipeline.jobs.messages import Message
 from beam_pipeline.probe_rows.commit import Commit
 from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.grouping import GroupIntoRows
 from beam_pipeline.probe_rows.job import Job
-from beam_pipeline.probe_rows.row_splitting import CutRow
-from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
+from beam_pipeline.probe_rows.row_splitting import CutRows
+from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords, serialised
 from beam_pipeline.shards.writing import RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, WorkUnit, plan_units
@@ -44,62 +45,68 @@ from beam_pipeline.storage.matching import FileVersion
 _INDEX_SCHEMA = pa.schema(list(INDEX_SCHEMA)[3:])
 
 
-class RowAttributes(Message, frozen=True):
-    """What is known of a staged row without its measurements."""
-
-    split: int  # an index into SPLITS
-    is_wide: bool  # whether the payload is a WIDE run
-    src_addr: str
-    row_index: int
-    n_measurements: int
-    num_ipv6: int  # measurements with an IPv6 destination
-    num_failed: int  # measurements without a reply
-    first_timestamp: int  # µs since 1970
-    last_timestamp: int
+# What is known of a staged row: its split as an index into SPLITS, the kind of its run, its line.
+ATTRIBUTES = pa.schema([("split", pa.int8()), ("is_wide", pa.bool_()), *_INDEX_SCHEMA])
 
 
-def stage_row(row: CutRow, options: DatasetOptions) -> Record:
-    """Returns a row as it is staged: its run, and the key and attributes that place it."""
-    run = as_array(row.is_wide, row.data)
-    src_addr, row_index = row.key
-    attributes = RowAttributes(
-        split=split_of(src_addr, options.train_ratio, options.split_seed),
-        is_wide=row.is_wide,
-        src_addr=src_addr,
-        row_index=row_index,
-        n_measurements=len(run),
-        num_ipv6=count_ipv6(run),
-        num_failed=int(np.count_nonzero(run["rtt"] < 0)),
-        first_timestamp=int(run["event_time"][0]),
-        last_timestamp=int(run["event_time"][-1]),
+def describe(rows: CutRows, options: DatasetOptions) -> Records:
+    """Returns rows as they are staged: their runs, and what places and describes each."""
+    run, bounds = as_array(rows.is_wide, rows.data), np.cumsum([0, *rows.counts])
+    starts, times = bounds[:-1], run["event_time"]
+    src_addrs, row_indexes = zip(*rows.keys, strict=True)
+    src_ids = [addresses.src_id(src_addr) for src_addr in src_addrs]
+    columns = [
+        [split_of(src_addr, options.train_ratio, options.split_seed) for src_addr in src_addrs],
+        np.full(len(starts), rows.is_wide),
+        src_ids,
+        src_addrs,
+        row_indexes,
+        rows.counts,
+        np.add.reduceat(is_ipv6(run), starts, dtype=np.int64),
+        np.add.reduceat(run["rtt"] < 0, starts, dtype=np.int64),
+        times[starts],
+        times[bounds[1:] - 1],
+    ]
+    lines = pa.RecordBatch.from_arrays(
+        list(map(pa.array, columns, ATTRIBUTES.types)), schema=ATTRIBUTES
     )
-    key = row_key(addresses.src_id(src_addr), row_index)
-    return Record(key, row.data, attributes.encode())
+    in_bytes = itertools.pairwise((bounds * run.itemsize).tolist())
+    return Records(
+        keys=list(map(row_key, src_ids, row_indexes)),
+        payloads=[rows.data[start:end] for start, end in in_bytes],
+        attributes=serialised(lines),
+    )
 
 
-def encode(data: bytes, attributes: bytes, row_format: RowFormat) -> bytes:
-    """Returns the record of a staged row."""
-    row = RowAttributes.decode(attributes)
-    # A copy, since the kernels are compiled for writable arrays.
-    run, key = as_array(row.is_wide, data).copy(), RowKey(row.src_addr, row.row_index)
-    return encode_row(run, key, row_format.encoding, row_format.record_encoding)
+def encode(payloads: list[bytes], attributes: pa.Table, row_format: RowFormat) -> list[bytes]:
+    """Returns the records of staged rows."""
+    columns = [attributes[name].to_pylist() for name in ("src_addr", "row_index", "n_measurements")]
+    is_wide = attributes["is_wide"].to_numpy()
+    records = np.empty(len(payloads), object)
+    for wide in (False, True):
+        rows = np.flatnonzero(is_wide == wide).tolist()
+        if rows:
+            src_addrs, row_indexes, counts = ([column[row] for row in rows] for column in columns)
+            # The kernels are compiled for writable arrays.
+            run = as_array(wide, bytearray().join(payloads[row] for row in rows))
+            keys = list(map(RowKey, src_addrs, row_indexes))
+            records[rows] = encode_rows(run, np.cumsum([0, *counts]), keys, row_format)
+    return records.tolist()
 
 
-def index_table(attributes: Sequence[bytes]) -> pa.Table:
-    """Returns the lines of rows.parquet for a shard, given RowAttributes for each record.
+def index_table(attributes: pa.Table) -> pa.Table:
+    """Returns the lines of rows.parquet for a shard, given ATTRIBUTES of its rows in order.
 
     Raises:
       ProbelineError: two probes have the same src_id.
     """
-    rows = [RowAttributes.decode(line) for line in attributes]
-    ids = [addresses.src_id(row.src_addr) for row in rows]
-    for at in range(1, len(rows)):
-        if (ids[at], rows[at].row_index) == (ids[at - 1], rows[at - 1].row_index):
-            raise same_src_id(ids[at], rows[at - 1].src_addr, rows[at].src_addr)
-    columns = [ids]
-    columns += [[getattr(row, name) for row in rows] for name in _INDEX_SCHEMA.names[1:]]
-    arrays = map(pa.array, columns, _INDEX_SCHEMA.types)
-    return pa.Table.from_arrays(list(arrays), schema=_INDEX_SCHEMA)
+    lines = attributes.select(_INDEX_SCHEMA.names)
+    ids, indexes = lines["src_id"].to_numpy(), lines["row_index"].to_numpy()
+    twice = np.flatnonzero((np.diff(ids) == 0) & (np.diff(indexes) == 0))
+    if len(twice):
+        one, other = lines["src_addr"].slice(twice[0], 2).to_pylist()
+        raise same_src_id(int(ids[twice[0]]), one, other)
+    return lines
 
 
 # Inspected files, or matched ones, which workers then inspect.
@@ -116,19 +123,20 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         | "Spread units" >> beam.Reshuffle()
         | "Group into rows" >> GroupIntoRows(job.read_options, workspace, options.row_format)
     )
-    stage = StageRecords(workspace.below("records"), workspace.inline_bytes)
+    stage = StageRecords(workspace.below("records"), workspace.inline_bytes, ATTRIBUTES)
     staged = [
         kind
-        | f"Describe {name}" >> beam.Map(stage_row, options).with_output_types(Record)
-        | f"Stage {name}" >> beam.ParDo(stage).with_output_types(StagedRecord)
+        | f"Describe {name}" >> beam.Map(describe, options).with_output_types(Records)
+        | f"Stage {name}" >> beam.ParDo(stage).with_output_types(StagedRecords)
         for name, kind in (("single rows", rows.single), ("split rows", rows.split))
     ]
     all_rows: Any = staged | "All rows" >> beam.Flatten()
     totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
-    by_split = all_rows | "Split by probe" >> beam.Partition(_split, len(SPLITS))  # type: ignore[arg-type]
     shards = [
-        part | f"Write {split}" >> _write_split(split, totals, job)
-        for split, part in zip(SPLITS, by_split, strict=True)
+        all_rows
+        | f"Rows of {split}" >> beam.FlatMap(_of_split, at).with_output_types(StagedRecords)
+        | f"Write {split}" >> _write_split(split, totals, job)
+        for at, split in enumerate(SPLITS)
     ]
     _ = (
         pipeline
@@ -163,32 +171,34 @@ def _inspect(file: FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
     return 0, inputs.inspect(file, options)
 
 
-def _split(record: StagedRecord, _: int) -> int:
-    return RowAttributes.decode(record.attributes).split
+def _of_split(rows: StagedRecords, split: int) -> Iterator[StagedRecords]:
+    batch = rows.batch(ATTRIBUTES)
+    if (part := batch.filter(pc.equal(batch["split"], split))).num_rows:
+        yield StagedRecords.of(rows.path, part)
 
 
-def _size(record: StagedRecord) -> tuple[int, int, int]:
-    """Returns the split, whether the row is its probe's first, and its size as a run."""
-    row = RowAttributes.decode(record.attributes)
+def _size(rows: StagedRecords) -> np.ndarray:
+    """Returns the probes and the bytes, as sorted runs, of each split: int64 [splits, 2]."""
+    split, row_index, count, num_ipv6 = (
+        rows.batch(ATTRIBUTES)[name].to_numpy().astype(np.int64)
+        for name in ("split", "row_index", "n_measurements", "num_ipv6")
+    )
     # Counted per measurement: whether a run is wide may depend on how it was cut.
-    return row.split, int(row.row_index == 0), 16 * row.n_measurements + 12 * row.num_ipv6
+    sizes = np.stack([row_index == 0, 16 * count + 12 * num_ipv6], axis=1)
+    totals = np.zeros((len(SPLITS), 2), np.int64)
+    np.add.at(totals, split, sizes)
+    return totals
 
 
-def _add_up(sizes: Iterable[Any]) -> list[tuple[int, int, int]]:
-    """Adds up probes and bytes by split; takes its own results, too."""
-    totals = [[0, 0] for _ in SPLITS]
-    for size in sizes:
-        for split, probes, num_bytes in [size] if isinstance(size, tuple) else size:
-            totals[split][0] += probes
-            totals[split][1] += num_bytes
-    return [(split, probes, num_bytes) for split, (probes, num_bytes) in enumerate(totals)]
+def _add_up(sizes: Iterable[np.ndarray]) -> np.ndarray:
+    return sum(sizes, np.zeros((len(SPLITS), 2), np.int64))
 
 
 def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
-    """StagedRecord of one split → ShardInfo; writes rows.parquet beside the shards."""
+    """StagedRecords of one split → ShardInfo; writes rows.parquet beside the shards."""
     at, options = SPLITS.index(split), job.dataset_options
     num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
-        lambda sizes: count_shards(sizes[at][1], sizes[at][2], options)
+        lambda sizes: count_shards(*sizes[at].tolist(), options)
     )
     folder = FileSystems.join(job.output, split)
     target = ShardTarget(
@@ -199,6 +209,7 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
         if options.output_format == "tfrecord"
         else partial(ArrayRecordWriter, options=options.array_record_options),
         temp_folder=job.workspace.below(split),
+        attributes=ATTRIBUTES,
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), _INDEX_SCHEMA, index_table),
         encode=partial(encode, row_format=options.row_format),
         guard=job.marker.check if job.marker else None,

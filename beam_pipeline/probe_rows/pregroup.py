@@ -1,10 +1,10 @@
 """Pre-grouping: the measurements of one work unit, as one sorted run per probe.
 
-Each probe in a work unit gets one chunk, so that the shuffle moves few large references instead of
-measurements. Linear time and about 40 bytes a measurement.
+The probes are in the order of their buckets, so that the runs of a bucket lie side by side. Linear
+time and about 40 bytes a measurement.
 
-  blocks of a work unit       records                      chunks
-  t  src  dst  rtt    rank    probe A | probe B | probe C   (A, bytes) (B, bytes) (C, bytes)
+  blocks of a work unit       records                              chunks
+  t  src  dst  rtt    rank    probe A | probe B | probe C |  ...   (bucket 0, A B) (bucket 1, C ...)
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.measurements import Block
@@ -21,7 +20,9 @@ from beam_pipeline.sources.measurements import Block
 class Grouped(NamedTuple):
     """The measurements of a work unit by probe: p probes, n narrow and m wide records."""
 
-    src_addrs: list[str]  # [p], canonical
+    buckets: np.ndarray  # int64 [p], ascending; within a bucket, probes are in order
+    src_hi: np.ndarray  # uint64 [p]
+    src_lo: np.ndarray  # uint64 [p]
     narrow: np.ndarray  # NARROW [n], one sorted run per probe
     narrow_bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
     wide: np.ndarray  # WIDE [m]
@@ -50,32 +51,41 @@ def _place(
             wide[at].rtt = rtts[row]
 
 
-def rank_sources(blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Numbers the probes of all blocks, regardless of their spelling and table.
+def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Returns the bucket of each address, int64 [n]: a hash of its halves, uint64 [n] each."""
+    mixed = hi * np.uint64(0x9E3779B97F4A7C15) + lo
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(num_buckets)).astype(np.int64)
+
+
+def rank(hi: np.ndarray, lo: np.ndarray, num_buckets: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers distinct addresses, uint64 halves [n], in the order of their buckets.
 
     Returns:
-      hi, lo: uint64 [p], the distinct addresses in order.
-      ranks: for each block, int32 [m]: the number of each entry of its source table.
+      firsts: int64 [p], where each distinct address is found, in order.
+      ranks: int32 [n], the number of each address.
     """
-    hi = np.concatenate([block.src.hi for block in blocks])
-    lo = np.concatenate([block.src.lo for block in blocks])
-    order = np.lexsort((lo, hi))
-    hi, lo = hi[order], lo[order]
+    order = np.lexsort((lo, hi, bucket_of(hi, lo, num_buckets)))
     is_new = np.ones(len(order), bool)
-    is_new[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+    is_new[1:] = (np.diff(hi[order]) != 0) | (np.diff(lo[order]) != 0)
     ranks = np.empty(len(order), np.int32)
     ranks[order] = np.cumsum(is_new) - 1
-    ends = np.cumsum([len(block.src.hi) for block in blocks])
-    return hi[is_new], lo[is_new], np.split(ranks, ends[:-1])
+    return order[is_new], ranks
 
 
-def pregroup(blocks: Sequence[Block]) -> Grouped:
+def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
     """Sorts the measurements of a work unit by probe, and each probe's in the order of a row."""
     blocks = [block for block in blocks if len(block)]
     if not blocks:
-        none = np.zeros(1, np.int64)
-        return Grouped([], np.empty(0, NARROW), none, np.empty(0, WIDE), none)
-    src_hi, src_lo, tables = rank_sources(blocks)
+        none, no_halves = np.zeros(1, np.int64), np.zeros(0, np.uint64)
+        empty = np.empty(0, NARROW), none, np.empty(0, WIDE), none
+        return Grouped(none[:0], no_halves, no_halves, *empty)
+    hi = np.concatenate([block.src.hi for block in blocks])
+    lo = np.concatenate([block.src.lo for block in blocks])
+    firsts, ranks = rank(hi, lo, num_buckets)
+    src_hi, src_lo = hi[firsts], lo[firsts]
+    tables = np.split(ranks, np.cumsum([len(block.src.hi) for block in blocks])[:-1])
     ranked = [table[block.src.codes] for table, block in zip(tables, blocks, strict=True)]
     is_ipv4 = [(block.dst.hi == 0) & (block.dst.lo >> np.uint64(32) == 0xFFFF) for block in blocks]
     narrow_bounds, wide_bounds = _bounds(len(src_hi), blocks, ranked, is_ipv4)
@@ -89,8 +99,8 @@ def pregroup(blocks: Sequence[Block]) -> Grouped:
         )  # fmt: skip
     sort_groups(narrow, narrow_bounds)
     sort_groups(wide, wide_bounds)
-    names = addresses.format_any(src_hi, src_lo).to_pylist()
-    return Grouped(names, narrow, narrow_bounds, wide, wide_bounds)
+    buckets = bucket_of(src_hi, src_lo, num_buckets)
+    return Grouped(buckets, src_hi, src_lo, narrow, narrow_bounds, wide, wide_bounds)
 
 
 def _bounds(

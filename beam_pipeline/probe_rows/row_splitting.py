@@ -11,6 +11,7 @@ leaves as soon as what follows it is known. State holds references and a few num
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 import apache_beam as beam
 import msgspec
@@ -37,17 +38,18 @@ class Segment(Message, frozen=True):
     run: SortedRun
 
 
-class CutRow(Message, frozen=True):
-    """The measurements of one row as the bytes of a NARROW or WIDE run, not yet encoded."""
+class CutRows(Message, frozen=True):
+    """Rows not yet encoded: their measurements as the bytes of NARROW or WIDE runs, joined."""
 
-    key: RowKey
+    keys: list[RowKey]
+    counts: list[int]  # measurements of each row
     is_wide: bool
     data: bytes
 
-
-def make_row(key: RowKey, run: np.ndarray) -> CutRow:
-    """Returns the row of a sorted run."""
-    return CutRow(key, run.dtype == WIDE, run.tobytes())
+    @classmethod
+    def of(cls, keys: list[RowKey], run: np.ndarray, counts: list[int]) -> Self:
+        """Returns the rows of sorted runs that lie side by side."""
+        return cls(keys, counts, run.dtype == WIDE, run.tobytes())
 
 
 class OpenRows:
@@ -70,14 +72,14 @@ class OpenRows:
         self._row_format = row_format
         self._reader = reader
 
-    def append(self, segment: Segment) -> Iterator[CutRow]:
+    def append(self, segment: Segment) -> Iterator[CutRows]:
         """Takes the next segment and yields the rows that it completes."""
         self.segments.append(segment)
         held_bytes = sum(held.size for held in self.segments)
         if segment.is_last or held_bytes >= self._row_format.max_row_bytes:
             yield from self._cut(is_last=segment.is_last)
 
-    def _cut(self, is_last: bool) -> Iterator[CutRow]:
+    def _cut(self, is_last: bool) -> Iterator[CutRows]:
         run = join([segment.run.load(self._reader) for segment in self.segments])
         start = 0
         while start < len(run):
@@ -85,7 +87,7 @@ class OpenRows:
             count, is_full = fit(run[start:], key, self._row_format)
             if not is_full and not is_last:
                 break
-            yield make_row(key, run[start : start + count])
+            yield CutRows.of([key], run[start : start + count], [count])
             self.row_index += 1
             start += count
         self.segments = list(_after(self.segments, start))
@@ -105,7 +107,7 @@ def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
 
 
 class SplitRows(beam.DoFn):
-    """(src_addr, Segment), a probe's segments in any order → CutRow."""
+    """(src_addr, Segment), a probe's segments in any order → CutRows."""
 
     NEXT_SEQ = userstate.ReadModifyWriteStateSpec("next_seq", coders.VarIntCoder())
     ROW_INDEX = userstate.ReadModifyWriteStateSpec("row_index", coders.VarIntCoder())
@@ -131,7 +133,7 @@ class SplitRows(beam.DoFn):
         first_early: ReadModifyWriteRuntimeState = beam.DoFn.StateParam(FIRST_EARLY),  # type: ignore[assignment]
         early: BagRuntimeState = beam.DoFn.StateParam(EARLY),  # type: ignore[assignment]
         open_segments: BagRuntimeState = beam.DoFn.StateParam(OPEN),  # type: ignore[assignment]
-    ) -> Iterator[CutRow]:
+    ) -> Iterator[CutRows]:
         src_addr, segment = element
         expected = next_seq.read() or 0
         if segment.seq != expected:

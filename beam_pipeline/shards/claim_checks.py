@@ -5,10 +5,8 @@ claims of a file are valid only after `close`: a retried bundle writes another f
 one is never read.
 """
 
-import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import BinaryIO, cast
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
@@ -62,23 +60,10 @@ class ClaimWriter:
         """Stores a payload and returns its claim, which may be emitted only after `close`."""
         if len(payload) <= self._inline_bytes:
             return bytes(payload)
-        start = self._write(payload)
+        start = self.append(payload)
         return StoredPayload(self._claimed_path, start, len(payload), crc32c(payload))
 
-    def put_parts(self, data: memoryview, bounds: Sequence[int]) -> list[Payload]:
-        """Stores data[bounds[i]:bounds[i + 1]] for every i, as `put` does, with one write."""
-        pieces = [(start, data[start:end]) for start, end in itertools.pairwise(bounds)]
-        if all(len(piece) <= self._inline_bytes for _, piece in pieces):
-            return [bytes(piece) for _, piece in pieces]
-        first, path = self._write(data), self._claimed_path
-        return [
-            bytes(piece)
-            if len(piece) <= self._inline_bytes
-            else StoredPayload(path, first + start, len(piece), crc32c(piece))
-            for start, piece in pieces
-        ]
-
-    def _write(self, data: bytes | memoryview) -> int:
+    def append(self, data: bytes | memoryview) -> int:
         """Appends to the file and returns where the data begins."""
         with explained_os_errors("write", self.path):
             if self._file is None:
@@ -144,3 +129,29 @@ class ClaimReader:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+class PayloadReader:
+    """Reads one payload from its beginning to its end, piece by piece."""
+
+    def __init__(self, payload: Payload, reader: ClaimReader):
+        self._payload = payload
+        self._reader = reader
+        self._read = self._checksum = 0
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes are left."""
+        return payload_bytes(self._payload) - self._read
+
+    def read(self, num_bytes: int) -> bytes:
+        """Returns the next bytes; with the last, ProbelineError if they are not what was stored."""
+        start, self._read = self._read, self._read + num_bytes
+        if isinstance(self._payload, bytes):
+            return self._payload[start : self._read]
+        data = self._reader.read(self._payload.part(start, num_bytes))
+        if num_bytes < self._payload.length and self._payload.crc32c is not None:
+            self._checksum = crc32c(data, self._checksum)
+            if not self.unread_bytes and self._checksum != self._payload.crc32c:
+                raise self._reader.changed(self._payload)
+        return data

@@ -1,83 +1,149 @@
 """Staging: the payloads of records wait in files, only references to them travel to the writers.
 
-  | Record(key, payload, attributes)
+  | Records(keys, payloads, attributes)
   v  StageRecords   writes payloads to files of this attempt; small ones travel inline
-  | StagedRecord
+  | StagedRecords   columns: a batch of references
 
 No reference leaves before its file is closed.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 import apache_beam as beam
+import pyarrow as pa
 from apache_beam.utils.windowed_value import WindowedValue
 
+from beam_pipeline.dataset.addresses import string_buffers
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.jobs.monitoring import counter
-from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from beam_pipeline.storage.files import crc32c
 
 STAGING_FILE_BYTES = 128 << 20
+_INLINE_BYTES = 8 << 20  # of a batch
 _MAX_STAGED_IN_MEMORY = 10_000
+_NO_ATTRIBUTES = pa.schema([])
+_COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("inline", pa.binary()),  # the payload, null if it is stored
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("crc32c", pa.uint32()),
+    ]
+)
 
 
-class Record(Message, frozen=True):
-    """A record to write: `key` orders and places it, `attributes` go to the index only."""
+class Records(Message, frozen=True):
+    """Records to write: `keys` order and place them, `attributes` go to the index only."""
 
-    key: bytes
-    payload: bytes
-    attributes: bytes = b""
+    keys: list[bytes]
+    payloads: list[bytes]
+    attributes: bytes = b""  # a batch of one line each, see `serialised`; empty if there are none
 
 
-class StagedRecord(Message, frozen=True):
-    """A record whose payload may be stored in a file."""
+class StagedRecords(Message, frozen=True):
+    """Records whose payloads are inline or lie in one file."""
 
-    key: bytes
-    payload: Payload
-    attributes: bytes
+    path: str
+    columns: bytes  # a batch of _COLUMNS and the attributes
 
-    @property
-    def num_bytes(self) -> int:
-        return payload_bytes(self.payload)
+    @classmethod
+    def of(cls, path: str, columns: pa.RecordBatch) -> Self:
+        """Returns the records of a batch."""
+        return cls(path, serialised(columns))
 
-    def order(self) -> tuple:
-        """Orders the records of a shard: by key, equal keys by attributes, size and checksum."""
-        if isinstance(self.payload, bytes):
-            return (self.key, self.attributes, len(self.payload), crc32c(self.payload))
-        return (self.key, self.attributes, self.payload.length, self.payload.crc32c)
+    def batch(self, attributes: pa.Schema = _NO_ATTRIBUTES) -> pa.RecordBatch:
+        """Returns the columns, given the schema of the attributes."""
+        return pa.ipc.read_record_batch(pa.py_buffer(self.columns), staged_schema(attributes))
+
+
+def staged_schema(attributes: pa.Schema = _NO_ATTRIBUTES) -> pa.Schema:
+    """Returns the schema of staged records."""
+    return pa.schema([*_COLUMNS, *attributes])
+
+
+def serialised(batch: pa.RecordBatch) -> bytes:
+    """Returns a batch as an Arrow message, without its schema."""
+    return batch.serialize().to_pybytes()
+
+
+class StagedPayloads:
+    """The payloads of a batch of staged records."""
+
+    def __init__(self, path: str, batch: pa.RecordBatch, reader: ClaimReader):
+        self._path = path
+        self._reader = reader
+        self._ends, data = string_buffers(batch.column("inline"))
+        self._inline = memoryview(data)
+        self._is_stored = batch.column("inline").is_null().to_numpy(zero_copy_only=False)
+        self._places = [batch.column(name).to_numpy() for name in ("offset", "length", "crc32c")]
+
+    def read(self, row: int) -> bytes:
+        """Returns a payload; ProbelineError if it is not what was staged."""
+        if not self._is_stored[row]:
+            return bytes(self._inline[self._ends[row] : self._ends[row + 1]])
+        place = (int(column[row]) for column in self._places)
+        return self._reader.read(StoredPayload(self._path, *place))
 
 
 class StageRecords(beam.DoFn):
-    """Record → StagedRecord; payloads of up to `inline_bytes` travel with their record."""
+    """Records → StagedRecords; payloads of up to `inline_bytes` travel with their record."""
 
-    def __init__(self, folder: str, inline_bytes: int):
+    def __init__(
+        self, folder: str, inline_bytes: int, attributes: pa.Schema = _NO_ATTRIBUTES
+    ) -> None:
         self._folder = folder
         self._inline_bytes = inline_bytes
-        self._grouped_bytes = counter("grouped_by_shard_bytes")
+        self._attributes = attributes
 
     def start_bundle(self) -> None:
-        self._writer = ClaimWriter(self._folder, "records", self._inline_bytes)
-        self._staged: list[StagedRecord] = []
+        self._writer = ClaimWriter(self._folder, "records")
+        self._columns: list[list[Any]] = [[] for _ in _COLUMNS]
+        self._lines: list[pa.RecordBatch] = []
+        self._held_bytes = 0
 
     def process(
         self,
-        record: Record,
+        records: Records,
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
-    ) -> Iterator[StagedRecord]:
-        payload = self._writer.put(record.payload)
-        self._staged.append(StagedRecord(record.key, payload, record.attributes))
+    ) -> Iterator[StagedRecords]:
         self._where = (timestamp, window)
-        is_large = self._writer.num_bytes >= STAGING_FILE_BYTES
-        if is_large or len(self._staged) >= _MAX_STAGED_IN_MEMORY:
+        self._put(records.keys, records.payloads)
+        if records.attributes:
+            lines = pa.py_buffer(records.attributes)
+            self._lines.append(pa.ipc.read_record_batch(lines, self._attributes))
+        if (
+            self._writer.num_bytes >= STAGING_FILE_BYTES
+            or self._held_bytes >= _INLINE_BYTES
+            or len(self._columns[0]) >= _MAX_STAGED_IN_MEMORY
+        ):
             yield from self._close()
             self.start_bundle()
 
-    def _close(self) -> list[StagedRecord]:
+    def _put(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+        key_column, inline, offsets, lengths, checksums = self._columns
+        key_column += keys
+        for payload in payloads:
+            is_inline = len(payload) <= self._inline_bytes
+            inline.append(payload if is_inline else None)
+            offsets.append(0 if is_inline else self._writer.append(payload))
+            self._held_bytes += len(payload) if is_inline else 0
+        lengths += map(len, payloads)
+        checksums += map(crc32c, payloads)
+
+    def _close(self) -> Iterator[StagedRecords]:
         self._writer.close()
-        self._grouped_bytes.inc(sum(len(staged.encode()) for staged in self._staged))
-        return self._staged
+        if not self._columns[0]:
+            return
+        arrays = [pa.array(values, field.type) for values, field in zip(self._columns, _COLUMNS)]
+        if self._lines:
+            lines = pa.concat_batches(self._lines)
+            arrays += lines.columns
+        schema = staged_schema(self._attributes)
+        columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield StagedRecords.of(self._writer.path, columns)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for staged in self._close():

@@ -1,8 +1,8 @@
 """Sharded files whose bytes do not depend on the runner: group by shard, write, rename.
 
-  | StagedRecord                  shard = hash(key)
+  | StagedRecords                 shard = hash(key)
   v  "Group by shard"
-  | (shard, [entry])
+  | (shard, [StagedRecords])
   v  WriteShard                   sorts by key, reads the payloads, writes one file
   | WrittenShard                 under a temporary name
   v  Finalise                     renames all files; a second attempt changes nothing
@@ -14,14 +14,17 @@ are read or renamed.
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from apache_beam.io.filesystems import FileSystems
 
@@ -30,10 +33,11 @@ from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import StagedRecord
+from beam_pipeline.shards.staging import StagedPayloads, StagedRecords, staged_schema
 from beam_pipeline.storage import files
 
 DEFAULT_SHARD_BYTES = 256 << 20
+_BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
 _RENAMES_AT_A_TIME = 16  # each waits for its storage three times
 
 
@@ -46,12 +50,6 @@ class ShardInfo(Message, frozen=True):
     num_records: int
     num_bytes: int
     crc32c: int
-
-
-class ShardEntry(Message, frozen=True):
-    """What is grouped by shard; every shard has one entry without a record, so that it exists."""
-
-    record: StagedRecord | None = None
 
 
 class WrittenShard(Message, frozen=True):
@@ -81,7 +79,7 @@ class RecordIndex:
 
     path: str
     schema: pa.Schema
-    table: Callable[[Sequence[bytes]], pa.Table]
+    table: Callable[[pa.Table], pa.Table]
 
     @property
     def full_schema(self) -> pa.Schema:
@@ -97,9 +95,10 @@ class ShardTarget:
       prefix, suffix, shard_name_template: the parts of a shard's name, see `shard_path`.
       open_writer: creates a local file of the wanted format, given its path.
       temp_folder: a folder for this write alone, on the filesystem of `prefix`.
+      attributes: the schema of what is known of each record.
       index: a Parquet file that lists the records.
-      encode: returns the record, given a staged payload and its attributes; by default the
-        payload is the record. So payloads can be small, and the writers share the work.
+      encode: returns the records of some staged payloads, given their attributes; by default the
+        payloads are the records. So payloads can be small, and the writers share the work.
       guard: called before files get their final names; raises if they must not.
     """
 
@@ -108,8 +107,9 @@ class ShardTarget:
     shard_name_template: str
     open_writer: Callable[[str], RecordWriter]
     temp_folder: str
+    attributes: pa.Schema = field(default_factory=lambda: pa.schema([]))
     index: RecordIndex | None = None
-    encode: Callable[[bytes, bytes], bytes] | None = None
+    encode: Callable[[list[bytes], pa.Table], list[bytes]] | None = None
     guard: Callable[[], None] | None = None
 
 
@@ -120,8 +120,67 @@ def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: 
     return f"{prefix}{name}{suffix}"
 
 
+class AssignToShards(beam.DoFn):
+    """StagedRecords → (shard, StagedRecords)."""
+
+    def __init__(self, attributes: pa.Schema):
+        self._attributes = attributes
+        self._grouped_bytes = counter("grouped_by_shard_bytes")
+
+    def process(
+        self, staged: StagedRecords, num_shards: int
+    ) -> Iterator[tuple[int, StagedRecords]]:
+        batch = staged.batch(self._attributes)
+        shards = np.array([shard_of(key, num_shards) for key in batch.column("key").to_pylist()])
+        order = np.argsort(shards, kind="stable")
+        batch = batch.take(pa.array(order))
+        starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
+        for start, end in itertools.pairwise(starts):
+            part = StagedRecords.of(staged.path, batch.slice(start, end - start))
+            self._grouped_bytes.inc(len(part.encode()))
+            yield int(shards[order[start]]), part
+
+
+class ShardRecords:
+    """The staged records of a shard, in order: by key, equal keys by size and checksum."""
+
+    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
+        parts = [(part.path, part.batch(attributes)) for part in staged if part.columns]
+        batches = [batch for _, batch in parts]
+        columns = pa.Table.from_batches(batches, schema=staged_schema(attributes))
+        # The inline payloads stay where they are, so that they are in memory once.
+        small = columns.drop_columns(["inline", "offset"]).combine_chunks()
+        sort_keys = [(name, "ascending") for name in ("key", "length", "crc32c")]
+        self._order = pc.sort_indices(small, sort_keys).to_numpy().astype(np.int64)
+        small = small.take(pa.array(self._order))
+        self.lengths: list[int] = small["length"].to_pylist()
+        self.attributes = small.select(attributes.names)
+        self._parts = [StagedPayloads(path, batch, reader) for path, batch in parts]
+        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def payloads(self, start: int, end: int) -> list[bytes]:
+        """Reads some payloads; ProbelineError if they are not what was staged."""
+        rows = self._order[start:end]
+        parts = np.searchsorted(self._starts, rows, "right") - 1
+        places = zip(parts.tolist(), (rows - self._starts[parts]).tolist(), strict=True)
+        return [self._parts[part].read(row) for part, row in places]
+
+    def batches(self) -> Iterator[tuple[int, int]]:
+        """Yields where some consecutive records begin and end, about _BATCH_BYTES of them."""
+        ends = np.cumsum(self.lengths)
+        start = 0
+        while start < len(self):
+            limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
+            end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
+            yield start, end
+            start = end
+
+
 class WriteShard(beam.DoFn):
-    """(shard, [ShardEntry]) → WrittenShard: one file of records in the order of their keys."""
+    """(shard, [StagedRecords]) → WrittenShard: one file of records in the order of their keys."""
 
     def __init__(self, target: ShardTarget):
         self._target = target
@@ -135,16 +194,14 @@ class WriteShard(beam.DoFn):
         self._reader.close()
 
     def process(
-        self, element: tuple[int, Iterable[ShardEntry]], num_shards: int
+        self, element: tuple[int, Iterable[StagedRecords]], num_shards: int
     ) -> Iterator[WrittenShard]:
-        shard, entries = element
+        shard, staged = element
         with logged("Write shard", prefix=self._target.prefix, shard=shard):
-            records = [entry.record for entry in entries if entry.record is not None]
-            yield self._write_shard(shard, sorted(records, key=StagedRecord.order), num_shards)
+            records = ShardRecords(staged, self._target.attributes, self._reader)
+            yield self._write_shard(shard, records, num_shards)
 
-    def _write_shard(
-        self, shard: int, staged: Sequence[StagedRecord], num_shards: int
-    ) -> WrittenShard:
+    def _write_shard(self, shard: int, records: ShardRecords, num_shards: int) -> WrittenShard:
         target = self._target
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
@@ -152,32 +209,32 @@ class WriteShard(beam.DoFn):
         temporary_path = files.unique_path(target.temp_folder, FileSystems.split(final_path)[1])
         lines, index_path = None, None
         if target.index:  # before any payload is read, since it may refuse the records
-            lines = target.index.table([record.attributes for record in staged])
-        record_bytes, (num_bytes, checksum) = self._write(temporary_path, staged)
+            lines = target.index.table(records.attributes)
+        record_bytes, (num_bytes, checksum) = self._write(temporary_path, records)
         if target.index and lines is not None:
             index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
             _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
-        self._records.inc(len(staged))
+        self._records.inc(len(records))
         self._shards.inc()
         self._bytes.inc(num_bytes)
-        info = ShardInfo(final_path, shard, num_shards, len(staged), num_bytes, checksum)
+        info = ShardInfo(final_path, shard, num_shards, len(records), num_bytes, checksum)
         return WrittenShard(temporary_path, index_path, info)
 
-    def _write(
-        self, path: str, staged: Sequence[StagedRecord]
-    ) -> tuple[list[int], tuple[int, int]]:
+    def _write(self, path: str, records: ShardRecords) -> tuple[list[int], tuple[int, int]]:
         """Returns the size of each record, and the size and checksum of the file."""
         encode = self._target.encode
         record_bytes = []
         with files.local_file(path) as local_path:
             try:
                 with contextlib.closing(self._target.open_writer(local_path)) as writer:
-                    for record in staged:
-                        data = self._reader.read(record.payload)
-                        data = encode(data, record.attributes) if encode else data
-                        writer.write(data)
-                        record_bytes.append(len(data))
-                        self._record_bytes.update(len(data))
+                    for start, end in records.batches():
+                        batch = records.payloads(start, end)
+                        if encode:
+                            batch = encode(batch, records.attributes.slice(start, end - start))
+                        for data in batch:
+                            writer.write(data)
+                            record_bytes.append(len(data))
+                            self._record_bytes.update(len(data))
             except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
                 raise ProbelineError(
                     f"cannot write {path}: {one_line(error)}; free some space or check the storage "
@@ -237,7 +294,7 @@ def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder
 
 
 class WriteShards(beam.PTransform):
-    """StagedRecord → ShardInfo, one per complete file with its final name.
+    """StagedRecords → ShardInfo, one per complete file with its final name.
 
     `num_shards` is a number, a PCollection of one, or 0 for shards of about DEFAULT_SHARD_BYTES.
     """
@@ -251,11 +308,13 @@ class WriteShards(beam.PTransform):
         impulse = staged.pipeline | "Start" >> beam.Impulse()
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
         every_shard = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, count: [(shard, ShardEntry()) for shard in range(count)], num_shards
-        ).with_output_types(tuple[int, ShardEntry])
-        assigned = staged | "Assign to shards" >> beam.Map(
-            lambda record, count: (shard_of(record.key, count), ShardEntry(record)), num_shards
-        ).with_output_types(tuple[int, ShardEntry])
+            lambda _, count: [(shard, StagedRecords("", b"")) for shard in range(count)],
+            num_shards,
+        ).with_output_types(tuple[int, StagedRecords])
+        assign = AssignToShards(self._target.attributes)
+        assigned = staged | "Assign to shards" >> beam.ParDo(assign, num_shards).with_output_types(
+            tuple[int, StagedRecords]
+        )
         written = (
             (every_shard, assigned)
             | "With empty shards" >> beam.Flatten()
@@ -273,7 +332,11 @@ class WriteShards(beam.PTransform):
             return staged.pipeline | "Number of shards" >> beam.Create([self._num_shards])
         return (
             staged
-            | "Size of each" >> beam.Map(lambda record: record.num_bytes)
+            | "Size of each" >> beam.Map(_payload_bytes, self._target.attributes)
             | "Size of all" >> beam.CombineGlobally(sum)
             | "Number of shards" >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
         )
+
+
+def _payload_bytes(staged: StagedRecords, attributes: pa.Schema) -> int:
+    return pc.sum(staged.batch(attributes).column("length")).as_py()

@@ -57,6 +57,7 @@ class WorkUnit(NamedTuple):
 
     index: int
     pieces: tuple[Piece, ...]
+    rows_in_all: int = 0  # of all units together, estimated where files do not tell
 
     @property
     def num_rows(self) -> int:
@@ -153,7 +154,7 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
 def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
     """Cuts files into work units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
     units: list[list[Piece]] = []
-    share = 0.0
+    share = total = 0.0
     for piece in _pieces(files):
         weight = piece.num_rows / UNIT_ROWS
         if piece.input_format == "atlas_json":
@@ -163,7 +164,9 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
             share = 0.0
         units[-1].append(piece)
         share += weight
-    return [WorkUnit(index, tuple(pieces)) for index, pieces in enumerate(units)]
+        total += weight
+    rows_in_all = int(total * UNIT_ROWS)
+    return [WorkUnit(index, tuple(pieces), rows_in_all) for index, pieces in enumerate(units)]
 
 
 def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:

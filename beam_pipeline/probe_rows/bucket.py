@@ -1,0 +1,219 @@
+"""Buckets of probes: what is grouped by key, and sorted in bounded memory.
+
+A probe's bucket is a hash of its address. So every probe's history meets in one place, and the
+shuffle moves one chunk for each bucket of a work unit, however many probes there are:
+
+  chunk     table of probes | narrow runs | wide runs     each a payload of its own
+
+The probes of a chunk are in order, so a bucket of any size is sorted by consecutive reads, some
+probes at a time. Only a probe that exceeds the memory alone is sorted by `external_sort`.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.dataset.addresses import format_any
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
+from beam_pipeline.jobs.messages import Message
+from beam_pipeline.kernels import kernel
+from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
+from beam_pipeline.probe_rows.pregroup import Grouped, rank
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, PayloadReader
+
+BUCKET_ROWS = 500_000
+MAX_BUCKETS = 10_000
+_PROBE = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("narrow", "<u4"), ("wide", "<u4")])
+_LARGE_RUN_RECORDS = 100_000  # a chunk of its own, which is merged without another copy
+
+
+class Chunk(Message, frozen=True):
+    """Some consecutive probes of a bucket in one work unit."""
+
+    probes: Payload  # _PROBE
+    narrow: Payload  # NARROW, the sorted runs of the probes, one after another
+    wide: Payload  # WIDE, likewise
+
+
+def num_buckets(rows_in_all: int) -> int:
+    """Returns the number of buckets for an input of that many rows."""
+    return min(max(1, -(-rows_in_all // BUCKET_ROWS)), MAX_BUCKETS)
+
+
+def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk]]:
+    """Returns the chunks of a work unit with their buckets, valid once the writer is closed."""
+    narrow, wide = np.diff(grouped.narrow_bounds), np.diff(grouped.wide_bounds)
+    probes = np.empty(len(narrow), _PROBE)
+    for name, column in zip(
+        _PROBE.names or (), (grouped.src_hi, grouped.src_lo, narrow, wide), strict=True
+    ):
+        probes[name] = column
+    is_large = narrow + wide >= _LARGE_RUN_RECORDS
+    is_first = np.ones(len(probes) + 1, bool)
+    is_first[1:-1] = (np.diff(grouped.buckets) != 0) | is_large[1:] | is_large[:-1]
+    chunks = []
+    for start, end in itertools.pairwise(np.flatnonzero(is_first).tolist()):
+        payloads = (
+            writer.put(memoryview(records[bounds[start] : bounds[end]].view(np.uint8)))
+            for records, bounds in (
+                (probes, range(len(probes) + 1)),
+                (grouped.narrow, grouped.narrow_bounds),
+                (grouped.wide, grouped.wide_bounds),
+            )
+        )
+        chunks.append((int(grouped.buckets[start]), Chunk(*payloads)))
+    return chunks
+
+
+class History(NamedTuple):
+    """The whole histories of probes, each as a sorted run."""
+
+    src_addrs: list[str]  # [p], canonical
+    run: np.ndarray  # NARROW or WIDE [n]
+    bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
+
+
+class LargeHistory(NamedTuple):
+    """The history of one probe that exceeds the memory, as sorted runs that are not merged."""
+
+    src_addr: str
+    runs: Iterator[SortedRun]  # to be used up before the bucket goes on
+
+
+class Bucket:
+    """The chunks of a bucket, read once from their beginning to their end.
+
+    Memory: the tables of probes, 24 bytes for each probe of a work unit; of the measurements a
+    small multiple of `memory_bytes`.
+    """
+
+    def __init__(self, chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int):
+        self._memory_bytes = memory_bytes
+        chunks = list(chunks)
+        tables = [np.frombuffer(reader.read(chunk.probes), _PROBE) for chunk in chunks]
+        probes = np.concatenate(tables)
+        firsts, ranks = rank(probes["hi"], probes["lo"])
+        self.src_addrs: list[str] = format_any(
+            probes["hi"][firsts], probes["lo"][firsts]
+        ).to_pylist()
+        narrow, wide = (
+            np.bincount(ranks, probes[kind], len(firsts)).astype(np.int64)
+            for kind in ("narrow", "wide")
+        )
+        self._is_wide = wide > 0
+        self._counts = narrow + wide
+        self._num_bytes = self._counts * np.where(self._is_wide, WIDE.itemsize, NARROW.itemsize)
+        parts = np.split(ranks, np.cumsum([len(table) for table in tables])[:-1])
+        self._chunks = [
+            _ChunkReader(chunk, table, its_ranks, reader)
+            for chunk, table, its_ranks in zip(chunks, tables, parts, strict=True)
+        ]
+
+    def histories(self) -> Iterator[History | LargeHistory]:
+        """Yields the histories of all probes, as many at a time as the memory holds."""
+        ends = np.cumsum(self._num_bytes)
+        start = 0
+        while start < len(ends):
+            limit = self._memory_bytes + (ends[start - 1] if start else 0)
+            end = int(np.searchsorted(ends, limit, "right"))
+            if end > start:
+                yield from self._in_memory(start, end)
+            else:
+                end = start + 1
+                runs = (run for chunk in self._chunks for run in chunk.runs_of(start))
+                yield LargeHistory(self.src_addrs[start], runs)
+            start = end
+
+    def _in_memory(self, start: int, end: int) -> Iterator[History]:
+        """Yields the histories of probes from `start` to `end`: the narrow, then the wide ones."""
+        parts = [part for chunk in self._chunks for part in chunk.take(end)]
+        # Usually each file covers one period: placed in time order, the runs of a probe are sorted.
+        parts.sort(key=lambda part: int(part.records["event_time"][0]))
+        for wide in (False, True):
+            of_kind = np.flatnonzero(self._is_wide[start:end] == wide) + start
+            if not len(of_kind):
+                continue
+            counts = np.where(self._is_wide == wide, self._counts, 0)[start:end]
+            bounds = np.concatenate([[0], np.cumsum(counts)])
+            run = np.empty(bounds[-1], WIDE if wide else NARROW)
+            place_at = bounds[:-1].copy()
+            for records, ranks, lengths in parts:
+                is_widened = wide and records.dtype == NARROW
+                place = _place_widened if is_widened else _place
+                if wide or records.dtype == NARROW:
+                    is_here = self._is_wide[ranks] == wide
+                    place(records, lengths, ranks - start, is_here, run, place_at)
+            bounds = np.append(bounds[of_kind - start], bounds[-1])
+            sort_groups(run, bounds)
+            yield History([self.src_addrs[probe] for probe in of_kind.tolist()], run, bounds)
+
+
+class _Part(NamedTuple):
+    records: np.ndarray  # NARROW or WIDE [n], the runs of some probes
+    ranks: np.ndarray  # int32 [p]
+    lengths: np.ndarray  # uint32 [p]
+
+
+class _ChunkReader:
+    """The runs of a chunk, read in the order of its probes."""
+
+    def __init__(self, chunk: Chunk, table: np.ndarray, ranks: np.ndarray, reader: ClaimReader):
+        self._chunk = chunk
+        self._table = table
+        self._ranks = ranks
+        self._at = 0
+        self._payloads = (
+            (NARROW, PayloadReader(chunk.narrow, reader)),
+            (WIDE, PayloadReader(chunk.wide, reader)),
+        )
+
+    def take(self, end_rank: int) -> Iterator[_Part]:
+        """Reads the runs of the next probes, those below a rank."""
+        end = int(np.searchsorted(self._ranks, end_rank))
+        probes, ranks = self._table[self._at : end], self._ranks[self._at : end]
+        self._at = end
+        for name, (dtype, payload) in zip(("narrow", "wide"), self._payloads, strict=True):
+            if count := int(probes[name].sum(dtype=np.int64)):
+                data = payload.read(count * dtype.itemsize)
+                yield _Part(as_array(dtype == WIDE, data), ranks, probes[name])
+
+    def runs_of(self, rank: int) -> Iterator[SortedRun]:
+        """Yields the runs of a probe, which is the next one if it is in this chunk at all."""
+        if len(self._table) == 1 and self._ranks[0] == rank:
+            self._at = 1
+            payloads = enumerate((self._chunk.narrow, self._chunk.wide))
+            yield from (SortedRun(bool(wide), payload) for wide, payload in payloads if payload)
+            return
+        for part in self.take(rank + 1):
+            yield SortedRun(part.records.dtype == WIDE, part.records.tobytes())
+
+
+@kernel
+def _place(records, lengths, ranks, is_here, run, place_at):
+    """Copies each probe's records to its place in `run`, and moves the place on."""
+    at = 0
+    for probe in range(len(lengths)):
+        if is_here[probe]:
+            to = place_at[ranks[probe]]
+            for i in range(lengths[probe]):
+                run[to + i] = records[at + i]
+            place_at[ranks[probe]] = to + lengths[probe]
+        at += lengths[probe]
+
+
+@kernel
+def _place_widened(records, lengths, ranks, is_here, run, place_at):
+    """Copies NARROW records to their places in a WIDE `run`."""
+    at = 0
+    for probe in range(len(lengths)):
+        if is_here[probe]:
+            to = place_at[ranks[probe]]
+            for i in range(lengths[probe]):
+                run[to + i].event_time = records[at + i].event_time
+                run[to + i].dst_hi = 0
+                run[to + i].dst_lo = np.uint64(0xFFFF00000000) | np.uint64(records[at + i].dst_lo)
+                run[to + i].rtt = records[at + i].rtt
+            place_at[ranks[probe]] = to + lengths[probe]
+        at += lengths[probe]
