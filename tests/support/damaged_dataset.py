@@ -18,10 +18,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.dataset.row_codec import (
-    count_ipv6,
-    decode_record,
-)
+from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import ipc_stream, measurements_table
@@ -217,7 +214,7 @@ def line(shard: int, position: int, record: bytes) -> dict[str, Any]:
         "src_addr": row.src_addr,
         "row_index": row.row_index,
         "n_measurements": len(row.run),
-        "num_ipv6": count_ipv6(row.run),
+        "num_ipv6": int(np.count_nonzero(is_ipv6(row.run))),
         "num_failed": int(np.count_nonzero(row.run["rtt"] < 0)),
         "first_timestamp": row.first_timestamp_us,
         "last_timestamp": row.last_timestamp_us,

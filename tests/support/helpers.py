@@ -22,6 +22,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import strategies as st
 
+from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA, RowColumns
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.storage.files import crc32c
 
@@ -373,6 +374,12 @@ def reference_rows(table: pa.Table) -> dict[str, list[tuple[int, int, float]]]:
         measurement = (time, as_number(destination), -1.0 if rtt < 0 else rtt)
         rows[canonical(as_number(source))].append(measurement)
     return {source: sorted(measurements) for source, measurements in sorted(rows.items())}
+
+
+def arrow_record_bytes(row: RowColumns) -> bytes:
+    """Returns the record that pyarrow's own writer makes of a row."""
+    arrays = [pa.array([value], field.type) for field, value in zip(RECORD_SCHEMA, row)]
+    return ipc_stream(pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA))
 
 
 def ipc_stream(batch: pa.RecordBatch) -> bytes:

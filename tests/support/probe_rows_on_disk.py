@@ -6,7 +6,7 @@ written (a test holds that). `restamp` makes a dataset finished again after its 
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -30,10 +30,10 @@ from beam_pipeline.dataset.options import ENCODINGS, DatasetOptions, Encoding
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions
-from beam_pipeline.probe_rows.external_sort import SortedRun
-from beam_pipeline.probe_rows.pipeline import encode, index_table, stage_row
-from beam_pipeline.probe_rows.row_splitting import Segment, make_row
-from beam_pipeline.shards.staging import Record
+from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
+from beam_pipeline.probe_rows.pipeline import ATTRIBUTES, describe, encode, index_table
+from beam_pipeline.probe_rows.row_splitting import CutRows, Segment
+from beam_pipeline.shards.staging import Records
 from beam_pipeline.shards.writing import ShardInfo, shard_path
 from beam_pipeline.storage.files import checksum_text, crc32c
 from tests.support.helpers import (
@@ -115,22 +115,25 @@ def _write_split(
     folder: Path, split: str, rows: Iterable[RowSpec], options: DatasetOptions
 ) -> list[ShardInfo]:
     staged = [
-        stage_row(make_row(RowKey(row.src_addr, row.row_index), row.run), options) for row in rows
+        describe(cut_row(RowKey(row.src_addr, row.row_index), row.run), options) for row in rows
     ]
     tables, shards = [], []
     for shard in range(options.num_shards):
-        own = [row for row in staged if shard_of(row.key, options.num_shards) == shard]
-        own.sort(key=lambda row: row.key)
+        own = [row for row in staged if shard_of(row.keys[0], options.num_shards) == shard]
+        own.sort(key=lambda row: row.keys)
+        attributes = attributes_of(own)
         name = shard_path(
             f"{split}_shard", "_SSSSS-of-NNNNN", ".arrayrecord", shard, options.num_shards
         )
         path = folder / split / name
-        sizes = _write_shard(path, own, options)
-        lines = index_table([row.attributes for row in own])
+        payloads = [row.payloads[0] for row in own]
+        records = encode(payloads, attributes, options.row_format)
+        write_records(path, records, options.array_record_options)
+        lines = index_table(attributes)
         numbers = {
             "shard": pa.array([shard] * len(own), pa.int32()),
             "position": pa.array(range(len(own)), pa.int64()),
-            "num_bytes": pa.array(sizes, pa.int64()),
+            "num_bytes": pa.array(map(len, records), pa.int64()),
         }
         tables.append(pa.table({**numbers, **{c: lines[c] for c in lines.column_names}}))
         shards.append(
@@ -140,10 +143,25 @@ def _write_split(
     return shards
 
 
-def _write_shard(path: Path, rows: Sequence[Record], options: DatasetOptions) -> list[int]:
-    records = [encode(row.payload, row.attributes, options.row_format) for row in rows]
-    write_records(path, records, options.array_record_options)
-    return [len(record) for record in records]
+def cut_row(key: RowKey, run: np.ndarray) -> CutRows:
+    """Returns one row as `SplitRows` gives it."""
+    return CutRows.of([key], run, [len(run)])
+
+
+def rows_in(cut: Iterable[CutRows]) -> list[tuple[RowKey, np.ndarray]]:
+    """Returns rows that were cut, one by one, with their measurements."""
+    rows = []
+    for many in cut:
+        run, bounds = as_array(many.is_wide, many.data), np.cumsum([0, *many.counts])
+        assert len(many.keys) == len(many.counts) and bounds[-1] == len(run)
+        rows += zip(many.keys, np.split(run, bounds[1:-1]), strict=True)
+    return rows
+
+
+def attributes_of(rows: Iterable[Records]) -> pa.Table:
+    """Returns what is known of described rows, a line each."""
+    lines = [pa.ipc.read_record_batch(pa.py_buffer(row.attributes), ATTRIBUTES) for row in rows]
+    return pa.Table.from_batches(lines, schema=ATTRIBUTES)
 
 
 def write_records(path: Path, records: Iterable[bytes], options: str = OPTIONS) -> None:
@@ -267,7 +285,7 @@ def spoil_records(dataset: Path, bad: set[tuple[int, int]]) -> None:
 
 
 def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
-    """Cuts a run at these places; what is numbered here is what `SortProbe` sends."""
+    """Cuts a run at these places; what is numbered here is what `SortBucket` sends."""
     parts = [run[start:end] for start, end in pairwise([0, *bounds, len(run)])]
     return [
         Segment(

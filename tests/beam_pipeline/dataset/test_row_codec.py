@@ -2,6 +2,9 @@
 
 import contextlib
 import hashlib
+import struct
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import addresses, arrow_record, row_codec
-from beam_pipeline.dataset.options import ENCODINGS, RowFormat
+from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import (
     COMPACT_MAX_SPAN_SECONDS,
     MEASUREMENT_SCHEMA,
@@ -18,12 +21,14 @@ from beam_pipeline.dataset.row_codec import (
     RowKey,
     compact_measurements_bytes,
     content_bytes,
-    count_ipv6,
     decode_record,
+    encode_compact,
     encode_row,
+    encode_rows,
     fit,
+    is_ipv6,
     record_bytes,
-    surely_fits,
+    surely_fit,
 )
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
@@ -31,6 +36,7 @@ from beam_pipeline.errors import ProbelineError
 from tests.support.helpers import (
     MAPPED_IPV4,
     YEAR_2024_US,
+    arrow_record_bytes,
     canonical,
     ipc_stream,
     make_run,
@@ -44,6 +50,7 @@ KEY = RowKey("192.0.2.1", 0)
 IPV4 = MAPPED_IPV4 | 0xC0000201
 IPV6 = 0x2001_0DB8 << 96 | 1
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
+both_records = pytest.mark.parametrize("record_encoding", RECORD_ENCODINGS)
 
 
 def encoded_size(run: np.ndarray, encoding, src_addr: str = KEY.src_addr) -> int:
@@ -58,6 +65,29 @@ def short_span(run: np.ndarray) -> np.ndarray:
     return run
 
 
+class SideBySide(NamedTuple):
+    """Sorted runs that lie side by side."""
+
+    run: np.ndarray
+    bounds: np.ndarray
+
+    @property
+    def rows(self) -> list[np.ndarray]:
+        return [self.run[start:end] for start, end in pairwise(self.bounds.tolist())]
+
+
+@st.composite
+def side_by_side(draw, max_rows: int, max_size: int = 40) -> SideBySide:
+    """Some rows, all narrow or all wide; of wide ones any part may be IPv6, also all or none."""
+    wide = draw(st.booleans())
+    kinds = st.booleans() if wide else st.just(False)
+    rows = [
+        run_of_tuples(records_as_tuples(draw(runs_strategy(max_size=max_size, wide=each))), wide)
+        for each in draw(st.lists(kinds, min_size=1, max_size=max_rows))
+    ]
+    return SideBySide(np.concatenate(rows), np.cumsum([0, *map(len, rows)]))
+
+
 # --- sizes --------------------------------------------------------------------------------------
 
 
@@ -70,7 +100,7 @@ def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
         text_bytes = sum(len(canonical(address)) for _, address, _ in records_as_tuples(run))
         inside = row_codec.arrow_measurements_bytes(len(run), text_bytes)
     else:
-        inside = compact_measurements_bytes(len(run), count_ipv6(run))
+        inside = compact_measurements_bytes(len(run), np.count_nonzero(is_ipv6(run)))
     record = encode_row(run, RowKey(src_addr, 3), encoding)
     assert len(decode_record(record).measurements) == inside
     assert len(record) == record_bytes(inside, src_addr)
@@ -169,19 +199,24 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 
 @both_encodings
 @settings(max_examples=num_examples(60))
-@given(run=runs_strategy(max_size=60), limit=st.integers(0, 8000))
-def test_surely_fits_is_never_wrong(encoding, run, limit):
-    if surely_fits(run, RowFormat(encoding, limit)):
-        assert fit(run, KEY, RowFormat(encoding, limit)) == (len(run), False)
+@given(runs=side_by_side(max_rows=6, max_size=60), limit=st.integers(0, 8000))
+def test_surely_fit_is_never_wrong(encoding, runs, limit):
+    row_format = RowFormat(encoding, limit)
+    for row, sure in zip(runs.rows, surely_fit(*runs, row_format), strict=True):
+        if sure:
+            assert fit(row, KEY, row_format) == (len(row), False)
 
 
 @both_encodings
 @pytest.mark.parametrize("dtype", [NARROW, WIDE])
-def test_surely_fits_says_yes_to_a_small_row_and_no_to_a_long_span(encoding, dtype):
-    run = np.zeros(100, dtype)
-    assert surely_fits(run, RowFormat(encoding, 1 << 20))
-    run[-1]["event_time"] = 2**32 * 1_000_000
-    assert surely_fits(run, RowFormat(encoding, 1 << 20)) == (encoding == "arrow")
+def test_surely_fit_says_yes_to_a_small_row_and_no_to_a_long_one_or_a_long_span(encoding, dtype):
+    """Each row is judged by its own length and ends."""
+    run = np.zeros(3 + 100 + 30_000 + 1, dtype)
+    bounds = np.array([0, 3, 103, 30_103, 30_104])
+    row_format = RowFormat(encoding, 1 << 18)
+    assert surely_fit(run, bounds, row_format).tolist() == [True, True, False, True]
+    run[102]["event_time"] = 2**32 * 1_000_000
+    assert surely_fit(run, bounds, row_format).tolist() == [True, encoding == "arrow", False, True]
 
 
 @both_encodings
@@ -198,9 +233,9 @@ def test_content_bytes_leaves_out_framing_only(encoding, run):
 
 @settings(max_examples=num_examples(50))
 @given(runs_strategy())
-def test_count_ipv6_counts_what_is_not_ipv4_mapped(run):
-    expected = sum(address >> 32 != 0xFFFF for _, address, _ in records_as_tuples(run))
-    assert count_ipv6(run) == expected
+def test_is_ipv6_what_is_not_ipv4_mapped(run):
+    expected = [address >> 32 != 0xFFFF for _, address, _ in records_as_tuples(run)]
+    assert is_ipv6(run).tolist() == expected
 
 
 # --- round trip ---------------------------------------------------------------------------------
@@ -384,6 +419,76 @@ def test_the_bytes_of_compact_measurements_one_by_one():
             bytes.fromhex("20010db8000000000000000000000001") * 2,
         ]
     )
+
+
+def plain_compact(run: np.ndarray) -> bytes:
+    """Compact measurements, written as the docstring of `row_codec` states the format."""
+    times, destinations, _ = zip(*records_as_tuples(run), strict=True)
+    seconds = [time // 1_000_000 for time in times]
+    is_wide = [destination >> 32 != 0xFFFF for destination in destinations]
+    n, num_ipv6 = len(run), sum(is_wide)
+    bits = sum(wide << row for row, wide in enumerate(is_wide))
+    ipv4 = [d & 0xFFFF_FFFF for d, wide in zip(destinations, is_wide, strict=True) if not wide]
+    ipv6 = [d for d, wide in zip(destinations, is_wide, strict=True) if wide]
+    return b"".join(
+        [
+            struct.pack("<4sIIQ", b"PLc1", n, num_ipv6, seconds[0]),
+            struct.pack(f"<{n}I", *(second - seconds[0] for second in seconds)),
+            struct.pack(f"<{n}H", *encode_rtt(run["rtt"]).tolist()),
+            bits.to_bytes((n + 7) // 8, "little") if 0 < num_ipv6 < n else b"",
+            struct.pack(f">{len(ipv4)}I", *ipv4),
+            *(address.to_bytes(16, "big") for address in ipv6),
+        ]
+    )
+
+
+def compact_part(run: np.ndarray) -> np.ndarray:
+    """Returns as much of a run as one compact row holds."""
+    return run[: fit(run, KEY, RowFormat("compact", 1 << 20)).count]
+
+
+@settings(max_examples=num_examples(150))
+@given(runs_strategy())
+def test_compact_bytes_are_those_of_the_docstring(run):
+    run = compact_part(run)
+    assert encode_compact(run) == plain_compact(run)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 40])
+@pytest.mark.parametrize("ipv6", ["none", "one", "all but one", "all"])
+def test_compact_bytes_of_wide_runs_whatever_their_share_of_ipv6(ipv6, n):
+    numbers = {"none": range(0), "one": range(n // 2, n // 2 + 1), "all": range(n)}
+    numbers["all but one"] = range(n - 1)
+    run = run_of_tuples(
+        [(at * 700_000, (IPV6 if at in numbers[ipv6] else IPV4) + at, at / 3) for at in range(n)],
+        wide=True,
+    )
+    assert encode_compact(run) == plain_compact(run)
+
+
+SRC_ADDRS = st.sampled_from(["1.1.1.1", "192.0.2.123", "::", "2001:db8:1234:5678:9abc:def0:1:2"])
+
+
+@both_encodings
+@both_records
+@settings(max_examples=num_examples(60))
+@given(runs=side_by_side(max_rows=8), data=st.data())
+def test_rows_encoded_together_have_the_bytes_of_each_alone(encoding, record_encoding, runs, data):
+    rows = [compact_part(row) if encoding == "compact" else row for row in runs.rows]
+    keys = [RowKey(data.draw(SRC_ADDRS), data.draw(st.integers(0, 2**31 - 1))) for _ in rows]
+    run, bounds = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+    together = encode_rows(run, bounds, keys, RowFormat(encoding, 0, record_encoding))
+    assert together == [
+        encode_row(row, key, encoding, record_encoding) for row, key in zip(rows, keys, strict=True)
+    ]
+    measurements = [bytes(decode_record(record).measurements) for record in together]
+    if encoding == "compact":
+        assert measurements == list(map(plain_compact, rows))
+    if record_encoding == "arrow_ipc":
+        assert together == [
+            arrow_record_bytes(row_codec._columns(inside, row, key))
+            for inside, row, key in zip(measurements, rows, keys, strict=True)
+        ]
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row, fit, surely_fits
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row, fit, surely_fit
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
-from tests.support.probe_rows_on_disk import segments_of
+from tests.support.probe_rows_on_disk import rows_in, segments_of
 from tests.support.properties import num_examples
 
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
@@ -251,7 +250,8 @@ def test_fit_counts_an_example_to_the_byte(
 @given(n=st.integers(1, 400), wide=st.booleans(), limit=st.integers(2000, 20_000))
 def test_what_surely_fits_fits_as_an_example(encoding: Any, n: int, wide: bool, limit: int) -> None:
     run = make_run(n, seed=n, wide=wide)
-    if surely_fits(run, RowFormat(encoding, limit)):
+    (sure,) = surely_fit(run, np.array([0, n]), RowFormat(encoding, limit))
+    if sure:
         assert len(make_example(run, RowKey("2001:db8::1", 0), encoding)) <= limit
 
 
@@ -271,19 +271,16 @@ def test_all_rows_of_a_probe_are_as_full_as_their_index_allows(encoding: Any) ->
     open_rows = OpenRows(
         "192.0.2.1", [], 0, RowFormat(encoding, limit, "tf_example"), ClaimReader()
     )
-    rows = [
-        row
-        for segment in segments_of(run, list(range(500, 9000, 500)), encoding)
-        for row in open_rows.append(segment)
-    ]
-    records = [make_example(as_array(row.is_wide, row.data), row.key, encoding) for row in rows]
+    segments = segments_of(run, list(range(500, 9000, 500)), encoding)
+    rows = rows_in(cut for segment in segments for cut in open_rows.append(segment))
+    records = [make_example(row, key, encoding) for key, row in rows]
     assert len(rows) > 50 and max(map(len, records)) <= limit
-    joined_run = np.concatenate([as_array(row.is_wide, row.data) for row in rows])
+    joined_run = np.concatenate([row for _, row in rows])
     assert joined_run.tobytes() == run.tobytes()
     start = 0
-    for row, record in zip(rows[:-1], records, strict=False):
+    for (key, _), record in zip(rows[:-1], records, strict=False):
         next_start = start + decode_record(record).n_measurements
-        assert len(make_example(run[start : next_start + 1], row.key, encoding)) > limit
+        assert len(make_example(run[start : next_start + 1], key, encoding)) > limit
         start = next_start
 
 
@@ -297,6 +294,5 @@ def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
             "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
         )
         (segment,) = segments_of(run, [], encoding)
-        row = next(open_rows.append(segment))
-        first[index] = len(as_array(row.is_wide, row.data))
+        first[index] = next(open_rows.append(segment)).counts[0]
     assert first == {0: 40, 2**31 - 2: 39}

@@ -56,7 +56,7 @@ LABELS = [
     "Group into rows/Cut rows",
     "Group into rows/Group by probe",
     "Group into rows/Read, check and pre-group",
-    "Group into rows/Sort each probe",
+    "Group into rows/Sort each bucket",
     "Number of test shards",
     "Number of train shards",
     "Planned rows",

@@ -14,8 +14,8 @@ from beam_pipeline.dataset.options import ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, encode_row, fit
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
-from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows, Segment, SplitRows, make_row
+from beam_pipeline.probe_rows.external_sort import SortedRun
+from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows, Segment, SplitRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from tests.support.helpers import (
     FakeBag,
@@ -26,7 +26,7 @@ from tests.support.helpers import (
     records_as_tuples,
     runs_strategy,
 )
-from tests.support.probe_rows_on_disk import segments_of
+from tests.support.probe_rows_on_disk import cut_row, rows_in, segments_of
 from tests.support.properties import num_examples
 
 PROBE = "192.0.2.1"
@@ -42,12 +42,14 @@ def limit_for(run: np.ndarray, count: int, encoding) -> int:
     return len(encode_row(run[:count], RowKey(PROBE, 0), encoding))
 
 
-def plain_cut(run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = PROBE) -> list[CutRow]:
+def plain_cut(
+    run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = PROBE
+) -> list[CutRows]:
     """The answer: the whole history in memory, each row as long as can be."""
-    rows: list[CutRow] = []
+    rows: list[CutRows] = []
     while len(run):
         count = fit(run, RowKey(src_addr, len(rows)), RowFormat(encoding, max_row_bytes)).count
-        rows.append(make_row(RowKey(src_addr, len(rows)), run[:count]))
+        rows.append(cut_row(RowKey(src_addr, len(rows)), run[:count]))
         run = run[count:]
     return rows
 
@@ -66,16 +68,16 @@ class Probe:
     def states(self) -> list[Any]:
         return [self.next_seq, self.row_index, self.first_early, self.early, self.open]
 
-    def receive(self, segment: Segment) -> list[CutRow]:
+    def receive(self, segment: Segment) -> list[CutRows]:
         return list(self._do_fn.process((self._src_addr, segment), *self.states))
 
-    def receive_all(self, segments: list[Segment]) -> list[CutRow]:
+    def receive_all(self, segments: list[Segment]) -> list[CutRows]:
         return [row for segment in segments for row in self.receive(segment)]
 
 
-def values_of(rows: list[CutRow]) -> list[tuple]:
+def values_of(rows: list[CutRows]) -> list[tuple]:
     """Rows that hold the same measurements, however wide their records are."""
-    return [(row.key, records_as_tuples(as_array(row.is_wide, row.data))) for row in rows]
+    return [(key, records_as_tuples(run)) for key, run in rows_in(rows)]
 
 
 # --- the order of arrival -----------------------------------------------------------------------
@@ -142,7 +144,7 @@ def test_a_history_that_ends_with_a_full_row_has_no_empty_row_behind_it(encoding
     run = make_run(60, seed=5)
     limit = limit_for(run, 20, encoding)
     rows = plain_cut(run, encoding, limit)[:num_rows]
-    run = run[: sum(len(as_array(row.is_wide, row.data)) for row in rows)]
+    run = run[: sum(len(row) for _, row in rows_in(rows))]
     assert Probe(encoding, limit).receive_all(evenly(run, 6, encoding)) == rows
 
 
@@ -150,13 +152,13 @@ def test_a_history_that_ends_with_a_full_row_has_no_empty_row_behind_it(encoding
 def test_every_row_but_the_last_is_as_full_as_can_be(encoding):
     run = make_run(3_000, seed=6, wide=True)
     limit = 15_000
-    rows = Probe(encoding, limit).receive_all(evenly(run, 130, encoding))
-    sizes = [len(encode_row(as_array(row.is_wide, row.data), row.key, encoding)) for row in rows]
+    rows = rows_in(Probe(encoding, limit).receive_all(evenly(run, 130, encoding)))
+    sizes = [len(encode_row(row, key, encoding)) for key, row in rows]
     assert len(sizes) > 2
     assert max(sizes) <= limit
     assert min(sizes[:-1]) >= 0.98 * limit
-    assert [row.key for row in rows] == [RowKey(PROBE, at) for at in range(len(rows))]
-    joined = np.concatenate([as_array(row.is_wide, row.data) for row in rows])
+    assert [key for key, _ in rows] == [RowKey(PROBE, at) for at in range(len(rows))]
+    joined = np.concatenate([row for _, row in rows])
     assert joined.tobytes() == run.tobytes()
     assert is_sorted(joined)
 
@@ -165,7 +167,7 @@ def test_a_compact_row_is_cut_where_136_years_end():
     run = make_run(12, seed=7)
     run["event_time"][6:] += 2**33 * 1_000_000
     rows = Probe("compact", 1 << 20).receive_all(evenly(run, 4, "compact"))
-    assert [len(as_array(row.is_wide, row.data)) for row in rows] == [6, 6]
+    assert [row.counts for row in rows] == [[6], [6]]
 
 
 def test_a_measurement_that_fits_no_row_ends_the_run():
@@ -187,7 +189,7 @@ def test_a_row_leaves_with_the_segment_that_shows_it_is_full(encoding):
     for segment in evenly(run, 25, encoding):
         rows = probe.receive(segment)
         received += 25
-        emitted += sum(len(as_array(row.is_wide, row.data)) for row in rows)
+        emitted += sum(sum(row.counts) for row in rows)
         assert received - emitted <= 100 + 4 * 25
         waiting = sum(segment.run.count for segment in probe.open.values)
         assert waiting == (0 if segment.is_last else received - emitted)
