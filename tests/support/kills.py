@@ -2,7 +2,9 @@
 
 _SCRIPT = """
 import os, signal, sys
+import beam_pipeline.probe_rows.bucket as bucket
 import beam_pipeline.{module} as module
+bucket.BUCKET_ROWS = {bucket_rows}
 owner, name, after = {owner}, {name!r}, {after}
 original, calls = getattr(owner, name), []
 def killing(*args, **kwargs):
@@ -15,11 +17,13 @@ from beam_pipeline.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
+BUCKET_ROWS = 100
+
 # Of each phase of the job: the module, what holds the function, its name, and which call of it.
 KILL_POINTS = {
     "reading": ("probe_rows.grouping", "module", "read_piece", 2),
     "closing chunks": ("shards.claim_checks", "module.ClaimWriter", "close", 1),
-    "sorting": ("probe_rows.external_sort", "module.ExternalSort", "sort", 3),
+    "sorting": ("probe_rows.bucket", "module.Bucket", "histories", 3),
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "staging": ("shards.staging", "module.StageRecords", "process", 4),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
@@ -33,5 +37,10 @@ KILL_POINTS = {
 
 
 def kill_script(module: str, owner: str, name: str, after: int) -> str:
-    """Returns a script that runs `main` and kills its process at the n-th call of a function."""
-    return _SCRIPT.format(module=module, owner=owner, name=name, after=after)
+    """Returns a script that runs `main` and kills its process at the n-th call of a function.
+
+    Its probes are in many buckets, so that a kill comes between two of them.
+    """
+    return _SCRIPT.format(
+        module=module, owner=owner, name=name, after=after, bucket_rows=BUCKET_ROWS
+    )

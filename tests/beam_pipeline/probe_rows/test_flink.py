@@ -14,7 +14,7 @@ import pytest
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import external_sort, grouping, row_splitting
+from beam_pipeline.probe_rows import bucket, grouping, row_splitting
 from beam_pipeline.shards import claim_checks, staging
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import files
@@ -22,6 +22,7 @@ from benchmarks.engine_servers import Flink, stop
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, make_dataset, write_input
+from tests.support.kills import BUCKET_ROWS, KILL_POINTS
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 
@@ -95,7 +96,7 @@ def test_flink_reads_and_writes_objects(
 FAULTS = {
     "reading": (grouping, "read_piece", 2),
     "closing chunks": (claim_checks.ClaimWriter, "close", 1),
-    "sorting": (external_sort.ExternalSort, "sort", 3),
+    "sorting": (bucket.Bucket, "histories", 3),
     "cutting rows": (row_splitting, "fit", 5),
     "staging": (staging.StageRecords, "_close", 2),
     "writing shards": (sharded_write.WriteShard, "_write", 2),
@@ -123,6 +124,7 @@ def test_a_task_that_fails_once_changes_nothing(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, failing)
+    monkeypatch.setattr(bucket, "BUCKET_ROWS", BUCKET_ROWS)
     dataset = make_dataset(source, tmp_path / "out", *flink.flags(), "--inline_bytes=0")
     assert len(calls) > at
     assert whole(dataset) == expected
@@ -133,7 +135,9 @@ def test_a_task_that_fails_once_changes_nothing(
 KILLING = """
 import os, signal, sys
 if "SdkHarness" in " ".join(sys.orig_argv):
+    import beam_pipeline.probe_rows.bucket as bucket
     import beam_pipeline.{module} as module
+    bucket.BUCKET_ROWS = {bucket_rows}
     owner, name, after = {owner}, {name!r}, {after}
     original, calls = getattr(owner, name), []
     def killing(*args, **kwargs):
@@ -146,7 +150,7 @@ if "SdkHarness" in " ".join(sys.orig_argv):
 """
 KILLS = {
     "reading": ("probe_rows.grouping", "module", "read_piece", 2),
-    "sorting": ("probe_rows.external_sort", "module.ExternalSort", "sort", 3),
+    "sorting": KILL_POINTS["sorting"],
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "renaming a shard": ("storage.files", "module", "move", 3),
@@ -157,7 +161,9 @@ def environment(tmp_path: Path, where: str) -> dict[str, str]:
     """Returns the variables with which a worker process kills itself once."""
     module, owner, name, after = KILLS[where]
     marker = str(tmp_path / "killed")
-    code = KILLING.format(module=module, owner=owner, name=name, after=after, marker=marker)
+    code = KILLING.format(
+        module=module, owner=owner, name=name, after=after, marker=marker, bucket_rows=BUCKET_ROWS
+    )
     folder = tmp_path / "site"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(code)

@@ -108,7 +108,7 @@ def test_a_kill_on_prism_changes_nothing(
 ) -> None:
     """The runner is a process beside the worker: without it there is one line and exit code 1."""
     output, sorting = tmp_path / "out", tmp_path / "sorting"
-    script = kill_script("probe_rows.external_sort", "module.ExternalSort", "sort", 3)
+    script = kill_script(*KILL_POINTS["sorting"])
     # It waits in the middle, so that the kill does not come too late.
     pause = f"(open({str(sorting)!r}, 'x').close(), __import__('time').sleep(3))"
     script = script.replace("os.kill(os.getpid(), signal.SIGKILL)", pause)

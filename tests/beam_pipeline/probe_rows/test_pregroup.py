@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.probe_rows.pregroup import Grouped, pregroup, rank_sources
+from beam_pipeline.probe_rows.pregroup import Grouped, bucket_of, pregroup, rank
 from beam_pipeline.sources.measurements import Block, check
 from tests.support.helpers import (
     MAPPED_IPV4,
@@ -37,17 +38,23 @@ def blocks_of(table: pa.Table, batch_rows: int = 1 << 20, as_dictionary: bool = 
     return blocks
 
 
+def names_of(grouped: Grouped) -> list[str]:
+    return format_any(grouped.src_hi, grouped.src_lo).to_pylist()
+
+
 def runs_of(grouped: Grouped) -> dict[str, list[np.ndarray]]:
     """Returns the narrow and the wide run of each probe, those that hold anything."""
     runs: dict[str, list[np.ndarray]] = {}
+    names = names_of(grouped)
+    assert len(names) == len(set(names)) == len(grouped.buckets)
     for records, bounds in (
         (grouped.narrow, grouped.narrow_bounds),
         (grouped.wide, grouped.wide_bounds),
     ):
-        assert len(bounds) == len(grouped.src_addrs) + 1
+        assert len(bounds) == len(names) + 1
         assert bounds[0] == 0
         assert bounds[-1] == len(records)
-        for at, src_addr in enumerate(grouped.src_addrs):
+        for at, src_addr in enumerate(names):
             if bounds[at] < bounds[at + 1]:
                 runs.setdefault(src_addr, []).append(records[bounds[at] : bounds[at + 1]])
     return runs
@@ -70,12 +77,12 @@ def bytes_of(grouped: Grouped) -> dict[str, list[bytes]]:
 def test_every_probe_gets_all_of_its_measurements(batch_rows, ipv6_share, as_dictionary):
     num_rows = 60 if batch_rows == 1 else 400
     table = measurements_table(num_rows, seed=batch_rows, ipv6_share=ipv6_share)
-    grouped = pregroup(blocks_of(table, batch_rows, as_dictionary))
+    grouped = pregroup(blocks_of(table, batch_rows, as_dictionary), num_buckets=3)
     assert rows_of(grouped) == reference_rows(table)
 
 
 def test_each_run_is_sorted_and_as_narrow_as_its_destinations():
-    grouped = pregroup(blocks_of(measurements_table(2000, seed=1, ipv6_share=0.5)))
+    grouped = pregroup(blocks_of(measurements_table(2000, seed=1, ipv6_share=0.5)), 2)
     assert grouped.narrow.dtype == NARROW
     assert grouped.wide.dtype == WIDE
     assert len(grouped.narrow) > 100
@@ -85,22 +92,55 @@ def test_each_run_is_sorted_and_as_narrow_as_its_destinations():
     assert not mapped.any()
 
 
-def test_probes_come_in_the_order_of_their_addresses():
-    grouped = pregroup(blocks_of(measurements_table(300, seed=2, num_probes=40, ipv6_share=0.5)))
-    numbers = [as_number(src_addr) for src_addr in grouped.src_addrs]
-    assert numbers == sorted(set(numbers))
-    assert len(numbers) > 30
+@pytest.mark.parametrize("num_buckets", [1, 4, 1000])
+def test_probes_come_in_the_order_of_their_buckets_and_addresses(num_buckets):
+    table = measurements_table(300, seed=2, num_probes=40, ipv6_share=0.5)
+    grouped = pregroup(blocks_of(table), num_buckets)
+    numbers = [as_number(src_addr) for src_addr in names_of(grouped)]
+    places = list(zip(grouped.buckets.tolist(), numbers, strict=True))
+    assert places == sorted(set(places))
+    assert len(set(numbers)) == len(numbers) > 30
+    assert places[0][0] >= 0 and places[-1][0] < num_buckets
+    assert len({bucket for bucket, _ in places}) == {1: 1, 4: 4}.get(num_buckets, len(numbers))
+
+
+def test_the_bucket_of_a_probe_is_the_same_in_every_work_unit():
+    """Another would tear its history apart."""
+    table = measurements_table(300, seed=2, num_probes=40, ipv6_share=0.5)
+    whole = pregroup(blocks_of(table), 7)
+    buckets = dict(zip(names_of(whole), whole.buckets.tolist(), strict=True))
+    for block in blocks_of(table, 29):
+        part = pregroup([block], 7)
+        for name, bucket in zip(names_of(part), part.buckets.tolist(), strict=True):
+            assert bucket == buckets[name]
+
+
+def test_buckets_are_about_even_also_of_neighbours_and_of_either_family():
+    numbers = np.arange(20_000, dtype=np.uint64)
+    zeros = np.zeros_like(numbers)
+    for hi, lo in (
+        (zeros, numbers + np.uint64(MAPPED_IPV4)),
+        (zeros, (numbers << np.uint64(8)) + np.uint64(MAPPED_IPV4)),
+        (numbers + np.uint64(0x2001_0DB8 << 32), zeros),
+        (numbers << np.uint64(16), zeros + np.uint64(1)),
+    ):
+        for num_buckets in (10, 16):
+            counts = np.bincount(bucket_of(hi, lo, num_buckets), minlength=num_buckets)
+            assert len(counts) == num_buckets
+            assert counts.min() * num_buckets / len(numbers) > 0.9
+            assert counts.max() * num_buckets / len(numbers) < 1.1
 
 
 @settings(max_examples=num_examples(40))
-@given(st.randoms(use_true_random=False), st.integers(1, 60))
-def test_the_order_of_rows_and_blocks_changes_no_byte(random, batch_rows):
+@given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(1, 9))
+def test_the_order_of_rows_and_blocks_changes_no_byte(random, batch_rows, num_buckets):
     table = measurements_table(100, seed=3, ipv6_share=0.4, span_us=50)
     rows = list(range(table.num_rows))
     random.shuffle(rows)
     blocks = blocks_of(table.take(rows), batch_rows)
     random.shuffle(blocks)
-    assert bytes_of(pregroup(blocks)) == bytes_of(pregroup(blocks_of(table)))
+    grouped = pregroup(blocks, num_buckets)
+    assert bytes_of(grouped) == bytes_of(pregroup(blocks_of(table), num_buckets))
 
 
 def test_all_spellings_of_a_source_are_one_probe_also_across_blocks():
@@ -115,51 +155,52 @@ def test_all_spellings_of_a_source_are_one_probe_also_across_blocks():
     }
     table = pa.table(columns)
     for batch_rows in (1, 1000):
-        grouped = pregroup(blocks_of(table, batch_rows))
-        assert grouped.src_addrs == ["192.0.2.1", "2001:db8::abc"]
+        grouped = pregroup(blocks_of(table, batch_rows), 1)
+        assert names_of(grouped) == ["192.0.2.1", "2001:db8::abc"]
         assert np.diff(grouped.narrow_bounds).tolist() == [
             len(spellings_of(ipv4)),
             len(spellings_of(ipv6)),
         ]
 
 
-def test_an_address_that_no_measurement_uses_makes_no_run():
+def test_an_address_that_no_measurement_uses_is_no_probe():
     """Dictionaries may hold entries that only dropped rows used, or none."""
     table = measurements_table(50, seed=4, num_probes=2)
     (block,) = blocks_of(table, as_dictionary=True)
     unused = block.src._replace(
         hi=np.append(block.src.hi, np.uint64(0)), lo=np.append(block.src.lo, np.uint64(7))
     )
-    assert bytes_of(pregroup([Block(block.event_time, unused, block.dst, block.rtt)])) == bytes_of(
-        pregroup([block])
-    )
+    grouped = pregroup([Block(block.event_time, unused, block.dst, block.rtt)], 3)
+    assert len(names_of(grouped)) == 2
+    assert bytes_of(grouped) == bytes_of(pregroup([block], 3))
 
 
-def test_rank_sources_numbers_addresses_in_order_and_equal_ones_alike():
-    def block(numbers: list[int]) -> Block:
-        hi = np.array([number >> 64 for number in numbers], np.uint64)
-        lo = np.array([number & (2**64 - 1) for number in numbers], np.uint64)
-        (like,) = blocks_of(measurements_table(1, seed=5))
-        return Block(like.event_time, like.src._replace(hi=hi, lo=lo), like.dst, like.rtt)
-
+def test_rank_numbers_addresses_in_order_and_equal_ones_alike():
     low, ipv4, high, higher = 1, MAPPED_IPV4 | 1, 1 << 64 | 5, 2 << 64 | 5
-    blocks = [block([high, low, high]), block([]), block([ipv4, higher, high])]
-    hi, lo, ranks = rank_sources(blocks)
-    numbers = [int(h) << 64 | int(number) for h, number in zip(hi, lo, strict=True)]
-    assert numbers == [low, ipv4, high, higher]
-    assert [rank.tolist() for rank in ranks] == [[2, 0, 2], [], [1, 3, 2]]
+    numbers = [high, low, high, ipv4, higher, high]
+    hi = np.array([number >> 64 for number in numbers], np.uint64)
+    lo = np.array([number & (2**64 - 1) for number in numbers], np.uint64)
+    firsts, ranks = rank(hi, lo)
+    assert [numbers[first] for first in firsts] == [low, ipv4, high, higher]
+    assert ranks.tolist() == [2, 0, 2, 1, 3, 2]
+    firsts, ranks = rank(hi, lo, 2)
+    buckets = bucket_of(hi, lo, 2).tolist()
+    ordered = sorted(set(zip(buckets, numbers, strict=True)))
+    assert [numbers[first] for first in firsts] == [number for _, number in ordered]
+    assert [ordered[rank] for rank in ranks] == list(zip(buckets, numbers, strict=True))
 
 
 @pytest.mark.parametrize("num_empty", [0, 1, 3])
 def test_nothing_in_is_nothing_out(num_empty):
     empty = check(measurements_table(1, seed=6).to_batches()[0].slice(0, 0))[0]
-    grouped = pregroup([empty] * num_empty)
+    grouped = pregroup([empty] * num_empty, 2)
     assert runs_of(grouped) == {}
-    assert grouped.src_addrs == []
+    assert names_of(grouped) == []
 
 
 def test_empty_blocks_between_others_do_not_matter():
     table = measurements_table(30, seed=7)
     empty = check(table.to_batches()[0].slice(0, 0))[0]
     first, second = blocks_of(table, 15)
-    assert bytes_of(pregroup([empty, first, empty, second])) == bytes_of(pregroup([first, second]))
+    grouped = pregroup([empty, first, empty, second], 2)
+    assert bytes_of(grouped) == bytes_of(pregroup([first, second], 2))

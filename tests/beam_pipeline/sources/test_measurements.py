@@ -167,7 +167,7 @@ def test_what_compact_cannot_hold(values: dict, reason: str | None):
     assert check(batch, "compact")[1].reasons == ([reason] if reason else [])
     assert reasons_of(batch) == [None]
     if reason is None:
-        run = pregroup([check(batch, "compact")[0]]).narrow
+        run = pregroup([check(batch, "compact")[0]], 1).narrow
         row = decode_record(encode_row(run, RowKey("1.2.3.4", 0), "compact"))
         rtt, kept = row.run["rtt"][0], np.float32(run["rtt"][0])
         assert row.run["event_time"][0] // 1_000_000 == run["event_time"][0] // 1_000_000
