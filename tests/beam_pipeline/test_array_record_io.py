@@ -12,8 +12,7 @@ import pytest
 from apache_beam import coders
 from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline import array_record_io
@@ -27,12 +26,18 @@ from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.errors import ProbelineError, user_message
 from beam_pipeline.shards import staging
 from beam_pipeline.shards import writing as sharded_write
-from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
-from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
+from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.staging import (
+    Records,
+    StagedPayloads,
+    StagedRecords,
+    StageRecords,
+    serialised,
+)
 from beam_pipeline.shards.writing import (
+    AssignToShards,
     Finalise,
     RecordIndex,
-    ShardEntry,
     ShardInfo,
     ShardTarget,
     WriteShard,
@@ -40,7 +45,7 @@ from beam_pipeline.shards.writing import (
 )
 from beam_pipeline.storage.files import crc32c, remove_folder
 from beam_pipeline.storage.matching import FileVersion
-from tests.support.helpers import Objects, eager, run_do_fn
+from tests.support.helpers import NOW, Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
 EMPTY = [b"", b"", b"\0"]
@@ -285,12 +290,26 @@ def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
 
 # --- attempts -----------------------------------------------------------------------------------
 
-NOW = {"timestamp": Timestamp(0), "window": GlobalWindow()}
+ATTRIBUTES = pa.schema([("start", pa.binary())])
 
 
-def stage(folder: Path, words: list[bytes], inline_bytes: int = 100) -> list[StagedRecord]:
-    records = [Record(content_key(word), word, word[:4]) for word in words]
-    return run_do_fn(StageRecords(str(folder / "staged"), inline_bytes), records, **NOW)
+def records_of_words(words: list[bytes]) -> Records:
+    """Returns words as records; what is known of each is how it starts."""
+    starts = pa.record_batch([pa.array([word[:4] for word in words])], schema=ATTRIBUTES)
+    return Records(list(map(content_key, words)), words, serialised(starts))
+
+
+def stage(
+    folder: Path, words: list[bytes], inline_bytes: int = 100, num_bundles: int = 1
+) -> list[StagedRecords]:
+    """Stages words, a few in an element."""
+    staged = []
+    for number in range(num_bundles):
+        own = words[number::num_bundles]
+        elements = [records_of_words(own[at : at + 7]) for at in range(0, len(own), 7)]
+        do_fn = StageRecords(str(folder / "staged"), inline_bytes, ATTRIBUTES)
+        staged += run_do_fn(do_fn, elements, **NOW)
+    return staged
 
 
 def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
@@ -300,17 +319,18 @@ def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
         shard_name_template="-SS-NN",
         open_writer=partial(ArrayRecordWriter, options=DEFAULT_OPTIONS),
         temp_folder=str(folder / "temp"),
+        attributes=ATTRIBUTES,
         index=index,
     )
 
 
-def write_shards(target: ShardTarget, staged: list[StagedRecord]) -> list:
+def write_shards(target: ShardTarget, staged: list[StagedRecords]) -> list:
     """Runs the writer of each of two shards once, as one attempt of the runner would."""
+    assigned = run_do_fn(AssignToShards(target.attributes), staged, 2)
     written = []
     for shard in range(2):
-        records = [record for record in staged if shard_of(record.key, 2) == shard]
-        entries = [ShardEntry(), *map(ShardEntry, records)]
-        written += run_do_fn(WriteShard(target), [(shard, entries)], 2)
+        parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
+        written += run_do_fn(WriteShard(target), [(shard, parts)], 2)
     return written
 
 
@@ -320,30 +340,40 @@ def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]
 
 
 def test_staged_records_are_references_to_closed_files(tmp_path):
-    staged = stage(tmp_path, WORDS)
-    stored = [record for record in staged if isinstance(record.payload, StoredPayload)]
-    assert 0 < len(stored) < len(staged)
-    assert all(record.num_bytes > 100 for record in stored)
+    (staged,) = stage(tmp_path, WORDS)
+    batch = staged.batch(ATTRIBUTES)
+    is_stored = batch["inline"].is_null().to_pylist()
+    assert is_stored == [len(word) > 100 for word in WORDS]
+    assert 0 < sum(is_stored) < len(WORDS)
+    assert batch["key"].to_pylist() == list(map(content_key, WORDS))
+    assert batch["length"].to_pylist() == list(map(len, WORDS))
+    assert batch["crc32c"].to_pylist() == list(map(crc32c, WORDS))
+    assert batch["start"].to_pylist() == [word[:4] for word in WORDS]
     reader = ClaimReader()
-    assert [reader.read(record.payload) for record in staged] == WORDS
+    payloads = StagedPayloads(staged.path, batch, reader)
+    assert [payloads.read(row) for row in range(len(WORDS))] == WORDS
     reader.close()
-    assert [(record.key, record.attributes) for record in staged] == [
-        (content_key(word), word[:4]) for word in WORDS
-    ]
 
 
-def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "_MAX_STAGED_IN_MEMORY", 3)
+@pytest.mark.parametrize(
+    ("limit", "value"), [("_MAX_STAGED_IN_MEMORY", 3), ("STAGING_FILE_BYTES", 15)]
+)
+def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch, limit, value):
+    monkeypatch.setattr(staging, limit, value)
     do_fn = StageRecords(str(tmp_path), 0)
     do_fn.start_bundle()
-    emitted = [list(do_fn.process(Record(b"k", b"12345"), **NOW)) for _ in range(4)]
-    assert [len(values) for values in emitted] == [0, 0, 3, 0]
+    emitted = [list(do_fn.process(Records([b"k"], [b"12345"]), **NOW)) for _ in range(4)]
+    assert [len(values) for values in emitted] == [0, 0, 1, 0]
     reader = ClaimReader()
-    for record in emitted[2]:
-        assert reader.read(record.payload) == b"12345"
+    (staged,) = emitted[2]
+    payloads = StagedPayloads(staged.path, staged.batch(), reader)
+    assert [payloads.read(row) for row in range(staged.batch().num_rows)] == [b"12345"] * 3
     reader.close()
-    assert len(list(do_fn.finish_bundle())) == 1
-    assert len(files_below(tmp_path)) == 2
+    (last,) = do_fn.finish_bundle()
+    assert last.value.batch().num_rows == 1
+    assert {staged.path, last.value.path} == {
+        str(tmp_path / name) for name in files_below(tmp_path)
+    }
 
 
 def test_a_bundle_of_nothing_stages_nothing(tmp_path):
@@ -358,7 +388,8 @@ def test_shards_have_no_final_name_before_the_finaliser(tmp_path):
 
 
 def test_two_attempts_at_a_shard_write_different_files_of_the_same_bytes(tmp_path):
-    target, staged = target_in(tmp_path), stage(tmp_path, WORDS)
+    words = WORDS + WORDS[:20]
+    target, staged = target_in(tmp_path), stage(tmp_path, words, num_bundles=5)
     one, other = write_shards(target, staged), write_shards(target, shuffled(staged, 6))
     for first, second in zip(one, other, strict=True):
         assert first.temporary_path != second.temporary_path
@@ -422,12 +453,8 @@ def test_a_staged_file_that_changed_ends_the_run(tmp_path):
 
 
 def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):
-    schema = pa.schema([("start", pa.binary())])
-    index = RecordIndex(
-        str(tmp_path / "out" / "index.parquet"),
-        schema,
-        lambda attributes: pa.table({"start": pa.array(attributes, pa.binary())}),
-    )
+    path = str(tmp_path / "out" / "index.parquet")
+    index = RecordIndex(path, ATTRIBUTES, lambda attributes: attributes)
     target = target_in(tmp_path, index)
     written = write_shards(target, stage(tmp_path, WORDS))
     finalise(written, index)
@@ -443,15 +470,6 @@ def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):
             {"shard": shard, "position": at, "num_bytes": len(word), "start": word[:4]}
             for at, word in enumerate(records)
         ]
-
-
-@pytest.mark.parametrize("key_length", [0, 1, 65_535])
-@pytest.mark.parametrize(
-    "payload", [b"", b"inline", StoredPayload("/a/é", 2**40, 7, 0), StoredPayload("x://b", 0, 1, 9)]
-)
-def test_a_staged_record_survives_the_trip_as_bytes(payload, key_length):
-    record = StagedRecord(b"k" * key_length, payload, b"attributes")
-    assert StagedRecord.decode(record.encode()) == record
 
 
 # --- arguments ----------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes, FileMetadata, FileSystem
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import strategies as st
 
@@ -38,6 +40,7 @@ def quick_and_slow(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
 
 # --- Beam ---------------------------------------------------------------------------------------
 
+NOW = {"timestamp": Timestamp(0), "window": GlobalWindow()}  # of an element of `run_do_fn`
 _collected: dict[str, list] = {}
 
 
