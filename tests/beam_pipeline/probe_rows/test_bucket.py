@@ -1,0 +1,416 @@
+"""Buckets against a dict of sorted lists: every history whole and once, in any memory."""
+
+import os
+import tracemalloc
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.probe_rows import bucket, external_sort
+from beam_pipeline.probe_rows.bucket import Bucket, Chunk, LargeHistory, num_buckets, store_chunks
+from beam_pipeline.probe_rows.external_sort import ExternalSort
+from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
+from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
+from beam_pipeline.sources.measurements import AddressColumn, Block
+from tests.support.helpers import (
+    MAPPED_IPV4,
+    canonical,
+    make_run,
+    quick_and_slow,
+    records_as_tuples,
+    records_strategy,
+)
+from tests.support.properties import num_examples
+
+Record = tuple[int, int, float]  # time, destination as a 128-bit number, rtt
+Measurement = tuple[int, Record]  # of a source, a 128-bit number
+LOW = 0xFFFF_FFFF_FFFF_FFFF
+
+
+def addresses_of(numbers: Iterable[int]) -> AddressColumn:
+    """Returns addresses with a table of each one once, in the order of their arrival."""
+    numbers = list(numbers)
+    places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
+    return AddressColumn(
+        np.array([places[number] for number in numbers], np.int32),
+        np.array([number >> 64 for number in places], np.uint64),
+        np.array([number & LOW for number in places], np.uint64),
+    )
+
+
+def block_of(measurements: Sequence[Measurement]) -> Block:
+    return Block(
+        np.array([time for _, (time, _, _) in measurements], np.int64),
+        addresses_of(source for source, _ in measurements),
+        addresses_of(destination for _, (_, destination, _) in measurements),
+        np.array([rtt for _, (_, _, rtt) in measurements], np.float32),
+    )
+
+
+def store(
+    folder: Path, units: Sequence[Sequence[Measurement]], buckets: int = 1, inline_bytes: int = 0
+) -> dict[int, list[Chunk]]:
+    """Returns the chunks of work units by bucket, as they come out of a GroupByKey."""
+    chunks = defaultdict(list)
+    for number, measurements in enumerate(units):
+        name = f"unit-{number:06d}"
+        writer = ClaimWriter(f"{folder}/chunks", name, inline_bytes, root=str(folder))
+        for key, chunk in store_chunks(pregroup([block_of(measurements)], buckets), writer):
+            chunks[key].append(Chunk.decode(chunk.encode()))
+        writer.close()
+    return chunks
+
+
+class SpyingReader(ClaimReader):
+    """Notes what is read."""
+
+    def __init__(self, root: str = ""):
+        super().__init__(root)
+        self.read_ranges: list[tuple[str, int, int]] = []
+
+    def read(self, payload: Payload) -> bytes:
+        if isinstance(payload, StoredPayload):
+            self.read_ranges.append((payload.path, payload.offset, payload.length))
+        return super().read(payload)
+
+
+def histories_of(
+    folder: Path, chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int
+) -> Iterator[tuple[str, list[Record], str]]:
+    """Yields each probe of a bucket with its history and how it was sorted."""
+    sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
+    for history in Bucket(chunks, reader, memory_bytes).histories():
+        if isinstance(history, LargeHistory):
+            records = [r for block in sorter.sort(history.runs) for r in records_as_tuples(block)]
+            wide = any(destination >> 32 != 0xFFFF for _, destination, _ in records)
+            assert len(records) * (WIDE if wide else NARROW).itemsize > memory_bytes
+            yield history.src_addr, records, "external"
+        else:
+            src_addrs, run, bounds = history
+            assert run.nbytes <= memory_bytes
+            assert len(bounds) == len(src_addrs) + 1
+            assert bounds[0] == 0 and bounds[-1] == len(run)
+            for src_addr, start, end in zip(src_addrs, bounds[:-1], bounds[1:], strict=True):
+                records = records_as_tuples(run[start:end])
+                wide = any(destination >> 32 != 0xFFFF for _, destination, _ in records)
+                assert run.dtype == (WIDE if wide else NARROW)
+                yield src_addr, records, "in memory"
+
+
+def reference(units: Iterable[Iterable[Measurement]]) -> dict[str, list[Record]]:
+    histories = defaultdict(list)
+    for measurements in units:
+        for source, record in measurements:
+            histories[canonical(source)].append(record)
+    return {source: sorted(records) for source, records in histories.items()}
+
+
+def sort_all(
+    folder: Path, chunks: dict[int, list[Chunk]], memory_bytes: int
+) -> tuple[dict[str, list[Record]], Counter[str]]:
+    """Returns every history, which must come once, and in how many ways they were sorted."""
+    reader = SpyingReader(str(folder))
+    histories, ways = {}, Counter()
+    for of_bucket in chunks.values():
+        for src_addr, records, way in histories_of(folder, of_bucket, reader, memory_bytes):
+            assert src_addr not in histories
+            histories[src_addr] = records
+            ways[way] += 1
+    reader.close()
+    check_reads(folder, reader.read_ranges, chunks)
+    return histories, ways
+
+
+def check_reads(
+    folder: Path, read_ranges: list[tuple[str, int, int]], chunks: dict[int, list[Chunk]]
+) -> None:
+    """Every byte of a payload is read once, from its beginning to its end."""
+    by_path = defaultdict(list)
+    for path, start, length in read_ranges:
+        by_path[path].append((start, length))
+    for chunk in (chunk for of_bucket in chunks.values() for chunk in of_bucket):
+        for payload in (chunk.probes, chunk.narrow, chunk.wide):
+            if isinstance(payload, StoredPayload):
+                at, end = payload.offset, payload.offset + payload.length
+                for start, length in by_path[payload.path]:
+                    if payload.offset <= start < end:
+                        assert start == at
+                        at += length
+                assert at == end
+    for path in (folder / "chunks").glob("*"):
+        name = str(path).removeprefix(str(folder))
+        assert sum(length for _, length in by_path[name]) == path.stat().st_size
+
+
+SOURCES = [
+    0,
+    1,
+    MAPPED_IPV4,
+    MAPPED_IPV4 | 1,
+    MAPPED_IPV4 | 0xFFFF_FFFF,
+    0x2001_0DB8 << 96,
+    0x2001_0DB8 << 96 | 1,
+    0x2001_0DB9 << 96 | 1,
+    2**128 - 1,
+]
+MEASUREMENTS = st.lists(st.tuples(st.sampled_from(SOURCES), records_strategy()), max_size=80)
+
+
+@settings(
+    max_examples=num_examples(300, quick=60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    measurements=MEASUREMENTS,
+    cuts=st.lists(st.integers(0, 80), max_size=6),
+    buckets=st.integers(1, 12),
+    memory_bytes=st.one_of(st.integers(1, 300), st.integers(1, 4000)),
+    inline_bytes=st.sampled_from([0, 50, 200, 1 << 20]),
+    large=st.sampled_from([1, 2, 5, 100_000]),
+    random=st.randoms(use_true_random=False),
+)
+def test_every_history_comes_out_whole_once_and_sorted(
+    tmp_path_factory,
+    monkeypatch,
+    measurements,
+    cuts,
+    buckets,
+    memory_bytes,
+    inline_bytes,
+    large,
+    random,
+):
+    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
+    folder = tmp_path_factory.mktemp("bucket")
+    bounds = [0, *sorted(cuts), len(measurements)]
+    units = [measurements[start:end] for start, end in pairwise(bounds)]
+    chunks = store(folder, units, buckets, inline_bytes)
+    for of_bucket in chunks.values():
+        random.shuffle(of_bucket)
+    assert all(0 <= key < buckets for key in chunks)
+    histories, _ = sort_all(folder, chunks, memory_bytes)
+    assert histories == reference(units)
+
+
+def some_units(
+    num_units: int,
+    num_probes: int,
+    per_probe: int,
+    wide_share: float = 0.5,
+    hot: int = 0,
+    ties: bool = True,
+) -> list[list[Measurement]]:
+    """Returns work units in which the first probe has `hot` measurements more than the others.
+
+    Of probes, every second is IPv6; of those in `wide_share`, some destinations are.
+    """
+    units = []
+    for number in range(num_units):
+        measurements = []
+        for probe in range(num_probes):
+            source = MAPPED_IPV4 + probe if probe % 2 else (0x2001_0DB8 << 96) + probe
+            count = per_probe + (hot if probe == 0 else 0)
+            wide = probe < wide_share * num_probes
+            run = make_run(count, seed=number * num_probes + probe, wide=wide, ties=ties)
+            measurements += [(source, record) for record in records_as_tuples(run)]
+        units.append(measurements)
+    return units
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("large", [50, 100_000], ids=["chunks of one probe", "shared chunks"])
+def test_probes_that_fit_go_together_and_one_that_does_not_is_sorted_outside(
+    tmp_path, monkeypatch, large, inline_bytes
+):
+    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
+    units = some_units(6, num_probes=12, per_probe=5, hot=90)
+    chunks = store(tmp_path, units, 1, inline_bytes)
+    alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == 24]
+    assert len(alone) == (6 if large == 50 else 0)
+    histories, ways = sort_all(tmp_path, chunks, memory_bytes=3000)
+    assert ways == {"external": 1, "in memory": 11}
+    assert histories == reference(units)
+
+
+def sizes_of(chunk: Chunk) -> list[int]:
+    return [
+        len(payload) if isinstance(payload, bytes) else payload.length
+        for payload in (chunk.probes, chunk.narrow, chunk.wide)
+    ]
+
+
+def test_as_many_probes_are_sorted_at_a_time_as_the_memory_holds(tmp_path):
+    units = some_units(3, num_probes=20, per_probe=10, wide_share=0)
+    (chunks,) = store(tmp_path, units).values()
+    for memory_bytes, steps in ((480, 20), (959, 20), (960, 10), (20 * 480, 1)):
+        reader = ClaimReader(str(tmp_path))
+        histories = list(Bucket(chunks, reader, memory_bytes).histories())
+        reader.close()
+        assert [len(history[0]) for history in histories] == [20 // steps] * steps
+
+
+@pytest.mark.parametrize("memory_bytes", [2_000, 1 << 20])
+def test_the_order_of_the_chunks_changes_no_byte(tmp_path, memory_bytes):
+    (chunks,) = store(tmp_path, some_units(5, num_probes=9, per_probe=8)).values()
+
+    def bytes_of(chunks: list[Chunk]) -> list[tuple]:
+        reader = ClaimReader(str(tmp_path))
+        histories = list(Bucket(chunks, reader, memory_bytes).histories())
+        reader.close()
+        return [(src_addrs, run.tobytes(), bounds.tolist()) for src_addrs, run, bounds in histories]
+
+    assert bytes_of(chunks) == bytes_of(chunks[::-1]) == bytes_of([*chunks[2:], *chunks[:2]])
+
+
+def test_a_probe_is_in_one_bucket_whatever_else_its_work_units_hold(tmp_path):
+    units = some_units(4, num_probes=30, per_probe=2)
+    units = [unit[number * 10 :] for number, unit in enumerate(units)]
+    chunks = store(tmp_path, units, buckets=7)
+    assert len(chunks) == 7
+    assert all(len(of_bucket) <= 4 for of_bucket in chunks.values())
+    histories, _ = sort_all(tmp_path, chunks, 1 << 20)  # where none may come twice
+    assert histories == reference(units)
+
+
+def test_a_source_without_a_measurement_is_no_probe(tmp_path):
+    """Dictionaries may hold entries that only dropped rows used."""
+    (unit,) = some_units(1, num_probes=3, per_probe=4)
+    block = block_of(unit)
+    unused = AddressColumn(
+        block.src.codes, np.append(block.src.hi, LOW), np.append(block.src.lo, np.uint64(7))
+    )
+    writer = ClaimWriter(str(tmp_path / "chunks"), "unit", root=str(tmp_path))
+    grouped = pregroup([Block(block.event_time, unused, block.dst, block.rtt)], 1)
+    chunks = {0: [chunk for _, chunk in store_chunks(grouped, writer)]}
+    writer.close()
+    histories, _ = sort_all(tmp_path, chunks, 1 << 20)
+    assert histories == reference([unit])
+
+
+def test_the_number_of_buckets_follows_from_the_rows_in_all():
+    rows = [0, 1, 500_000, 500_001, 10**9, 10**10, 10**12]
+    assert [num_buckets(number) for number in rows] == [1, 1, 1, 2, 2000, 10_000, 10_000]
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int) -> int:
+    """Returns the most bytes that sorting a bucket takes, once its kernels are compiled."""
+    reader = ClaimReader(str(folder))
+    sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
+    for some in (chunks[:2], chunks):
+        tracemalloc.start()
+        for history in Bucket(some, reader, memory_bytes).histories():
+            if isinstance(history, LargeHistory):
+                for _ in sorter.sort(history.runs):
+                    pass
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    reader.close()
+    return peak
+
+
+@pytest.mark.parametrize("wide_share", [0, 1])
+def test_memory_stays_a_small_multiple_however_many_probes_a_bucket_has(tmp_path, wide_share):
+    units = some_units(6, num_probes=300, per_probe=40, wide_share=wide_share, ties=False)
+    (chunks,) = store(tmp_path, units).values()
+    memory_bytes, tables = 100_000, 6 * 300 * 24
+    total = sum(sum(sizes_of(chunk)) for chunk in chunks)
+    assert peak_of(tmp_path, chunks, memory_bytes) < 4 * memory_bytes + 4 * tables < total / 1.8
+
+
+def store_busy(folder: Path, num_units: int, records: int) -> list[Chunk]:
+    """Returns chunks of two probes, one of which has so many IPv6 measurements in each."""
+    chunks = []
+    for number in range(num_units):
+        wide = np.zeros(records + 1, WIDE)
+        wide["event_time"] = number * len(wide) + np.arange(len(wide))
+        hi, lo = np.zeros(2, np.uint64), np.array([MAPPED_IPV4, MAPPED_IPV4 + 1], np.uint64)
+        bounds = np.array([0, records, records + 1])
+        none = np.zeros(3, np.int64)
+        grouped = Grouped(none[:2], hi, lo, np.zeros(0, NARROW), none, wide, bounds)
+        writer = ClaimWriter(f"{folder}/chunks", f"unit-{number:06d}", root=str(folder))
+        chunks += [chunk for _, chunk in store_chunks(grouped, writer)]
+        writer.close()
+    return chunks
+
+
+@pytest.mark.parametrize("share", quick_and_slow([0.7, 0.99, 1.01], [0.99]))
+def test_memory_stays_a_small_multiple_however_many_work_units_a_probe_is_in(
+    tmp_path, monkeypatch, share
+):
+    """Runs just below the limit lie in chunks of several probes. All is a tenth of what it is."""
+    memory_bytes = SORT_MEMORY_BYTES // 10
+    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", bucket._LARGE_RUN_RECORDS // 10)
+    chunks = store_busy(tmp_path, 80, int(share * bucket._LARGE_RUN_RECORDS))
+    assert len(chunks) == (80 if share < 1 else 160)
+    total = sum(sum(sizes_of(chunk)) for chunk in chunks)
+    assert peak_of(tmp_path, chunks, memory_bytes) < 3 * memory_bytes < total / 1.4
+
+
+def test_a_run_of_a_shared_chunk_is_small_to_the_external_sort():
+    """It is inline: as a run of its own it would stay in memory to the end."""
+    largest = bucket._LARGE_RUN_RECORDS * WIDE.itemsize
+    assert largest * external_sort._LARGE_RUN_SHARE <= SORT_MEMORY_BYTES
+
+
+# --- chunk files that changed -------------------------------------------------------------------
+
+
+def damaged_units(large: bool) -> list[list[Measurement]]:
+    """Work units whose chunks have all three parts, of one probe or of several."""
+    if large:
+        return some_units(3, num_probes=1, per_probe=120, wide_share=1)
+    return some_units(3, num_probes=8, per_probe=15)
+
+
+@pytest.mark.parametrize("part", ["probes", "narrow", "wide"])
+@pytest.mark.parametrize("where", [0.0, 0.5, 0.999])
+@pytest.mark.parametrize(
+    ("memory_bytes", "large", "ways"),
+    [
+        (1 << 20, False, {"in memory": 8}),
+        (1 << 20, True, {"in memory": 1}),
+        (1500, False, {"in memory": 8}),
+        (800, False, {"in memory": 4, "external": 4}),
+        (1500, True, {"external": 1}),
+    ],
+    ids=["whole", "one probe", "some probes at a time", "probes outside", "one probe outside"],
+)
+def test_a_chunk_that_changed_on_storage_ends_the_run(
+    tmp_path, monkeypatch, part, where, memory_bytes, large, ways
+):
+    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", 100)
+    chunks = store(tmp_path, damaged_units(large))
+    assert sort_all(tmp_path, chunks, memory_bytes)[1] == ways
+    payload: Any = getattr(chunks[0][1], part)
+    path = Path(f"{tmp_path}{payload.path}")
+    data = bytearray(path.read_bytes())
+    data[payload.offset + int(where * payload.length)] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ProbelineError, match=r"unit-[\w-]+ changed after it was written"):
+        sort_all(tmp_path, chunks, memory_bytes)
+
+
+@pytest.mark.parametrize("memory_bytes", [1 << 20, 1500])
+def test_a_chunk_file_that_was_cut_or_is_gone_ends_the_run(tmp_path, memory_bytes):
+    chunks = store(tmp_path, damaged_units(large=False))
+    payload: Any = chunks[0][2].wide
+    path = f"{tmp_path}{payload.path}"
+    os.truncate(path, os.path.getsize(path) - 1)
+    with pytest.raises(ProbelineError, match="changed after it was written"):
+        sort_all(tmp_path, chunks, memory_bytes)
+    os.remove(path)
+    with pytest.raises(ProbelineError, match=r"cannot read back .*unit-[\w-]+: No such file"):
+        sort_all(tmp_path, chunks, memory_bytes)
