@@ -1,11 +1,12 @@
 """The job with what Beam counted and its requests to GCS, on a part of a larger run.
 
-    python -m benchmarks.counted_job [--group_rows=8000] --input=… --output=… [flags of the job]
+    python -m benchmarks.counted_job [--group_rows=8000] [--rows_in_all=35000000000] --input=… …
 
 --group_rows sets how many rows are pre-grouped at a time, in place of 2 M, so that a few probes get
-chunks as small as those of ten thousand. The last two lines on stderr are JSON objects: the values
-of counters and the sums of distributions, in which retried bundles may count twice; and the
-requests to GCS by billing class.
+chunks as small as those of ten thousand. --rows_in_all is the size of the larger run, which sets
+the number of buckets. All other flags are the job's. The last two lines on stderr are JSON objects:
+the values of counters and the sums of distributions, in which retried bundles may count twice; and
+the requests to GCS by billing class.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from apache_beam.runners.runner import PipelineResult
 from beam_pipeline import main as job
 from beam_pipeline.jobs.monitoring import NAMESPACE
 from beam_pipeline.probe_rows import grouping
+from beam_pipeline.probe_rows.bucket import num_buckets
 from beam_pipeline.sources import reading
 
 _API = "/storage/v1/b"
@@ -62,8 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the job and prints the counts; returns its exit code."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--group_rows", type=int, default=grouping.UNIT_ROWS)
+    parser.add_argument("--rows_in_all", type=int)
     args, flags = parser.parse_known_args(argv)
     grouping.UNIT_ROWS = args.group_rows
+    if args.rows_in_all:
+        grouping.num_buckets = lambda _: num_buckets(args.rows_in_all)
     reading.BATCH_ROWS = min(reading.BATCH_ROWS, args.group_rows)
     results: list[PipelineResult] = []
     counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))

@@ -11,21 +11,24 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+
 from beam_pipeline import generate
-from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.dataset.options import RowFormat
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.external_sort import SortedRun
-from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe
+from beam_pipeline.probe_rows.bucket import Chunk
+from beam_pipeline.probe_rows.grouping import PreGroup, RowsOrSegment, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.probe_rows.row_splitting import CutRow, OpenRows
+from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.writing import ShardEntry
+from beam_pipeline.shards.staging import StagedRecords
+from beam_pipeline.shards.writing import AssignToShards
 from beam_pipeline.sources.inputs import inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from benchmarks import markdown as md
@@ -56,39 +59,51 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     workspace = Workspace(str(folder), inline_bytes=256)
     files = [inspect(file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
     pregroup = PreGroup(ReadOptions(), workspace)
-    groups: dict[str, list[SortedRun]] = defaultdict(list)
+    buckets: dict[int, list[Chunk]] = defaultdict(list)
     with watch.time("read, check and pre-group"):
         elements = [element for unit in plan_units(files) for element in pregroup.process(unit)]
     for element in elements:
         if isinstance(element, tuple):
-            groups[element[0]].append(element[1])
-    sort = SortProbe(workspace, options.row_format)
+            buckets[element[0]].append(element[1])
+    sort = SortBucket(workspace, options.row_format)
     sort.setup()
-    with watch.time("sort each probe"):
-        outputs = {src_addr: [*sort.process((src_addr, runs))] for src_addr, runs in groups.items()}
+    with watch.time("sort each bucket"):
+        outputs = [out for bucket in buckets.items() for out in sort.process(bucket)]
     with watch.time("cut rows"):
-        rows: list[CutRow] = []
-        for src_addr, found in outputs.items():
-            open_rows = OpenRows(src_addr, [], 0, options.row_format, ClaimReader())
-            for out in found:
-                rows += [out] if isinstance(out, CutRow) else open_rows.append(out.value[1])
+        rows = list(_cut(outputs, options.row_format))
     with watch.time("describe rows"):
-        records = [probe_rows.stage_row(row, options) for row in rows]
+        records = [probe_rows.describe(some, options) for some in rows]
     with watch.time("stage rows"):
-        stored = staged(records, workspace, inline_bytes=256)
+        parts = staged(records, workspace, inline_bytes=256)
+    shards: dict[int, list[StagedRecords]] = defaultdict(list)
+    assign = AssignToShards(probe_rows.ATTRIBUTES)
+    with watch.time("assign rows to shards"):
+        for part in parts:
+            for shard, rows_of_shard in assign.process(part, NUM_SHARDS):
+                shards[shard].append(rows_of_shard)
 
-    def encode(data: bytes, attributes: bytes) -> bytes:
+    def encode(payloads: list[bytes], attributes: pa.Table) -> list[bytes]:
         with watch.time("encode rows"):
-            return probe_rows.encode(data, attributes, options.row_format)
+            return probe_rows.encode(payloads, attributes, options.row_format)
 
     writer = shard_writer(folder, options, encode)
-    shards: dict[int, list[ShardEntry]] = defaultdict(list)
-    for record in stored:
-        shards[shard_of(record.key, NUM_SHARDS)].append(ShardEntry(record))
     with watch.time("write shards"):
         for shard in shards.items():
             list(writer.process(shard, NUM_SHARDS))
     watch.ns["write shards"] -= watch.ns["encode rows"]
+
+
+def _cut(outputs: Iterable[RowsOrSegment], row_format: RowFormat) -> Iterator[CutRows]:
+    """Yields all rows; a probe's segments follow one another."""
+    probe = None
+    for out in outputs:
+        if isinstance(out, CutRows):
+            yield out
+            continue
+        src_addr, segment = out.value
+        if probe is None or segment.seq == 0:
+            probe = OpenRows(src_addr, [], 0, row_format, ClaimReader())
+        yield from probe.append(segment)
 
 
 def main(argv: list[str] | None = None) -> int:

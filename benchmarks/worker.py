@@ -18,23 +18,23 @@ import pyarrow as pa
 from apache_beam.transforms.window import GlobalWindow
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES
 from beam_pipeline.dataset.options import DatasetOptions
-from beam_pipeline.dataset.sorted_run import NARROW
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.external_sort import SortedRun
-from beam_pipeline.probe_rows.grouping import PreGroup, SortProbe
+from beam_pipeline.probe_rows.bucket import Chunk, store_chunks
+from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.pregroup import Grouped
 from beam_pipeline.probe_rows.row_splitting import OpenRows
-from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import Record, StagedRecord, StageRecords
-from beam_pipeline.shards.writing import ShardEntry, ShardTarget, WriteShard
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
+from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
+from beam_pipeline.shards.writing import ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import WorkUnit, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from benchmarks.scale import CHUNK_RECORDS, INLINE_BYTES, MIN_HOT_MEASUREMENTS
-
-_SRC_ADDR = "192.0.2.1"
 
 
 class Steps:
@@ -70,16 +70,20 @@ def _memory_mib(field: str) -> float:
     return int(status[field].removesuffix("kB")) / 1024
 
 
-def chunks(num_measurements: int) -> Iterator[SortedRun]:
-    """Yields sorted inline chunks of CHUNK_RECORDS, each later than the one before."""
+def chunks(num_measurements: int) -> Iterator[Chunk]:
+    """Yields inline chunks of a probe, CHUNK_RECORDS each and later than the one before."""
     rng = np.random.default_rng(1)
     records = np.zeros(CHUNK_RECORDS, NARROW)
     records["event_time"] = np.sort(rng.integers(0, CHUNK_RECORDS, CHUNK_RECORDS)) * 1_000_000
     records["dst_lo"] = 0xC6336400 + rng.integers(0, 15, CHUNK_RECORDS)
     records["rtt"] = rng.gamma(3.0, 20.0, CHUNK_RECORDS)
     records["event_time"] += 1_700_000_000_000_000
+    address, ends = np.uint64(addresses.MAPPED_IPV4 | 0xC0000201), np.array([0, CHUNK_RECORDS])
+    probe = np.zeros(1, np.int64), np.zeros(1, np.uint64), np.full(1, address)
+    grouped = Grouped(*probe, records, ends, np.zeros(0, WIDE), np.zeros(2, np.int64))
+    ((_, chunk),) = store_chunks(grouped, ClaimWriter("", "", INLINE_BYTES))
     for _ in range(num_measurements // CHUNK_RECORDS):
-        yield SortedRun(False, records.tobytes())
+        yield Chunk(chunk.probes, records.tobytes(), chunk.wide)
         records["event_time"] += CHUNK_RECORDS * 1_000_000
 
 
@@ -92,57 +96,57 @@ def run(unit: WorkUnit, num_measurements: int, folder: Path) -> dict[str, float]
     with steps.measured("unit"):
         for _ in pregroup.process(unit):
             pass
-    sort = SortProbe(workspace, options.row_format)
+    sort = SortBucket(workspace, options.row_format)
     sort.setup()
     with steps.measured("sort"):
-        tagged = list(sort.process((_SRC_ADDR, chunks(num_measurements))))
-    segments = [out.value[1] for out in tagged]  # type: ignore[union-attr]
-    rows = OpenRows(_SRC_ADDR, [], 0, options.row_format, ClaimReader())
+        tagged = list(sort.process((0, chunks(num_measurements))))
+    segments = [out.value for out in tagged]  # type: ignore[union-attr]
+    rows = OpenRows(segments[0][0], [], 0, options.row_format, ClaimReader())
     with steps.measured("cut"):
         records = (
-            probe_rows.stage_row(row, options) for part in segments for row in rows.append(part)
+            probe_rows.describe(row, options) for _, part in segments for row in rows.append(part)
         )
         stored = staged(records, workspace, INLINE_BYTES)
     shard = _one_shard(stored)
     writer = shard_writer(
-        folder, options, lambda data, row: probe_rows.encode(data, row, options.row_format)
+        folder, options, partial(probe_rows.encode, row_format=options.row_format)
     )
     with steps.measured("shard"):
-        list(writer.process((0, [ShardEntry(row) for row in shard]), 1))
+        list(writer.process((0, shard), 1))
         writer.teardown()
-    steps.figures["shard_run_bytes"] = sum(row.num_bytes for row in shard)
+    steps.figures["shard_run_bytes"] = sum(map(_run_bytes, shard))
     steps.figures["spilled_bytes"] = sort._sorter.spilled_bytes
     return steps.figures
 
 
 def staged(
-    records: Iterable[Record], workspace: Workspace, inline_bytes: int
-) -> list[StagedRecord]:
+    records: Iterable[Records], workspace: Workspace, inline_bytes: int
+) -> list[StagedRecords]:
     """Stages records as one bundle does."""
-    stage = StageRecords(workspace.below("records"), inline_bytes)
+    stage = StageRecords(workspace.below("records"), inline_bytes, probe_rows.ATTRIBUTES)
     stage.start_bundle()
-    found = [out for record in records for out in stage.process(record, 0, GlobalWindow())]
+    found = [out for some in records for out in stage.process(some, 0, GlobalWindow())]
     return found + [last.value for last in stage.finish_bundle()]
 
 
-def _one_shard(rows: list[StagedRecord]) -> list[StagedRecord]:
-    """Returns the first rows, as many as a shard has at most on average."""
-    taken, num_bytes = [], 0
-    for value in rows:
-        taken.append(value)
-        num_bytes += value.num_bytes
-        if num_bytes >= MAX_SHARD_RUN_BYTES:
-            break
-    return taken
+def _one_shard(parts: list[StagedRecords]) -> list[StagedRecords]:
+    """Returns the first parts, which have as many bytes as a shard at most on average."""
+    ends = np.cumsum([_run_bytes(part) for part in parts])
+    return parts[: int(np.searchsorted(ends, MAX_SHARD_RUN_BYTES)) + 1]
+
+
+def _run_bytes(part: StagedRecords) -> int:
+    return int(part.batch(probe_rows.ATTRIBUTES)["length"].to_numpy().sum())
 
 
 def shard_writer(
-    folder: Path, options: DatasetOptions, encode: Callable[[bytes, bytes], bytes]
+    folder: Path, options: DatasetOptions, encode: Callable[[list[bytes], pa.Table], list[bytes]]
 ) -> WriteShard:
     """Returns the DoFn that writes shards into a folder, ready to process one."""
     open_writer = partial(ArrayRecordWriter, options=options.array_record_options)
+    prefix, template, temp = f"{folder}/shard", "-SSSSS-of-NNNNN", str(folder / "t")
     target = ShardTarget(
-        f"{folder}/shard", "", "-SSSSS-of-NNNNN", open_writer, str(folder / "t"), encode=encode
+        prefix, "", template, open_writer, temp, probe_rows.ATTRIBUTES, encode=encode
     )
     writer = WriteShard(target)
     writer.setup()

@@ -13,6 +13,7 @@ from beam_pipeline import generate
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES
 from beam_pipeline.probe_rows.job import Job, Workspace
@@ -50,8 +51,9 @@ def measurements(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_few_probes_get_the_small_chunks_of_many(measurements, tmp_path):
     counts = counted_job(
-        f"--input={measurements}/*.parquet", f"--output={tmp_path}/rows", "--group_rows=800"
-    )
+        f"--input={measurements}/*.parquet", f"--output={tmp_path}/rows", "--group_rows=800",
+        f"--rows_in_all={scale_table.TARGETS[-1][0]}",
+    )  # fmt: skip
     assert counts["rows_read"] == NUM_MEASUREMENTS
     assert counts["chunks"] == pytest.approx(NUM_MEASUREMENTS / scale.CHUNK_RECORDS, rel=0.05)
     assert counts["class_a"] == counts["class_b"] == 0
@@ -161,8 +163,9 @@ def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, mo
     num_bytes = 16 * (num_measurements - num_measurements % scale.CHUNK_RECORDS)
     reader = CountingReader()
     sort = ExternalSort(str(tmp_path), reader, memory_bytes)
-    runs = sort.sort(worker.chunks(num_measurements))
-    assert sum(len(run) for run in runs) == num_bytes // 16
+    (history,) = Bucket(worker.chunks(num_measurements), reader, memory_bytes).histories()
+    assert isinstance(history, LargeHistory)
+    assert sum(len(run) for run in sort.sort(history.runs)) == num_bytes // 16
     expected = estimate.hot_probe(num_bytes, chunk_bytes, memory_bytes)
     assert expected.passes == passes
     reads_to_cut = num_bytes / SEGMENT_BYTES
