@@ -1,10 +1,13 @@
 """Bench: measurements in Parquet to probe rows in ArrayRecord, Probeline beside its peers.
 
     python -m benchmarks.grouping --sizes 1m 10m --rounds 3
+    python -m benchmarks.grouping --sizes 6m --num_probes 3000
+    python -m benchmarks.grouping --sizes 6m --num_probes 600000
 
 Data is generated once per size. Every round runs all contenders on it, each as a separate process,
 and begins with another one; a run counts only if its output holds all measurements. Before the
 first round each contender runs once on a small input, unmeasured, so that compiled code is cached.
+The second and the third command on one day show what a probe costs.
 All get the same ArrayRecord options, arrow encoding, largest row and share of training probes. All
 runs, also those that failed, and their medians go to results/.
 """
@@ -12,7 +15,7 @@ runs, also those that failed, and their medians go to results/.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,6 +190,26 @@ def markdown(results: Results) -> str:
         *md.shortfalls(results, _title, lambda case: f"at {md.size(case['num_measurements'])}"),
     ]
     return md.page([md.results_table(columns, lines)], notes)
+
+
+def per_probe(day: Sequence[Results]) -> Iterator[str]:
+    """Yields sentences on what a probe costs, where a size ran with two numbers of probes."""
+    cpu_s: dict[int, dict[str, dict[int, float]]] = {}
+    for results in day:
+        for line in medians(results.runs):
+            if line.figures:
+                of_size = cpu_s.setdefault(line.case["num_measurements"], {})
+                of_contender = of_size.setdefault(_title(line.case), {})
+                of_contender[results.options["num_probes"]] = line.figures["cpu_s"]
+    for size, contenders in cpu_s.items():
+        shown = []
+        for title, found in contenders.items():
+            few, many = min(found), max(found)
+            if few < many:
+                each_us = (found[many] - found[few]) / (many - few) * 1e6
+                shown.append(f"{title} {each_us:.1f}")
+        if shown:
+            yield f"CPU-µs of each probe more, at {md.size(size)}: {'; '.join(shown)}."
 
 
 main = runner.program(_run)

@@ -43,7 +43,7 @@ def _newest(bench: str, to_markdown: Callable[[Results], str]) -> Callable[[Path
 
 def _newest_day(folder: Path) -> str:
     day = results_files.newest_day("grouping", folder)
-    return "\n\n".join(grouping.markdown(results) for results in day)
+    return "\n\n".join([*map(grouping.markdown, day), *grouping.per_probe(day)])
 
 
 DOCUMENTS = {

@@ -122,6 +122,18 @@ def test_table_takes_medians_of_good_runs_and_tells_of_the_others():
         assert results.medians([*order])[0].figures["cpu_s"] == 0.5
 
 
+def test_a_probe_costs_what_two_numbers_of_probes_differ_by():
+    few = make_results(make_run("main", 2.0), make_run("duckdb", 1.0), make_run("polars", 1.0))
+    many = make_results(make_run("main", 5.0), make_run("duckdb", 4.0))
+    many.options["num_probes"] = 605_000
+    (line,) = grouping.per_probe([few, many])
+    assert line == (
+        "CPU-µs of each probe more, at 1 M: "
+        "Probeline, in-memory runner 5.0; DuckDB, one ordered stream 5.0."
+    )
+    assert not [*grouping.per_probe([few, few])]
+
+
 @pytest.mark.parametrize(
     "readme",
     [
