@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # In an in-memory shuffle a reference takes some 320 bytes, and a local read costs almost nothing. A
 # ranged read of an object store takes milliseconds, as long as shuffling tens of kilobytes.
-LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES = 256, 64 << 10
+LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES = 0, 64 << 10
 # Decompressing a row would cost a trainer more than all other work on it (docs/format.md).
 DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 

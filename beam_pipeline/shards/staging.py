@@ -125,12 +125,16 @@ class StageRecords(beam.DoFn):
     def _put(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> None:
         key_column, inline, offsets, lengths, checksums = self._columns
         key_column += keys
-        for payload in payloads:
-            is_inline = len(payload) <= self._inline_bytes
-            inline.append(payload if is_inline else None)
-            offsets.append(0 if is_inline else self._writer.append(payload))
-            self._held_bytes += len(payload) if is_inline else 0
-        lengths += map(len, payloads)
+        own_lengths = [len(payload) for payload in payloads]
+        is_inline = [length <= self._inline_bytes for length in own_lengths]
+        inline += [payload if held else None for payload, held in zip(payloads, is_inline)]
+        stored = [payload for payload, held in zip(payloads, is_inline) if not held]
+        at = self._writer.append(b"".join(stored)) if stored else 0
+        for length, held in zip(own_lengths, is_inline):
+            offsets.append(at)
+            at += 0 if held else length
+        self._held_bytes += sum(own_lengths) - sum(map(len, stored))
+        lengths += own_lengths
         checksums += map(crc32c, payloads)
 
     def _close(self) -> Iterator[StagedRecords]:
