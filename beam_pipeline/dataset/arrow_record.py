@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
 from beam_pipeline.dataset.addresses import string_buffers
 from beam_pipeline.kernels import kernel
@@ -30,7 +31,7 @@ RECORD_SCHEMA = pa.schema(
         ("row_index", pa.int32()),
     ]
 )
-_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+END_OF_STREAM = 0xFFFFFFFF  # as a little-endian word of 8 bytes
 
 
 class RowColumns(NamedTuple):
@@ -53,7 +54,7 @@ def schema_message(schema: pa.Schema) -> bytes:
 
 def make_stream(head: bytes, batch: pa.RecordBatch) -> bytes:
     """Returns a stream of one batch; `head` is the message of its schema."""
-    return b"".join((head, memoryview(batch.serialize()), _END_OF_STREAM))
+    return b"".join((head, memoryview(batch.serialize()), END_OF_STREAM.to_bytes(8, "little")))
 
 
 def primitive(dtype: pa.DataType, values: np.ndarray) -> pa.Array:
@@ -92,9 +93,8 @@ def frame_records(
     """
     template = _template()
     offsets, text = string_buffers(src_addrs)
-    data_bytes = template.fixed_bytes + _padded(sizes) + _padded(np.diff(offsets))
     bounds = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(data_bytes, out=bounds[1:])
+    np.cumsum(record_bytes(sizes, np.diff(offsets)), out=bounds[1:])
     words, measurements_at = np.zeros(bounds[-1] // 8, np.int64), np.empty(len(sizes), np.int64)
     _frame(
         words, words.view(np.uint8), bounds, measurements_at, template.words, template.buffers_at,
@@ -104,8 +104,16 @@ def frame_records(
     return Records(words.view(np.uint8), bounds, measurements_at)
 
 
-def _padded(size: Any) -> Any:
+def padded(size: Any) -> Any:
+    """Returns the bytes that a buffer of that size takes."""
     return (size + 7) // 8 * 8
+
+
+def record_bytes(measurements_bytes: Any, text_bytes: Any) -> Any:
+    """Returns the size of a record around measurements and a src_addr of that many bytes."""
+    fixed_buffers = 8 * 8  # one value each, or the offsets of one
+    framing = len(_template().words) * 8 + fixed_buffers + 8
+    return framing + padded(measurements_bytes) + padded(text_bytes)
 
 
 @kernel
@@ -118,15 +126,11 @@ def _frame(
         start = bounds[row] // 8
         words[start : start + len(template)] = template
         num_text = np.int64(offsets[row + 1]) - np.int64(offsets[row])
+        place_buffers(
+            words, start, buffers_at, body_bytes_at,
+            (0, 8, 0, 8, sizes[row], 0, 4, 0, 8, 0, 8, 0, 8, 0, 8, num_text, 0, 4),
+        )  # fmt: skip
         body = start + len(template)
-        at = 0  # the place of the next buffer in the body, in bytes
-        buffer = start + buffers_at
-        for size in (0, 8, 0, 8, sizes[row], 0, 4, 0, 8, 0, 8, 0, 8, 0, 8, num_text, 0, 4):
-            words[buffer] = at
-            words[buffer + 1] = size
-            at += (size + 7) // 8 * 8
-            buffer += 2
-        words[start + body_bytes_at] = at
         words[body] = src_ids[row]
         words[body + 1] = sizes[row] << 32
         measurements_at[row] = (body + 2) * 8
@@ -140,32 +144,47 @@ def _frame(
             data[(body + 5) * 8 + i] = text[np.int64(offsets[row]) + i]
         body += 5 + (num_text + 7) // 8
         words[body] = row_indexes[row] & low
-        words[body + 1] = low  # the end of a stream
+        words[body + 1] = END_OF_STREAM
 
 
-class _Template(NamedTuple):
-    words: np.ndarray  # int64: schema and metadata of a record
-    buffers_at: int  # the word where the places and sizes of its buffers begin
+@njit
+def place_buffers(words, start, buffers_at, body_bytes_at, sizes):
+    """Writes where the buffers of a batch lie into its metadata, given their bytes, in a kernel."""
+    at = 0
+    for number in range(len(sizes)):
+        words[start + buffers_at + 2 * number] = at
+        words[start + buffers_at + 2 * number + 1] = sizes[number]
+        at += (sizes[number] + 7) // 8 * 8
+    words[start + body_bytes_at] = at
+
+
+class Template(NamedTuple):
+    """What streams of one batch have in common, but for the words that depend on its rows."""
+
+    words: np.ndarray  # int64, the schema and the metadata
+    buffers_at: int  # the word where the places and sizes of the buffers begin
     body_bytes_at: int  # the word with the size of all buffers
-    fixed_bytes: int  # of a record without measurements and src_addr
+    counts_at: np.ndarray  # int64, the words with the number of rows
+
+
+def make_template(schema: pa.Schema, batch: pa.RecordBatch) -> Template:
+    """Returns the template of streams like that of a batch, whose number of rows is unusual."""
+    stream = make_stream(schema_message(schema), batch)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers()]
+    sizes = [buffer.size if buffer else 0 for buffer in buffers]
+    places = np.cumsum([0, *map(padded, sizes)])
+    words = np.frombuffer(stream, np.int64)[: -(int(places[-1]) + 8) // 8].copy()
+    listed = np.stack([places[:-1], sizes], axis=1).astype(np.int64).tobytes()
+    (body_bytes_at,) = np.flatnonzero(words == places[-1])
+    counts_at = np.flatnonzero(words == batch.num_rows)
+    return Template(words, words.tobytes().index(listed) // 8, int(body_bytes_at), counts_at)
 
 
 @cache
-def _template() -> _Template:
-    """Returns what all records have in common, from one that Arrow writes."""
+def _template() -> Template:
     row = RowColumns(0, b"measurements", 0, 0.0, 0, 0, "192.0.2.1", 0)
     columns = [_one_value(field.type, value) for field, value in zip(RECORD_SCHEMA, row)]
-    batch = pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-    stream = make_stream(RECORD_HEAD, batch)
-    sizes = [buffer.size if buffer else 0 for column in columns for buffer in column.buffers()]
-    places = np.cumsum([0, *map(_padded, sizes)])
-    prefix = np.frombuffer(stream, np.int64)[: -(int(places[-1]) + len(_END_OF_STREAM)) // 8]
-    listed = np.stack([places[:-1], sizes], axis=1).astype(np.int64).tobytes()
-    buffers_at, rest = divmod(prefix.tobytes().index(listed), 8)
-    (body_bytes_at,) = np.flatnonzero(prefix == places[-1])
-    assert not rest
-    variable = _padded(len(row.measurements)) + _padded(len(row.src_addr))
-    return _Template(prefix.copy(), buffers_at, int(body_bytes_at), len(stream) - variable)
+    return make_template(RECORD_SCHEMA, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA))
 
 
 def encode_record(row: RowColumns) -> bytes:

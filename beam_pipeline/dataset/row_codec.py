@@ -17,9 +17,7 @@ of `measurements` tell one of two encodings:
 # pyright: reportUnknownParameterType=false
 
 import bisect
-import itertools
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -28,12 +26,19 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses, arrow_record, tf_example
-from beam_pipeline.dataset.arrow_record import RowColumns, primitive, read_stream
+from beam_pipeline.dataset.arrow_record import (
+    RowColumns,
+    Template,
+    make_template,
+    padded,
+    primitive,
+    read_stream,
+    record_bytes,
+)
 from beam_pipeline.dataset.options import Encoding, RecordEncoding, RowFormat
-from beam_pipeline.dataset.rtt import decode_rtt, rtt_code
+from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.kernels import kernel
 
 MEASUREMENT_SCHEMA = pa.schema(
     [
@@ -60,14 +65,10 @@ class RowKey(NamedTuple):
     row_index: int
 
 
-def _padded(size: np.ndarray | int) -> np.ndarray | int:
-    return (size + 7) // 8 * 8
-
-
 def arrow_measurements_bytes(n: np.ndarray | int, text_bytes: np.ndarray | int) -> np.ndarray | int:
     """Returns the size of n measurements in arrow encoding; their addresses take `text_bytes`."""
-    buffers = _padded(8 * n) + _padded(4 * (n + 1)) + _padded(text_bytes)
-    return _overheads()[0] + buffers + _padded(n) + _padded(4 * n)
+    buffers = padded(8 * n) + padded(4 * (n + 1)) + padded(text_bytes)
+    return len(arrow_template().words) * 8 + buffers + padded(n) + padded(4 * n) + 8
 
 
 def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
@@ -75,11 +76,6 @@ def compact_measurements_bytes(n: np.ndarray | int, num_ipv6: np.ndarray | int):
     mixed = (num_ipv6 > 0) & (num_ipv6 < n)
     bitmap = np.where(mixed, (np.asarray(n) + 7) // 8, 0)
     return COMPACT_HEADER.size + 10 * n + 12 * num_ipv6 + bitmap
-
-
-def record_bytes(measurements_bytes: np.ndarray | int, src_addr: str) -> np.ndarray | int:
-    """Returns the size of the whole arrow_ipc record around measurements of that many bytes."""
-    return _overheads()[1] + _padded(measurements_bytes) + _padded(len(src_addr))
 
 
 class RowStart(NamedTuple):
@@ -111,8 +107,8 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
 
     def size_up_to(at: int) -> int:
         if row_format.record_encoding == "arrow_ipc":
-            return int(record_bytes(int(inside[at]), key.src_addr))
-        return tf_example.example_bytes(_columns(b"", run[: at + 1], key), int(inside[at]))
+            return int(record_bytes(int(inside[at]), len(key.src_addr)))
+        return tf_example.example_bytes(columns_of(b"", run[: at + 1], key), int(inside[at]))
 
     count = bisect.bisect_right(range(len(run)), max_row_bytes, key=size_up_to)
     if count == 0:
@@ -154,7 +150,8 @@ def is_ipv6(run: np.ndarray) -> np.ndarray:
     return (run["dst_hi"] != 0) | (run["dst_lo"] >> np.uint64(32) != 0xFFFF)
 
 
-def _format_destinations(run: np.ndarray) -> pa.StringArray:
+def format_destinations(run: np.ndarray) -> pa.StringArray:
+    """Writes the destinations of a run as text."""
     if run.dtype == NARROW:
         return addresses.format_ipv4(run["dst_lo"])
     return addresses.format_any(run["dst_hi"], run["dst_lo"])
@@ -163,167 +160,35 @@ def _format_destinations(run: np.ndarray) -> pa.StringArray:
 def _text_lengths(run: np.ndarray) -> np.ndarray:
     if run.dtype == NARROW:
         return addresses.ipv4_text_lengths(run["dst_lo"])
-    return np.diff(addresses.string_buffers(_format_destinations(run))[0])
+    return np.diff(addresses.string_buffers(format_destinations(run))[0])
 
 
 MEASUREMENTS_HEAD = arrow_record.schema_message(MEASUREMENT_SCHEMA)
 RECORD_HEAD = arrow_record.RECORD_HEAD
 
 
-def _encode_arrow(run: np.ndarray) -> bytes:
-    versions = np.full(len(run), 4, np.int8)
-    if run.dtype == WIDE:
-        versions[is_ipv6(run)] = 6
+def to_batch(run: np.ndarray) -> pa.RecordBatch:
+    """Returns a run as MEASUREMENT_SCHEMA, in compact buffers."""
     columns = [
         primitive(pa.timestamp("us"), run["event_time"]),
-        _format_destinations(run),
-        primitive(pa.int8(), versions),
+        format_destinations(run),
+        primitive(pa.int8(), np.where(is_ipv6(run), np.int8(6), np.int8(4))),
         primitive(pa.float32(), run["rtt"]),
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
-    return arrow_record.make_stream(MEASUREMENTS_HEAD, batch)
-
-
-def encode_compact(run: np.ndarray) -> bytes:
-    """Encodes the measurements of a sorted run that spans less than 2**32 s as compact bytes."""
-    bounds = np.array([0, len(run)])
-    (size,) = compact_sizes(run, bounds).tolist()
-    words = np.zeros(-(-size // 8), np.int64)
-    _write_compact(*_fields(run), bounds, np.zeros(1, np.int64), *_views(words))
-    return words.view(np.uint8)[:size].tobytes()
-
-
-def compact_sizes(run: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Returns the bytes of each run[bounds[i]:bounds[i + 1]] in compact encoding, int64."""
-    num_ipv6 = np.zeros(len(bounds) - 1, np.int64)
-    if run.dtype == WIDE:
-        num_ipv6 = np.add.reduceat(is_ipv6(run), bounds[:-1], dtype=np.int64)
-    return compact_measurements_bytes(np.diff(bounds), num_ipv6)
-
-
-def _fields(run: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Returns the columns of a run; there are no high halves if all addresses are IPv4."""
-    hi = run["dst_hi"] if run.dtype == WIDE else np.zeros(0, np.uint64)
-    return run["event_time"], hi, run["dst_lo"], run["rtt"]
-
-
-def _views(words: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(words.view(kind) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))
-
-
-@kernel
-def _write_compact(times, dst_hi, dst_lo, rtts, bounds, starts, out8, out16, out32, out64):
-    """Writes each run[bounds[i]:bounds[i + 1]] from byte starts[i] on, a multiple of 8."""
-    for row in range(len(starts)):
-        start, end = bounds[row], bounds[row + 1]
-        n = end - start
-        at = starts[row]
-        num_ipv6 = 0
-        for i in range(start, end if len(dst_hi) else start):
-            num_ipv6 += dst_hi[i] != 0 or dst_lo[i] >> 32 != 0xFFFF
-        first = times[start] // _US_PER_SECOND
-        out8[at], out8[at + 1], out8[at + 2], out8[at + 3] = 80, 76, 99, 49  # COMPACT_MAGIC
-        out32[at // 4 + 1] = n
-        out32[at // 4 + 2] = num_ipv6
-        out32[at // 4 + 3] = first & 0xFFFFFFFF
-        out32[at // 4 + 4] = (first >> 32) & 0xFFFFFFFF
-        seconds = (at + 20) // 4
-        codes = (at + 20 + 4 * n) // 2
-        for i in range(n):
-            out32[seconds + i] = times[start + i] // _US_PER_SECOND - first
-            out16[codes + i] = rtt_code(rtts[start + i])
-        at += 20 + 6 * n
-        bits = at
-        if 0 < num_ipv6 < n:
-            at += (n + 7) // 8
-        ipv6 = at + 4 * (n - num_ipv6)
-        for i in range(n):
-            lo = np.uint64(dst_lo[start + i])
-            hi = dst_hi[start + i] if len(dst_hi) else np.uint64(0)
-            if num_ipv6 and (hi != 0 or lo >> np.uint64(32) != 0xFFFF):
-                if num_ipv6 < n:
-                    out8[bits + i // 8] |= np.uint8(1 << (i % 8))
-                for byte in range(8):
-                    out8[ipv6 + byte] = (hi >> np.uint64(56 - 8 * byte)) & np.uint64(255)
-                    out8[ipv6 + 8 + byte] = (lo >> np.uint64(56 - 8 * byte)) & np.uint64(255)
-                ipv6 += 16
-            else:
-                for byte in range(4):
-                    out8[at + byte] = (lo >> np.uint64(24 - 8 * byte)) & np.uint64(255)
-                at += 4
-
-
-def encode_rows(
-    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], row_format: RowFormat
-) -> list[bytes]:
-    """Returns the records of rows that lie side by side, each of at least one measurement.
-
-    Args:
-      run: NARROW or WIDE [n], each row a sorted run.
-      bounds: int64 [r + 1]; row i is run[bounds[i]:bounds[i + 1]].
-      keys: of the rows, [r].
-    """
-    if row_format.record_encoding == "arrow_ipc" and row_format.encoding == "compact":
-        framed = _frame(run, bounds, keys, compact_sizes(run, bounds))
-        views = _views(framed.data.view(np.int64))
-        _write_compact(*_fields(run), bounds, framed.measurements_at, *views)
-        return _cut(framed)
-    encode = _encode_arrow if row_format.encoding == "arrow" else encode_compact
-    rows = [run[start:end] for start, end in itertools.pairwise(bounds.tolist())]
-    measurements = [encode(row) for row in rows]
-    if row_format.record_encoding == "tf_example":
-        columns = map(_columns, measurements, rows, keys)
-        return [tf_example.encode_example(columns) for columns in columns]
-    framed = _frame(run, bounds, keys, np.array([len(data) for data in measurements]))
-    for at, data in zip(framed.measurements_at.tolist(), measurements, strict=True):
-        framed.data[at : at + len(data)] = np.frombuffer(data, np.uint8)
-    return _cut(framed)
-
-
-def _frame(
-    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], sizes: np.ndarray
-) -> arrow_record.Records:
-    src_addrs, row_indexes = zip(*keys, strict=True)
-    firsts, lasts = run["event_time"][bounds[:-1]], run["event_time"][bounds[1:] - 1]
-    ends = zip(firsts.tolist(), lasts.tolist(), strict=True)
-    return arrow_record.frame_records(
-        sizes,
-        np.array([addresses.src_id(src_addr) for src_addr in src_addrs]),
-        np.diff(bounds),
-        np.array([(last - first) / _US_PER_SECOND for first, last in ends]),
-        firsts,
-        lasts,
-        pa.array(src_addrs, pa.string()),
-        np.array(row_indexes),
-    )
-
-
-def _cut(records: arrow_record.Records) -> list[bytes]:
-    data = memoryview(records.data)
-    return [bytes(data[start:end]) for start, end in itertools.pairwise(records.bounds.tolist())]
-
-
-def encode_row(
-    run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
-) -> bytes:
-    """Returns the record of a sorted run of at least one measurement."""
-    row_format = RowFormat(encoding, 0, record_encoding)
-    return encode_rows(run, np.array([0, len(run)]), [key], row_format)[0]
-
-
-def _columns(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
-    first, last = int(run["event_time"][0]), int(run["event_time"][-1])
-    src_id, span = addresses.src_id(key.src_addr), (last - first) / _US_PER_SECOND
-    return RowColumns(src_id, measurements, len(run), span, first, last, *key)
+    return pa.RecordBatch.from_arrays(columns, schema=MEASUREMENT_SCHEMA)
 
 
 @cache
-def _overheads() -> tuple[int, int]:
-    """Returns the bytes that Arrow's framing adds to the buffers of measurements and record."""
-    run = np.zeros(1, NARROW)  # to 0.0.0.0, 7 bytes of text
-    measurements = len(_encode_arrow(run))
-    record = len(arrow_record.encode_record(_columns(b"\0" * 8, run, RowKey("10.0.0.1", 0))))
-    return measurements - (8 + 8 + 8 + 8 + 8), record - (8 + 8)
+def arrow_template() -> Template:
+    """Returns what the arrow encoding of any measurements has in common."""
+    return make_template(MEASUREMENT_SCHEMA, to_batch(np.zeros(54_321, NARROW)))
+
+
+def columns_of(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
+    """Returns the columns of a row's record."""
+    first, last = int(run["event_time"][0]), int(run["event_time"][-1])
+    src_id, span = addresses.src_id(key.src_addr), (last - first) / _US_PER_SECOND
+    return RowColumns(src_id, measurements, len(run), span, first, last, *key)
 
 
 @dataclass(frozen=True)
@@ -382,9 +247,9 @@ class ProbeRow:
           MEASUREMENT_SCHEMA: event_time (timestamp[us], UTC), dst_addr (string), ip_version
           (int8, 4 or 6), rtt (float32, ms; -1.0 is a failed ping).
         """
-        is_arrow = self.encoding == "arrow"
-        stream = self.measurements if is_arrow else _encode_arrow(self.run)
-        return read_stream(stream, MEASUREMENT_SCHEMA)
+        if self.encoding == "compact":
+            return to_batch(self.run)
+        return read_stream(self.measurements, MEASUREMENT_SCHEMA)
 
 
 def decode_record(record: bytes) -> ProbeRow:

@@ -25,7 +25,8 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.options import DatasetOptions, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, encode_rows, is_ipv6
+from beam_pipeline.dataset.row_codec import RowKey, is_ipv6
+from beam_pipeline.dataset.row_encoder import encode_rows
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id

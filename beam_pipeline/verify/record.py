@@ -23,8 +23,8 @@ from beam_pipeline.dataset.row_codec import (
     MEASUREMENT_SCHEMA,
     ProbeRow,
     decode_record,
-    encode_compact,
 )
+from beam_pipeline.dataset.row_encoder import encode_compact
 from beam_pipeline.dataset.sorted_run import widen
 
 _US_PER_SECOND = 1_000_000

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.options import ENCODINGS, Encoding
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row
+from beam_pipeline.dataset.row_codec import RowKey, decode_record
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run, records_as_tuples

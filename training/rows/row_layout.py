@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, uint8, uint32, uint64
 
-from beam_pipeline.dataset import arrow_record, row_codec, tf_example
+from beam_pipeline.dataset import arrow_record, row_codec, row_encoder, tf_example
 from beam_pipeline.kernels import kernel
 from training.rows.blocks import load32, load64, num_together, place_of
 
@@ -70,7 +70,7 @@ class Located(NamedTuple):
 
 # --- finding the columns of a record --------------------------------------------------------------
 
-_EMPTY_RECORD_BYTES = int(row_codec.record_bytes(0, ""))
+_EMPTY_RECORD_BYTES = int(arrow_record.record_bytes(0, 0))
 _RECORD_BODY = _EMPTY_RECORD_BYTES - 8 * 8 - 8  # eight columns of 8 bytes, the end of the stream
 _EMPTY_ARROW_BYTES = int(row_codec.arrow_measurements_bytes(0, 0)) - 8  # less the one offset
 _ARROW_BODY = _EMPTY_ARROW_BYTES - 8
@@ -142,7 +142,7 @@ def to_compact(run: np.ndarray) -> Columns:
         raise ValueError(
             f"it spans {span} s, compact measurements {row_codec.COMPACT_MAX_SPAN_SECONDS} s"
         )
-    return with_ranks(row_codec.encode_compact(run))
+    return with_ranks(row_encoder.encode_compact(run))
 
 
 def with_ranks(compact: bytes) -> Columns:

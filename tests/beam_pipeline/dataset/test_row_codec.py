@@ -22,14 +22,12 @@ from beam_pipeline.dataset.row_codec import (
     compact_measurements_bytes,
     content_bytes,
     decode_record,
-    encode_compact,
-    encode_row,
-    encode_rows,
     fit,
     is_ipv6,
     record_bytes,
     surely_fit,
 )
+from beam_pipeline.dataset.row_encoder import encode_compact, encode_row, encode_rows
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
@@ -486,7 +484,7 @@ def test_rows_encoded_together_have_the_bytes_of_each_alone(encoding, record_enc
         assert measurements == list(map(plain_compact, rows))
     if record_encoding == "arrow_ipc":
         assert together == [
-            arrow_record_bytes(row_codec._columns(inside, row, key))
+            arrow_record_bytes(row_codec.columns_of(inside, row, key))
             for inside, row, key in zip(measurements, rows, keys, strict=True)
         ]
 
@@ -581,7 +579,7 @@ def test_bytes_that_are_no_record_are_refused(data):
 
 def record_around(measurements: bytes, n: int = 1) -> bytes:
     run = run_of_tuples([(0, IPV4, 1.0)] * n)
-    return arrow_record.encode_record(row_codec._columns(measurements, run, KEY))
+    return arrow_record.encode_record(row_codec.columns_of(measurements, run, KEY))
 
 
 COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurements)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row, fit, surely_fit
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit, surely_fit
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.row_splitting import OpenRows

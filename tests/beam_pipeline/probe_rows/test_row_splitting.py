@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.options import ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, encode_row, fit
+from beam_pipeline.dataset.row_codec import RowKey, fit
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND, RowKey, decode_record, encode_row
+from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND, RowKey, decode_record
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.sources.measurements import (

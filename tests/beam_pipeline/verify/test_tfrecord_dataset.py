@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, encode_row
+from beam_pipeline.dataset.row_codec import RowKey, decode_record
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example
 from beam_pipeline.dataset.tfrecord import TFRecordWriter, masked_crc32c, read_tfrecord
 from beam_pipeline.main import main

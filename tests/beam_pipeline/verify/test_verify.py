@@ -18,12 +18,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.options import DatasetOptions
-from beam_pipeline.dataset.row_codec import (
-    COMPACT_HEADER,
-    RowKey,
-    decode_record,
-    encode_row,
-)
+from beam_pipeline.dataset.row_codec import COMPACT_HEADER, RowKey, decode_record
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.across import (

@@ -23,9 +23,8 @@ from beam_pipeline.dataset.row_codec import (
     RECORD_SCHEMA,
     RowKey,
     decode_record,
-    encode_compact,
-    encode_row,
 )
+from beam_pipeline.dataset.row_encoder import encode_compact, encode_row
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from tests.support.helpers import (
     MAPPED_IPV4,
@@ -275,7 +274,7 @@ def test_ranks_take_as_many_bytes_as_is_said(n):
 
 
 def record_around(measurements: bytes, run: np.ndarray) -> bytes:
-    return arrow_record.encode_record(row_codec._columns(measurements, run, KEY))
+    return arrow_record.encode_record(row_codec.columns_of(measurements, run, KEY))
 
 
 def written(batch: pa.RecordBatch, **options) -> bytes:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.options import ENCODINGS, Encoding
-from beam_pipeline.dataset.row_codec import RowKey, encode_row
+from beam_pipeline.dataset.row_codec import RowKey
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import NARROW, sort_groups
 from tests.support import reference_sampler as reference
 from tests.support.helpers import (
