@@ -26,7 +26,7 @@ from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload,
 BUCKET_ROWS = 500_000
 MAX_BUCKETS = 10_000
 _PROBE = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("narrow", "<u4"), ("wide", "<u4")])
-_LARGE_RUN_RECORDS = 100_000  # a chunk of its own, which is merged without another copy
+_LARGE_RUN_RECORDS = 70_000  # a chunk of its own, which is merged without another copy
 
 
 class Chunk(Message, frozen=True):

@@ -99,6 +99,12 @@ def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
         )  # fmt: skip
     sort_groups(narrow, narrow_bounds)
     sort_groups(wide, wide_bounds)
+    # Tables may list addresses that only dropped rows use.
+    is_used = np.diff(narrow_bounds) + np.diff(wide_bounds) > 0
+    src_hi, src_lo = src_hi[is_used], src_lo[is_used]
+    narrow_bounds, wide_bounds = (
+        bounds[np.append(is_used, True)] for bounds in (narrow_bounds, wide_bounds)
+    )
     buckets = bucket_of(src_hi, src_lo, num_buckets)
     return Grouped(buckets, src_hi, src_lo, narrow, narrow_bounds, wide, wide_bounds)
 
