@@ -1,0 +1,105 @@
+"""Payloads on storage: what was put comes back, whole or piece by piece, or the run ends."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.shards.claim_checks import (
+    ClaimReader,
+    ClaimWriter,
+    PayloadReader,
+    StoredPayload,
+    payload_bytes,
+)
+from beam_pipeline.storage.files import crc32c
+from tests.support.properties import num_examples
+
+in_folder = settings(
+    max_examples=num_examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@in_folder
+@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(0, 30))
+def test_what_is_put_comes_back_and_small_payloads_need_no_file(tmp_path, payloads, inline_bytes):
+    folder = tmp_path / "some"
+    writer = ClaimWriter(str(folder), "claims", inline_bytes, root=str(tmp_path))
+    claims = [writer.put(memoryview(payload)) for payload in payloads]
+    writer.close()
+    stored = [claim for claim in claims if isinstance(claim, StoredPayload)]
+    assert [payload_bytes(claim) for claim in stored] == [
+        len(payload) for payload in payloads if len(payload) > inline_bytes
+    ]
+    assert all(claim.path == writer.path.removeprefix(str(tmp_path)) for claim in stored)
+    assert Path(writer.path).exists() == bool(stored)
+    reader = ClaimReader(str(tmp_path))
+    assert [reader.read(claim) for claim in claims] == payloads
+    reader.close()
+
+
+def test_appended_bytes_lie_where_it_says_and_make_one_payload(tmp_path):
+    writer = ClaimWriter(str(tmp_path), "claims")
+    assert [writer.append(data) for data in (b"one", b"", memoryview(b"three"))] == [0, 3, 3]
+    assert writer.num_bytes == 8
+    writer.close()
+    reader = ClaimReader()
+    assert reader.read(writer.everything(crc32c(b"onethree"))) == b"onethree"
+    assert reader.read(StoredPayload(writer.path, 3, 5, crc32c(b"three"))) == b"three"
+    with pytest.raises(ProbelineError, match="changed after it was written"):
+        reader.read(writer.everything(crc32c(b"one three")))
+    reader.close()
+
+
+@in_folder
+@given(
+    payload=st.binary(min_size=1, max_size=60),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    is_stored=st.booleans(),
+    damage=st.one_of(st.none(), st.integers(0, 59)),
+)
+def test_pieces_are_the_payload_and_the_last_one_tells_of_damage(
+    tmp_path, payload, cuts, is_stored, damage
+):
+    writer = ClaimWriter(str(tmp_path), "claims", 0 if is_stored else len(payload))
+    writer.append(b"before")
+    claim = writer.put(payload)
+    writer.append(b"behind")
+    writer.close()
+    is_damaged = is_stored and damage is not None
+    if is_damaged:
+        data = bytearray(Path(writer.path).read_bytes())
+        data[6 + damage % len(payload)] ^= 1
+        Path(writer.path).write_bytes(data)
+    bounds = sorted({0, *(cut % len(payload) for cut in cuts)})
+    claims = ClaimReader()
+    reader = PayloadReader(claim, claims)
+    pieces = []
+    for start, end in pairwise(bounds):
+        pieces.append(reader.read(end - start))
+        assert reader.unread_bytes == len(payload) - end
+    if is_damaged:
+        with pytest.raises(ProbelineError, match="changed after it was written") as error:
+            reader.read(reader.unread_bytes)
+        assert f"(bytes 6 to {6 + len(payload)})" in str(error.value)
+    else:
+        pieces.append(reader.read(reader.unread_bytes))
+        assert b"".join(pieces) == payload
+        assert reader.unread_bytes == 0
+    claims.close()
+
+
+def test_a_payload_that_was_cut_off_is_refused_in_the_piece_that_lacks_bytes(tmp_path):
+    writer = ClaimWriter(str(tmp_path), "claims")
+    claim = writer.put(b"0123456789")
+    writer.close()
+    Path(writer.path).write_bytes(b"0123456")
+    claims = ClaimReader()
+    reader = PayloadReader(claim, claims)
+    assert reader.read(5) == b"01234"
+    with pytest.raises(ProbelineError, match="changed after it was written"):
+        reader.read(4)
+    claims.close()

@@ -1,0 +1,135 @@
+"""Staging: many records at a time, in columns that survive the trip, in bounded memory."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from beam_pipeline.shards import staging
+from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.staging import (
+    Records,
+    StagedPayloads,
+    StagedRecords,
+    StageRecords,
+    serialised,
+    staged_schema,
+)
+from beam_pipeline.storage.files import crc32c
+from tests.support.helpers import NOW, run_do_fn
+
+SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
+
+
+def records(payloads: list[bytes], first: int = 0) -> Records:
+    numbers = range(first, first + len(payloads))
+    columns = [pa.array([f"é{number}" for number in numbers]), pa.array(numbers, pa.int64())]
+    lines = serialised(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+    return Records([b"%05d" % number for number in numbers], payloads, lines)
+
+
+def staged_values(staged: list[StagedRecords]) -> list[tuple]:
+    """Returns key, payload and attributes of staged records."""
+    reader = ClaimReader()
+    values = []
+    for part in staged:
+        batch = StagedRecords.decode(part.encode()).batch(SCHEMA)
+        assert batch.schema.equals(staged_schema(SCHEMA))
+        payloads = StagedPayloads(part.path, batch, reader)
+        for row, line in enumerate(batch.to_pylist()):
+            payload = payloads.read(row)
+            assert (line["length"], line["crc32c"]) == (len(payload), crc32c(payload))
+            values.append((line["key"], payload, line["name"], line["count"]))
+    reader.close()
+    return values
+
+
+PAYLOADS = [bytes([number % 7]) * (number * 37 % 200) for number in range(60)]
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 100, 1 << 20])
+@pytest.mark.parametrize("together", [1, 7, 60])
+def test_what_is_staged_does_not_depend_on_how_many_records_come_together(
+    tmp_path, inline_bytes, together
+):
+    elements = [
+        records(PAYLOADS[at : at + together], at) for at in range(0, len(PAYLOADS), together)
+    ]
+    staged = run_do_fn(StageRecords(str(tmp_path), inline_bytes, SCHEMA), elements, **NOW)
+    assert len(staged) == 1
+    assert staged_values(staged) == [
+        (b"%05d" % number, payload, f"é{number}", number) for number, payload in enumerate(PAYLOADS)
+    ]
+    stored = [payload for payload in PAYLOADS if len(payload) > inline_bytes]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == sum(map(len, stored))
+
+
+def test_parts_of_a_batch_keep_their_payloads(tmp_path):
+    """As records are dealt to shards and splits: inline, empty and stored ones."""
+    (staged,) = run_do_fn(StageRecords(str(tmp_path), 100, SCHEMA), [records(PAYLOADS)], **NOW)
+    batch, wanted = staged.batch(SCHEMA), staged_values([staged])
+    backwards = batch.take(pa.array(range(59, -1, -1)))
+    for part, values in (
+        (backwards.slice(13, 20), wanted[::-1][13:33]),
+        (batch.slice(50), wanted[50:]),
+        (batch.filter(pa.array([number % 3 == 1 for number in range(60)])), wanted[1::3]),
+    ):
+        assert staged_values([StagedRecords.of(staged.path, part)]) == values
+
+
+@pytest.mark.parametrize("key_length", [0, 1, 65_535])
+@pytest.mark.parametrize(
+    ("path", "payload", "place"),
+    [
+        ("", b"", (0, 0, 0)),
+        ("", b"inline", (0, 6, 2**32 - 1)),
+        ("/a/é", None, (2**40, 7, 0)),
+        ("x://b", None, (0, 2**31, 9)),
+    ],
+)
+def test_a_staged_record_survives_the_trip_as_bytes(path, payload, place, key_length):
+    line = dict(zip(("offset", "length", "crc32c"), place, strict=True))
+    line |= {"key": b"k" * key_length, "inline": payload, "name": "a name", "count": -1}
+    batch = pa.RecordBatch.from_pylist([line], schema=staged_schema(SCHEMA))
+    staged = StagedRecords.of(path, batch)
+    again = StagedRecords.decode(staged.encode())
+    assert again == staged
+    assert again.path == path
+    assert again.batch(SCHEMA).equals(batch)
+
+
+def inline_sizes(staged: StagedRecords) -> int:
+    return sum(len(payload or b"") for payload in staged.batch()["inline"].to_pylist())
+
+
+@pytest.mark.parametrize("together", [1, 20])
+def test_inline_payloads_leave_before_they_fill_the_memory(tmp_path, together):
+    """Else a bundle of records just below `inline_bytes` would be in memory as a whole."""
+    do_fn = StageRecords(str(tmp_path), 64 << 10)
+    do_fn.start_bundle()
+    payload, limit = b"x" * (56 << 10), 8 << 20
+    held = largest = 0
+    for _ in range(600 // together):
+        held += together * len(payload)
+        for staged in do_fn.process(Records([b"k"] * together, [payload] * together), **NOW):
+            held -= inline_sizes(staged)
+        largest = max(largest, held)
+    left = sum(inline_sizes(staged.value) for staged in do_fn.finish_bundle())
+    assert held == left
+    assert largest <= limit + together * len(payload)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_batch_of_staged_records_is_no_larger_than_the_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr(staging, "_INLINE_BYTES", 500)
+    monkeypatch.setattr(staging, "_MAX_STAGED_IN_MEMORY", 9)
+    elements = [records([payload], number) for number, payload in enumerate(PAYLOADS)]
+    staged = run_do_fn(StageRecords(str(tmp_path), 100, SCHEMA), elements, **NOW)
+    assert [value[0] for value in staged_values(staged)] == [b"%05d" % n for n in range(60)]
+    assert all(inline_sizes(part) < 500 + 100 for part in map(without_attributes, staged))
+    assert max(part.batch(SCHEMA).num_rows for part in staged) == 9
+    assert {Path(part.path) for part in staged} >= set(tmp_path.iterdir())
+
+
+def without_attributes(staged: StagedRecords) -> StagedRecords:
+    return StagedRecords.of(staged.path, staged.batch(SCHEMA).select(staged_schema().names))
