@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows import grouping, row_splitting
+from beam_pipeline.probe_rows import bucket, grouping, row_splitting
 from beam_pipeline.sources import inputs
 from tests.support.helpers import measurements_table, quick_and_slow, reference_rows
 from tests.support.job_runs import files_of, history, make_dataset, read_rows, write_input
@@ -87,6 +87,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str,
     inline_bytes=st.sampled_from([0, 256, 1 << 20]),
     sort_memory=st.sampled_from([512, 1 << 20]),
     segment_bytes=st.sampled_from([64, 2048, 1 << 20]),
+    bucket_rows=st.sampled_from([1, 100, 1 << 20]),
+    large_run_records=st.sampled_from([5, 1 << 20]),
 )
 def test_the_bytes_follow_from_the_measurements_alone(
     tmp_path_factory: pytest.TempPathFactory,
@@ -98,8 +100,10 @@ def test_the_bytes_follow_from_the_measurements_alone(
     inline_bytes: int,
     sort_memory: int,
     segment_bytes: int,
+    bucket_rows: int,
+    large_run_records: int,
 ) -> None:
-    """Other order, other files, other bundles, other memory: the same shards."""
+    """Other order, other files, other bundles, other buckets, other memory: the same shards."""
     folder = tmp_path_factory.mktemp("recut")
     table, expected = small
     shuffled = table.take(np.random.default_rng(seed).permutation(table.num_rows))
@@ -111,6 +115,8 @@ def test_the_bytes_follow_from_the_measurements_alone(
         patch.setattr(inputs, "UNIT_ROWS", unit_rows)
         patch.setattr(grouping, "SORT_MEMORY_BYTES", sort_memory)
         patch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
+        patch.setattr(bucket, "BUCKET_ROWS", bucket_rows)
+        patch.setattr(bucket, "_LARGE_RUN_RECORDS", large_run_records)
         output = make_dataset(source, folder / "again", f"--inline_bytes={inline_bytes}")
     assert files_of(output) == expected
 

@@ -26,8 +26,8 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     write_success,
 )
-from beam_pipeline.dataset.options import ENCODINGS, DatasetOptions, Encoding
-from beam_pipeline.dataset.row_codec import RowKey, content_bytes
+from beam_pipeline.dataset.options import ENCODINGS, DatasetOptions, Encoding, RowFormat
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions
 from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
@@ -296,3 +296,15 @@ def segments_of(run: np.ndarray, bounds: list[int], encoding) -> list[Segment]:
         )
         for seq, part in enumerate(parts)
     ]
+
+
+def plain_cut(
+    run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = "192.0.2.1"
+) -> list[CutRows]:
+    """The answer: the whole history in memory, each row as long as can be."""
+    rows: list[CutRows] = []
+    while len(run):
+        count = fit(run, RowKey(src_addr, len(rows)), RowFormat(encoding, max_row_bytes)).count
+        rows.append(cut_row(RowKey(src_addr, len(rows)), run[:count]))
+        run = run[count:]
+    return rows

@@ -27,7 +27,7 @@ from tests.support.helpers import (
     records_as_tuples,
     runs_strategy,
 )
-from tests.support.probe_rows_on_disk import cut_row, rows_in, segments_of
+from tests.support.probe_rows_on_disk import plain_cut, rows_in, segments_of
 from tests.support.properties import num_examples
 
 PROBE = "192.0.2.1"
@@ -41,18 +41,6 @@ def evenly(run: np.ndarray, step: int, encoding) -> list[Segment]:
 def limit_for(run: np.ndarray, count: int, encoding) -> int:
     """Returns a row size that the first `count` measurements fill to the last byte."""
     return len(encode_row(run[:count], RowKey(PROBE, 0), encoding))
-
-
-def plain_cut(
-    run: np.ndarray, encoding, max_row_bytes: int, src_addr: str = PROBE
-) -> list[CutRows]:
-    """The answer: the whole history in memory, each row as long as can be."""
-    rows: list[CutRows] = []
-    while len(run):
-        count = fit(run, RowKey(src_addr, len(rows)), RowFormat(encoding, max_row_bytes)).count
-        rows.append(cut_row(RowKey(src_addr, len(rows)), run[:count]))
-        run = run[count:]
-    return rows
 
 
 class Probe:
