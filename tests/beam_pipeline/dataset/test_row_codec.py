@@ -98,7 +98,7 @@ def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
         text_bytes = sum(len(canonical(address)) for _, address, _ in records_as_tuples(run))
         inside = row_codec.arrow_measurements_bytes(len(run), text_bytes)
     else:
-        inside = compact_measurements_bytes(len(run), np.count_nonzero(is_ipv6(run)))
+        inside = compact_measurements_bytes(len(run), int(np.count_nonzero(is_ipv6(run))))
     record = encode_row(run, RowKey(src_addr, 3), encoding)
     assert len(decode_record(record).measurements) == inside
     assert len(record) == record_bytes(inside, src_addr)
@@ -200,7 +200,7 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 @given(runs=side_by_side(max_rows=6, max_size=60), limit=st.integers(0, 8000))
 def test_surely_fit_is_never_wrong(encoding, runs, limit):
     row_format = RowFormat(encoding, limit)
-    for row, sure in zip(runs.rows, surely_fit(*runs, row_format), strict=True):
+    for row, sure in zip(runs.rows, surely_fit(runs.run, runs.bounds, row_format), strict=True):
         if sure:
             assert fit(row, KEY, row_format) == (len(row), False)
 

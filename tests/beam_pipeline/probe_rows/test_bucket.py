@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import bucket, external_sort
-from beam_pipeline.probe_rows.bucket import Bucket, Chunk, LargeHistory, num_buckets, store_chunks
+from beam_pipeline.probe_rows.bucket import (
+    Bucket,
+    Chunk,
+    History,
+    LargeHistory,
+    num_buckets,
+    store_chunks,
+)
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
@@ -187,9 +194,12 @@ def test_the_order_of_the_chunks_changes_no_byte(tmp_path, memory_bytes):
 
     def bytes_of(chunks: list[Chunk]) -> list[tuple]:
         reader = ClaimReader(str(tmp_path))
-        histories = list(Bucket(chunks, reader, memory_bytes).histories())
+        found = []
+        for history in Bucket(chunks, reader, memory_bytes).histories():
+            assert isinstance(history, History)
+            found.append((history.src_addrs, history.run.tobytes(), history.bounds.tolist()))
         reader.close()
-        return [(src_addrs, run.tobytes(), bounds.tolist()) for src_addrs, run, bounds in histories]
+        return found
 
     assert bytes_of(chunks) == bytes_of(chunks[::-1]) == bytes_of([*chunks[2:], *chunks[:2]])
 

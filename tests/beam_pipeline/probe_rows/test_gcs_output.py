@@ -351,13 +351,13 @@ def test_a_run_that_lost_its_marker_changes_nothing(bucket: str, monkeypatch, ca
     write = sharded_write.WriteShard._write
     taken_over = []
 
-    def overtaken(self, path: str, staged: list):
+    def overtaken(self, path: str, records: sharded_write.ShardRecords):
         if not taken_over:
             marker = f"{bucket}/out/{TEMP_FOLDER}/lock.json"
             found = gcs.read_object(marker)
             assert found is not None
             taken_over.append(gcs.write_object(marker, b'{"run": "next"}', found.generation))
-        return write(self, path, staged)
+        return write(self, path, records)
 
     monkeypatch.setattr(sharded_write.WriteShard, "_write", overtaken)
     assert make(bucket) == 1

@@ -246,18 +246,16 @@ def test_many_small_probes_come_out_whole(source: tuple[Path, pa.Table], dataset
 
 
 @pytest.mark.parametrize(
-    ("rows_per_bucket", "max_buckets"),
-    quick_and_slow([(1, 10_000), (1000, 10_000), (10, 7)], [(10, 7)]),
+    "limits", quick_and_slow([(1, 10_000), (1000, 10_000), (10, 7)], [(10, 7)])
 )
 def test_the_number_of_buckets_changes_no_byte(
     source: tuple[Path, pa.Table],
     dataset: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    rows_per_bucket: int,
-    max_buckets: int,
+    limits: tuple[int, int],
 ) -> None:
-    monkeypatch.setattr(bucket, "BUCKET_ROWS", rows_per_bucket)
-    monkeypatch.setattr(bucket, "MAX_BUCKETS", max_buckets)
+    monkeypatch.setattr(bucket, "BUCKET_ROWS", limits[0])
+    monkeypatch.setattr(bucket, "MAX_BUCKETS", limits[1])
     again = make_dataset(source[0], tmp_path / "out", *SHAPE, "--inline_bytes=300")
     assert files_of(again) == files_of(dataset)

@@ -70,7 +70,7 @@ def test_pieces_are_the_payload_and_the_last_one_tells_of_damage(
     writer.append(b"behind")
     writer.close()
     is_damaged = is_stored and damage is not None
-    if is_damaged:
+    if is_stored and damage is not None:
         data = bytearray(Path(writer.path).read_bytes())
         data[6 + damage % len(payload)] ^= 1
         Path(writer.path).write_bytes(data)
