@@ -24,7 +24,7 @@ from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.bucket import Chunk
 from beam_pipeline.probe_rows.grouping import PreGroup, RowsOrSegment, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
-from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.options import LOCAL_INLINE_BYTES, parse
 from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedRecords
@@ -56,7 +56,7 @@ class Stopwatch:
 def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     """Runs all stages over the Parquet files of `source`."""
     options = parse([f"--input={source}/*.parquet", "--output=x"])[0].dataset_options()
-    workspace = Workspace(str(folder), inline_bytes=256)
+    workspace = Workspace(str(folder), LOCAL_INLINE_BYTES)
     files = [inspect(file, ReadOptions()) for file in match_files([f"{source}/*.parquet"])]
     pregroup = PreGroup(ReadOptions(), workspace)
     buckets: dict[int, list[Chunk]] = defaultdict(list)
@@ -74,7 +74,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     with watch.time("describe rows"):
         records = [probe_rows.describe(some, options) for some in rows]
     with watch.time("stage rows"):
-        parts = staged(records, workspace, inline_bytes=256)
+        parts = staged(records, workspace, LOCAL_INLINE_BYTES)
     shards: dict[int, list[StagedRecords]] = defaultdict(list)
     assign = AssignToShards(probe_rows.ATTRIBUTES)
     with watch.time("assign rows to shards"):
