@@ -190,9 +190,10 @@ def _template() -> Template:
 def encode_record(row: RowColumns) -> bytes:
     """Returns the record of a row."""
     size = len(row.measurements)
-    int64s = [np.array([value], np.int64) for value in (size, *row[:1], *row[2:3])]
     framed = frame_records(
-        *int64s,
+        np.array([size]),
+        np.array([row.src_id]),
+        np.array([row.n_measurements]),
         np.array([row.time_span_seconds]),
         np.array([row.first_timestamp]),
         np.array([row.last_timestamp]),

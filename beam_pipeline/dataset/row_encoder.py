@@ -113,7 +113,8 @@ def encode_arrow(run: np.ndarray) -> bytes:
 
 def _arrow_sizes(texts: pa.StringArray, bounds: np.ndarray) -> np.ndarray:
     ends = string_buffers(texts)[0].astype(np.int64)
-    return arrow_measurements_bytes(np.diff(bounds), ends[bounds[1:]] - ends[bounds[:-1]])
+    text_bytes = ends[bounds[1:]] - ends[bounds[:-1]]
+    return np.asarray(arrow_measurements_bytes(np.diff(bounds), text_bytes))
 
 
 def _write_arrow_rows(

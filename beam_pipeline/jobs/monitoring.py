@@ -19,7 +19,7 @@ NAMESPACE = "probeline"
 COUNTERS = {
     "rows_read": "input rows, good and bad",
     "files_unreadable": "unreadable files, with --on_bad_file=dead_letter",
-    "chunks": "sorted runs of one probe from one work unit",
+    "chunks": "chunks of a bucket of probes from one work unit",
     "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",
     "probes": "probes sorted",
     "spilled_bytes": "bytes that sorting wrote to storage because a probe exceeded its memory",

@@ -11,7 +11,7 @@ probes at a time. Only a probe that exceeds the memory alone is sorted by `exter
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -87,12 +87,18 @@ class Bucket:
 
     Memory: the tables of probes, 24 bytes for each probe of a work unit; of the measurements a
     small multiple of `memory_bytes`.
+
+    Args:
+      reader: reads what is stored in the job run's folder.
+      local_folder: for inline payloads that exceed the memory.
     """
 
-    def __init__(self, chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int):
+    def __init__(
+        self, chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int, local_folder: str
+    ):
         self._memory_bytes = memory_bytes
-        chunks = list(chunks)
-        tables = [np.frombuffer(reader.read(chunk.probes), _PROBE) for chunk in chunks]
+        readers = _readers(chunks, reader, memory_bytes, local_folder)
+        tables = [chunk.table for chunk in readers]
         probes = np.concatenate(tables)
         firsts, ranks = rank(probes["hi"], probes["lo"])
         self.src_addrs: list[str] = format_any(
@@ -106,10 +112,9 @@ class Bucket:
         self._counts = narrow + wide
         self._num_bytes = self._counts * np.where(self._is_wide, WIDE.itemsize, NARROW.itemsize)
         parts = np.split(ranks, np.cumsum([len(table) for table in tables])[:-1])
-        self._chunks = [
-            _ChunkReader(chunk, table, its_ranks, reader)
-            for chunk, table, its_ranks in zip(chunks, tables, parts, strict=True)
-        ]
+        for chunk, its_ranks in zip(readers, parts, strict=True):
+            chunk.ranks = its_ranks
+        self._chunks = readers
 
     def histories(self) -> Iterator[History | LargeHistory]:
         """Yields the histories of all probes, as many at a time as the memory holds."""
@@ -150,6 +155,41 @@ class Bucket:
             yield History([self.src_addrs[probe] for probe in of_kind.tolist()], run, bounds)
 
 
+def _is_inline(payload: Payload) -> TypeGuard[bytes]:
+    return isinstance(payload, bytes) and len(payload) > 0
+
+
+class _Aside:
+    """Inline payloads in memory, and beyond `memory_bytes` in a local file."""
+
+    def __init__(self, memory_bytes: int, folder: str):
+        self._memory_bytes = memory_bytes
+        self._writer = ClaimWriter(folder, "inline")
+        self._reader = ClaimReader()
+
+    def put(self, payload: Payload, reader: ClaimReader) -> tuple[Payload, ClaimReader]:
+        """Returns what a payload is kept as, and its reader, once the file is closed."""
+        if not _is_inline(payload):
+            return payload, reader
+        self._memory_bytes -= len(payload)
+        if self._memory_bytes >= 0:
+            return payload, reader
+        return self._writer.put(payload), self._reader
+
+    def close(self) -> None:
+        """Makes the payloads readable."""
+        self._writer.close()
+
+
+def _readers(
+    chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int, local_folder: str
+) -> "list[_ChunkReader]":
+    aside = _Aside(memory_bytes, local_folder)
+    readers = [_ChunkReader(chunk, reader, aside) for chunk in chunks]
+    aside.close()
+    return readers
+
+
 class _Part(NamedTuple):
     records: np.ndarray  # NARROW or WIDE [n], the runs of some probes
     ranks: np.ndarray  # int32 [p]
@@ -159,20 +199,22 @@ class _Part(NamedTuple):
 class _ChunkReader:
     """The runs of a chunk, read in the order of its probes."""
 
-    def __init__(self, chunk: Chunk, table: np.ndarray, ranks: np.ndarray, reader: ClaimReader):
-        self._chunk = chunk
-        self._table = table
-        self._ranks = ranks
+    ranks: np.ndarray  # int32 [p], of its probes in the bucket
+
+    def __init__(self, chunk: Chunk, reader: ClaimReader, aside: "_Aside"):
+        self.table = np.frombuffer(reader.read(chunk.probes), _PROBE)
         self._at = 0
-        self._payloads = (
-            (NARROW, PayloadReader(chunk.narrow, reader)),
-            (WIDE, PayloadReader(chunk.wide, reader)),
-        )
+        payloads = (chunk.narrow, chunk.wide)
+        self._stored = None if any(map(_is_inline, payloads)) else payloads
+        self._payloads = [
+            (dtype, PayloadReader(*aside.put(payload, reader)))
+            for dtype, payload in zip((NARROW, WIDE), payloads, strict=True)
+        ]
 
     def take(self, end_rank: int) -> Iterator[_Part]:
         """Reads the runs of the next probes, those below a rank."""
-        end = int(np.searchsorted(self._ranks, end_rank))
-        probes, ranks = self._table[self._at : end], self._ranks[self._at : end]
+        end = int(np.searchsorted(self.ranks, end_rank))
+        probes, ranks = self.table[self._at : end], self.ranks[self._at : end]
         self._at = end
         for name, (dtype, payload) in zip(("narrow", "wide"), self._payloads, strict=True):
             if count := int(probes[name].sum(dtype=np.int64)):
@@ -181,10 +223,10 @@ class _ChunkReader:
 
     def runs_of(self, rank: int) -> Iterator[SortedRun]:
         """Yields the runs of a probe, which is the next one if it is in this chunk at all."""
-        if len(self._table) == 1 and self._ranks[0] == rank:
+        if len(self.table) == 1 and self.ranks[0] == rank and self._stored:
             self._at = 1
-            payloads = enumerate((self._chunk.narrow, self._chunk.wide))
-            yield from (SortedRun(bool(wide), payload) for wide, payload in payloads if payload)
+            runs = zip((False, True), self._stored, strict=True)
+            yield from (SortedRun(wide, payload) for wide, payload in runs if payload)
             return
         for part in self.take(rank + 1):
             yield SortedRun(part.records.dtype == WIDE, part.records.tobytes())

@@ -58,8 +58,8 @@ class SortedRun(Message, frozen=True):
         return as_array(self.is_wide, reader.read(self.payload))
 
 
-def as_array(is_wide: bool, data: bytes) -> np.ndarray:
-    """Views the bytes of a run as its records, read-only."""
+def as_array(is_wide: bool, data: bytes | bytearray) -> np.ndarray:
+    """Views the bytes of a run as its records, read-only as they are."""
     return np.frombuffer(data, WIDE if is_wide else NARROW)
 
 

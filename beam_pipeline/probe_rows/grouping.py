@@ -14,6 +14,7 @@ v  SortBucket    merges each probe's runs in bounded memory
 |                                   | CutRows
 """
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -195,8 +196,11 @@ class SortBucket(beam.DoFn):
 
     def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[RowsOrSegment]:
         number, chunks = element
-        with logged("Sort each bucket", bucket=number):
-            bucket = Bucket(chunks, self._reader, self._memory_bytes)
+        with (
+            logged("Sort each bucket", bucket=number),
+            tempfile.TemporaryDirectory(prefix="probeline-") as local_folder,
+        ):
+            bucket = Bucket(chunks, self._reader, self._memory_bytes, local_folder)
             self._probes.inc(len(bucket.src_addrs))
             for history in bucket.histories():
                 if isinstance(history, LargeHistory):

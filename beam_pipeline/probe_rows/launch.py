@@ -45,8 +45,6 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files = [inputs.inspect(file, read_options) for file in matched]
         _check_num_shards(options.num_shards, files)
-    work = inputs.plan_units(files) if files is not matched else files
-    runners.use_cores(beam_options, at_most=len(work))
     with output_folder.taken(
         options.output,
         options.overwrite,

@@ -135,7 +135,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
     totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
     shards = [
         all_rows
-        | f"Rows of {split}" >> beam.FlatMap(_of_split, at).with_output_types(StagedRecords)
+        | f"Rows of {split}" >> beam.FlatMap(_rows_of_split, at).with_output_types(StagedRecords)
         | f"Write {split}" >> _write_split(split, totals, job)
         for at, split in enumerate(SPLITS)
     ]
@@ -172,7 +172,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
     return 0, inputs.inspect(file, options)
 
 
-def _of_split(rows: StagedRecords, split: int) -> Iterator[StagedRecords]:
+def _rows_of_split(rows: StagedRecords, split: int) -> Iterator[StagedRecords]:
     batch = rows.batch(ATTRIBUTES)
     if (part := batch.filter(pc.equal(batch["split"], split))).num_rows:
         yield StagedRecords.of(rows.path, part)
@@ -199,7 +199,7 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
     """StagedRecords of one split → ShardInfo; writes rows.parquet beside the shards."""
     at, options = SPLITS.index(split), job.dataset_options
     num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
-        lambda sizes: count_shards(*sizes[at].tolist(), options)
+        lambda sizes: count_shards(int(sizes[at, 0]), int(sizes[at, 1]), options)
     )
     folder = FileSystems.join(job.output, split)
     target = ShardTarget(

@@ -163,7 +163,9 @@ def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, mo
     num_bytes = 16 * (num_measurements - num_measurements % scale.CHUNK_RECORDS)
     reader = CountingReader()
     sort = ExternalSort(str(tmp_path), reader, memory_bytes)
-    (history,) = Bucket(worker.chunks(num_measurements), reader, memory_bytes).histories()
+    (history,) = Bucket(
+        worker.chunks(num_measurements), reader, memory_bytes, str(tmp_path)
+    ).histories()
     assert isinstance(history, LargeHistory)
     assert sum(len(run) for run in sort.sort(history.runs)) == num_bytes // 16
     expected = estimate.hot_probe(num_bytes, chunk_bytes, memory_bytes)

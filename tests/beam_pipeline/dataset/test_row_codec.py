@@ -101,7 +101,7 @@ def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
         inside = compact_measurements_bytes(len(run), int(np.count_nonzero(is_ipv6(run))))
     record = encode_row(run, RowKey(src_addr, 3), encoding)
     assert len(decode_record(record).measurements) == inside
-    assert len(record) == record_bytes(inside, src_addr)
+    assert len(record) == record_bytes(inside, len(src_addr))
 
 
 @both_encodings

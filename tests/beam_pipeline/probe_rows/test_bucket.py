@@ -65,7 +65,7 @@ def histories_of(
 ) -> Iterator[tuple[str, list[Record], str]]:
     """Yields each probe of a bucket with its history and how it was sorted."""
     sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
-    for history in Bucket(chunks, reader, memory_bytes).histories():
+    for history in Bucket(chunks, reader, memory_bytes, str(folder)).histories():
         if isinstance(history, LargeHistory):
             records = [r for block in sorter.sort(history.runs) for r in records_as_tuples(block)]
             wide = any(destination >> 32 != 0xFFFF for _, destination, _ in records)
@@ -183,7 +183,7 @@ def test_as_many_probes_are_sorted_at_a_time_as_the_memory_holds(tmp_path):
     (chunks,) = store(tmp_path, units).values()
     for memory_bytes, steps in ((480, 20), (959, 20), (960, 10), (20 * 480, 1)):
         reader = ClaimReader(str(tmp_path))
-        histories = list(Bucket(chunks, reader, memory_bytes).histories())
+        histories = list(Bucket(chunks, reader, memory_bytes, str(tmp_path)).histories())
         reader.close()
         assert [len(history[0]) for history in histories] == [20 // steps] * steps
 
@@ -195,7 +195,7 @@ def test_the_order_of_the_chunks_changes_no_byte(tmp_path, memory_bytes):
     def bytes_of(chunks: list[Chunk]) -> list[tuple]:
         reader = ClaimReader(str(tmp_path))
         found = []
-        for history in Bucket(chunks, reader, memory_bytes).histories():
+        for history in Bucket(chunks, reader, memory_bytes, str(tmp_path)).histories():
             assert isinstance(history, History)
             found.append((history.src_addrs, history.run.tobytes(), history.bounds.tolist()))
         reader.close()
@@ -237,13 +237,20 @@ def test_the_number_of_buckets_follows_from_the_rows_in_all():
 # --- memory -------------------------------------------------------------------------------------
 
 
-def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int) -> int:
+def inlined(chunks: Iterable[Chunk], reader: ClaimReader) -> Iterator[Chunk]:
+    """Yields chunks as a shuffle service does that carries their payloads."""
+    for chunk in chunks:
+        yield Chunk(*map(reader.read, (chunk.probes, chunk.narrow, chunk.wide)))
+
+
+def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int, inline: bool = False) -> int:
     """Returns the most bytes that sorting a bucket takes, once its kernels are compiled."""
     reader = ClaimReader(str(folder))
     sorter = ExternalSort(f"{folder}/runs", reader, memory_bytes)
     for some in (chunks[:2], chunks):
         tracemalloc.start()
-        for history in Bucket(some, reader, memory_bytes).histories():
+        shuffled = inlined(some, reader) if inline else some
+        for history in Bucket(shuffled, reader, memory_bytes, str(folder)).histories():
             if isinstance(history, LargeHistory):
                 for _ in sorter.sort(history.runs):
                     pass
@@ -276,6 +283,14 @@ def store_busy(folder: Path, num_units: int, records: int) -> list[Chunk]:
         chunks += [chunk for _, chunk in store_chunks(grouped, writer)]
         writer.close()
     return chunks
+
+
+def test_memory_stays_a_small_multiple_where_all_payloads_come_inline(tmp_path):
+    chunks = store_busy(tmp_path, 400, 6_000)
+    memory_bytes, file_buffer = SORT_MEMORY_BYTES // 10, 1 << 20
+    total = sum(sum(sizes_of(chunk)) for chunk in chunks)
+    peak = peak_of(tmp_path, chunks, memory_bytes, inline=True)
+    assert peak < 5 * memory_bytes + file_buffer < total / 3
 
 
 @pytest.mark.parametrize("share", quick_and_slow([0.7, 0.99, 1.01], [0.99]))

@@ -54,12 +54,12 @@ def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
 def test_small_payloads_travel_inline_where_that_is_cheap() -> None:
     cloud = ["--project=p", "--region=r", "--temp_location=gs://b/t"]
     for output, flags, expected in (
-        ("rows", [], 256),
-        ("rows", ["--runner=PrismRunner"], 256),
+        ("rows", [], 0),
+        ("rows", ["--runner=PrismRunner"], 0),
         ("gs://b/rows", [], 65536),
         ("gs://b/rows", ["--runner=DataflowRunner", *cloud], 65536),
-        ("gs://b/rows", ["--runner=FlinkRunner"], 256),
-        ("rows", ["--runner=PortableRunner"], 256),
+        ("gs://b/rows", ["--runner=FlinkRunner"], 0),
+        ("rows", ["--runner=PortableRunner"], 0),
         ("rows", ["--inline_bytes=5"], 5),
     ):
         options, beam_options = parse(["--input=x", f"--output={output}", *flags])
