@@ -177,3 +177,13 @@ def test_a_record_of_a_shard_takes_200_bytes_of_memory(tmp_path, inline_bytes):
         assert peak + arrow + own - payloads - inline < 200 * num_records
     tracemalloc.stop()
     reader.close()
+
+
+def test_a_batch_of_small_records_is_bounded_by_what_they_become(tmp_path):
+    """A row of one measurement is 16 bytes as a run, and 1.2 KB as a record."""
+    pairs = [(b"%05d" % number, b"x" * 16) for number in range(30_000)]
+    reader = ClaimReader()
+    records = ShardRecords(stage(tmp_path, [pairs]), SCHEMA, reader)
+    largest = max(end - start for start, end in records.batches())
+    reader.close()
+    assert largest * 1216 <= 4 * writing._BATCH_BYTES
