@@ -54,7 +54,7 @@ from beam_pipeline.storage.files import create_file, unique_path
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
-_CUT_ROWS_BYTES = 4 << 20  # of rows that travel together
+_CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
 _MAX_LETTERS_IN_MEMORY = 20_000
 
 
@@ -223,7 +223,8 @@ class SortBucket(beam.DoFn):
             if sure or not fit(run[start:end], key, self._row_format).is_full:
                 self._measurements.update(end - start)
                 rows.append(probe)
-                if (end - bounds[rows[0]]) * run.itemsize < _CUT_ROWS_BYTES:
+                num_bytes = (end - bounds[rows[0]]) * run.itemsize
+                if num_bytes < _CUT_ROWS_BYTES and len(rows) < _MAX_CUT_ROWS:
                     continue
             else:
                 yield from self._as_segments(src_addrs[probe], [run[start:end]])

@@ -38,6 +38,7 @@ from beam_pipeline.storage import files
 
 DEFAULT_SHARD_BYTES = 256 << 20
 _BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
+_FRAMING_BYTES = 1 << 10  # what a record may have around its payload
 _RENAMES_AT_A_TIME = 16  # each waits for its storage three times
 
 
@@ -170,7 +171,7 @@ class ShardRecords:
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yields where some consecutive records begin and end, about _BATCH_BYTES of them."""
-        ends = np.cumsum(self.lengths)
+        ends = np.cumsum(np.array(self.lengths, np.int64) + _FRAMING_BYTES)
         start = 0
         while start < len(self):
             limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)

@@ -58,6 +58,7 @@ def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_siz
     tmp_path, monkeypatch, bundles, inline_bytes, batch_bytes, random
 ):
     monkeypatch.setattr(writing, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(writing, "_FRAMING_BYTES", 3)
     staged = [EMPTY, *stage(tmp_path, bundles, inline_bytes)]
     random.shuffle(staged)
     reader = ClaimReader()
@@ -69,9 +70,9 @@ def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_siz
     read, at = [], 0
     for start, end in records.batches():
         assert start == at < end
-        sizes = records.lengths[start:end]
-        assert len(sizes) == 1 or sum(sizes) <= batch_bytes
-        assert end == len(wanted) or sum(sizes) + records.lengths[end] > batch_bytes
+        sizes = [length + 3 for length in records.lengths]
+        assert end - start == 1 or sum(sizes[start:end]) <= batch_bytes
+        assert end == len(wanted) or sum(sizes[start : end + 1]) > batch_bytes
         read += records.payloads(start, end)
         at = end
     reader.close()
