@@ -12,13 +12,14 @@ from beam_pipeline.dataset.addresses import src_id
 from beam_pipeline.dataset.layout import row_key, split_of
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, DatasetOptions, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, encode_row
+from beam_pipeline.dataset.row_codec import RowKey
+from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import bucket
 from beam_pipeline.probe_rows.pipeline import (
     ATTRIBUTES,
     _add_up,
-    _of_split,
+    _rows_of_split,
     _size,
     describe,
     encode,
@@ -171,7 +172,7 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
         own = [line for line in lines if line["split"] == split]
         sizes = [16 * line["n_measurements"] + 12 * line["num_ipv6"] for line in own]
         assert totals[split].tolist() == [sum(not line["row_index"] for line in own), sum(sizes)]
-        parts = [part for rows in staged for part in _of_split(rows, split)]
+        parts = [part for rows in staged for part in _rows_of_split(rows, split)]
         batches = [(part, part.batch(ATTRIBUTES)) for part in parts]
         found = pa.Table.from_batches([batch for _, batch in batches]).select(ATTRIBUTES.names)
         assert lines_of(found) == own
@@ -191,8 +192,8 @@ def test_a_part_of_another_split_alone_is_no_element() -> None:
     line |= plain_line(RowKey("192.0.2.1", 0), run_of_tuples([(0, 1, 1.0)])) | {"split": 1}
     batch = pa.RecordBatch.from_pylist([line], staged_schema(ATTRIBUTES))
     staged = StagedRecords.of("", batch)
-    assert list(_of_split(staged, 0)) == []
-    assert list(_of_split(staged, 1)) == [staged]
+    assert list(_rows_of_split(staged, 0)) == []
+    assert list(_rows_of_split(staged, 1)) == [staged]
 
 
 # --- many small probes ----------------------------------------------------------------------------
