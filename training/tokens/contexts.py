@@ -54,9 +54,10 @@ def write_items(raw, layout, src, scratch, begin, end, key, limit):
     at = 0
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
+    ranks = scratch.ranks
     for place in range(begin, end):
         item = items[place]
-        dst = dst_at(raw, layout, item, scratch.ranks)
+        dst = dst_at(raw, layout, item, ranks)
         if dst[2] < 0:
             return DAMAGED, place
         role, value = NO_TIMESTAMP, np.int64(0)
