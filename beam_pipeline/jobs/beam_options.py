@@ -9,6 +9,7 @@ import contextlib
 import copy
 import difflib
 import io
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,6 +62,8 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
             f"Beam does not take {' '.join(argv)}: {reason[0].partition('error: ')[2]}"
         ) from error
     beam_options = suited(beam_options)
+    if not any(flag.startswith("--direct_num_workers") for flag in argv):
+        beam_options.view_as(DirectOptions).direct_num_workers = 0  # Beam's word for all cores
     if beam_options.view_as(StandardOptions).runner not in RUNNERS_WITH_OWN_FLAGS:
         _refuse_unknown(argv, job_flags)
     return beam_options
@@ -81,6 +84,25 @@ def suited(given: PipelineOptions) -> PipelineOptions:
     if standard.streaming:
         raise UsageError("--streaming: the input is files that end; leave it out")
     return beam_options
+
+
+def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
+    """Gives the in-memory runner a thread for each core, or as many as --direct_num_workers says.
+
+    Our kernels, Arrow and ArrayRecord run without the interpreter's lock, so threads need no
+    copies. A single thread needs no server between it and the runner.
+
+    Args:
+      at_most: how many threads have work.
+    """
+    direct = beam_options.view_as(DirectOptions)
+    is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
+    if not is_local or direct.direct_running_mode != "in_memory":
+        return
+    cores = len(os.sched_getaffinity(0))
+    direct.direct_num_workers = max(1, direct.direct_num_workers or min(cores, at_most))
+    if direct.direct_num_workers > 1:
+        direct.direct_running_mode = "multi_threading"
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.runners.worker import sdk_worker
 
 from beam_pipeline.errors import UsageError, one_line
@@ -21,6 +22,8 @@ from beam_pipeline.jobs import dataflow
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.storage.files import is_local
+
+_NEVER_MS = 1 << 40
 
 
 def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
@@ -35,6 +38,9 @@ def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
 
 def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
     """Returns an empty pipeline; UsageError for options that Beam does not take."""
+    # With several workers, a thread of Beam sends what a stream holds every second. That may be in
+    # the midst of an element, as our coders are Python, or drop what is written meanwhile.
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = _NEVER_MS
     try:
         return beam.Pipeline(options=beam_options)
     except ValueError as error:

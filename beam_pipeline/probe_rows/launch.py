@@ -42,9 +42,12 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     matched = inputs.match_files(options.input)
     read_options = options.read_options()
     files: list = matched
+    work: list = matched
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files = [inputs.inspect(file, read_options) for file in matched]
         _check_num_shards(options.num_shards, files)
+        work = inputs.plan_units(files)
+    runners.use_cores(beam_options, at_most=len(work))
     with output_folder.taken(
         options.output,
         options.overwrite,

@@ -1,6 +1,7 @@
 """The whole job through `main`: what went in comes out, in the same bytes, on both runners."""
 
 import json
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -131,6 +132,26 @@ def test_several_workers_write_the_same_bytes(
     flags = ["--direct_num_workers=2", f"--direct_running_mode={mode}"]
     output = make_dataset(source, tmp_path / "out", *flags)
     assert files_of(output) == files_of(dataset)
+
+
+def test_all_cores_write_the_same_bytes_by_default(
+    table: pa.Table, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
+    for module in (grouping, inputs):
+        monkeypatch.setattr(module, "UNIT_ROWS", 400)
+    monkeypatch.setattr(bucket, "BUCKET_ROWS", 300)
+    threads: set[str] = set()
+    pregroup = grouping.pregroup
+
+    def spied(*args):
+        threads.add(threading.current_thread().name)
+        return pregroup(*args)
+
+    monkeypatch.setattr(grouping, "pregroup", spied)
+    source = write_input(tmp_path / "in", table.slice(0, 1700), table.slice(1700))
+    assert files_of(make_dataset(source, tmp_path / "out")) == files_of(dataset)
+    assert len(threads) > 1
 
 
 @pytest.mark.prism

@@ -23,6 +23,7 @@ from beam_pipeline.jobs.beam_options import (
     RUNNERS_WITH_OWN_FLAGS,
     parse_beam_options,
     suited,
+    use_cores,
 )
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
@@ -109,10 +110,10 @@ def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
     """
     runner = beam_options.view_as(StandardOptions).runner
     if processes == 0:
-        return
-    if runner == IN_MEMORY_RUNNER:
+        use_cores(beam_options, at_most=1)
+    elif runner == IN_MEMORY_RUNNER:
         direct = beam_options.view_as(DirectOptions)
-        if direct.direct_num_workers == 1 and processes > 1:
+        if direct.direct_num_workers <= 1 and processes > 1:
             direct.direct_num_workers = processes
             direct.direct_running_mode = "multi_processing"
     elif runner == dataflow.RUNNER:

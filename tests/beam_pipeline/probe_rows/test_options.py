@@ -4,9 +4,11 @@ from dataclasses import fields
 
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, use_cores
+from beam_pipeline.jobs.running import new_pipeline
 from beam_pipeline.probe_rows.launch import inline_bytes
 from beam_pipeline.probe_rows.options import (
     DEFAULT_RECORD_OPTIONS,
@@ -43,6 +45,36 @@ def test_beams_flags_go_on() -> None:
     _, beam_options = parse([*NEEDED, "--direct-num-workers=3", "--runner=PrismRunner"])
     assert beam_options.view_as(DirectOptions).direct_num_workers == 3
     assert beam_options.view_as(StandardOptions).runner == "PrismRunner"
+
+
+@pytest.mark.parametrize(
+    ("flags", "at_most", "expected"),
+    [
+        ([], 9, (4, "multi_threading")),
+        ([], 3, (3, "multi_threading")),
+        ([], 1, (1, "in_memory")),
+        ([], 0, (1, "in_memory")),
+        (["--direct_num_workers=1"], 9, (1, "in_memory")),
+        (["--direct-num-workers=6"], 2, (6, "multi_threading")),
+        (["--direct_num_workers=0"], 9, (4, "multi_threading")),
+        (["--direct_running_mode=multi_processing"], 9, (0, "multi_processing")),
+    ],
+)
+def test_a_job_takes_the_cores_that_it_has_work_for(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], at_most: int, expected: tuple[int, str]
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    _, beam_options = parse([*NEEDED, *flags])
+    use_cores(beam_options, at_most)
+    direct = beam_options.view_as(DirectOptions)
+    assert (direct.direct_num_workers, direct.direct_running_mode) == expected
+
+
+def test_no_timer_of_beam_cuts_a_stream_between_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1 ms, one run in six with four threads lost elements or could not decode them."""
+    monkeypatch.setattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS", 1000)
+    new_pipeline(parse(NEEDED)[1])
+    assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS > 365 * 86_400_000
 
 
 def test_flags_of_a_job_server_are_not_ours_to_judge() -> None:
