@@ -31,10 +31,13 @@ def run_job(source: Path, output: Path, *flags: str) -> float:
 
 
 @pytest.mark.slow
-def test_a_probe_of_twenty_million_measurements(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("num_threads", "most_mib"), [(1, 600), (2, 900)])
+def test_a_probe_of_twenty_million_measurements(
+    tmp_path: Path, num_threads: int, most_mib: int
+) -> None:
     generate(tmp_path / "in", 21_000_000, hot_share=0.96)
-    peak = run_job(tmp_path / "in", tmp_path / "out")
-    assert peak < 600
+    peak = run_job(tmp_path / "in", tmp_path / "out", f"--direct_num_workers={num_threads}")
+    assert peak < most_mib
     splits = open_dataset(str(tmp_path / "out")).manifest.splits.values()
     assert sum(split.num_measurements for split in splits) == 21_000_000
     assert verify.main([str(tmp_path / "out")]) == 0
@@ -75,5 +78,6 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     peaks = []
     for millions in (5, 20):
         generate(tmp_path / f"in{millions}", millions * 1_000_000, hot_share=0)
-        peaks.append(run_job(tmp_path / f"in{millions}", tmp_path / f"out{millions}"))
+        folders = tmp_path / f"in{millions}", tmp_path / f"out{millions}"
+        peaks.append(run_job(*folders, "--direct_num_workers=2"))
     assert peaks[1] - peaks[0] < 100, peaks
