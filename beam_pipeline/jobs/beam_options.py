@@ -62,8 +62,6 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
             f"Beam does not take {' '.join(argv)}: {reason[0].partition('error: ')[2]}"
         ) from error
     beam_options = suited(beam_options)
-    if not any(flag.startswith("--direct_num_workers") for flag in argv):
-        beam_options.view_as(DirectOptions).direct_num_workers = 0  # Beam's word for all cores
     if beam_options.view_as(StandardOptions).runner not in RUNNERS_WITH_OWN_FLAGS:
         _refuse_unknown(argv, job_flags)
     return beam_options
@@ -87,13 +85,12 @@ def suited(given: PipelineOptions) -> PipelineOptions:
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
-    """Gives the in-memory runner a thread for each core, or as many as --direct_num_workers says.
+    """Gives the in-memory runner as many threads as --direct_num_workers says, 0 for all cores.
 
-    Our kernels, Arrow and ArrayRecord run without the interpreter's lock, so threads need no
-    copies. A single thread needs no server between it and the runner.
+    A single one needs no server between it and the runner.
 
     Args:
-      at_most: how many threads have work.
+      at_most: how many threads have work, where all cores are asked for.
     """
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER

@@ -9,6 +9,7 @@ do.
 import contextlib
 import gc
 import logging
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
@@ -35,10 +36,13 @@ def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
     """Lets imports of OPTIONAL modules fail in the block.
 
     Args:
-      arguments: the command line of this process. Nothing fails if it names a runner, or has a
-        colon: that of a path with a scheme, or of a function that may import anything.
+      arguments: the command line of this process. Nothing fails if it names a runner, a path with a
+        scheme, or a function, module:function, which may import anything.
     """
-    may_need_all = any(":" in text or text.startswith("--runner") for text in arguments)
+    may_need_all = any(
+        text.startswith("--runner") or re.search(r"://|(^|=)[\w.]+:[\w.]+$", text)
+        for text in arguments
+    )
     finder = _Hidden(() if may_need_all else OPTIONAL)
     sys.meta_path.insert(0, finder)
     try:

@@ -113,7 +113,7 @@ def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
         use_cores(beam_options, at_most=1)
     elif runner == IN_MEMORY_RUNNER:
         direct = beam_options.view_as(DirectOptions)
-        if direct.direct_num_workers <= 1 and processes > 1:
+        if direct.direct_num_workers == 1 and processes > 1:
             direct.direct_num_workers = processes
             direct.direct_running_mode = "multi_processing"
     elif runner == dataflow.RUNNER:

@@ -50,17 +50,17 @@ def test_beams_flags_go_on() -> None:
 @pytest.mark.parametrize(
     ("flags", "at_most", "expected"),
     [
-        ([], 9, (4, "multi_threading")),
-        ([], 3, (3, "multi_threading")),
-        ([], 1, (1, "in_memory")),
-        ([], 0, (1, "in_memory")),
+        ([], 9, (1, "in_memory")),
+        (["--direct_num_workers=0"], 3, (3, "multi_threading")),
+        (["--direct_num_workers=0"], 1, (1, "in_memory")),
+        (["--direct_num_workers=0"], 0, (1, "in_memory")),
         (["--direct_num_workers=1"], 9, (1, "in_memory")),
         (["--direct-num-workers=6"], 2, (6, "multi_threading")),
         (["--direct_num_workers=0"], 9, (4, "multi_threading")),
-        (["--direct_running_mode=multi_processing"], 9, (0, "multi_processing")),
+        (["--direct_running_mode=multi_processing"], 9, (1, "multi_processing")),
     ],
 )
-def test_a_job_takes_the_cores_that_it_has_work_for(
+def test_a_job_takes_the_threads_that_it_is_given(
     monkeypatch: pytest.MonkeyPatch, flags: list[str], at_most: int, expected: tuple[int, str]
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
