@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from beam_pipeline.dataset.addresses import format_any
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups, widen
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.kernels import kernel
 from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
@@ -145,11 +145,10 @@ class Bucket:
             run = np.empty(bounds[-1], WIDE if wide else NARROW)
             place_at = bounds[:-1].copy()
             for records, ranks, lengths in parts:
-                is_widened = wide and records.dtype == NARROW
-                place = _place_widened if is_widened else _place
                 if wide or records.dtype == NARROW:
+                    records = widen(records) if wide else records
                     is_here = self._is_wide[ranks] == wide
-                    place(records, lengths, ranks - start, is_here, run, place_at)
+                    _place(records, lengths, ranks - start, is_here, run, place_at)
             bounds = np.append(bounds[of_kind - start], bounds[-1])
             sort_groups(run, bounds)
             yield History([self.src_addrs[probe] for probe in of_kind.tolist()], run, bounds)
@@ -241,21 +240,5 @@ def _place(records, lengths, ranks, is_here, run, place_at):
             to = place_at[ranks[probe]]
             for i in range(lengths[probe]):
                 run[to + i] = records[at + i]
-            place_at[ranks[probe]] = to + lengths[probe]
-        at += lengths[probe]
-
-
-@kernel
-def _place_widened(records, lengths, ranks, is_here, run, place_at):
-    """Copies NARROW records to their places in a WIDE `run`."""
-    at = 0
-    for probe in range(len(lengths)):
-        if is_here[probe]:
-            to = place_at[ranks[probe]]
-            for i in range(lengths[probe]):
-                run[to + i].event_time = records[at + i].event_time
-                run[to + i].dst_hi = 0
-                run[to + i].dst_lo = np.uint64(0xFFFF00000000) | np.uint64(records[at + i].dst_lo)
-                run[to + i].rtt = records[at + i].rtt
             place_at[ranks[probe]] = to + lengths[probe]
         at += lengths[probe]
