@@ -160,16 +160,18 @@ def shares_of(plan, large, epoch):
 def window_of(plan, i, window):
     """Returns the [begin, end) of a window in the lane's order of its large rows.
 
-    The first window is shorter, to a different degree in each lane, so that lanes do not all begin
-    a window, and read many rows, in the same step.
+    The first window is whole: an epoch begins as mixed as it goes on. Some of those after it, as
+    many as the lane's number says, are a row shorter, so that lanes drift apart and do not all
+    begin a window, and read many rows, in the same step.
     """
     num = plan.large_end[i] - plan.large_begin[i]
     if plan.mixed_rows == ALL_ROWS:
         return np.int64(0), num
     width = plan.mixed_rows
-    first_width = 1 + plan.lane[i] % width
-    begin = 0 if window == 0 else first_width + (window - 1) * width
-    return min(begin, num), min(first_width + window * width, num)
+    num_shorter = plan.lane[i] % width
+    begin = window * width - min(max(window - 1, 0), num_shorter)
+    end = (window + 1) * width - min(window, num_shorter)
+    return min(begin, num), min(end, num)
 
 
 @njit

@@ -10,7 +10,7 @@ from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.lanes import CURSOR
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)

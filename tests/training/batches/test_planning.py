@@ -35,6 +35,7 @@ from tests.support.probe_rows_on_disk import (
 )
 from tests.support.properties import num_examples
 from training.batches import planning
+from training.batches.lanes import CURSOR, LANE_ITEM, LARGE, Plan, peek, window_of
 from training.batches.planning import plan_host
 from training.dataset import DataConfig, build_dataset
 from training.rows.row_source import ProbeRowDataSource
@@ -283,16 +284,60 @@ def test_contexts_are_mixed_within_windows_of_rows(tmp_path: Path) -> None:
     batches = host_batches(dataset, batch_size=1, crop_size=CROP, num_epochs=1, mixed_rows=7)
     order = sources(batches, 0)
     assert Counter(order) == Counter({row.src_addr: 16 for row in rows})
-    # The first window of lane 0 is one row wide, to stagger the lanes; then 7 rows each.
-    bounds = [0, 16, 16 + 7 * 16, 16 + 14 * 16, 22 * 16]
+    bounds = [0, 7 * 16, 14 * 16, 21 * 16, 22 * 16]
     windows = [order[begin:end] for begin, end in itertools.pairwise(bounds)]
-    assert [len(set(window)) for window in windows] == [1, 7, 7, 7]
-    for window in windows[1:]:
+    assert [len(set(window)) for window in windows] == [7, 7, 7, 1]
+    for window in windows[:-1]:
         assert set(Counter(window).values()) == {16}
         assert len(squeezed(window)) > 0.7 * len(window)  # 6 of 7 in the mean
         for source in set(window):
             places = [place for place, other in enumerate(window) if other == source]
             assert places[-1] - places[0] > 50 and np.mean(places) > 25
+
+
+@pytest.mark.parametrize("width", [1, 7, 16])
+def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
+    num_rows = 400
+    config = DataConfig("rows", 32, CROP, mixed_rows=width)
+    plan = plan_host(table_of([480] * 32 * num_rows), config, 0, 32).plan
+    for lane in range(32):
+        windows = [window_of(plan, lane, number) for number in range(num_rows)]
+        ends = [0, *(end for _, end in windows)]
+        assert [begin for begin, _ in windows] == ends[:-1] and ends[-1] == num_rows
+        widths = [size for size in np.diff(ends) if size]
+        assert widths[0] == width and set(widths[:-1]) <= {width, width - 1}
+    starts = Counter(int(window_of(plan, lane, width)[0]) for lane in range(32))
+    assert len(starts) == width and max(starts.values()) <= -(-32 // width)
+
+
+@pytest.mark.parametrize(("batch_size", "num_seeds"), [(1, 48), (8, 12), (32, 6), (256, 2)])
+@pytest.mark.parametrize("mixed_rows", [16, 256])
+def test_the_first_steps_are_as_mixed_as_any(
+    batch_size: int, num_seeds: int, mixed_rows: int
+) -> None:
+    """The first 16 steps hold as many probes as 16 later ones, but for chance."""
+    sizes = np.random.default_rng(0).integers(100, 700, 60 * batch_size).tolist()
+    rows, spans = table_of(sizes), []
+    for seed in range(num_seeds):
+        config = DataConfig("rows", batch_size, CROP, seed=seed, mixed_rows=mixed_rows)
+        order = large_rows_of(plan_host(rows, config, 0, batch_size).plan, 16 * 30)
+        spans.append([len(np.unique(span)) for span in order.reshape(30, -1)])
+    counts = np.array(spans)  # one probe a row
+    chance = 3 * counts[:, 1:].std() / num_seeds**0.5
+    assert counts[:, 0].mean() >= counts[:, 1:].mean() - chance
+
+
+def large_rows_of(plan: Plan, num_steps: int) -> np.ndarray:
+    """Returns the row of every lane's context in each step: int64 [steps, lanes]."""
+    num_lanes = len(plan.lane)
+    cursors, items = np.zeros(num_lanes, CURSOR), np.zeros(num_lanes, LANE_ITEM)
+    rows = np.empty((num_steps, num_lanes), np.int64)
+    for step in range(num_steps):
+        peek(plan, cursors, items)
+        assert (items["kind"] == LARGE).all()
+        rows[step] = items["row"]
+        cursors["large_index"] += 1
+    return rows
 
 
 def test_wider_windows_spread_more(mixed: dict[Encoding, Path]) -> None:

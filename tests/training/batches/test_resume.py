@@ -284,7 +284,7 @@ def test_a_state_of_other_lanes_is_refused(mixed: dict[Encoding, Path]) -> None:
 def test_a_state_of_another_format_is_refused(mixed: dict[Encoding, Path]) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], mixed_rows=3)
-    for wrong in ({**state, "format": 2}, {}, {"format": None}):
+    for wrong in ({**state, "format": 1}, {**state, "format": 3}, {}, {"format": None}):
         refusal_of(lambda: iterator.set_state(wrong), "format", "continue with")  # noqa: B023
         refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "continue with")  # noqa: B023
 
