@@ -11,6 +11,7 @@ ROOMS = (
         "beam_pipeline",
         "beam_pipeline.errors",
         "beam_pipeline.kernels",
+        "beam_pipeline.byte_blocks",
     ),
     *("beam_pipeline.cli", "beam_pipeline.storage", "beam_pipeline.dataset"),
     *("beam_pipeline.report", "beam_pipeline.row_codec"),

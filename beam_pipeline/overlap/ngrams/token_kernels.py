@@ -1,7 +1,7 @@
 """Tokens and n-gram hashes of UTF-8, compiled: the work of `tokenizers` without Python objects.
 
 A tokenizer becomes a table of code points: the lower case of each, or that it separates. The hash
-of a token is over its lower case, eight bytes of UTF-8 at a time; that of an n-gram is over its
+of a token is over its lower case, sixteen bytes of UTF-8 at a time; that of an n-gram is over its
 tokens' hashes, and a difference of two prefix hashes for any n. Many documents are tokenized in one
 call. Final sigma depends on its context: a text with a capital sigma is lower-cased by Python
 first.
@@ -14,21 +14,36 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
+from beam_pipeline.byte_blocks import (
+    BLOCK,
+    copy_block,
+    first_bit,
+    load_word,
+    low_bits,
+    mask_of,
+    put_bits,
+    put_code_point,
+)
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
-HASH_NAME = "words"  # another one where the hash of an n-gram becomes another
+HASH_NAME = "word_pairs"  # another one where the hash of an n-gram becomes another
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes of a code point
-_SEVEN, _EIGHT, _HALF, _LAST_BIT = (np.uint64(n) for n in (7, 8, 32, 63))
-_MASKS = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)  # of the first bytes
+_EIGHT, _SIXTEEN, _HALF = (np.uint64(n) for n in (8, 16, 32))
+# Of the first n - 8 bytes of a word, at most all of them.
+_MASKS = np.array([(1 << 8 * min(max(n - 8, 0), 8)) - 1 for n in range(25)], np.uint64)
+_MIN_BLOCK = np.uint64(8)  # characters of ASCII that are worth a block
+_BEYOND_ASCII, _SPAN_OF_ASCII = np.uint8(0x80), np.uint8(0x7F)
+_CAPITAL_A, _SPAN_OF_CAPITALS, _TO_LOWER = np.uint8(ord("A")), np.uint8(25), np.uint8(0x20)
 _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
 
 
@@ -44,6 +59,14 @@ def table_of(tokenizer: Tokenizer) -> np.ndarray:
     for run in re.finditer(tokenizer.separators, everything):
         table[run.start() : run.end()] = _SEPARATOR
     return table
+
+
+@functools.cache
+def ascii_separators(tokenizer: Tokenizer) -> np.ndarray:
+    """Returns uint8 [runs, 2]: the first of each run of separators of ASCII, the last less it."""
+    is_separator = table_of(tokenizer)[: int(_BEYOND_ASCII)] == _SEPARATOR
+    edges = np.flatnonzero(np.diff(is_separator, prepend=False, append=False)).reshape(-1, 2)
+    return np.stack([edges[:, 0], edges[:, 1] - 1 - edges[:, 0]], axis=1).astype(np.uint8)
 
 
 @kernel
@@ -76,62 +99,63 @@ def _next_code_point(utf8, at):
 
 
 @kernel
-def _put_code_point(code, text, size):
-    """Writes two to four bytes of UTF-8, one for ASCII; returns the size of what is written."""
-    if code < 0x80:
-        text[size] = code
-        return size + _ONE
-    if code < 0x800:
-        text[size], text[size + _ONE] = 0xC0 | code >> 6, 0x80 | code & 0x3F
-        return size + _TWO
-    if code < 0x10000:
-        text[size], text[size + _ONE] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F
-        text[size + _TWO] = 0x80 | code & 0x3F
-        return size + _THREE
-    text[size], text[size + _ONE] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
-    text[size + _TWO], text[size + _THREE] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
-    return size + _FOUR
-
-
-@kernel
-def _find_edges(utf8, at, end, table, lowercase, text, edges, with_places, places):
+def _find_edges(
+    utf8, at, end, table, separators, lowercase, text, edges, with_places, places
+):  # fmt: skip
     """Writes the lower case of a document, and where its tokens begin and end there.
 
-    Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` are the same in code points.
-    Each separator of ASCII is one byte. An edge is written at every character and counts if it is
-    one: processors guess the ends of words wrong. Returns the number of edges, none for a document
-    that Python has to lower-case.
+    Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` are the same in code points. Each
+    separator of ASCII is one byte. ASCII goes in blocks, the rest by code points; a few characters
+    go with the rest, since a block costs as much for them. Returns the number of edges, none for a
+    document that Python has to lower-case.
     """
     count, size, place = _ONE, np.uint64(0), np.uint64(0)
+    was_separator = np.uint64(0)
+    to_lower = _TO_LOWER if lowercase else np.uint8(0)
     edges[0] = 0
     if with_places:
         places[0] = 0
-    was_separator = False
     while at < end:
-        edges[count] = size
-        if with_places:
-            places[count] = place
-        byte = utf8[at]
-        if byte < 0x80:
-            lowered = table[byte]
-            text[size] = lowered
-            at += _ONE
-            size += _ONE
-        else:
-            code, at = _next_code_point(utf8, at)
-            lowered = table[code]
-            if lowered == _NEEDS_PYTHON:
-                return np.uint64(0)
-            if lowered == _DOTTED_I and lowercase:
-                text[size] = _I
-                size = _put_code_point(_COMBINING_DOT, text, size + _ONE)
-            elif lowered != _SEPARATOR:
-                size = _put_code_point(lowered, text, size)
-        is_separator = lowered == _SEPARATOR
-        count += np.uint64(is_separator != was_separator)
-        was_separator = is_separator
-        place += _ONE
-    for _ in range(1 + was_separator):  # a separator leaves an empty token behind it
+        num_ascii = np.uint64(0)
+        if at + BLOCK <= utf8.size:
+            num_ascii = min(first_bit(mask_of(utf8, at, _BEYOND_ASCII, _SPAN_OF_ASCII)), end - at)
+        if num_ascii >= _MIN_BLOCK:
+            copy_block(utf8, at, _CAPITAL_A, _SPAN_OF_CAPITALS, to_lower, text, size)
+            is_separator = np.uint64(0)
+            for run in range(separators.shape[0]):
+                is_separator |= mask_of(utf8, at, separators[run, 0], separators[run, 1])
+            changes = (is_separator ^ (is_separator << _ONE | was_separator)) & low_bits(num_ascii)
+            if with_places:
+                put_bits(changes, place, places, count)
+            count = put_bits(changes, size, edges, count)
+            was_separator = is_separator >> (num_ascii - _ONE) & _ONE
+            at, size, place = at + num_ascii, size + num_ascii, place + num_ascii
+            continue
+        stop = min(at + _MIN_BLOCK, end)
+        while at < stop:
+            edges[count] = size
+            if with_places:
+                places[count] = place
+            if utf8[at] < 0x80:
+                lowered = table[utf8[at]]
+                text[size] = lowered
+                at += _ONE
+                size += _ONE
+            else:
+                code, at = _next_code_point(utf8, at)
+                lowered = table[code]
+                if lowered == _NEEDS_PYTHON:
+                    return np.uint64(0)
+                if lowered == _DOTTED_I and lowercase:
+                    text[size] = _I
+                    size = put_code_point(_COMBINING_DOT, text, size + _ONE)
+                elif lowered != _SEPARATOR:
+                    size = put_code_point(lowered, text, size)
+            is_separator = np.uint64(lowered == _SEPARATOR)
+            count += is_separator ^ was_separator  # an edge is written anyway, and counts if one
+            was_separator = is_separator
+            place += _ONE
+    for _ in range(_ONE + was_separator):  # a separator leaves an empty token behind it
         edges[count] = size
         if with_places:
             places[count] = place
@@ -139,24 +163,29 @@ def _find_edges(utf8, at, end, table, lowercase, text, edges, with_places, place
     return count
 
 
+@njit
+def _hash_step(value, word):
+    value = (value ^ word) * _FNV_PRIME
+    return value ^ value >> _HALF
+
+
 @kernel
-def _hash_of(words, start, stop):
-    """Returns the hash of the bytes [start, stop) of 64-bit words; one more word must follow."""
+def _hash_of(text, start, stop):
+    """Returns the hash of text[start:stop], which 15 more bytes must follow."""
     value = _FNV_START ^ (stop - start)
-    while start < stop:
-        word, bit = start >> _THREE, (start & _SEVEN) << _THREE
-        # Two shifts: one of 64 bits would do nothing.
-        part = words[word] >> bit | words[word + _ONE] << _ONE << (_LAST_BIT - bit)
-        value = (value ^ (part & _MASKS[min(stop - start, _EIGHT)])) * _FNV_PRIME
-        value ^= value >> _HALF
-        start += _EIGHT
-    return mix(value)
+    while True:
+        num_bytes = min(stop - start, _SIXTEEN)
+        value = _hash_step(value, load_word(text, start) & _MASKS[num_bytes + _EIGHT])
+        value = _hash_step(value, load_word(text, start + _EIGHT) & _MASKS[num_bytes])
+        start += _SIXTEEN
+        if start >= stop:
+            return mix(value)
 
 
 @kernel
 def _tokenize(
-    utf8, bounds, first, table, lowercase, keep_empty, words, edges, hashes, firsts, unfinished,
-    with_places, places, starts, ends,
+    utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, firsts,
+    unfinished, with_places, places, starts, ends,
 ):  # fmt: skip
     """Fills the hashes of all tokens of the documents from `first` on, while there is room.
 
@@ -165,19 +194,20 @@ def _tokenize(
     none. With places, `starts` and `ends` are filled, too, in code points. Returns the document to
     continue with.
     """
-    text = words.view(np.uint8)
     count = 0
     for document in range(first, bounds.size - 1):
         at, end = np.uint64(bounds[document]), np.uint64(bounds[document + 1])
         firsts[document - first] = count
         if count + np.int64(end - at) // 2 + 2 > hashes.size:
             return document
-        num_edges = _find_edges(utf8, at, end, table, lowercase, text, edges, with_places, places)
+        num_edges = _find_edges(
+            utf8, at, end, table, separators, lowercase, text, edges, with_places, places
+        )
         unfinished[document] = num_edges == 0
         for edge in range(np.uint64(0), num_edges, _TWO):
             start, stop = np.uint64(edges[edge]), np.uint64(edges[edge + _ONE])
             if keep_empty or stop > start:
-                hashes[count] = _hash_of(words, start, stop)
+                hashes[count] = _hash_of(text, start, stop)
                 if with_places:
                     starts[count], ends[count] = places[edge], places[edge + _ONE]
                 count += 1
@@ -189,8 +219,9 @@ def _scratch(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns room for the lower case, and the edges of tokens, of 2 bytes of a document a token.
 
     Lower case has half as many bytes again at most, and Parquet and JSON no text of over 2 GiB.
+    Blocks go beyond the end of both.
     """
-    return np.empty(3 * max_tokens // 8 + 3, np.uint64), np.empty(2 * max_tokens + 4, np.uint32)
+    return np.empty(3 * max_tokens + 64, np.uint8), np.empty(2 * max_tokens + 12, np.uint32)
 
 
 class Tokens(NamedTuple):
@@ -212,7 +243,7 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
         tokens = tokenizer.tokenize(text)
         texts = [token.text.encode("utf-8", "surrogatepass") for token in tokens]
         bounds = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
-        joined = np.frombuffer(b"".join([*texts, bytes(16 - int(bounds[-1]) % 8)]), np.uint64)
+        joined = np.frombuffer(b"".join([*texts, bytes(16)]), np.uint8)
         return Tokens(
             np.array([token.start for token in tokens], np.int64),
             np.array([token.end for token in tokens], np.int64),
@@ -235,10 +266,10 @@ def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
     hashes, firsts = np.empty(room, np.uint64), np.zeros(2, np.int64)
     unfinished = np.zeros(1, np.bool_)
-    words, edges = _scratch(room)
+    text, edges = _scratch(room)
     _tokenize(
-        utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), tokenizer.lowercase,
-        tokenizer.keep_empty, words, edges, hashes, firsts, unfinished,
+        utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), ascii_separators(tokenizer),
+        tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, firsts, unfinished,
         True, np.empty_like(edges), starts, ends,
     )  # fmt: skip
     count = firsts[1]
@@ -282,8 +313,9 @@ def _compiled_batches(
     first = 0
     while first < documents:
         stop = _tokenize(
-            utf8, bounds, first, table_of(tokenizer), tokenizer.lowercase, tokenizer.keep_empty,
-            *scratch, hashes, firsts, unfinished, False, no_edges, no_places, no_places,
+            utf8, bounds, first, table_of(tokenizer), ascii_separators(tokenizer),
+            tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, firsts, unfinished,
+            False, no_edges, no_places, no_places,
         )  # fmt: skip
         if stop == first:  # a document longer than any before
             room = int(bounds[first + 1] - bounds[first]) // 2 + 2
@@ -294,10 +326,10 @@ def _compiled_batches(
 
 
 @kernel
-def _hashes_of(words, bounds):
+def _hashes_of(text, bounds):
     hashes = np.empty(bounds.size - 1, np.uint64)
     for token in range(hashes.size):
-        hashes[token] = _hash_of(words, bounds[token], bounds[token + 1])
+        hashes[token] = _hash_of(text, bounds[token], bounds[token + 1])
     return hashes
 
 
@@ -321,7 +353,7 @@ def ngram_hash(prefixes, at, n, power):
 
 def empty_token() -> np.uint64:
     """Returns the hash of a token without characters."""
-    return _hashes_of(np.zeros(1, np.uint64), np.zeros(2, np.uint64))[0]
+    return _hashes_of(np.zeros(16, np.uint8), np.zeros(2, np.uint64))[0]
 
 
 def power_of(n: int) -> np.uint64:

@@ -10,11 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
     prefix_hashes,
     table_of,
+    token_batches,
     tokens_of,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import (
@@ -86,6 +88,28 @@ def same(text: str, tokenizer: Tokenizer) -> None:
 @settings(max_examples=num_examples(1000))
 def test_compiled_tokens_are_the_plain_ones(name: str, text: str) -> None:
     same(text, TOKENIZERS[name])
+
+
+RUNS = [*ODD, "The Quick,  brown-fox. ", "a" * 15, "B_" * 9, "[@`{" * 17, "x" * 70, "Ünï, "]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(texts=st.lists(st.lists(st.sampled_from(RUNS), max_size=30).map("".join), max_size=4))
+@settings(max_examples=num_examples(300))
+def test_tokens_found_in_blocks_are_the_plain_ones(name: str, texts: list[str]) -> None:
+    """Also where a block ends in another document, or beyond the last one."""
+    tokenizer = TOKENIZERS[name]
+    for text in texts:
+        same(text, tokenizer)
+    utf8, bounds = text_buffers(texts)
+    hashes = {
+        batch.first + at: batch.hashes[batch.firsts[at] : batch.firsts[at + 1]].tolist()
+        for batch in token_batches(utf8, bounds, tokenizer)
+        for at in range(len(batch.firsts) - 1)
+        if batch.firsts[at + 1] > batch.firsts[at]
+    }
+    expected = {at: tokens_of(text, tokenizer).hashes.tolist() for at, text in enumerate(texts)}
+    assert hashes == {at: values for at, values in expected.items() if values}
 
 
 def test_every_code_point_is_lowered_and_separates_as_python_says() -> None:
