@@ -11,11 +11,12 @@ __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedD
     {
         "batches.config": "DataConfig",
         "batches.states": "reshard_states",
-        "dataset": "BatchDataset build_dataset",
+        "dataset": "BatchDataset build_dataset build_probe_chunk_dataset "
+        "create_probe_training_pipeline",
         "maxtext.predictor": "load_predictor",
-        "row_source": "BadRowError ProbeRowDataSource",
+        "row_source": "BadRowError ProbeDataSource ProbeRowDataSource",
         "rtt_prediction": "RttDistribution predict_rtt",
         "sampler": "Context ProbeRowSampler ProbeWindowSampler sample_federated_batch",
-        "tokenizer": "Measurement decode encode",
+        "tokenizer": "Measurement decode encode encode_measurement",
     },
 )

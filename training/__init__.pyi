@@ -4,8 +4,11 @@ from training.batches.config import DataConfig as DataConfig
 from training.batches.states import reshard_states as reshard_states
 from training.dataset import BatchDataset as BatchDataset
 from training.dataset import build_dataset as build_dataset
+from training.dataset import build_probe_chunk_dataset as build_probe_chunk_dataset
+from training.dataset import create_probe_training_pipeline as create_probe_training_pipeline
 from training.maxtext.predictor import load_predictor as load_predictor
 from training.row_source import BadRowError as BadRowError
+from training.row_source import ProbeDataSource as ProbeDataSource
 from training.row_source import ProbeRowDataSource as ProbeRowDataSource
 from training.rtt_prediction import RttDistribution as RttDistribution
 from training.rtt_prediction import predict_rtt as predict_rtt
@@ -16,5 +19,6 @@ from training.sampler import sample_federated_batch as sample_federated_batch
 from training.tokenizer import Measurement as Measurement
 from training.tokenizer import decode as decode
 from training.tokenizer import encode as encode
+from training.tokenizer import encode_measurement as encode_measurement
 
 __all__: list[str]

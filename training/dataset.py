@@ -72,21 +72,43 @@ def create_probe_training_pipeline(
     crop_size: int = 1024,
     shuffle: bool = True,
     num_workers: int = 16,
+    seed: int = 0,
 ) -> "BatchDataset":
     """Builds the dataset of `sampler="windows"` from a pattern, as `build_dataset` does.
 
     Args:
       arrayrecord_pattern: DataConfig's `files`.
+      batch_size: examples of a batch, each of another probe.
+      crop_size: tokens of an example.
+      shuffle: see DataConfig.
       num_workers: threads that read.
+      seed: of all random choices.
+
+    Example:
+
+        dataset = create_probe_training_pipeline("rows/train/*.arrayrecord", batch_size=2)
+        next(iter(dataset))["inputs"].shape  # (2, 1024)
     """
-    options = {"crop_size": crop_size, "shuffle": shuffle, "num_threads": num_workers}
-    return build_probe_chunk_dataset(arrayrecord_pattern, batch_size, sampler="windows", **options)
+    options = {"crop_size": crop_size, "shuffle": shuffle, "seed": seed}
+    return build_probe_chunk_dataset(
+        arrayrecord_pattern, batch_size, sampler="windows", num_threads=num_workers, **options
+    )
 
 
 def build_probe_chunk_dataset(
     files: str | Sequence[str], batch_size: int, **options: Any
 ) -> "BatchDataset":
-    """Builds the dataset of `build_dataset`; options are the other fields of DataConfig."""
+    """Builds the dataset of `build_dataset`.
+
+    Args:
+      files: see DataConfig.
+      batch_size: see DataConfig.
+      options: its other fields.
+
+    Example:
+
+        dataset = build_probe_chunk_dataset("rows/train", 4, crop_size=256)
+    """
     return build_dataset(DataConfig(files=files, batch_size=batch_size, **options))
 
 
@@ -358,4 +380,5 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         super().close()
         self._stop()
         if self._executor:
-            self._executor.shutdown()
+            # It is idle. Python may collect this iterator in its thread, which cannot join itself.
+            self._executor.shutdown(wait=False)

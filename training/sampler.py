@@ -151,13 +151,13 @@ class ProbeRowSampler(_Sampler):
         seed: int | None = None,
     ):
         super().__init__(new_drawing(crop_size, mode_weights, strided=False), seed)
-        self.avg_tokens_per_measurement = avg_tokens_per_measurement
-        self.max_contexts_per_row = max_contexts_per_row
+        self.avg_tokens_per_meas = avg_tokens_per_measurement
+        self.max_K = max_contexts_per_row
+        self.mode_weights = mode_weights
 
     def num_contexts(self, n_measurements: int) -> int:
         """Returns K of a large row."""
-        wanted = -(-n_measurements // self.avg_tokens_per_measurement)
-        return max(1, min(wanted, self.max_contexts_per_row))
+        return max(1, min(-(-n_measurements // self.avg_tokens_per_meas), self.max_K))
 
     def is_small(self, row: Mapping[str, Any]) -> bool:
         """Tells whether the row's measurements cannot fill a crop without their timestamps."""
@@ -206,11 +206,13 @@ class ProbeWindowSampler(_Sampler):
 
     Args:
       crop_size: tokens of an example.
+      avg_tokens_per_meas: a context has at most crop_size // avg_tokens_per_meas measurements, and
+        padding if they are too few; None takes as many as fill the crop.
       mode_weights: of full, partial and no timestamps.
       seed: of all draws; None is 0.
 
     Raises:
-      UsageError: the crop is too small for a measurement.
+      UsageError: the crop is too small for a measurement, or for one of avg_tokens_per_meas.
 
     Example:
 
@@ -221,10 +223,19 @@ class ProbeWindowSampler(_Sampler):
     def __init__(
         self,
         crop_size: int = 1024,
+        avg_tokens_per_meas: int | None = None,
         mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
         seed: int | None = None,
     ):
-        super().__init__(new_drawing(crop_size, mode_weights, strided=True), seed)
+        bound = {}
+        if avg_tokens_per_meas is not None:
+            if not 1 <= avg_tokens_per_meas <= crop_size:
+                raise UsageError(
+                    f"avg_tokens_per_meas is {avg_tokens_per_meas}: it must be from 1 to "
+                    f"crop_size={crop_size}"
+                )
+            bound = {"max_measurements": crop_size // avg_tokens_per_meas}
+        super().__init__(new_drawing(crop_size, mode_weights, strided=True, **bound), seed)
 
     def context(self, row: Mapping[str, Any], epoch: int = 0, k: int = 0) -> Context:
         """Draws the k-th context of a row in an epoch.
@@ -235,11 +246,11 @@ class ProbeWindowSampler(_Sampler):
         return self._draw(row, epoch, k, 1)[0]
 
 
-def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -> Example:
+def sample_federated_batch(dataset_iter: Iterator[Example], probes_per_round: int) -> Example:
     """Returns the batch of one round of simulated federated learning, an example per probe.
 
     Args:
-      iterator: of a dataset with sampler="windows", whose examples are of different probes.
+      dataset_iter: of a dataset with sampler="windows", whose examples are of different probes.
       probes_per_round: the examples that are taken from the next batch.
 
     Returns:
@@ -253,7 +264,7 @@ def sample_federated_batch(iterator: Iterator[Example], probes_per_round: int) -
         config = DataConfig(files="rows/train", batch_size=4, sampler="windows")
         batch = sample_federated_batch(iter(build_dataset(config)), probes_per_round=2)
     """
-    batch = next(iterator)
+    batch = next(dataset_iter)
     batch_size = len(batch["inputs"])
     if not 1 <= probes_per_round <= batch_size:
         raise ProbelineError(

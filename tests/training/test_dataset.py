@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.repository import ROOT
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_until
 from training.dataset import (
     DataConfig,
     build_dataset,
@@ -182,6 +183,19 @@ def test_a_wrong_configuration_is_refused_in_one_line(
     wrong: dict[str, Any], parts: tuple[str, ...]
 ) -> None:
     refusal_of(lambda: config_of("rows", **wrong), *parts, kind=UsageError)
+
+
+def test_an_iterator_that_is_dropped_ends_its_threads(
+    mixed: dict[Encoding, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the thread that prepares the next batch is the last one to hold it."""
+    faults: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", faults.append)
+    others = set(threading.enumerate())
+    for _ in range(3):
+        next(open_iterator(mixed["arrow"], num_threads=2))
+    assert wait_until(lambda: set(threading.enumerate()) <= others)
+    assert not faults
 
 
 def test_the_other_names_build_the_same_datasets(mixed: dict[Encoding, Path]) -> None:

@@ -30,7 +30,14 @@ from training.rows.measurement_at import dst_at
 from training.rows.row_layout import ARROW, Columns, Located, locate, locate_in_file
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
-__all__ = ["BadRow", "BadRowError", "ProbeRowDataSource", "ShardReader", "check_shards"]
+__all__ = [
+    "BadRow",
+    "BadRowError",
+    "ProbeDataSource",
+    "ProbeRowDataSource",
+    "ShardReader",
+    "check_shards",
+]
 
 
 # Records of up to this size are copied together, so that a batch needs little memory for them;
@@ -234,8 +241,8 @@ class ProbeRowDataSource:
     shard and position. Picklable; equal data have an equal `repr`.
 
     Args:
-      files: a dataset's folder (its train split), a split's folder, a shard, a glob of shards, or
-        several of the last two; local or gs://.
+      arrayrecord_path: a dataset's folder (its train split), a split's folder, a shard, a glob of
+        shards, or several of the last two; local or gs://.
 
     Raises:
       ProbelineError: no such finished dataset or shard exists, or it differs from its manifest.
@@ -248,9 +255,8 @@ class ProbeRowDataSource:
         row["src_addr"], len(row["measurements"]), row["measurements"][0]["rtt"]
     """
 
-    def __init__(self, files: str | Sequence[str]):
-        self._files = files
-        shards = find_shards(files)
+    def __init__(self, arrayrecord_path: str | Sequence[str]):
+        shards = find_shards(arrayrecord_path)
         check_shards(shards)
         self._reader = ShardReader(shards, load_rows(shards))
 
@@ -307,3 +313,21 @@ class ProbeRowDataSource:
             f"ProbeRowDataSource(split={shards.split}, shards={len(shards.chosen)}, "
             f"rows={len(self)}, fingerprint={shards.fingerprint})"
         )
+
+
+class ProbeDataSource(ProbeRowDataSource):
+    """The rows of some shards: `ProbeRowDataSource` by another name.
+
+    Args:
+      arrayrecord_files: the shards, of one split.
+
+    Example:
+
+        import glob
+
+        source = ProbeDataSource(glob.glob("rows/train/*.arrayrecord"))
+        source[0]["n_measurements"]
+    """
+
+    def __init__(self, arrayrecord_files: Sequence[str]):
+        super().__init__(arrayrecord_files)

@@ -86,7 +86,8 @@ def draw_context(raw, layout, src, key, drawing, scratch):
     mode = draw_mode(scratch.stream, drawing)
     wanted = drawing.num_tokens
     if drawing.strided:
-        count = draw_strided(raw, layout, src[2], mode, wanted, scratch)
+        most = drawing.max_measurements
+        count = draw_strided(raw, layout, src[2], mode, wanted, most, scratch)
     else:
         count = draw_window(raw, layout, src[2], mode, wanted, scratch)
     num, _ = write_items(raw, layout, src, scratch, 0, count, key, wanted)

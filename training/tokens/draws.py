@@ -45,18 +45,22 @@ class Drawing(NamedTuple):
       num_tokens: of a whole context: one more than the crop, since targets are the next token.
       full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
       strided: draw_strided in place of draw_window.
+      max_measurements: of a context by draw_strided.
     """
 
     num_tokens: int
     full_weight: float
     partial_weight: float
     strided: bool
+    max_measurements: int = 1 << 62
 
 
-def new_drawing(crop_size: int, mode_weights: tuple[float, float, float], strided: bool) -> Drawing:
+def new_drawing(
+    crop_size: int, mode_weights: tuple[float, float, float], strided: bool, **more: int
+) -> Drawing:
     """Returns a Drawing; the weights of full, partial and none need not add up to 1."""
     full, partial, _ = (weight / sum(mode_weights) for weight in mode_weights)
-    return Drawing(crop_size + 1, full, partial, strided)
+    return Drawing(crop_size + 1, full, partial, strided, **more)
 
 
 class Scratch(NamedTuple):
@@ -292,20 +296,21 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
 
 
 @njit
-def draw_strided(raw, layout, src_is_ipv6, mode, wanted, scratch):
+def draw_strided(raw, layout, src_is_ipv6, mode, wanted, most, scratch):
     """Draws every stride-th measurement of a window of a row, in order of time.
 
     The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
     The window surely fills it; what is drawn begins at the window's first measurement or ends at
     its last, so that every part of a row can be drawn. In PARTIAL mode each timestamp is kept with
-    probability 1/2. A row that is too short for `wanted` tokens gives all it has.
+    probability 1/2. A row that is too short for `wanted` tokens gives all it has; `most` bounds
+    the number of measurements.
 
     Returns:
       The number of items. scratch.window holds the first measurement and the stride.
     """
     num, stream = layout.num_measurements, scratch.stream
     items, is_timed = scratch.items, scratch.is_timed
-    enough = _max_count(layout, src_is_ipv6, mode, wanted)
+    enough = min(most, _max_count(layout, src_is_ipv6, mode, wanted))
     exponents = 1
     while (1 << exponents) * enough <= num:
         exponents += 1
@@ -319,7 +324,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, scratch):
         step = -stride
     count = tokens = 0
     previous = np.int64(-1)
-    while tokens < wanted and 0 <= item < num:
+    while tokens < wanted and count < most and 0 <= item < num:
         items[count] = item
         is_timed[count] = mode == FULL or (mode == PARTIAL and next_below(stream, 2) == 1)
         tokens += _tokens_at(raw, layout, src_is_ipv6, item)

@@ -18,14 +18,17 @@ sampler's kernels call it, too.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numba import njit, uint64
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.kernels import kernel
 
@@ -240,6 +243,51 @@ def encode(
         chosen,
     )
     return tokens[:length]
+
+
+def encode_measurement(
+    meas: Mapping[str, Any],
+    prev_timestamp: datetime | None = None,
+    randomize_field_order: bool = True,
+    include_timestamp: bool = True,
+    rng: np.random.Generator | None = None,
+) -> list[int]:
+    """Encodes one measurement, as `encode` does many.
+
+    Args:
+      meas: src_addr, and the dst_addr, ip_version, rtt and event_time of a data source.
+      prev_timestamp: of the timestamp before, which this one is told by; None: it is absolute.
+      randomize_field_order: False is source, destination, RTT, time.
+      include_timestamp: False leaves the time out.
+      rng: draws the order of the fields; by default each call another.
+
+    Returns:
+      The tokens.
+
+    Raises:
+      ValueError: a field is missing, or an address is invalid.
+
+    Example:
+
+        row = ProbeRowDataSource("rows/train")[0]
+        tokens = encode_measurement({"src_addr": row["src_addr"], **row["measurements"][0]})
+    """
+    names = ("src_addr", *MEASUREMENT_SCHEMA.names)
+    if missing := [name for name in names if meas.get(name) is None]:
+        raise ValueError(f"the measurement has no {', '.join(missing)}: give {', '.join(names)}")
+    is_delta = include_timestamp and prev_timestamp is not None
+    context = [{**meas, "event_time": prev_timestamp}, meas] if is_delta else [meas]
+    order = NUM_ORDERS if include_timestamp else 0
+    if randomize_field_order:
+        num_orders = NUM_TIMESTAMPED_ORDERS if include_timestamp else NUM_ORDERS
+        order += int((rng or np.random.default_rng()).integers(num_orders))
+    tokens = encode(
+        meas["src_addr"],
+        pa.RecordBatch.from_pylist(context, MEASUREMENT_SCHEMA),
+        np.full(len(context), include_timestamp),
+        np.full(len(context), order),
+    )
+    return tokens[np.flatnonzero(tokens == MEASUREMENT_START)[-1] :].tolist()
 
 
 # --- decoding -----------------------------------------------------------------------------------
