@@ -29,7 +29,7 @@ from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.bucket import num_buckets
 from beam_pipeline.sources import reading
 
-_API = "/storage/v1/b"
+_API = "/storage/v1"
 _COUNTED = (
     "class_a", "class_b", "deletes", "upload_parts", "uploaded_bytes", "downloaded_bytes",
 )  # fmt: skip
@@ -49,10 +49,12 @@ def counters_of(result: PipelineResult) -> dict[str, int]:
 def billed_class(method: str, url: str) -> str:
     """Returns what GCS bills a request of its JSON API as; deletes and upload parts are free.
 
+    All batches here are of deletes.
+
     Source: "Operation charges" on cloud.google.com/storage/pricing. The parts of a resumable
     upload belong to the request that began it.
     """
-    if method == "DELETE":
+    if method == "DELETE" or urlsplit(url).path.startswith("/batch/"):
         return "deletes"
     if method == "PUT":
         return "upload_parts"

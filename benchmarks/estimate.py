@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from beam_pipeline.probe_rows.external_sort import MAX_FAN_IN
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
+from beam_pipeline.storage.gcs import REQUESTS_AT_A_TIME
 from benchmarks.results import Median
 from benchmarks.scale import INLINE_BYTES
 
@@ -17,7 +18,6 @@ REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")
 _GCS_FIGURES = (*REQUESTS, "uploaded_bytes", "downloaded_bytes")
 SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
 _LARGE_RUN_SHARE = 16  # beam_pipeline.probe_rows.external_sort
-_RENAMES_AND_DELETES_AT_A_TIME = 16  # beam_pipeline.shards.writing, beam_pipeline.storage.gcs
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def use_of(
         busy_s += n * figures.runner_cpu_s / assumed.vcpu_speed
         busy_s = max(busy_s, (busy_s + waiting_s) / assumed.threads_per_vcpu)
     alone = run.num_shards * sum(requests_per_shard.values()) + n * figures.deletes
-    commit_s = alone * assumed.request_s / _RENAMES_AND_DELETES_AT_A_TIME
+    commit_s = alone * assumed.request_s / REQUESTS_AT_A_TIME
     wall_s = assumed.start_s + busy_s / run.vcpus + commit_s
     output_gb = n * figures.output_bytes / _GB
     return Use(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.manifest import SPLITS, Counts, Manifest, Split
+from beam_pipeline.dataset.manifest import SPLITS, Counts, Manifest, Split, Write
 from beam_pipeline.dataset.row_index import index_batches
-from beam_pipeline.storage.files import begins_with, exists, write_file
+from beam_pipeline.storage.files import begins_with, exists, write_durably
 
 CARD_NAME = "README.md"
 FIRST_LINE = (
@@ -78,13 +78,19 @@ def command_of(options: Any) -> str:
     return shlex.join(words)
 
 
-def write_card(folder: str, manifest: Manifest, command: str) -> None:
-    """Writes the data card, unless the folder has a README.md that is not a data card."""
+def write_card(
+    folder: str, manifest: Manifest, command: str, indexes: str, write: Write = write_durably
+) -> None:
+    """Writes the data card, unless the folder has a README.md that is not a data card.
+
+    Args:
+      indexes: a folder with the row indexes of the dataset, itself or a copy.
+    """
     path = f"{folder}/{CARD_NAME}"
     if exists(path) and not begins_with(path, FIRST_LINE):
         return
-    totals = {split: totals_of(index_batches(folder, split, CARD_COLUMNS)) for split in SPLITS}
-    write_file(path, data_card(manifest, totals, command).encode(), durable=True)
+    totals = {split: totals_of(index_batches(indexes, split, CARD_COLUMNS)) for split in SPLITS}
+    write(path, data_card(manifest, totals, command).encode())
 
 
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:

@@ -14,6 +14,7 @@ reader must know of comes with another format version.
 # pyright: reportUnknownParameterType=false
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
@@ -30,7 +31,7 @@ from beam_pipeline.storage.files import (
     exists,
     is_local,
     read_file,
-    write_file,
+    write_durably,
 )
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
 DEAD_LETTER_FOLDER = "dead_letter"
 
+Write = Callable[[str, bytes], None]  # writes a file, given its path
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
 # A file in a folder of the dataset, which no path leads out of.
@@ -227,10 +229,10 @@ def success_stamp(manifest: bytes) -> bytes:
     return f"{checksum_text(crc32c(manifest))}\n".encode()
 
 
-def write_success(folder: str, manifest: bytes) -> None:
+def write_success(folder: str, manifest: bytes, write: Write = write_durably) -> None:
     """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
-    write_file(f"{folder}/{MANIFEST_NAME}", manifest, durable=True)
-    write_file(f"{folder}/{SUCCESS_NAME}", success_stamp(manifest), durable=True)
+    write(f"{folder}/{MANIFEST_NAME}", manifest)
+    write(f"{folder}/{SUCCESS_NAME}", success_stamp(manifest))
 
 
 def dataset_folder(path: str) -> str:

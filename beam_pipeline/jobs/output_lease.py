@@ -3,8 +3,13 @@
 The operating system releases a lock file when its process dies. A bucket has no such lock, but
 generations: a write can be made to succeed only if nobody wrote since. The marker names the run,
 its process and its Dataflow job. The launcher renews it. A marker that was not renewed for LEASE_S,
-or whose Dataflow job is over, may be taken by the next run. Workers check it before they give files
-their final names, so that a run which lost its marker cannot change what its successor writes.
+or whose Dataflow job is over, may be taken by the next run.
+
+A run that lost its marker, of which a worker still lives, must not change what its successor
+writes. So a file is complete in the run's own folder before its worker checks the marker, and gets
+its final name by a copy on the server. The successor takes the marker, removes that folder, and
+only then the files in the output. A copy that begins later finds no source. What is left is a copy
+that the server is making at that moment: at most gcs.REQUESTS_AT_A_TIME of a worker.
 """
 
 import contextlib
@@ -89,6 +94,10 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
+class LostOutputError(ProbelineError):
+    """The marker no longer names this run."""
+
+
 @dataclass(frozen=True)
 class Marker:
     """The marker object as workers need it: its path and the name of the run that holds it."""
@@ -97,9 +106,9 @@ class Marker:
     run: str
 
     def check(self) -> None:
-        """Raises ProbelineError unless this run still holds the output."""
+        """Raises LostOutputError unless this run still holds the output."""
         if self._generation() is None:
-            raise ProbelineError(
+            raise LostOutputError(
                 f"{self.path} no longer names this run: another run has taken the output, and "
                 "this one stops before it changes anything there; choose another folder"
             )

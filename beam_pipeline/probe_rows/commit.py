@@ -1,7 +1,11 @@
 """The last step: dead letters, the check of the counts, data card, manifest and `_SUCCESS`."""
 
+import contextlib
+import os
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import zip_longest
 
@@ -25,16 +29,20 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     Shard,
     Split,
+    success_stamp,
     write_success,
 )
 from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_folder import OutputFiles
+from beam_pipeline.jobs.output_lease import LostOutputError
 from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
+from beam_pipeline.storage.files import write_durably
+from beam_pipeline.storage.many_files import Move, move_files, write_guarded
 
 DATASET_FILES = OutputFiles(
     flag="output",
@@ -79,41 +87,78 @@ class Commit(beam.DoFn):
         self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
     ) -> None:
         output, marker = self._job.output.rstrip("/"), self._job.marker
-        # An earlier attempt that finished, but whose result was lost, has released the lease.
-        if marker is not None and not files.exists(FileSystems.join(output, SUCCESS_NAME)):
-            marker.check()
-        described = {
-            name: describe_split(output, name, list(shards))
-            for name, shards in zip(SPLITS, splits, strict=True)
-        }
-        check_shards(output, described.values())
-        check_src_ids(output)
-        counts = _count(summaries, self._num_files)
-        check_counts(counts, described.values())
-        letter_files = _move_dead_letters(output, summaries)
-        for name, split in described.items():
-            self._probes[name].inc(split.num_probes)
-        options, versions = self._job.manifest_options(), library_versions()
-        manifest = Manifest(FORMAT_VERSION, options, versions, counts, described, letter_files)
-        write_card(output, manifest, self._job.command)
-        write_success(output, manifest.to_json())
+        success = FileSystems.join(output, SUCCESS_NAME)
+        # An attempt that finished, but whose result was lost, has released the marker.
+        with self._unless(lambda: files.exists(success)):
+            if marker is not None:
+                marker.check()
+        with _local_indexes(output) as indexes:
+            described = {
+                name: describe_split(indexes, name, list(shards))
+                for name, shards in zip(SPLITS, splits, strict=True)
+            }
+            check_shards(output, described.values())
+            check_src_ids(indexes)
+            counts = _count(summaries, self._num_files)
+            check_counts(counts, described.values())
+            moves = _name_dead_letters(output, summaries)
+            move_files(moves)
+            for name, split in described.items():
+                self._probes[name].inc(split.num_probes)
+            options, versions = self._job.manifest_options(), library_versions()
+            letters = list(map(_letter_file, moves))
+            manifest = Manifest(FORMAT_VERSION, options, versions, counts, described, letters)
+            data = manifest.to_json()
+            with self._unless(lambda: files.read_file(success) == success_stamp(data)):
+                write_card(output, manifest, self._job.command, indexes, self._write)
+                write_success(output, data, self._write)
         files.remove_folder(self._job.workspace.folder)
         if marker is not None:
             marker.release()
 
+    @contextlib.contextmanager
+    def _unless(self, is_finished: Callable[[], bool]) -> Iterator[None]:
+        """Ends the block when the marker is lost: an error unless another attempt finished."""
+        try:
+            yield
+        except LostOutputError:
+            if not is_finished():
+                raise
 
-def _move_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
-    moved_files = []
-    paths = [path for summary in summaries for path in summary.dead_letter_files]
-    for number, path in enumerate(paths):
-        name = f"dead_letter_{number:05d}-of-{len(paths):05d}.parquet"
-        target = FileSystems.join(output, DEAD_LETTER_FOLDER, name)
-        moved = path if files.exists(path) else target
-        size, checksum = files.size_and_checksum(moved)
-        files.move(path, target, size, checksum)
-        text = files.checksum_text(checksum)
-        moved_files.append(LetterFile(f"{DEAD_LETTER_FOLDER}/{name}", size, text))
-    return moved_files
+    def _write(self, path: str, data: bytes) -> None:
+        if (marker := self._job.marker) is None:
+            write_durably(path, data)
+        else:
+            write_guarded(path, data, self._job.workspace.below("commit"), marker.check)
+
+
+@contextlib.contextmanager
+def _local_indexes(output: str) -> Iterator[str]:
+    """Yields a local folder with the row index of each split, which is read several times."""
+    if files.is_local(output):
+        yield output
+        return
+    with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
+        for split in SPLITS:
+            os.mkdir(os.path.join(folder, split))
+            with files.local_copy(FileSystems.join(output, split, INDEX_NAME)) as copy:
+                shutil.move(copy, os.path.join(folder, split, INDEX_NAME))
+        yield folder
+
+
+def _name_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> list[Move]:
+    parts = [part for summary in summaries for part in summary.dead_letter_files]
+    folder = FileSystems.join(output, DEAD_LETTER_FOLDER)
+    names = (f"dead_letter_{n:05d}-of-{len(parts):05d}.parquet" for n in range(len(parts)))
+    return [
+        Move(part.path, FileSystems.join(folder, name), part.num_bytes, part.crc32c)
+        for part, name in zip(parts, names, strict=True)
+    ]
+
+
+def _letter_file(move: Move) -> LetterFile:
+    path = f"{DEAD_LETTER_FOLDER}/{FileSystems.split(move.target)[1]}"
+    return LetterFile(path, move.num_bytes, files.checksum_text(move.crc32c))
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
@@ -174,36 +219,36 @@ def check_shards(output: str, splits: Iterable[Split]) -> None:
             )
 
 
-def check_src_ids(output: str) -> None:
+def check_src_ids(folder: str) -> None:
     """Raises ProbelineError if two probes of the dataset have the same src_id.
 
     The writer of a shard compares neighbours; this compares all probes. Memory: 8 bytes a probe.
     """
-    columns = [np.asarray(batch.column("src_id")) for batch in _probes(output)]
+    columns = [np.asarray(batch.column("src_id")) for batch in _probes(folder)]
     ids = np.sort(np.concatenate([np.zeros(0, np.int64), *columns]))
     twice = ids[1:][ids[1:] == ids[:-1]]
     if not len(twice):
         return
     probes = sorted(
         (row["src_id"], row["src_addr"])
-        for batch in _probes(output)
+        for batch in _probes(folder)
         for row in batch.filter(pc.is_in(batch.column("src_id"), pa.array(twice))).to_pylist()
     )
     (src_id, one), (_, other) = probes[:2]
     raise same_src_id(src_id, one, other)
 
 
-def _probes(output: str) -> Iterator[pa.RecordBatch]:
+def _probes(folder: str) -> Iterator[pa.RecordBatch]:
     """Yields the first line of every probe in the row indexes of all splits."""
     for split in SPLITS:
-        for batch in index_batches(output, split, ("src_id", "src_addr", "row_index")):
+        for batch in index_batches(folder, split, ("src_id", "src_addr", "row_index")):
             yield batch.filter(pc.equal(batch.column("row_index"), 0))
 
 
-def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split:
+def describe_split(folder: str, name: str, shards: Sequence[ShardInfo]) -> Split:
     """Returns the manifest's entry of a split, with measurements counted from its row index."""
     measurements, num_probes = np.zeros(len(shards), np.int64), 0
-    for batch in index_batches(output, name, ("shard", "row_index", "n_measurements")):
+    for batch in index_batches(folder, name, ("shard", "row_index", "n_measurements")):
         shard, row_index, count = map(np.asarray, batch.columns)
         np.add.at(measurements, shard, count)
         num_probes += int(np.count_nonzero(row_index == 0))
@@ -217,7 +262,7 @@ def describe_split(output: str, name: str, shards: Sequence[ShardInfo]) -> Split
         )
         for shard in sorted(shards, key=lambda info: info.shard)
     ]
-    _, index_crc32c = files.size_and_checksum(FileSystems.join(output, name, INDEX_NAME))
+    _, index_crc32c = files.size_and_checksum(FileSystems.join(folder, name, INDEX_NAME))
     return Split(
         num_probes=num_probes,
         num_records=sum(shard.num_records for shard in listed),

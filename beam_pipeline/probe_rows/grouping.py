@@ -49,13 +49,21 @@ from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import UnreadableInputError, read_piece
-from beam_pipeline.storage.files import create_file, unique_path
+from beam_pipeline.storage.files import crc32c, create_file, unique_path
 
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
 _CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
 _MAX_LETTERS_IN_MEMORY = 20_000
+
+
+class LetterPart(Message, frozen=True):
+    """A Parquet file of dead letters with its temporary name."""
+
+    path: str
+    num_bytes: int
+    crc32c: int
 
 
 class UnitSummary(Message, frozen=True):
@@ -66,7 +74,7 @@ class UnitSummary(Message, frozen=True):
     num_rows: int
     num_measurements: int
     dead_letters: dict[str, int]
-    dead_letter_files: list[str]  # Parquet, in order
+    dead_letter_files: list[LetterPart]  # in order
 
 
 class PreGroup(beam.DoFn):
@@ -148,7 +156,7 @@ class _LetterBox:
 
     def __init__(self, unit: int, workspace: Workspace):
         self.counts: Counter[str] = Counter()
-        self.files: list[str] = []
+        self.files: list[LetterPart] = []
         self._unit = unit
         self._folder = workspace.below("dead_letters")
         self._letters: list[DeadLetter] = []
@@ -163,9 +171,10 @@ class _LetterBox:
         if not self._letters:
             return
         path = unique_path(self._folder, f"unit-{self._unit:06d}")
+        data = dead_letters.to_parquet(self._letters)
         with explained_os_errors("write", path), create_file(path) as file:
-            file.write(dead_letters.to_parquet(self._letters))
-        self.files.append(path)
+            file.write(data)
+        self.files.append(LetterPart(path, len(data), crc32c(data)))
         self._letters = []
 
 

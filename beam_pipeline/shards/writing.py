@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,11 +34,11 @@ from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
 from beam_pipeline.shards.staging import StagedPayloads, StagedRecords, staged_schema
 from beam_pipeline.storage import files
+from beam_pipeline.storage.many_files import Move, local_copies, move_files
 
 DEFAULT_SHARD_BYTES = 256 << 20
 _BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
 _FRAMING_BYTES = 1 << 10  # what a record may have around its payload
-_RENAMES_AT_A_TIME = 16  # each waits for its storage three times
 
 
 class ShardInfo(Message, frozen=True):
@@ -267,31 +266,34 @@ class Finalise(beam.DoFn):
             yield from self._finalise(sorted(written, key=lambda shard: shard.info.shard))
 
     def _finalise(self, written: Sequence[WrittenShard]) -> list[ShardInfo]:
+        target = self._target
+        infos = [shard.info for shard in written]
+        moves = [
+            Move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
+            for shard, info in zip(written, infos, strict=True)
+        ]
+        self._check()
+        if target.index is not None:
+            moves.append(_join_index(written, target.index, target.temp_folder))
+            self._check()  # all files are there: see `output_lease`
+        move_files(moves)
+        return infos
+
+    def _check(self) -> None:
         if self._target.guard is not None:
             self._target.guard()
-        with ThreadPoolExecutor(_RENAMES_AT_A_TIME) as pool:
-            list(pool.map(_rename, written))
-        if self._target.index is not None:
-            _join_index(written, self._target.index, self._target.temp_folder)
-        return [shard.info for shard in written]
 
 
-def _rename(shard: WrittenShard) -> None:
-    info = shard.info
-    files.move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
-
-
-def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder: str) -> None:
-    temporary_path = files.unique_path(temp_folder, "index")
-    with explained_os_errors("write", index.path), files.create_file(temporary_path) as file:
+def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder: str) -> Move:
+    path = files.unique_path(temp_folder, "index")
+    parts = [shard.index_path for shard in written if shard.index_path is not None]
+    with explained_os_errors("write", index.path), files.create_file(path) as file:
         with pq.ParquetWriter(file, index.full_schema, compression="zstd") as writer:
-            for shard in written:
-                assert shard.index_path is not None
-                with files.open_file(shard.index_path) as lines:
-                    table = pq.read_table(pa.PythonFile(lines, mode="r"))
+            for part in local_copies(parts):
+                table = pq.read_table(part)
                 if table.num_rows:
                     writer.write_table(table)
-    files.move(temporary_path, index.path, *files.size_and_checksum(temporary_path))
+    return Move(path, index.path, *files.size_and_checksum(path))
 
 
 class WriteShards(beam.PTransform):

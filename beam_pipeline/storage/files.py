@@ -2,8 +2,8 @@
 
 A path without a scheme is local. Local files and objects on `gs://` are accessed directly; Beam's
 filesystems, imported on first use, serve all other schemes and glob patterns. Large outputs are
-written under a `unique_path` and renamed by `move`, which may be repeated; all others are written
-with `atomic_write`.
+written under a `unique_path` and renamed by `many_files.move_files`, which may be repeated; all
+others are written with `atomic_write`.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from beam_pipeline.errors import (
     one_line,
     printable,
 )
-from beam_pipeline.storage import gcs
+from beam_pipeline.storage import gcs, gcs_reader
 from beam_pipeline.storage.gcs import FileInfo
 
 _BLOCK_BYTES = 1 << 20
@@ -111,7 +111,7 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     if is_local(path):
         return open(path, "rb")
     if is_gcs(path):
-        return gcs.open_object(path, fetch_bytes, version)
+        return gcs_reader.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
 
 
@@ -271,7 +271,7 @@ def atomic_write(
                 if durable and is_local(path):
                     stream.flush()
                     os.fsync(stream.fileno())
-            _rename(temporary, path)
+            rename(temporary, path)
         except BaseException:
             with contextlib.suppress(Exception):
                 delete_files([temporary])
@@ -282,6 +282,11 @@ def write_file(path: str, data: bytes, durable: bool = False) -> None:
     """Writes a small file with `atomic_write`."""
     with atomic_write(path, durable=durable) as file:
         file.write(data)
+
+
+def write_durably(path: str, data: bytes) -> None:
+    """Writes a small file, which is on its disk before it has its name."""
+    write_file(path, data, durable=True)
 
 
 @contextlib.contextmanager
@@ -301,28 +306,11 @@ def local_file(path: str) -> Iterator[str]:
             shutil.copyfileobj(source, target, COPY_BYTES)
 
 
-def move(source: str, target: str, num_bytes: int, checksum: int) -> None:
-    """Renames a file and replaces its target; does nothing if that has already been done.
-
-    ProbelineError if the file is gone and its target does not hold these bytes.
-    """
-    with explained_os_errors("write", target):
-        if exists(source):
-            _rename(source, target)
-            return
-        if not exists(target) or size_and_checksum(target) != (num_bytes, checksum):
-            raise ProbelineError(
-                f"{source} is gone and {target} is not what it held: something else removes "
-                "files from the output; run the command again"
-            )
-
-
-def _rename(source: str, target: str) -> None:
+def rename(source: str, target: str) -> None:
+    """Renames a file that is not on `gs://` and replaces its target."""
     if is_local(target):
         _make_folder(target)
         os.replace(source, target)
-    elif is_gcs(target):
-        gcs.rename(source, target)
     else:
         _beam().rename([source], [target])
 

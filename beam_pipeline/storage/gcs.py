@@ -13,8 +13,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
+import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,17 +31,11 @@ _CLIENT_HOST, _NATIVE_HOST = "STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_EN
 _RETRY_S = 30  # while somebody waits for the answer; the library's own limit is 120
 _FIRST_DELAY_S = 1.0  # before the first retry; each later one doubles it
 _PROBE_S = 1  # timeout of each of three probes for a metadata server; google.auth's own is 3
-_TIMEOUT_S = 60  # of an answer's next bytes, as in the library
 _UPLOAD_CHUNK_BYTES = 16 << 20
-_CONCURRENT_DELETES = 16
+REQUESTS_AT_A_TIME = 32  # as many connections are kept open
+_BATCH_SIZE = 100  # what GCS takes in one request
+_MAX_COMPOSED = 32  # by one request
 _BYTES = "application/octet-stream"
-_MISSING = (
-    "there is no such object; check its name, or whether something removes objects from the bucket"
-)
-_CHANGED = (
-    "it was changed or removed while the job ran; run the job again when nothing writes to its "
-    "input"
-)
 _LOG_IN = (
     "run `gcloud auth application-default login` or let GOOGLE_APPLICATION_CREDENTIALS name a key "
     "file"
@@ -75,7 +70,7 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
     while True:
-        with _blob(path) as blob:
+        with blob_at(path) as blob:
             try:
                 if with_generation:
                     blob.reload(retry=_retry())
@@ -97,7 +92,7 @@ def write_object(path: str, data: bytes, generation: int) -> int | None:
     """
     from google.api_core.exceptions import PreconditionFailed
 
-    with _blob(path, "write") as blob:
+    with blob_at(path, "write") as blob:
         try:
             blob.upload_from_string(data, if_generation_match=generation, retry=_retry())
         except PreconditionFailed:
@@ -111,14 +106,28 @@ def delete_object(path: str, generation: int | None = None) -> None:
     """Deletes an object, or only this generation of it; a missing object is no error."""
     from google.api_core.exceptions import NotFound, PreconditionFailed
 
-    with _blob(path, "remove") as blob, contextlib.suppress(NotFound, PreconditionFailed):
+    with blob_at(path, "remove") as blob, contextlib.suppress(NotFound, PreconditionFailed):
         blob.delete(if_generation_match=generation, retry=_retry(patient=generation is None))
 
 
 def delete_objects(paths: Iterable[str]) -> None:
-    """Deletes objects, several at a time; missing objects are no error."""
-    with ThreadPoolExecutor(_CONCURRENT_DELETES) as pool:
-        list(pool.map(delete_object, paths))  # raises the first error
+    """Deletes objects, many with one request; missing objects are no error."""
+    with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
+        list(pool.map(_delete_batch, itertools.batched(paths, _BATCH_SIZE)))  # raises an error
+
+
+def _delete_batch(paths: Sequence[str]) -> None:
+    import requests
+    from google.api_core.exceptions import GoogleAPIError
+
+    client = access_to(paths[0]).client
+    try:
+        with client.batch():
+            for bucket, name in map(bucket_and_name, paths):
+                client.bucket(bucket).blob(name).delete()
+    except (GoogleAPIError, requests.RequestException):
+        for path in paths:  # some were missing or refused: a batch neither retries nor says which
+            delete_object(path)
 
 
 def list_objects(
@@ -132,7 +141,7 @@ def list_objects(
     """
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
-    with _explained(asked_for or prefix, access):
+    with explained_errors(asked_for or prefix, access):
         blobs = access.client.list_blobs(
             bucket,
             prefix=name,
@@ -156,22 +165,51 @@ def info(path: str) -> FileInfo | None:
 
 def exists(path: str) -> bool:
     """Tells whether an object exists."""
-    with _blob(path) as blob:
+    with blob_at(path) as blob:
         return blob.exists(retry=_retry(patient=True))
 
 
-def rename(source: str, target: str) -> None:
-    """Renames an object on the server; replaces the target."""
-    with _blob(target, "write") as new, _blob(source, "write") as old:
-        token, _, _ = new.rewrite(old, retry=_retry(patient=True))
-        while token:  # a large object that changes its location or storage class
-            token, _, _ = new.rewrite(old, token=token, retry=_retry(patient=True))
-    delete_object(source)  # already gone if two attempts ran at once
+def copy(source: str, target: str) -> bool:
+    """Copies an object on the server and replaces the target; False if there is no source."""
+    from google.api_core.exceptions import NotFound
+
+    with blob_at(target, "write") as new, blob_at(source, "write") as old:
+        try:
+            token, _, _ = new.rewrite(old, retry=_retry(patient=True))
+            while token:  # a large object that changes its location or storage class
+                token, _, _ = new.rewrite(old, token=token, retry=_retry(patient=True))
+        except NotFound:
+            info(target)  # raises if it is the bucket that is missing
+            return False
+    return True
+
+
+def compose(target: str, parts: Sequence[str], temp_path: str) -> None:
+    """Joins objects of one bucket on the server, in order; `parts` may not be empty.
+
+    Args:
+      temp_path: the beginning of the names of objects that join some of many parts. They stay.
+    """
+    with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
+        level = 0
+        while len(parts) > _MAX_COMPOSED:
+            batches = list(itertools.batched(parts, _MAX_COMPOSED))
+            parts = [f"{temp_path}-{level}-{number}" for number in range(len(batches))]
+            list(pool.map(_compose, parts, batches))
+            level += 1
+    _compose(target, parts)
+
+
+def _compose(target: str, parts: Sequence[str]) -> None:
+    with blob_at(target, "write") as joined:
+        joined.content_type = _BYTES
+        sources = [joined.bucket.blob(bucket_and_name(path)[1]) for path in parts]
+        joined.compose(sources, retry=_retry(patient=True))
 
 
 def upload(local_path: str, path: str) -> None:
     """Copies a local file to an object in chunks, each of which is retried on its own."""
-    with _blob(path, "write") as blob:
+    with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
@@ -181,62 +219,10 @@ def create(path: str) -> BinaryIO:
 
     The stream itself raises the exceptions of google-cloud-storage.
     """
-    with _blob(path, "write") as blob:
+    with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         stream = blob.open("wb", ignore_flush=True, content_type=_BYTES, retry=_retry(patient=True))
     return cast(BinaryIO, stream)
-
-
-def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
-    """Opens an object, or this generation of it; each request fetches at least `fetch_bytes`."""
-    blob_class, reader_class = _reader_classes()
-    with _blob(path) as blob:
-        blob = blob_class(blob.name, blob.bucket, generation=generation or None)
-        reader = reader_class(blob, chunk_size=fetch_bytes)
-        reader.missing = _CHANGED if generation else _MISSING
-        return cast(BinaryIO, reader)
-
-
-@functools.cache
-def _reader_classes() -> tuple[Any, Any]:
-    from google.api_core.exceptions import from_http_response
-    from google.cloud.storage import Blob
-    from google.cloud.storage.fileio import BlobReader
-
-    class Downloaded(Blob):
-        """Reads an answer at once. The library joins pieces of 8 KiB, which takes far longer."""
-
-        def download_as_bytes(self, start: int, end: int | None, retry: Any, **_: Any) -> bytes:
-            url = self._get_download_url(self.client)
-            # BlobReader asks for one byte more than it needs, and then copies the others.
-            last = "" if end is None else end - 1
-            headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "gzip"}
-
-            def fetch() -> bytes:
-                session = self.client._http
-                with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
-                    if not answer.ok:
-                        raise from_http_response(answer)
-                    return answer.raw.read(decode_content=True)
-
-            return retry(fetch)()
-
-    class Reader(BlobReader):
-        missing: str
-
-        def _explained(self) -> contextlib.AbstractContextManager[None]:
-            path = f"{SCHEME}{self._blob.bucket.name}/{self._blob.name}"
-            return _explained(path, access_to(path), missing=self.missing)
-
-        def read(self, size: int = -1) -> bytes:
-            with self._explained():
-                return super().read(size)
-
-        def seek(self, pos: int, whence: int = 0) -> Any:
-            with self._explained():
-                return super().seek(pos, whence)
-
-    return Downloaded, Reader
 
 
 def prepare_native_reader(path: str) -> None:
@@ -286,6 +272,7 @@ def _access(pid: int, emulator: str | None) -> Access:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError
     from google.cloud.storage import Client
+    from requests.adapters import HTTPAdapter
 
     credentials, no_credentials = AnonymousCredentials(), None
     if not emulator:
@@ -293,7 +280,10 @@ def _access(pid: int, emulator: str | None) -> Access:
             credentials, _ = google.auth.default(Client.SCOPE, request=_hurried_request())
         except DefaultCredentialsError as error:
             no_credentials = one_line(error).partition(" To set up")[0].rstrip(".")
-    return Access(Client(project=None, credentials=credentials), no_credentials)
+    client = Client(project=None, credentials=credentials)
+    for scheme in ("https://", "http://"):  # connections to reuse, as many as there are requests
+        client._http.mount(scheme, HTTPAdapter(pool_maxsize=REQUESTS_AT_A_TIME))  # pyright: ignore[reportPrivateUsage]
+    return Access(client, no_credentials)
 
 
 def _hurried_request() -> Any:
@@ -332,16 +322,16 @@ def bucket_and_name(path: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _blob(path: str, action: str = "read") -> Iterator[Blob]:
-    """Yields a handle of an object, without a request; errors as `_explained`."""
+def blob_at(path: str, action: str = "read") -> Iterator[Blob]:
+    """Yields a handle of an object, without a request; errors as `explained_errors`."""
     bucket, name = bucket_and_name(path)
     access = access_to(path)
-    with _explained(path, access, action):
+    with explained_errors(path, access, action):
         yield access.client.bucket(bucket).blob(name)
 
 
 @contextlib.contextmanager
-def _explained(
+def explained_errors(
     path: str, access: Access, action: str = "read", missing: str | None = None
 ) -> Iterator[None]:
     """Turns the client's exceptions into one line; `action` is "read", "write" or "remove"."""

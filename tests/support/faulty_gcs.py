@@ -1,7 +1,8 @@
-"""A proxy before the GCS emulator that loses, delays and refuses requests, by a plan.
+"""A proxy before the GCS emulator that loses, delays, refuses and counts requests.
 
 `FaultyGcs(endpoint, every=5)` passes requests on, but every fifth meets the next fault of FAULTS.
-Retries are requests, too, so that a fault may hit them again.
+Retries are requests, too, so that a fault may hit them again. With `delay_s` each request takes
+that long, as on a network; `longest_chain()` tells how many had to wait for one another.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import itertools
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,16 +28,23 @@ class Passed(NamedTuple):
     method: str
     name: str
     num_bytes: int
+    start_s: float
+    end_s: float
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
 
 
 class FaultyGcs:
     """The proxy: `endpoint` to send requests to, `faults` and `requests` to look at."""
 
-    def __init__(self, endpoint: str, every: int):
+    def __init__(self, endpoint: str, every: int, delay_s: float):
         self.behind = urlsplit(endpoint).netloc
         self.faults: Counter[str] = Counter()
         self.requests: list[Passed] = []
-        self._every = every
+        self._every, self._delay_s = every, delay_s
         self._count = itertools.count(1)
         self._next_fault = itertools.cycle(FAULTS)
         self._lock = threading.Lock()
@@ -52,8 +61,7 @@ class FaultyGcs:
             def log_message(self, format, *args) -> None:
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = _Server(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
     def _fault(self) -> str | None:
@@ -81,9 +89,19 @@ class FaultyGcs:
             else:
                 self._answer(request, status, headers, answer)
 
+    def longest_chain(self) -> int:
+        """Returns the most requests of which each begins when another has been answered."""
+        chain, ended_s = 0, 0.0
+        for request in sorted(self.requests, key=lambda request: request.end_s):
+            if request.start_s >= ended_s:
+                chain, ended_s = chain + 1, request.end_s
+        return chain
+
     def _pass_on(
         self, request: http.server.BaseHTTPRequestHandler, body: bytes
     ) -> tuple[int, list[tuple[str, str]], bytes]:
+        start_s = time.monotonic()
+        time.sleep(self._delay_s)
         connection = http.client.HTTPConnection(self.behind, timeout=60)
         with contextlib.closing(connection):
             headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_BY_HOP}
@@ -93,7 +111,8 @@ class FaultyGcs:
             with self._lock:
                 named = re.search(rb'"name": ?"([^"]+)"', body[:1000])
                 name = named[1].decode() if named else unquote(urlsplit(request.path).path)
-                self.requests.append(Passed(request.command, name, len(answer)))
+                times = start_s, time.monotonic()
+                self.requests.append(Passed(request.command, name, len(answer), *times))
             own = urlsplit(self.endpoint).netloc
             if response.headers.get_content_type() == "application/json":  # links to the data
                 answer = answer.replace(self.behind.encode(), own.encode())
@@ -131,9 +150,13 @@ def _reset(request: http.server.BaseHTTPRequestHandler) -> None:
 
 
 @contextlib.contextmanager
-def faulty(endpoint: str, every: int = 0) -> Iterator[FaultyGcs]:
-    """Runs a proxy before the emulator; every so many requests meet a fault, with 0 none."""
-    proxy = FaultyGcs(endpoint, every)
+def faulty(endpoint: str, every: int = 0, delay_s: float = 0.0) -> Iterator[FaultyGcs]:
+    """Runs a proxy before the emulator; every so many requests meet a fault, with 0 none.
+
+    Args:
+      delay_s: added to every request.
+    """
+    proxy = FaultyGcs(endpoint, every, delay_s)
     thread = threading.Thread(target=proxy.server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     try:

@@ -28,11 +28,11 @@ KILL_POINTS = {
     "staging": ("shards.staging", "module.StageRecords", "process", 4),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "writing the index": ("shards.writing", "module", "_write_index", 2),
-    "renaming the first shard": ("storage.files", "module", "move", 1),
-    "renaming another shard": ("storage.files", "module", "move", 3),
+    "renaming the first shard": ("storage.many_files", "module", "_move", 1),
+    "renaming another shard": ("storage.many_files", "module", "_move", 3),
     "before the data card": ("probe_rows.commit", "module", "write_card", 1),
     "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
-    "before _SUCCESS": ("dataset.manifest", "module", "write_file", 2),
+    "before _SUCCESS": ("dataset.manifest", "module", "success_stamp", 1),
 }
 
 

@@ -159,7 +159,7 @@ def test_backticks_in_a_path_do_not_end_the_command(dataset: Path, tmp_path: Pat
         (tmp_path / split).mkdir()
         data = (dataset / split / "rows.parquet").read_bytes()
         (tmp_path / split / "rows.parquet").write_bytes(data)
-    write_card(str(tmp_path), manifest, "a ```` b")
+    write_card(str(tmp_path), manifest, "a ```` b", str(tmp_path))
     fences = [
         token.content
         for token in MarkdownIt().parse((tmp_path / CARD_NAME).read_text())

@@ -1,0 +1,136 @@
+"""Many files at once: renamed, joined and fetched, with several requests at a time.
+
+Nothing here waits for one request after another. Renaming may be repeated, by an attempt whose
+result was lost or by two attempts at once.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.storage import gcs
+from beam_pipeline.storage.files import (
+    COPY_BYTES,
+    atomic_write,
+    crc32c,
+    exists,
+    is_gcs,
+    is_local,
+    open_file,
+    rename,
+    size_and_checksum,
+    unique_path,
+    write_file,
+)
+
+
+class Move(NamedTuple):
+    """A file to rename, and what it holds."""
+
+    source: str
+    target: str
+    num_bytes: int
+    crc32c: int
+
+
+def move_files(moves: Sequence[Move]) -> None:
+    """Renames files on one filesystem and replaces their targets; does not repeat what was done.
+
+    ProbelineError if a file is gone and its target does not hold the same bytes.
+    """
+    with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
+        list(pool.map(_move, moves))
+    if moves and is_gcs(moves[0].source):
+        gcs.delete_objects(move.source for move in moves)
+
+
+def _move(move: Move) -> None:
+    source, target, *content = move
+    with explained_os_errors("write", target):
+        if _renamed(source, target):
+            return
+        if not exists(target) or size_and_checksum(target) != tuple(content):
+            raise ProbelineError(
+                f"{source} is gone and {target} is not what it held: something else removes "
+                "files from the output; run the command again"
+            )
+
+
+def _renamed(source: str, target: str) -> bool:
+    """Renames a file; on `gs://`, copies it. False if it is gone."""
+    if is_gcs(source):
+        return gcs.copy(source, target)
+    with contextlib.suppress(FileNotFoundError):  # another attempt was faster
+        if exists(source):
+            rename(source, target)
+            return True
+    return False
+
+
+def write_guarded(path: str, data: bytes, temp_folder: str, guard: Callable[[], None]) -> None:
+    """Writes a small file below `temp_folder`, calls `guard`, which may raise, and renames it.
+
+    So it cannot appear once another run has passed the guard and removed `temp_folder`.
+    """
+    temporary = unique_path(temp_folder, os.path.basename(path))
+    write_file(temporary, data)
+    guard()
+    move_files([Move(temporary, path, len(data), crc32c(data))])
+
+
+def join_files(path: str, temp_folder: str, parts: Sequence[str], empty: bytes = b"") -> None:
+    """Writes the bytes of some files one after another as one file, `empty` if there are none.
+
+    On `gs://` no byte passes through this process. What some of many parts were joined to stays
+    in `temp_folder`.
+    """
+    if parts and is_gcs(path):
+        gcs.compose(path, parts, unique_path(temp_folder, "joined"))
+        return
+    with atomic_write(path, temp_folder) as target:
+        for part in parts:
+            with open_file(part) as source:
+                shutil.copyfileobj(source, target, COPY_BYTES)
+        if not parts:
+            target.write(empty)
+
+
+def local_copies(paths: Iterable[str]) -> Iterator[str]:
+    """Yields a local path with the bytes of each file, in order, and fetches those that follow.
+
+    A copy is removed when the next one is asked for; a local file is its own copy. Memory and disk
+    are bounded by gcs.REQUESTS_AT_A_TIME copies, of which COPY_BYTES are in memory.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="probeline-") as folder,
+        ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool,
+    ):
+        waiting: deque[Future[str]] = deque()
+        for path, number in zip(paths, itertools.count()):
+            waiting.append(pool.submit(_fetch, path, os.path.join(folder, str(number))))
+            if len(waiting) == gcs.REQUESTS_AT_A_TIME:
+                yield from _first(waiting, folder)
+        while waiting:
+            yield from _first(waiting, folder)
+
+
+def _first(waiting: deque[Future[str]], folder: str) -> Iterator[str]:
+    path = waiting.popleft().result()
+    yield path
+    if os.path.dirname(path) == folder:
+        os.remove(path)
+
+
+def _fetch(path: str, copy: str) -> str:
+    if is_local(path):
+        return path
+    with open_file(path) as source, open(copy, "wb") as target:
+        shutil.copyfileobj(source, target, COPY_BYTES)
+    return copy
