@@ -40,7 +40,7 @@ class _Server(http.server.ThreadingHTTPServer):
 class FaultyGcs:
     """The proxy: `endpoint` to send requests to, `faults` and `requests` to look at."""
 
-    def __init__(self, endpoint: str, every: int, delay_s: float):
+    def __init__(self, endpoint: str, every: int, delay_s: float = 0.0):
         self.behind = urlsplit(endpoint).netloc
         self.faults: Counter[str] = Counter()
         self.requests: list[Passed] = []
