@@ -17,6 +17,7 @@ from isal import igzip, igzip_lib
 from beam_pipeline.errors import ProbelineError, explained, one_line
 
 BLOCK_BYTES = 1 << 20
+_ZEROS = bytes(64)  # for kernels, which read beyond the end
 # What reading a damaged file raises, compressed or Parquet.
 DAMAGE: tuple[type[Exception], ...] = (
     OSError,
@@ -145,3 +146,16 @@ def split_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[list[b
         partial.add(rest)
     if line := partial.finish(b""):
         yield [line]
+
+
+def whole_lines(blocks: Iterable[bytes], max_line_bytes: int) -> Iterator[bytes]:
+    """Yields the lines of `split_lines` in one piece, a line feed after each, and 64 zeros."""
+    partial = PartialRecord(max_line_bytes)
+    for block in blocks:
+        stop = block.rfind(b"\n") + 1
+        if stop:
+            end = block.index(b"\n")
+            yield b"".join((partial.finish(block[:end]), memoryview(block)[end:stop], _ZEROS))
+        partial.add(block[stop:])
+    if line := partial.finish(b""):
+        yield b"".join((line, b"\n", _ZEROS))

@@ -1,9 +1,9 @@
 """Documents in JSON: blocks of bytes to records, records to batches of texts.
 
-Records are lines or the elements of one array. orjson parses a record, and Python's own `json`
-whatever orjson rejects or rounds: lone surrogates, NaN, integers of more than 64 bits. So a record
-is a dead letter only if Python cannot read it. On records of 4 KB orjson and the copy into a batch
-take 1.3 ns a byte of ASCII; msgspec, which skips fields that are not read, takes longer.
+Records are lines or the elements of one array. Texts are cut out of many records at a time
+(`json_text`) and orjson parses the rest. Where that fails, orjson parses each record of the batch,
+and Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, integers of more
+than 64 bits. So a record is a dead letter only if Python cannot read it.
 """
 
 import json
@@ -16,9 +16,16 @@ import orjson
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.documents.batch import DocumentBatch, excerpt, text_buffers
+from beam_pipeline.overlap.documents.json_text import (
+    MARK,
+    Records,
+    cut_texts,
+    find_lines,
+    join_records,
+)
 from beam_pipeline.overlap.documents.record_ids import record_hash
 from beam_pipeline.storage.json_array import begins_array, split_array
-from beam_pipeline.storage.lines import split_lines
+from beam_pipeline.storage.lines import whole_lines
 
 MAX_RECORD_BYTES = 128 << 20
 
@@ -39,8 +46,10 @@ class BadRecordError(Exception):
 # --- blocks to records --------------------------------------------------------------------------
 
 
-def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[list[bytes]]:
-    """Yields the records of a file, a list for each block; blank lines are no records.
+def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[Records]:
+    """Yields the records of a file, those that end in one block together.
+
+    Blank lines are no records.
 
     A record of more than MAX_RECORD_BYTES is cut after one byte more. The blocks are whole lines
     or, if `may_be_array` and they begin with `[`, a whole array, cut anywhere.
@@ -52,22 +61,53 @@ def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[list[
     first_block = next(blocks, b"")
     blocks = chain([first_block], blocks)
     if may_be_array and begins_array(first_block):
-        yield from split_array(blocks, MAX_RECORD_BYTES)
+        yield from map(join_records, split_array(blocks, MAX_RECORD_BYTES))
         return
-    for lines in split_lines(blocks, MAX_RECORD_BYTES):
-        yield [line for line in lines if line and not line.isspace()]
+    yield from map(find_lines, whole_lines(blocks, MAX_RECORD_BYTES))
 
 
 # --- records to batches -------------------------------------------------------------------------
 
 
-def read_batch(path: str, records: list[bytes], first_row: int, fields: Fields) -> DocumentBatch:
+def read_batch(path: str, records: Records, first_row: int, fields: Fields) -> DocumentBatch:
     """Returns a batch of some records, the first of which has the row `first_row`."""
+    batch = _read_together(records, first_row, fields)
+    return batch or _read_one_by_one(path, records, first_row, fields)
+
+
+def _read_together(records: Records, first_row: int, fields: Fields) -> DocumentBatch | None:
+    """Returns None unless each record is an object that has a text, which was cut, or none."""
+    if fields.hash_ids or fields.id == fields.text or records.max_bytes > MAX_RECORD_BYTES:
+        return None
+    cut = cut_texts(records, fields.text)
+    if cut is None:
+        return None
+    numbers: list[int] = []  # of records with a text
+    ids: list[str | None] = []
+    for number, document in enumerate(cut.others):
+        if not isinstance(document, dict):
+            return None
+        text = document.get(fields.text)
+        if text == MARK:
+            numbers.append(number)
+            ids.append(_read_id(document, records, number, fields))
+        elif text is not None or cut.bounds[number] != cut.bounds[number + 1]:
+            return None
+    rows = np.array(numbers, np.int64)
+    # What has no text has no bytes.
+    bounds = np.append(cut.bounds[rows], cut.bounds[-1])
+    num_without_text = records.count - len(rows)
+    return DocumentBatch(
+        records.count, rows + first_row, cut.utf8, bounds, ids, num_without_text, []
+    )
+
+
+def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields) -> DocumentBatch:
     rows: list[int] = []
     texts: list[str] = []
     ids: list[str | None] = []
     letters: list[DeadLetter] = []
-    for row, record in enumerate(records, first_row):
+    for number, record in enumerate(records.each()):
         try:
             document = _parse_object(record)
             text = document.get(fields.text)
@@ -75,18 +115,18 @@ def read_batch(path: str, records: list[bytes], first_row: int, fields: Fields) 
                 continue
             if not isinstance(text, str):
                 raise BadRecordError("text_not_a_string")
-            identifier = _read_id(document, record, fields)
+            identifier = _read_id(document, records, number, fields)
         except BadRecordError as bad:
             value = "" if len(record) > MAX_RECORD_BYTES else excerpt(record)
-            letters.append(DeadLetter(path, row, str(bad), value))
+            letters.append(DeadLetter(path, first_row + number, str(bad), value))
             continue
-        rows.append(row)
+        rows.append(first_row + number)
         texts.append(text)
         ids.append(identifier)
-    num_without_text = len(records) - len(rows) - len(letters)
+    num_without_text = records.count - len(rows) - len(letters)
     buffers = text_buffers(texts)
     return DocumentBatch(
-        len(records), np.array(rows, np.int64), *buffers, ids, num_without_text, letters
+        records.count, np.array(rows, np.int64), *buffers, ids, num_without_text, letters
     )
 
 
@@ -100,12 +140,12 @@ def _parse_object(record: bytes) -> dict[str, Any]:
     return document
 
 
-def _read_id(document: dict[str, Any], record: bytes, fields: Fields) -> str | None:
+def _read_id(document: dict[str, Any], records: Records, number: int, fields: Fields) -> str | None:
     value = document.get(fields.id)
     if value is None:
-        return record_hash(parse(record)) if fields.hash_ids else None
+        return record_hash(parse(records.at(number))) if fields.hash_ids else None
     if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
-        value = parse(record)[fields.id]
+        value = parse(records.at(number))[fields.id]
     return str(value)
 
 

@@ -17,6 +17,7 @@ from beam_pipeline.overlap.documents import json as document_json
 from beam_pipeline.overlap.documents import parquet as document_parquet
 from beam_pipeline.overlap.documents.batch import DocumentBatch
 from beam_pipeline.overlap.documents.json import BadRecordError, Fields
+from beam_pipeline.overlap.documents.json_text import Records
 from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
 from beam_pipeline.storage.files import check_regular, open_file
 from beam_pipeline.storage.json_array import ArrayError
@@ -186,12 +187,12 @@ def _read_batches(unit: WorkUnit, row: int, fields: Fields) -> Iterator[Document
         return
     with open_file(unit.path, version=unit.version) as stream:
         for records in _read_records(unit, stream):
-            if records:
+            if records.count:
                 yield document_json.read_batch(unit.path, records, row, fields)
-                row += len(records)
+                row += records.count
 
 
-def _read_records(unit: WorkUnit, stream: BinaryIO) -> Iterator[list[bytes]]:
+def _read_records(unit: WorkUnit, stream: BinaryIO) -> Iterator[Records]:
     is_range = (unit.start, unit.end) != (0, unit.num_bytes)
     if not is_range:
         blocks = read_blocks(decompressed(stream))
@@ -211,7 +212,8 @@ def field_names(unit: WorkUnit) -> list[str]:
             with open_parquet(unit.path) as file:
                 return file.schema_arrow.names
         with open_file(unit.path) as stream:
-            for record in chain.from_iterable(_read_records(unit, stream)):
+            split = _read_records(unit, stream)
+            for record in chain.from_iterable(records.each() for records in split):
                 try:
                     document = document_json.parse(record)
                 except BadRecordError:

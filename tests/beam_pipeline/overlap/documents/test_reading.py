@@ -145,6 +145,16 @@ RECORDS_MADE_TO_DIFFER = [
     b'{"text": "tab\there"}',
     b'{"text": "\\/\\b\\f\\n\\r\\t\\"\\\\"}',
     b'{"text": "' + b"0123456789" * 7 + b'\\n"}',
+    b'{"text": "\\u12g4"}',
+    b'{"text": "\\x"}',
+    b'{"text": "\x01"}',
+    b'{"text": "", "text": null}',
+    b'{"text": "a", "text": 7}',
+    b'{"about": {"text": "within"}}',
+    b'{"about": {"text": ""}}',
+    b'{"about": {"text": "within"}, "text": "own"}',
+    b'{"text": "own", "about": {"text": "within"}}',
+    b'{"kind": "text", "a\\"text": "b", "text":   "c"}',
     b'{"text": "cut',
     b'{"text": "a"} trailing',
     b'\xef\xbb\xbf{"text": "not at the start"}',
@@ -279,7 +289,7 @@ def test_a_file_without_line_ends_is_not_kept_in_memory(monkeypatch: pytest.Monk
     blocks = (b"x" * (1 << 20) for _ in range(64))
     tracemalloc.start()
     try:
-        ((record,),) = document_json.split_records(blocks, False)
+        ((record,),) = (found.each() for found in document_json.split_records(blocks, False))
         assert len(record) == (4 << 20) + 1
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:

@@ -1,0 +1,256 @@
+"""The texts of many JSON records at once, cut out of their bytes; the rest goes to a parser.
+
+  {"id": 1, "text": "a\\u00e9"}, …  →  aé…, and [{"id": 1, "text": MARK}, MARK, …]
+
+Texts are most of what there is to read. One is found by its key and decoded 64 bytes at a time,
+without a Python string. Whether it was the field's value shows in the rest: the mark, which no
+record can know, then is the value of the field. A record of which this is not true is left to
+whoever reads whole records.
+"""
+
+import json
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from beam_pipeline.byte_blocks import (
+    BLOCK,
+    copy_block,
+    count_bits,
+    first_bit,
+    mask_of,
+    put_bits,
+    put_code_point,
+)
+from beam_pipeline.kernels import kernel
+
+MARK = secrets.token_hex(8)
+# What follows a record; without its commas it takes the place of a text. No constant of a kernel:
+# each process has another one.
+_AFTER_RECORD = f',"{MARK}",'.encode()
+_QUOTE, _BACKSLASH, _SPACE, _UNICODE, _LINE_FEED = (np.uint8(ord(char)) for char in '"\\ u\n')
+_NOTHING, _LAST_CONTROL = np.uint8(0), np.uint8(0x1F)
+_TAB, _RETURN = np.uint8(9), np.uint8(13)
+_ONE, _TWO, _FOUR, _SIX = (np.uint64(n) for n in (1, 2, 4, 6))
+_NO_CODE = np.uint32(0xFFFF_FFFF)
+
+
+def _table(values: dict[str, int]) -> np.ndarray:
+    table = np.full(256, _NO_CODE, np.uint32)
+    for char, value in values.items():
+        table[ord(char)] = value
+    return table
+
+
+_ESCAPES = _table(dict(zip('"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True)))
+_DIGITS = _table({char: int(char, 16) for char in "0123456789abcdefABCDEF"})
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+class Records(NamedTuple):
+    """Some records in one piece: record i is data[starts[i]:stops[i]], and 64 bytes follow all."""
+
+    data: bytes
+    starts: np.ndarray  # int64 [k]
+    stops: np.ndarray  # int64 [k]
+
+    @property
+    def count(self) -> int:
+        """The number of records."""
+        return len(self.starts)
+
+    @property
+    def max_bytes(self) -> int:
+        """The size of the longest record."""
+        return int(np.max(self.stops - self.starts, initial=0))
+
+    def at(self, number: int) -> bytes:
+        """Returns one record."""
+        return self.data[self.starts[number] : self.stops[number]]
+
+    def each(self) -> list[bytes]:
+        """Returns all records."""
+        return [self.at(number) for number in range(self.count)]
+
+
+def join_records(records: list[bytes]) -> Records:
+    """Returns records in one piece."""
+    sizes = np.array([len(record) for record in records], np.int64)
+    stops = np.cumsum(sizes + 1) - 1
+    return Records(b"\n".join([*records, bytes(BLOCK)]), stops - sizes, stops)
+
+
+def find_lines(data: bytes) -> Records:
+    """Returns the lines of `whole_lines` that are not blank."""
+    starts, stops = _find_lines(np.frombuffer(data, np.uint8))
+    return Records(data, starts, stops)
+
+
+@kernel
+def _find_lines(data):
+    end = np.uint64(data.size) - BLOCK  # of the lines
+    num_lines = np.uint64(7)  # that `put_bits` needs room for
+    for at in range(np.uint64(0), end, BLOCK):
+        num_lines += count_bits(mask_of(data, at, _LINE_FEED, _NOTHING))
+    places, count = np.empty(num_lines, np.int64), np.uint64(0)
+    for at in range(np.uint64(0), end, BLOCK):
+        count = put_bits(mask_of(data, at, _LINE_FEED, _NOTHING), at, places, count)
+    starts, stops = np.empty(count, np.int64), np.empty(count, np.int64)
+    num_records, start = 0, 0
+    for stop in places[:count]:
+        at = start
+        while at < stop and (data[at] == _SPACE or _TAB <= data[at] <= _RETURN):
+            at += 1
+        if at < stop:
+            starts[num_records], stops[num_records] = start, stop
+            num_records += 1
+        start = stop + 1
+    return starts[:num_records], stops[:num_records]
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+class CutTexts(NamedTuple):
+    """The texts of k records, and these without them: with MARK instead, where one was found."""
+
+    utf8: np.ndarray  # uint8, read-only
+    bounds: np.ndarray  # int64 [k + 1]
+    others: list[Any]  # k values of JSON
+
+
+def cut_texts(records: Records, text_field: str) -> CutTexts | None:
+    """Returns records and the strings behind the first key in each that is called `text_field`.
+
+    Such a key may be that of an object within the record. None: not all is JSON that orjson takes.
+    """
+    key = json.dumps(text_field, ensure_ascii=False).encode("utf-8", "surrogatepass") + b":"
+    data, starts, stops = np.frombuffer(records.data, np.uint8), records.starts, records.stops
+    marks = np.frombuffer(_AFTER_RECORD + bytes(BLOCK), np.uint8)
+    texts = np.empty(len(data) + int(BLOCK), np.uint8)
+    rest = np.empty(len(data) + 2 * len(_AFTER_RECORD) * records.count + int(BLOCK), np.uint8)
+    bounds = np.zeros(records.count + 1, np.int64)
+    size = _cut(data, starts, stops, np.frombuffer(key, np.uint8), marks, texts, bounds, rest)
+    try:
+        # Arrow does not check what is copied.
+        buffers = pa.py_buffer(bounds), pa.py_buffer(texts)
+        pa.LargeStringArray.from_buffers(records.count, *buffers).validate(full=True)
+        parsed = orjson.loads(memoryview(rest)[:size])
+    except (pa.ArrowInvalid, orjson.JSONDecodeError):
+        return None
+    others = parsed[:-1:2]
+    if len(parsed) != 2 * records.count + 1 or parsed[1::2] != [MARK] * records.count:
+        return None  # a record is more than one value, or less
+    utf8 = texts[: bounds[-1]]
+    utf8.flags.writeable = False
+    return CutTexts(utf8, bounds, others)
+
+
+@kernel
+def _cut(data, starts, stops, key, marks, texts, bounds, rest):
+    """Fills the texts, their bounds, and the rest: an array with the mark after each record.
+
+    Returns the size of the rest.
+    """
+    size, rest_size, mark_size = np.uint64(0), _ONE, np.uint64(marks.size) - BLOCK
+    rest[0] = ord("[")
+    for record in range(starts.size):
+        start, stop = np.uint64(starts[record]), np.uint64(stops[record])
+        at = _find_value(data, start, stop, key)
+        if data[at] == _QUOTE and at < stop:
+            after, new_size = _decode_string(data, at + _ONE, texts, size)
+            if after > 0:
+                rest_size = _copy(data, start, at, rest, rest_size)
+                rest_size = _copy(marks, _ONE, mark_size - _ONE, rest, rest_size)
+                start, size = after, new_size
+        rest_size = _copy(data, start, stop, rest, rest_size)
+        rest_size = _copy(marks, np.uint64(0), mark_size, rest, rest_size)
+        bounds[record + 1] = size
+    rest[rest_size], rest[rest_size + _ONE] = ord("0"), ord("]")
+    return rest_size + _TWO
+
+
+@kernel
+def _find_value(data, at, stop, key):
+    """Returns the place behind a key and spaces, or the end."""
+    while at < stop:
+        quotes = mask_of(data, at, _QUOTE, _NOTHING)
+        for _ in range(count_bits(quotes)):
+            place = at + first_bit(quotes)
+            quotes &= quotes - _ONE
+            num_equal = np.uint64(0)
+            while num_equal < key.size and place + num_equal < stop:
+                if data[place + num_equal] != key[num_equal]:
+                    break
+                num_equal += _ONE
+            if num_equal == key.size:
+                place += num_equal
+                while data[place] == _SPACE:
+                    place += _ONE
+                return place
+        at += BLOCK
+    return stop
+
+
+@kernel
+def _copy(data, at, stop, target, size):
+    """Copies data[at:stop] to target[size:], and bytes behind them; returns the size then."""
+    for place in range(at, stop, BLOCK):
+        copy_block(data, place, _NOTHING, _NOTHING, _NOTHING, target, size + place - at)
+    return size + stop - at
+
+
+@kernel
+def _decode_string(data, at, texts, size):
+    """Decodes the string whose first character is at `at`, to texts[size:].
+
+    Returns the place behind its quote, 0 if it is not valid, and the size of all texts.
+    """
+    while True:
+        copy_block(data, at, _NOTHING, _NOTHING, _NOTHING, texts, size)
+        ends = mask_of(data, at, _QUOTE, _NOTHING) | mask_of(data, at, _BACKSLASH, _NOTHING)
+        count = first_bit(ends | mask_of(data, at, _NOTHING, _LAST_CONTROL))
+        at, size = at + count, size + count
+        if count == BLOCK:
+            continue
+        if data[at] == _QUOTE:
+            return at + _ONE, size
+        code, at = _escaped(data, at)
+        if code == _NO_CODE:
+            return np.uint64(0), size
+        size = put_code_point(code, texts, size)
+
+
+@kernel
+def _escaped(data, at):
+    """Returns the code point of an escape, _NO_CODE if it is not valid, and the place behind it."""
+    if data[at] != _BACKSLASH:
+        return _NO_CODE, at
+    if data[at + _ONE] != _UNICODE:
+        return _ESCAPES[data[at + _ONE]], at + _TWO
+    high = _four_digits(data, at + _TWO)
+    if high & np.uint32(0xF800) != 0xD800 or high == _NO_CODE:
+        return high, at + _SIX
+    low = _NO_CODE
+    if data[at + _SIX] == _BACKSLASH and data[at + _SIX + _ONE] == _UNICODE:
+        low = _four_digits(data, at + _SIX + _TWO)
+    if high >= 0xDC00 or low & np.uint32(0xFFFF_FC00) != 0xDC00:
+        return _NO_CODE, at  # a lone surrogate
+    code = (high & np.uint32(0x3FF)) << np.uint32(10) | low & np.uint32(0x3FF)
+    return code + np.uint32(0x10000), at + _SIX + _SIX
+
+
+@kernel
+def _four_digits(data, at):
+    code = np.uint32(0)
+    for place in range(at, at + _FOUR):
+        digit = _DIGITS[data[place]]
+        if digit == _NO_CODE:
+            return _NO_CODE
+        code = code << np.uint32(4) | digit
+    return code
