@@ -37,7 +37,6 @@ from training.batches.states import HostState, cursors_from_numbers, cursors_to_
 from training.rows.row_source import ShardReader, check_shards
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
-_WORKER_BUFFER = 2  # batches that a worker prepares ahead
 _LOG = logging.getLogger("training")
 
 type Batch = dict[str, np.ndarray]
@@ -343,7 +342,8 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
         options = grain.multiprocessing.MultiprocessingOptions(
-            num_workers=self._num_workers, per_worker_buffer_size=_WORKER_BUFFER
+            num_workers=self._num_workers,
+            per_worker_buffer_size=self._config.worker_buffer_size,
         )
         return iter(lanes.mp_prefetch(options))
 

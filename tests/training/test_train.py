@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from tests.support.probe_rows_on_disk import (
     make_measurements,
     write_dataset,
 )
-from tests.support.training_runs import CROP, GLOBAL_BATCH, STEPS, Ended, TrainingRun
+from tests.support.repository import ROOT
+from tests.support.training_runs import CROP, GLOBAL_BATCH, MODEL, STEPS, Ended, TrainingRun
+from tests.support.waiting import HANG_S
+from tests.support.warm_python import warm_python
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
 
@@ -221,6 +225,30 @@ def test_the_data_end_after_num_epoch(tmp_path: Path):
     assert ended.code == 0, ended.output
     assert "the data ended, after num_epoch=1; the last checkpoint has" in ended.output
     assert run.checkpoint_steps()
+
+
+@pytest.mark.slow
+def test_a_cpu_needs_no_named_config(tmp_path: Path, thousand_rows: Path):
+    python = warm_python("training.maxtext.iterators", "maxtext.trainers.pre_train.train")
+    place = (f"base_output_directory={tmp_path}", "run_name=test", f"max_target_length={CROP}")
+    heads = ("base_num_query_heads=4", "base_num_kv_heads=4", "per_device_batch_size=2")
+    workers = ("grain_worker_count=-1", "grain_ram_budget_mb=500")
+    data = f"network_train_files={thousand_rows / 'train'}"
+    result = subprocess.run(
+        [
+            *(*python, "-m", "training.train", data, *place, *MODEL, *heads, *workers),
+            *("hardware=cpu", "steps=2"),
+        ],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "2 steps are done" in result.stdout
+    assert "grain_ram_budget_mb=500: 1 workers" in result.stdout + result.stderr
+    assert (tmp_path / "test" / "checkpoints" / "1").is_dir()
 
 
 @pytest.mark.slow

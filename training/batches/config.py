@@ -16,7 +16,7 @@ from training.tokens.draws import Drawing, new_drawing
 # Options that change no batch: where the data are, when a run ends, speed and memory.
 _NOT_SAMPLING = (
     *("files", "num_epochs", "on_bad_row", "host_index", "host_count"),
-    *("num_workers", "num_threads", "cache_dir"),
+    *("num_workers", "worker_buffer_size", "num_threads", "cache_dir"),
 )
 
 
@@ -46,6 +46,7 @@ class DataConfig:
       host_index: this host, which gives examples [index, index + 1) * batch_size / host_count.
       host_count: the number of hosts, which divides batch_size.
       num_workers: processes that prepare batches; 0 prepares them in the calling process.
+      worker_buffer_size: batches that each worker prepares ahead.
       num_threads: threads that read rows; with any, the next batch is prepared ahead.
       cache_dir: a folder on a local disk for the columns of the rows, see `column_cache`.
 
@@ -74,6 +75,7 @@ class DataConfig:
     host_index: int = 0
     host_count: int = 1
     num_workers: int = 0
+    worker_buffer_size: int = 2
     num_threads: int = 0
     cache_dir: str | None = None
 
@@ -89,6 +91,7 @@ class DataConfig:
             ("max_contexts_per_row", 1),
             ("host_count", 1),
             ("num_workers", 0),
+            ("worker_buffer_size", 1),
             ("num_threads", 0),
         ):
             value = getattr(self, name)

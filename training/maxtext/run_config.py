@@ -39,8 +39,16 @@ _MAXTEXT_KEYS = {
     "shuffle": "enable_data_shuffling",
     "num_epochs": "num_epoch",
     "num_workers": "grain_worker_count",
+    "worker_buffer_size": "grain_per_worker_buffer_size",
     "num_threads": "grain_num_threads",
     "pack": "packing",
+}
+# The keys of MaxText's Grain pipeline that our batches obey.
+_GRAIN_KEYS = {
+    *("grain_worker_count", "grain_worker_count_eval", "grain_ram_budget_mb"),
+    *("grain_per_worker_buffer_size", "grain_per_worker_buffer_size_eval"),
+    *("grain_num_threads", "grain_num_threads_eval"),
+    *("grain_debug_mode", "grain_visualization_dir"),
 }
 
 
@@ -67,7 +75,8 @@ def read(arguments: Sequence[str]) -> Arguments:
     """Reads [CONFIG] key=value …
 
     Raises:
-      UsageError: an argument is not key=value, or a config or key does not exist.
+      UsageError: an argument is not key=value, a config or key does not exist, or a key would have
+        no effect.
     """
     file = str(CONFIGS / "network.yml")
     if arguments and "=" not in arguments[0]:
@@ -88,7 +97,17 @@ def read(arguments: Sequence[str]) -> Arguments:
             f"dataset_type={values['dataset_type']} is for MaxText's own command, "
             "python -m maxtext.trainers.pre_train.train: use it, or dataset_type=network"
         )
+    for key in _changed(values):
+        if key.startswith("grain_") and key not in _GRAIN_KEYS:
+            raise UsageError(
+                f"{key}={values[key]} has no effect on these batches: leave it out, "
+                "docs/training.md has the keys that have one"
+            )
     overrides = list(arguments)
+    if values["hardware"] == "cpu" and "JAX_PROCESS_COUNT" not in os.environ:
+        # One host: without the variables of a launcher MaxText cannot connect several.
+        values["skip_jax_distributed_system"] = True
+        overrides.append("skip_jax_distributed_system=true")
     folder = values.get("base_output_directory")
     if folder and "://" not in folder:  # Orbax requires absolute paths
         values["base_output_directory"] = os.path.abspath(folder)

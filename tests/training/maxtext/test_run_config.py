@@ -51,6 +51,8 @@ def test_each_model_is_a_config_of_maxtext(config: str):
         (["nowhere.yml", FILES], ["no config file nowhere.yml"]),
         (["tiny", "dataset_type=hf"], ["dataset_type=hf", "dataset_type=network"]),
         (["tiny", "network_mode_weights=[1,"], ["cannot be read"]),
+        (["tiny", "grain_prefetch_buffer_size=9"], ["grain_prefetch_buffer_size=9", "leave it"]),
+        (["tiny", "grain_file_type=parquet"], ["grain_file_type=parquet has no effect"]),
     ],
 )
 def test_arguments_that_cannot_be_read(arguments: list[str], parts: list[str]):
@@ -100,6 +102,36 @@ def test_a_config_file_of_ones_own(tmp_path: Path):
     assert (values["steps"], values["num_epoch"]) == (9, "none")
     file.write_text('base_config: "nowhere.yml"\n')
     refusal_of(lambda: run_config.read([str(file)]), "nowhere.yml", kind=UsageError)
+
+
+def test_a_cpu_without_a_launcher_is_one_host(monkeypatch: pytest.MonkeyPatch):
+    given = [FILES, *PLACE, "hardware=cpu"]
+    monkeypatch.delenv("JAX_PROCESS_COUNT", raising=False)
+    alone = run_config.read([*given, "steps=9"])
+    assert alone.values["skip_jax_distributed_system"]
+    assert run_config.build(alone).skip_jax_distributed_system
+    monkeypatch.setenv("JAX_PROCESS_COUNT", "2")
+    for arguments in (given, [FILES, *PLACE]):
+        assert not run_config.read(arguments).values["skip_jax_distributed_system"]
+
+
+def test_the_number_of_workers_is_obeyed_or_tuned(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    assert [iterators.num_workers(count, 1024) for count in (0, 3, 50)] == [0, 3, 50]
+    found = [iterators.num_workers(-1, mb) for mb in (100, 1024, 1 << 20)]
+    assert found == [0, 2, 8]
+
+
+def test_the_keys_of_grain_reach_the_batches():
+    config = run_config.build(
+        run_config.read(
+            ["tiny", FILES, *PLACE, "grain_worker_count=3", "grain_per_worker_buffer_size=5"]
+        )
+    )
+    found = iterators.data_config(config, [0], is_eval=False)
+    assert (found.num_workers, found.worker_buffer_size, found.num_threads) == (3, 5, 2)
+    of_eval = iterators.data_config(config, [0], is_eval=True)
+    assert (of_eval.num_workers, of_eval.worker_buffer_size, of_eval.num_epochs) == (0, 2, 1)
 
 
 def test_a_relative_place_is_made_absolute():
@@ -212,6 +244,7 @@ def test_every_field_of_data_config_has_a_key():
         "num_epochs": "num_epoch",
         "pack": "packing",
         "num_workers": "grain_worker_count",
+        "worker_buffer_size": "grain_per_worker_buffer_size",
         "num_threads": "grain_num_threads",
     }
     for field in dataclasses.fields(DataConfig):
