@@ -151,7 +151,7 @@ GAP = "…"
 SAID_BY_OTHERS = (
     *("No space left on device", "The template parameters are invalid", "operation_result"),
     *("Failed to read the job file", "ImagePullBackOff", "No module named"),
-    *("storage.buckets.get", "The TPU is already in use"),
+    *("storage.buckets.get", "The TPU is already in use", "coordinator_address"),
 )  # fmt: skip
 
 
