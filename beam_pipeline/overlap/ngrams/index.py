@@ -24,10 +24,10 @@ import pyarrow as pa
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.token_kernels import (
+    TokenBatch,
     empty_token,
     ngram_hash,
     power_of,
-    prefix_hashes,
     token_batches,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
@@ -119,21 +119,20 @@ def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
     """Counts the tokens of each evaluation row."""
     num_rows = sum(len(bounds) - 1 for _, bounds in texts)
     counts, words = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
-    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
+    for first_row, batch in _rows_of(texts, tokenizer):
+        firsts = batch.firsts
         here = slice(first_row, first_row + len(firsts) - 1)
         counts[here] += np.diff(firsts)
-        words[here] += np.diff(np.append(0, np.cumsum(hashes != empty_token()))[firsts])
+        words[here] += np.diff(np.append(0, np.cumsum(batch.hashes != empty_token()))[firsts])
     return RowTokens(counts, (counts > 0) & (words == 0))
 
 
-def _rows_of(
-    texts: Sequence[Texts], tokenizer: Tokenizer
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yields the batches of `token_batches` with the number of the first row."""
+def _rows_of(texts: Sequence[Texts], tokenizer: Tokenizer) -> Iterator[tuple[int, TokenBatch]]:
+    """Yields the number of the first row of each batch of `token_batches`, and the batch."""
     first_row = 0
     for utf8, bounds in texts:
         for batch in token_batches(utf8, bounds, tokenizer):
-            yield first_row + batch.first, batch.hashes, batch.firsts
+            yield first_row + batch.first, batch
         first_row += len(bounds) - 1
 
 
@@ -177,8 +176,8 @@ def build_index(
     powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
     places: list[np.ndarray] = []
     windows: list[list[np.ndarray]] = [[] for _ in levels]
-    for first_row, hashes, firsts in _rows_of(texts, tokenizer):
-        prefixes = prefix_hashes(hashes)
+    for first_row, batch in _rows_of(texts, tokenizer):
+        prefixes, firsts = batch.prefixes, batch.firsts
         found, starts = _places(
             prefixes, firsts, first_row, counts, asked, in_use, powers,
             np.uint64(shard.first_hash), np.uint64(shard.last_hash),

@@ -1,6 +1,6 @@
 """From training texts to matches: candidates by their hashes, then a comparison of both texts.
 
-  UTF-8 → hashes of the tokens of many documents → hashes of all prefixes → for each level of the
+  UTF-8 → hashes of the tokens of many documents, and of all prefixes → for each level of the
   index: every `stride`-th window through its filter → the n-grams around the windows that pass,
   through the bloom filter → slots → candidate → match
 
@@ -23,7 +23,6 @@ from beam_pipeline.overlap.ngrams.index import NO_KEY, Index, Level, passes
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
-    prefix_hashes,
     token_batches,
     tokens_of,
 )
@@ -104,8 +103,7 @@ def find_candidates(
     """
     parts = [np.empty((4, 0), np.int64)]
     if len(index.keys):
-        for first, hashes, firsts in token_batches(utf8, bounds, tokenizer):
-            prefixes = prefix_hashes(hashes)
+        for first, _, prefixes, firsts in token_batches(utf8, bounds, tokenizer):
             for level in index.levels:
                 for tokens, lengths, keys in _find_in_level(prefixes, index, level):
                     documents = np.searchsorted(firsts, tokens, "right") - 1

@@ -32,7 +32,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
-HASH_NAME = "word_pairs"  # another one where the hash of an n-gram becomes another
+HASH_NAME = "mixed_pairs"  # another one where the hash of an n-gram becomes another
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -179,15 +179,18 @@ def _hash_of(text, start, stop):
         value = _hash_step(value, load_word(text, start + _EIGHT) & _MASKS[num_bytes])
         start += _SIXTEEN
         if start >= stop:
-            return mix(value)
+            value *= _MIX_1
+            return value ^ value >> _SHIFT_3
 
 
 @kernel
 def _tokenize(
-    utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, firsts,
-    unfinished, with_places, places, starts, ends,
+    utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, prefixes,
+    firsts, unfinished, with_places, places, starts, ends,
 ):  # fmt: skip
     """Fills the hashes of all tokens of the documents from `first` on, while there is room.
+
+    `prefixes` are their `prefix_hashes`, made while the processor works on the next hash.
 
     Document d is utf8[bounds[d]:bounds[d + 1]], and its tokens are those from firsts[d - first]
     to firsts[d - first + 1]. A document that Python has to lower-case is marked and has
@@ -195,6 +198,7 @@ def _tokenize(
     continue with.
     """
     count = 0
+    prefix = prefixes[0] = np.uint64(0)
     for document in range(first, bounds.size - 1):
         at, end = np.uint64(bounds[document]), np.uint64(bounds[document + 1])
         firsts[document - first] = count
@@ -208,6 +212,7 @@ def _tokenize(
             start, stop = np.uint64(edges[edge]), np.uint64(edges[edge + _ONE])
             if keep_empty or stop > start:
                 hashes[count] = _hash_of(text, start, stop)
+                prefix = prefixes[count + 1] = prefix * BASE + hashes[count]
                 if with_places:
                     starts[count], ends[count] = places[edge], places[edge + _ONE]
                 count += 1
@@ -264,13 +269,14 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
 def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
     room = len(utf8) // 2 + 2
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-    hashes, firsts = np.empty(room, np.uint64), np.zeros(2, np.int64)
+    hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
+    firsts = np.zeros(2, np.int64)
     unfinished = np.zeros(1, np.bool_)
     text, edges = _scratch(room)
     _tokenize(
         utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), ascii_separators(tokenizer),
-        tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, firsts, unfinished,
-        True, np.empty_like(edges), starts, ends,
+        tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, prefixes,
+        firsts, unfinished, True, np.empty_like(edges), starts, ends,
     )  # fmt: skip
     count = firsts[1]
     return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
@@ -281,6 +287,7 @@ class TokenBatch(NamedTuple):
 
     first: int  # the first document's number
     hashes: np.ndarray  # uint64 [k]
+    prefixes: np.ndarray  # uint64 [k + 1], their prefix_hashes
     firsts: np.ndarray  # int64 [d + 1], each document's first token, and k
 
 
@@ -301,27 +308,30 @@ def token_batches(
     for document in np.flatnonzero(by_python).tolist():
         data = utf8[bounds[document] : bounds[document + 1]].tobytes()
         hashes = tokens_of(data.decode("utf-8", "surrogatepass"), tokenizer).hashes
-        yield TokenBatch(document, hashes, np.array([0, len(hashes)]))
+        yield TokenBatch(document, hashes, prefix_hashes(hashes), np.array([0, len(hashes)]))
 
 
 def _compiled_batches(
     utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, unfinished: np.ndarray
 ) -> Iterator[TokenBatch]:
     room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
-    hashes, firsts = np.empty(room, np.uint64), np.empty(documents + 1, np.int64)
+    hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
+    firsts = np.empty(documents + 1, np.int64)
     no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), _scratch(room)
     first = 0
     while first < documents:
         stop = _tokenize(
             utf8, bounds, first, table_of(tokenizer), ascii_separators(tokenizer),
-            tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, firsts, unfinished,
-            False, no_edges, no_places, no_places,
+            tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, prefixes, firsts,
+            unfinished, False, no_edges, no_places, no_places,
         )  # fmt: skip
         if stop == first:  # a document longer than any before
             room = int(bounds[first + 1] - bounds[first]) // 2 + 2
-            hashes, scratch = np.empty(room, np.uint64), _scratch(room)
+            hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
+            scratch = _scratch(room)
             continue
-        yield TokenBatch(first, hashes[: firsts[stop - first]], firsts[: stop - first + 1])
+        count = firsts[stop - first]
+        yield TokenBatch(first, hashes[:count], prefixes[: count + 1], firsts[: stop - first + 1])
         first = stop
 
 

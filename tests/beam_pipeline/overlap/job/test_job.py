@@ -243,10 +243,10 @@ from beam_pipeline.overlap.__main__ import main
 sys.exit(main(sys.argv[3:]))
 """
 
-UNHARMED = ("files._rename", 0)
+UNHARMED = ("files.rename", 0)
 KILLS = [
     ("scanning.write_match_file", 6),
-    ("files._rename", 9),
+    ("files.rename", 9),
     ("gathering.write_outputs", 1),
     *(
         pytest.param(kill, marks=pytest.mark.slow)
@@ -254,7 +254,7 @@ KILLS = [
             ("preparing.write_rows", 1),
             ("preparing.build_index", 2),
             ("scanning.write_match_file", 1),
-            ("files._rename", 3),
+            ("files.rename", 3),
             ("gathering.count_unit", 2),
             ("gathering.expand_unit", 3),
             ("gathering.remove_folder", 1),

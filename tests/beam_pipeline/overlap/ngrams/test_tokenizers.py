@@ -2,6 +2,7 @@
 
 import re
 import string
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -102,14 +103,13 @@ def test_tokens_found_in_blocks_are_the_plain_ones(name: str, texts: list[str]) 
     for text in texts:
         same(text, tokenizer)
     utf8, bounds = text_buffers(texts)
-    hashes = {
-        batch.first + at: batch.hashes[batch.firsts[at] : batch.firsts[at + 1]].tolist()
-        for batch in token_batches(utf8, bounds, tokenizer)
-        for at in range(len(batch.firsts) - 1)
-        if batch.firsts[at + 1] > batch.firsts[at]
-    }
+    found: dict[int, list[int]] = {}
+    for batch in token_batches(utf8, bounds, tokenizer):
+        assert batch.prefixes.tolist() == prefix_hashes(batch.hashes).tolist()
+        for at, (start, stop) in enumerate(pairwise(batch.firsts.tolist()), batch.first):
+            found.setdefault(at, []).extend(batch.hashes[start:stop].tolist())
     expected = {at: tokens_of(text, tokenizer).hashes.tolist() for at, text in enumerate(texts)}
-    assert hashes == {at: values for at, values in expected.items() if values}
+    assert found == expected
 
 
 def test_every_code_point_is_lowered_and_separates_as_python_says() -> None:
