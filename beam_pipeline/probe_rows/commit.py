@@ -41,7 +41,6 @@ from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
-from beam_pipeline.storage.files import write_durably
 from beam_pipeline.storage.many_files import Move, move_files, write_guarded
 
 DATASET_FILES = OutputFiles(
@@ -126,10 +125,8 @@ class Commit(beam.DoFn):
                 raise
 
     def _write(self, path: str, data: bytes) -> None:
-        if (marker := self._job.marker) is None:
-            write_durably(path, data)
-        else:
-            write_guarded(path, data, self._job.workspace.below("commit"), marker.check)
+        guard = self._job.marker.check if self._job.marker else None
+        write_guarded(path, data, self._job.workspace.below("commit"), guard)
 
 
 @contextlib.contextmanager
@@ -158,6 +155,7 @@ def _name_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> list[Mo
 
 def _letter_file(move: Move) -> LetterFile:
     path = f"{DEAD_LETTER_FOLDER}/{FileSystems.split(move.target)[1]}"
+    assert move.crc32c is not None
     return LetterFile(path, move.num_bytes, files.checksum_text(move.crc32c))
 
 

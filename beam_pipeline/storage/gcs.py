@@ -201,10 +201,20 @@ def compose(target: str, parts: Sequence[str], temp_path: str) -> None:
 
 
 def _compose(target: str, parts: Sequence[str]) -> None:
+    from google.api_core.exceptions import NotFound
+
     with blob_at(target, "write") as joined:
         joined.content_type = _BYTES
         sources = [joined.bucket.blob(bucket_and_name(path)[1]) for path in parts]
-        joined.compose(sources, retry=_retry(patient=True))
+        try:
+            joined.compose(sources, retry=_retry(patient=True))
+        except NotFound as error:
+            info(target)  # raises if it is the bucket that is missing
+            raise ProbelineError(
+                f"cannot write {target}: a part of it is gone, one of {len(parts)} from "
+                f"{parts[0]} on: something else removes files from the output; run the command "
+                "again"
+            ) from error
 
 
 def upload(local_path: str, path: str) -> None:

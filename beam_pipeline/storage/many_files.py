@@ -20,6 +20,7 @@ from beam_pipeline.storage.files import (
     COPY_BYTES,
     atomic_write,
     crc32c,
+    delete_files,
     exists,
     is_gcs,
     is_local,
@@ -32,12 +33,12 @@ from beam_pipeline.storage.files import (
 
 
 class Move(NamedTuple):
-    """A file to rename, and what it holds."""
+    """A file to rename, and what it holds; if that is not known, it must not be gone."""
 
     source: str
     target: str
-    num_bytes: int
-    crc32c: int
+    num_bytes: int = 0
+    crc32c: int | None = None
 
 
 def move_files(moves: Sequence[Move]) -> None:
@@ -74,14 +75,35 @@ def _renamed(source: str, target: str) -> bool:
     return False
 
 
-def write_guarded(path: str, data: bytes, temp_folder: str, guard: Callable[[], None]) -> None:
+def moves_to_folder(source: str, names: Sequence[str], target: str) -> list[Move]:
+    """Returns how files of one folder get the same names in another."""
+    known = gcs.list_objects(f"{source}/") if is_gcs(source) else {}
+    moves = [Move(f"{source}/{name}", f"{target}/{name}") for name in names]
+    for at, move in enumerate(moves):
+        if (info := known.get(move.source)) and info.crc32c:
+            content = info.num_bytes, int(info.crc32c, 16)
+            moves[at] = Move(move.source, move.target, *content)
+    return moves
+
+
+def write_guarded(
+    path: str, data: bytes, temp_folder: str, guard: Callable[[], None] | None
+) -> None:
     """Writes a small file below `temp_folder`, calls `guard`, which may raise, and renames it.
 
-    So it cannot appear once another run has passed the guard and removed `temp_folder`.
+    So it cannot appear once another run has passed the guard and removed `temp_folder`. Without a
+    guard the file is on its disk before it has its name.
     """
+    if guard is None:
+        write_file(path, data, durable=True)
+        return
     temporary = unique_path(temp_folder, os.path.basename(path))
     write_file(temporary, data)
-    guard()
+    try:
+        guard()
+    except Exception:
+        delete_files([temporary])
+        raise
     move_files([Move(temporary, path, len(data), crc32c(data))])
 
 

@@ -32,6 +32,7 @@ from beam_pipeline.overlap.results.counts import (
     write_boilerplate,
 )
 from beam_pipeline.overlap.results.details import ExpandedUnit, count_details, expand_unit, quotas
+from beam_pipeline.overlap.results.file_groups import FileGroup, group_of, join_units
 from beam_pipeline.overlap.results.match_files import (
     Keep,
     ScannedUnit,
@@ -68,10 +69,14 @@ def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
 
 
 def scanned_unit(
-    path: str, match_files: Sequence[tuple[str, Any]], row_offset: int = 0, number: int = 0
+    path: str,
+    match_files: Sequence[tuple[str, Any]],
+    row_offset: int = 0,
+    number: int = 0,
+    file_number: int = 0,
 ) -> ScannedUnit:
     """Returns a work unit of a training file with its match files and their batches, written."""
-    unit = WorkUnit(path, 0, "jsonl", 0, 0, number=number)
+    unit = WorkUnit(path, 0, "jsonl", 0, 0, file_number=file_number, number=number)
     return ScannedUnit(unit, tuple(file for file, _ in match_files), match_files[0][1], row_offset)
 
 
@@ -113,7 +118,8 @@ class Gathering:
         ]
         self.expanded = list(self._expanded())
         has_caps = not (options.max_details is None and options.max_details_per_pair is None)
-        results = Results(self.expanded, buckets, boilerplate_paths, has_caps)
+        self.groups = list(self._joined())
+        results = Results(self.expanded, self.groups, buckets, boilerplate_paths, has_caps)
         self.names = write_outputs(
             self.output, self.temp, self.rows, options.lengths, results, cut.num_files
         )
@@ -137,6 +143,7 @@ class Gathering:
         of_path = defaultdict(list)
         for row in sorted(training, key=lambda row: row[:2]):
             of_path[row.path].append(row)
+        self.num_files = len(of_path)
         for number, (path, documents) in enumerate(of_path.items()):
             for at in range(0, len(documents), cut.rows_per_unit):
                 some = documents[at : at + cut.rows_per_unit]
@@ -147,7 +154,7 @@ class Gathering:
                     file = f"{self.work}/matches-{number}-{at}-{index_shard}"
                     scanned = [(batch, matcher.matches(batch.utf8, batch.bounds))]
                     files.append((file, write_match_file(file, self.temp, scanned)))
-                yield scanned_unit(path, files, first_row)
+                yield scanned_unit(path, files, first_row, at, number)
 
     def counted(self, keep: Keep | None) -> list[tuple[int, Counts]]:
         """Returns the counts of all work units by bucket, as they go through a shuffle."""
@@ -180,6 +187,13 @@ class Gathering:
             yield expand_unit(
                 unit, prefix, self.temp, self.rows, self.keep, options.max_details_per_pair, quota
             )
+
+    def _joined(self) -> Iterator[FileGroup]:
+        groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
+        for unit in reversed(self.expanded):
+            groups[group_of(unit.scanned.order[0], self.num_files)].append(unit)
+        for number, units in sorted(groups.items()):
+            yield join_units(number, units, f"{self.work}/group-{number:03d}", self.temp)
 
     def records(self) -> dict[str, Records]:
         """Returns the records of all files of the output; the files of instances are one."""

@@ -2,7 +2,7 @@
 
 ScannedUnit → Counts by bucket of evaluation rows → files of each bucket
 ScannedUnit → the size of its details → how many it may write
-ScannedUnit → files of each work unit
+ScannedUnit → files of each work unit → those of a group of training files joined
 all of these → the output, `.SUCCESS` last
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter, logged
-from beam_pipeline.jobs.output_lease import Marker
+from beam_pipeline.jobs.output_lease import LostOutputError, Marker
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.counts import (
@@ -33,15 +33,17 @@ from beam_pipeline.overlap.results.details import (
     expand_unit,
     quotas,
 )
-from beam_pipeline.overlap.results.layout import SUCCESS_NAME, WORK_FOLDER
-from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit
+from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
+from beam_pipeline.overlap.results.layout import SUCCESS_NAME, SUMMARY, WORK_FOLDER
+from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import (
     BucketFiles,
     write_boilerplate_lines,
     write_bucket,
 )
-from beam_pipeline.storage.files import atomic_write, exists, remove_folder
+from beam_pipeline.storage.files import exists, remove_folder, unique_path
+from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
 
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _LETTERS = "letters:"
@@ -140,6 +142,13 @@ def expand(
         return expand_unit(scanned, prefix, job.temp_folder, rows, keep, cap, quota)
 
 
+def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
+    """Writes the files of a group of training files."""
+    number, units = keyed
+    with logged("Join training files", group=number):
+        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.temp_folder)
+
+
 # --- the end ------------------------------------------------------------------------------------
 
 
@@ -198,6 +207,7 @@ def finish(
     prepared: Prepared,
     train_counts: Mapping[str, Any],
     expanded: Iterable[ExpandedUnit],
+    groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,
     sizes: _Sizes = (),
@@ -212,14 +222,16 @@ def finish(
     """
     paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
     units = sorted(expanded, key=lambda unit: unit.scanned.order)
-    results = Results(units, sorted(buckets), paths, job.has_caps)
+    results = Results(units, sorted(groups), sorted(buckets), paths, job.has_caps)
     with logged("Finish", output=job.config.output_path):
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
-            if marker is not None:
-                marker.check()
             counts = {**train_counts, **_count_details(results, sizes)}
-            _write_results(job, prepared, counts, results)
+            try:
+                _write_results(job, marker, prepared, counts, results)
+            except LostOutputError:  # another attempt, if it has finished, has released the marker
+                if not exists(job.path(SUCCESS_NAME)):
+                    raise
         # Details that were left out can be made from the match files.
         if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
             remove_folder(job.path(WORK_FOLDER))
@@ -241,19 +253,30 @@ def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
     }
 
 
-def _write_results(job: Job, prepared: Prepared, counts: dict[str, Any], results: Results) -> None:
-    output, temp_folder, rows = job.config.output_path, job.temp_folder, prepared.open_rows()
+def _write_results(
+    job: Job, marker: Marker | None, prepared: Prepared, counts: dict[str, Any], results: Results
+) -> None:
+    """Writes all files to a folder of this attempt, gives them their names, and writes `.SUCCESS`.
+
+    The marker is checked before and in between: see `output_lease`.
+    """
+    guard = marker.check if marker else None
+    if guard is not None:
+        guard()
+    temp_folder, rows = job.temp_folder, prepared.open_rows()
+    folder = unique_path(temp_folder, "output")
     num_files = max(1, -(-len(results.units) // _WORK_UNITS_PER_FILE))
     lengths = job.config.ngram.lengths
-    names = write_outputs(output, temp_folder, rows, lengths, results, num_files)
-    with_letters = [(prepared.rows_path, 0)] if prepared.letters else []
-    for scanned in (unit.scanned for unit in results.units):
-        if scanned.summary.letters:
-            with_letters.append((scanned.paths[0], scanned.row_offset))
-    if letters := write_dead_letters(output, temp_folder, with_letters):
-        names.append(letters)
+    names = write_outputs(folder, temp_folder, rows, lengths, results, num_files)
+    letters = [letters_path(prepared.rows_path)] if prepared.letters else []
+    letters += [group.letters_path for group in results.groups if group.letters_path is not None]
+    if name := write_dead_letters(folder, temp_folder, letters):
+        names.append(name)
     reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
     counts["dead_letters"] = dict(sorted(reasons.items()))
-    summarize(job, prepared, "done", counts, names)
-    with atomic_write(job.path(SUCCESS_NAME), temp_folder):
-        pass
+    summarize(job, prepared, "done", counts, names, folder)
+    moves = moves_to_folder(folder, [*names, SUMMARY], job.config.output_path.rstrip("/"))
+    if guard is not None:
+        guard()
+    move_files(moves)
+    write_guarded(job.path(SUCCESS_NAME), b"", temp_folder, guard)

@@ -23,6 +23,7 @@ from beam_pipeline.overlap.job.preparing import (
     read_evaluation_sets,
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.file_groups import group_of
 
 
 class Inputs(NamedTuple):
@@ -96,6 +97,15 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         gathering.write_evaluation_rows, job, prepared
     )
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
+    groups: Any = (
+        expanded
+        | "Group of each"
+        >> beam.Map(
+            lambda unit, count: (group_of(unit.scanned.order[0], count), unit), len(inputs.training)
+        ).with_output_types(tuple[int, Any])
+        | "Group training files" >> beam.GroupByKey()
+        | "Join training files" >> beam.Map(gathering.join_group, job)
+    )
     _ = (
         pipeline
         | "Begin the end" >> beam.Impulse()
@@ -107,6 +117,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
             prepared,
             totals,
             AsList(expanded),
+            AsList(groups),
             AsList(buckets),
             **results,
         )

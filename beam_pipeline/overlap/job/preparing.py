@@ -6,6 +6,7 @@ index shard, Prepared → the file of the index shard
 
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,7 @@ from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
-from beam_pipeline.overlap.results.output_files import join_files
-from beam_pipeline.storage.files import atomic_write, exists
+from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists
 from beam_pipeline.storage.local_copy import on_this_machine
 
 _ROWS_NAME = "evaluation.arrow"
@@ -109,15 +109,16 @@ class Prepared(NamedTuple):
 
 def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
     """Reads all evaluation sets in one go, since their rows are numbered through."""
-    limit = job.config.limit_test_instances
+    limit, temp = job.config.limit_test_instances, job.temp_folder
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
         counts, letters = write_rows(files, local_path, job.fields, limit)
         prepared = _prepare(job, local_path, counts, letters)
         if not exists(prepared.rows_path):
-            join_files(prepared.rows_path, job.temp_folder, [local_path])
+            with open(local_path, "rb") as rows, atomic_write(prepared.rows_path, temp) as target:
+                shutil.copyfileobj(rows, target, COPY_BYTES)
         if letters:
-            with atomic_write(letters_path(prepared.rows_path), job.temp_folder) as stream:
+            with atomic_write(letters_path(prepared.rows_path), temp) as stream:
                 stream.write(dead_letters.to_parquet(letters))
     summarize(job, prepared, "index", {})
     return prepared
@@ -176,7 +177,12 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
 
 
 def summarize(
-    job: Job, prepared: Prepared, stage: str, counts: Mapping[str, Any], outputs: Sequence[str] = ()
+    job: Job,
+    prepared: Prepared,
+    stage: str,
+    counts: Mapping[str, Any],
+    outputs: Sequence[str] = (),
+    folder: str | None = None,
 ) -> None:
     """Writes progress_summary.json after a stage.
 
@@ -184,6 +190,7 @@ def summarize(
       stage: the next stage, or "done".
       counts: of the training side.
       outputs: paths of the files of the output, once they are written.
+      folder: where it goes, by default to the output.
     """
     summary = {
         "stage": stage,
@@ -197,4 +204,4 @@ def summarize(
         "counts": {**prepared.counts, **counts},
         "outputs": list(outputs),
     }
-    write_summary(job.config.output_path, job.temp_folder, summary)
+    write_summary(folder or job.config.output_path, job.temp_folder, summary)

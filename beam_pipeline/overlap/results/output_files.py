@@ -5,7 +5,6 @@ processor; ISA-L, ten times as fast, chooses its code by the processor.
 """
 
 import json
-import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -18,7 +17,6 @@ import pyarrow.parquet as pq
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
-_COPY_BYTES = 8 << 20
 _GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
 _LEVEL = 3
 EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
@@ -108,11 +106,16 @@ def make_table(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
 def read_lines(path: str) -> Iterator[Any]:
     """Yields the records of a file of JSON lines."""
     with open_file(path) as stream:
-        for line in stream:
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
-                yield json.loads(line)
+        yield from parse_lines(stream)
+
+
+def parse_lines(lines: Iterable[bytes]) -> Iterator[Any]:
+    """Yields the records of JSON lines."""
+    for line in lines:
+        try:
+            yield orjson.loads(line)
+        except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
+            yield json.loads(line)
 
 
 def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
@@ -120,13 +123,3 @@ def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
     with atomic_write(path, temp_folder) as stream:
         for record in records:
             stream.write(json_line(record))
-
-
-def join_files(path: str, temp_folder: str, parts: Iterable[str], empty: bytes = b"") -> None:
-    """Writes the bytes of some files one after another as one file, `empty` if there are none."""
-    with atomic_write(path, temp_folder) as target:
-        for part in parts:
-            empty = b""
-            with open_file(part) as source:
-                shutil.copyfileobj(source, target, _COPY_BYTES)
-        target.write(empty)

@@ -1,16 +1,19 @@
 """The end of an overlap run: files of work units and buckets become the files of the output.
 
-One process gathers in order: it copies gzip members, streams the table of matches, and makes stats
-and clean lists from which evaluation rows were hit. Its memory grows with the evaluation rows and
-the work units, not with the matches. `.SUCCESS` is left to the caller, who writes it last.
+One process gathers in order: it joins gzip members (on `gs://` the server does), streams the table
+of matches, and makes stats and clean lists from which evaluation rows were hit. Its memory grows
+with the evaluation rows and the work units, not with the matches. The names of the files, and
+`.SUCCESS`, are left to the caller.
 """
 
 import heapq
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,17 +23,18 @@ from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
-from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
-from beam_pipeline.overlap.results.match_files import letters_path
+from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, ExpandedUnit
+from beam_pipeline.overlap.results.file_groups import FILE_HITS, FileGroup
 from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
-    join_files,
     parquet_writer,
-    read_lines,
+    parse_lines,
     write_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
-from beam_pipeline.storage.files import atomic_write, open_file
+from beam_pipeline.storage import gcs
+from beam_pipeline.storage.files import atomic_write, unique_path
+from beam_pipeline.storage.many_files import join_files, local_copies
 from beam_pipeline.storage.parquet import read_row_groups
 
 _ROWS_PER_GROUP = 1 << 16
@@ -40,6 +44,7 @@ class Results(NamedTuple):
     """What workers have written, in the order of the output."""
 
     units: Sequence[ExpandedUnit]  # by path of the training file, then by row
+    groups: Sequence[FileGroup]  # the same, joined
     buckets: Sequence[BucketFiles]  # by number of the evaluation row
     boilerplate_paths: Sequence[str] | None  # of write_boilerplate_lines; None: nothing is filtered
     has_caps: bool
@@ -64,7 +69,7 @@ def write_outputs(
     instances = _Instances(rows)
     lines: dict[str, Iterable[dict]] = {
         layout.STATS: _stats_records(instances, lengths, hits),
-        layout.STATS_BY_TRAIN_PATH: _path_records(instances, units),
+        layout.STATS_BY_TRAIN_PATH: _path_records(instances, results),
     }
     names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
     for dataset in range(len(rows.datasets)):
@@ -76,8 +81,6 @@ def write_outputs(
             lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
-    if results.has_caps:
-        lines[layout.DETAILS_LEFT_OUT] = _left_out_records(units)
     joined: dict[str, list[str | None]] = {
         layout.DETAILS: [unit.details_path for unit in units],
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
@@ -87,13 +90,18 @@ def write_outputs(
         first, stop = (len(units) * at // num_files for at in (number, number + 1))
         name = f"tmp/overlap_instances-{number:05d}-of-{num_files:05d}.jsonl.gz"
         joined[name] = [unit.instances_path for unit in units[first:stop]]
-    for name, records in lines.items():
-        write_lines(f"{output_path}/{name}", temp_folder, records)
+    if results.has_caps:
+        by_file = unique_path(temp_folder, "left-out-by-file")
+        write_lines(by_file, temp_folder, _left_out_records(units))
+        joined[layout.DETAILS_LEFT_OUT] = [*(unit.pairs_left_out_path for unit in units), by_file]
+    with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
+        paths = [f"{output_path}/{name}" for name in lines]
+        list(pool.map(write_lines, paths, [temp_folder] * len(lines), lines.values()))
     for name, parts in joined.items():
         empty = EMPTY_MEMBER if name.endswith(".gz") else b""
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
-    _write_matches(f"{output_path}/{layout.MATCHES}", temp_folder, units)
+    _write_matches(f"{output_path}/{layout.MATCHES}", temp_folder, results.groups)
     return sorted([*lines, *joined, layout.MATCHES])
 
 
@@ -116,7 +124,7 @@ class _Instances:
         self._firsts = [bisect_left(self._keys, number.to_bytes(4)) for number in sets]
 
     def hit(self, hits: np.ndarray) -> dict[tuple[int, int], list[str]]:
-        """Returns the sorted ids of evaluation rows by set and n, from PAIRS or HITS."""
+        """Returns the sorted ids of evaluation rows by set and n, from FILE_HITS or HITS."""
         found = set(zip(self._of_row[hits["number"]].tolist(), hits["n"].tolist(), strict=True))
         ids: dict[tuple[int, int], list[str]] = defaultdict(list)
         for number, n in sorted(found):
@@ -150,16 +158,16 @@ def _stats_records(
             yield instances.record(dataset, n, hit.get((dataset, n), []))
 
 
-def _path_records(instances: _Instances, units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
+def _path_records(instances: _Instances, results: Results) -> Iterator[dict[str, Any]]:
     """Yields a record for each training file, evaluation set and n that has a hit."""
-    for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
-        found = np.empty(0, PAIRS)
-        for path in (unit.hits_path for unit in of_path):
-            if path is not None:
-                with open_file(path) as stream:
-                    found = np.unique(np.append(found, np.frombuffer(stream.read(), PAIRS)))
-        for key, ids in sorted(instances.hit(found).items()):
-            yield {"train_path": train_path, **instances.record(*key, ids)}
+    train_paths = {unit.scanned.order[0]: unit.scanned.unit.path for unit in results.units}
+    paths = (group.hits_path for group in results.groups if group.hits_path is not None)
+    for path in local_copies(paths):
+        hits = np.fromfile(path, FILE_HITS)
+        numbers, starts = np.unique(hits["file"], return_index=True)
+        for number, found in zip(numbers.tolist(), np.split(hits, starts[1:]), strict=True):
+            for key, ids in sorted(instances.hit(found).items()):
+                yield {"train_path": train_paths[number], **instances.record(*key, ids)}
 
 
 def _clean_records(
@@ -176,26 +184,25 @@ def _clean_records(
 def _boilerplate_records(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields the lines of sorted files in their order, each once."""
     key = itemgetter("n", "ngram")
-    for _, same in groupby(heapq.merge(*map(read_lines, paths), key=key), key=key):
+    contents = [Path(path).read_bytes().splitlines() for path in local_copies(paths)]
+    for _, same in groupby(heapq.merge(*map(parse_lines, contents), key=key), key=key):
         yield next(same)
 
 
 def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
-    """Yields what caps left out: by pair, from files, then by training file."""
-    for unit in units:
-        if unit.pairs_left_out_path is not None:
-            yield from read_lines(unit.pairs_left_out_path)
+    """Yields how many details the cap on all left out, by training file."""
     for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
 
 
-def _write_matches(path: str, temp_folder: str, units: Sequence[ExpandedUnit]) -> None:
+def _write_matches(path: str, temp_folder: str, groups: Sequence[FileGroup]) -> None:
     """Joins the tables of matches; row groups do not depend on how the input was cut."""
     with atomic_write(path, temp_folder) as stream:
         with parquet_writer(stream, MATCHES_SCHEMA) as writer:
             pending = MATCHES_SCHEMA.empty_table()
-            for path in (unit.matches_path for unit in units if unit.matches_path is not None):
+            paths = (group.matches_path for group in groups if group.matches_path is not None)
+            for path in local_copies(paths):
                 for table in read_row_groups(path):
                     pending = pa.concat_tables([pending, table])
                     while len(pending) >= _ROWS_PER_GROUP:
@@ -205,21 +212,17 @@ def _write_matches(path: str, temp_folder: str, units: Sequence[ExpandedUnit]) -
                 writer.write_table(pending.combine_chunks())
 
 
-def write_dead_letters(
-    output_path: str, temp_folder: str, files: Sequence[tuple[str, int]]
-) -> str | None:
+def write_dead_letters(output_path: str, temp_folder: str, paths: Sequence[str]) -> str | None:
     """Writes the dead letters of a job run as one file; returns its path below the output.
 
     Args:
-      files: the path of each match file that has dead letters, in order, and the offset of its
-        rows.
+      paths: of the letters of the evaluation sets and of each group of training files, in order.
     """
-    if not files:
+    if not paths:
         return None
     with atomic_write(f"{output_path}/{layout.DEAD_LETTERS}", temp_folder) as stream:
         with parquet_writer(stream, dead_letters.SCHEMA) as writer:
-            for path, row_offset in files:
-                for table in read_row_groups(letters_path(path)):
-                    rows = pa.array(table.column("row").to_numpy() + row_offset)
-                    writer.write_table(table.set_column(1, "row", rows))
+            for path in local_copies(paths):
+                for table in read_row_groups(path):
+                    writer.write_table(table)
     return layout.DEAD_LETTERS

@@ -107,7 +107,7 @@ def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
     assert groups == {
         "Spread index shards", "Spread files", "Spread work units", "Group by training file",
         "Add up", "Spread numbered work units", "Group by evaluation rows of boilerplate",
-        "Group by evaluation rows",
+        "Group by evaluation rows", "Group training files",
     }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from beam_pipeline.overlap.results.details import (
     quotas,
 )
 from beam_pipeline.overlap.results.match_files import MatchColumns, ScannedUnit, write_match_file
-from beam_pipeline.overlap.results.output_files import GzipMember, join_files, json_line
+from beam_pipeline.overlap.results.output_files import GzipMember, json_line
 from beam_pipeline.storage.files import atomic_write
 from tests.support.overlap_gathering import batch_of, read_records, rows_of, scanned_unit
 from tests.support.overlap_reference import EvalRow, TrainRow
@@ -271,17 +271,6 @@ def test_members_one_after_another_are_one_gzip_file(tmp_path: Path) -> None:
                     member.write(chunk[at : at + 100_000])
     assert gzip.decompress(path.read_bytes()) == b"".join(chunks)
     assert path.read_bytes()[4:8] == bytes(4)  # no time
-
-
-def test_joined_files_are_their_bytes_and_nothing_else(tmp_path: Path) -> None:
-    pieces = [b"one\n", b"", b"two\n"]
-    for number, piece in enumerate(pieces):
-        (tmp_path / str(number)).write_bytes(piece)
-    path, paths = str(tmp_path / "all"), [str(tmp_path / str(number)) for number in range(3)]
-    join_files(path, str(tmp_path / "t"), paths, b"empty")
-    assert Path(path).read_bytes() == b"".join(pieces)
-    join_files(path, str(tmp_path / "t"), [], b"empty")
-    assert Path(path).read_bytes() == b"empty"
 
 
 def test_a_file_that_fails_is_not_there(tmp_path: Path) -> None:

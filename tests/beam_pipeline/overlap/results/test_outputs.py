@@ -12,6 +12,7 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.results import counts, layout, outputs
 from beam_pipeline.overlap.results.details import ExpandedUnit
+from beam_pipeline.overlap.results.file_groups import join_units
 from beam_pipeline.overlap.results.match_files import write_match_file
 from beam_pipeline.overlap.results.outputs import (
     Results,
@@ -26,6 +27,7 @@ from tests.support.overlap_gathering import (
     read_bytes,
     read_records,
     rows_of,
+    scanned_unit,
 )
 from tests.support.overlap_reference import EvalRow, Options, TrainRow, expected_outputs
 
@@ -153,7 +155,9 @@ def test_nothing_in_common_gives_empty_files(tmp_path: Path) -> None:
 def test_no_training_data_at_all(tmp_path: Path) -> None:
     rows = rows_of([EvalRow("arc", "/e", 0, "1", "one"), EvalRow("gsm", "/f", 0, "1", "one")])
     output = str(tmp_path / "out")
-    names = write_outputs(output, str(tmp_path / "t"), rows, (5,), Results([], [], None, True), 1)
+    names = write_outputs(
+        output, str(tmp_path / "t"), rows, (5,), Results([], [], [], None, True), 1
+    )
     assert [record["num_instances"] for record in read_records(f"{output}/{layout.STATS}")] == [
         1, 1
     ]  # fmt: skip
@@ -241,16 +245,18 @@ def test_the_table_of_matches_has_row_groups_of_one_size(tmp_path: Path, monkeyp
 
 
 def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path) -> None:
-    temp, files = str(tmp_path / "temp"), []
+    temp, units = str(tmp_path / "temp"), []
     for number, first_row in enumerate((0, 100)):
         batch = batch_of([])._replace(
             num_rows=9, letters=[DeadLetter("/c", at, "json_invalid", "{") for at in (3, 8)]
         )
         path = str(tmp_path / f"matches-{number}")
-        write_match_file(path, temp, [(batch, []), (batch_of([]), [])])
-        files.append((path, first_row))
+        summary = write_match_file(path, temp, [(batch, []), (batch_of([]), [])])
+        units.append(ExpandedUnit(scanned_unit("/c", [(path, summary)], first_row, number)))
+    group = join_units(0, reversed(units), str(tmp_path / "group"), temp)
+    assert group.letters_path is not None
     output = str(tmp_path / "out")
-    assert write_dead_letters(output, temp, files) == layout.DEAD_LETTERS
+    assert write_dead_letters(output, temp, [group.letters_path]) == layout.DEAD_LETTERS
     letters = pq.read_table(f"{output}/{layout.DEAD_LETTERS}").to_pylist()
     assert [letter["row"] for letter in letters] == [3, 8, 103, 108]
     assert letters[0] == {"file": "/c", "row": 3, "reason": "json_invalid", "value": "{"}

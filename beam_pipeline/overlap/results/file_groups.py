@@ -1,0 +1,75 @@
+"""What the last step reads of many work units, joined by others: consecutive training files.
+
+  (group, [ExpandedUnit]) → FileGroup: hits by training file, a table of matches, dead letters
+
+So the last step opens a file or three for each group, not for each work unit.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.dataset import dead_letters
+from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.match_files import letters_path
+from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
+from beam_pipeline.storage.many_files import local_copies
+from beam_pipeline.storage.parquet import read_row_groups
+
+MAX_GROUPS = 512
+FILE_HITS = np.dtype([("file", "<u4"), *PAIRS.descr])
+
+
+class FileGroup(NamedTuple):
+    """The files of a group, None where there is nothing to write."""
+
+    number: int
+    hits_path: str | None  # FILE_HITS, sorted: the evaluation rows hit by each training file
+    matches_path: str | None
+    letters_path: str | None  # of the training files
+
+
+def group_of(file_number: int, num_files: int) -> int:
+    """Returns the group of a training file."""
+    return file_number * min(num_files, MAX_GROUPS) // num_files
+
+
+def join_units(
+    number: int, units: Iterable[ExpandedUnit], prefix: str, temp_folder: str
+) -> FileGroup:
+    """Writes the files of a group, in the order of its work units."""
+    ordered = sorted(units, key=lambda unit: unit.scanned.order)
+    with LazyFiles(prefix, temp_folder) as files:
+        for file_number, of_file in groupby(ordered, key=lambda unit: unit.scanned.order[0]):
+            if len(found := _hits(list(of_file))):
+                hits = np.empty(len(found), FILE_HITS)
+                hits["file"], hits["number"], hits["n"] = file_number, found["number"], found["n"]
+                files.get("hits").write(hits.tobytes())
+        paths = (unit.matches_path for unit in ordered if unit.matches_path is not None)
+        for path in local_copies(paths):
+            for table in read_row_groups(path):
+                files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA).write_table(
+                    table
+                )
+        with_letters = [unit.scanned for unit in ordered if unit.scanned.summary.letters]
+        paths = (letters_path(scanned.paths[0]) for scanned in with_letters)
+        for scanned, path in zip(with_letters, local_copies(paths), strict=True):
+            for table in read_row_groups(path):
+                rows = pa.array(table.column("row").to_numpy() + scanned.row_offset)
+                files.get(
+                    "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
+                ).write_table(table.set_column(1, "row", rows))
+    written = map(files.path, ("hits", "matches.parquet", "letters.parquet"))
+    return FileGroup(number, *written)
+
+
+def _hits(units: Sequence[ExpandedUnit]) -> np.ndarray:
+    """Returns the PAIRS of a training file, each once."""
+    found = np.empty(0, PAIRS)
+    paths = (unit.hits_path for unit in units if unit.hits_path is not None)
+    for path in local_copies(paths):
+        found = np.unique(np.append(found, np.fromfile(path, PAIRS)))
+    return found

@@ -1,0 +1,153 @@
+"""The last steps on `gs://`: their requests, attempts at once, and a worker of a lost run."""
+
+import contextlib
+import io
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER, JobRun
+from beam_pipeline.overlap.documents.evaluation import match_evaluation
+from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.overlap.job import gathering
+from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
+from beam_pipeline.overlap.job.launch import output_files
+from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_sets
+from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.file_groups import group_of
+from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
+from beam_pipeline.overlap.results.output_files import GzipMember, json_line, make_table
+from beam_pipeline.storage import gcs as gcs_storage
+from tests.support.engines import Gcs, stored_objects
+from tests.support.faulty_gcs import FaultyGcs, faulty
+
+taken = partial(output_folder.taken, overwrite=False, files=output_files(False))
+_FILES = ("details.gz", "instances.gz", "matches.parquet", "hits")
+
+
+class ExpandedRun(NamedTuple):
+    """What workers have written of work units that all have one match."""
+
+    job: Job
+    run: JobRun
+    prepared: Prepared
+    units: list[ExpandedUnit]
+
+    def join_groups(self) -> list[Any]:
+        """Does the step `Join training files` of each group."""
+        groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
+        for unit in self.units:
+            groups[group_of(unit.scanned.order[0], self.job.num_train_files)].append(unit)
+        return [gathering.join_group(keyed, self.job) for keyed in groups.items()]
+
+    def finish(self, groups: list[Any]) -> None:
+        """Does the step `Finish`."""
+        marker, counts = self.run.marker, {"dead_letters": {}}
+        gathering.finish(b"", self.job, marker, self.prepared, counts, self.units, groups, [])
+
+
+@contextlib.contextmanager
+def a_run(gcs: Gcs, folder: Path, num_units: int, num_files: int) -> Iterator[ExpandedRun]:
+    (folder / "quiz.jsonl").write_text('{"text": "one two"}\n')
+    sources, output = (f"quiz={folder}/quiz.jsonl",), f"{gcs.make_bucket()}/out"
+    config = DeconConfig(
+        input_path=output, decontaminate_source=sources, output_path=output, ngram=NGramConfig(2)
+    )
+    with taken(output) as run:
+        job = Job(config, run.folder, 1, num_files)
+        prepared = read_evaluation_sets(match_evaluation(sources), job)
+        with ThreadPoolExecutor(gcs_storage.REQUESTS_AT_A_TIME) as pool:
+            units = list(pool.map(partial(_unit, job, num_units), range(num_units)))
+        yield ExpandedRun(job, run, prepared, units)
+
+
+def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
+    number = at * job.num_train_files // num_units
+    unit = WorkUnit(f"/train/{number}", 0, "jsonl", 0, 0, file_number=number, number=at)
+    scanned = ScannedUnit(unit, (), ScanSummary(1, 1, 0, 7, 1, {}))
+    prefix, row = job.temp_path("units", scanned.name), {"unit": at}
+    member, table = io.BytesIO(), io.BytesIO()
+    with GzipMember(member) as stream:
+        stream.write(json_line(row))
+    match = ("quiz", "/quiz", 0, "1", unit.path, at, None, 2, [], [])
+    pq.write_table(make_table([match], MATCHES_SCHEMA), table)
+    contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
+    for name, data in zip(_FILES, contents, strict=True):
+        gcs_storage.write_object(f"{prefix}.{name}", data, 0)
+    return ExpandedUnit(scanned, 1, len(json_line(row)), 0, *(f"{prefix}.{n}" for n in _FILES))
+
+
+@contextlib.contextmanager
+def counted(gcs: Gcs, monkeypatch: pytest.MonkeyPatch, delay_s: float) -> Iterator[FaultyGcs]:
+    with faulty(gcs.endpoint, delay_s=delay_s) as proxy, monkeypatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        yield proxy
+
+
+def test_a_work_unit_adds_few_requests_to_the_end(
+    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each adds a 32nd of a request to join its files, and a 25th to delete them."""
+    requests = []
+    for num_units in (10, 110):
+        with a_run(gcs, tmp_path, num_units, 4) as expanded:
+            groups = expanded.join_groups()
+            with counted(gcs, monkeypatch, 0) as proxy:
+                expanded.finish(groups)
+            requests.append(len(proxy.requests))
+    assert requests[0] < 100
+    assert requests[1] - requests[0] < 100 * 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_files", [8, 800])
+def test_a_tenth_of_a_terabyte_waits_for_few_requests(
+    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int
+) -> None:
+    """2,400 requests, one after another, are two minutes at 50 ms: 1,600 units may take a tenth."""
+    with a_run(gcs, tmp_path, 1600, num_files) as expanded:
+        with counted(gcs, monkeypatch, 0.05) as joining:
+            gathering.join_group((0, expanded.units[:200]), expanded.job)
+        groups = expanded.join_groups()
+        with counted(gcs, monkeypatch, 0.05) as finishing:
+            expanded.finish(groups)
+    assert joining.longest_chain() < 100
+    assert finishing.longest_chain() < 240
+
+
+@pytest.mark.parametrize("at", ["move_files", "write_guarded"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_another_attempt_or_another_run_is_faster(
+    gcs: Gcs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, is_lost: bool
+) -> None:
+    """It comes when the marker has been checked and the files are about to get their names."""
+    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
+    with a_run(gcs, tmp_path, 4, 2) as expanded, contextlib.ExitStack() as successor:
+        groups, output = expanded.join_groups(), expanded.job.config.output_path
+        original = getattr(gathering, at)
+
+        def overtaken(*arguments: Any) -> None:
+            monkeypatch.setattr(gathering, at, original)
+            if is_lost:
+                successor.enter_context(taken(output))
+            else:
+                expanded.finish(groups)
+            original(*arguments)
+
+        monkeypatch.setattr(gathering, at, overtaken)
+        if is_lost:
+            with pytest.raises(ProbelineError):
+                expanded.finish(groups)
+            assert set(stored_objects(output)) == {f"{TEMP_FOLDER}/lock.json"}
+        else:
+            expanded.finish(groups)
+            assert ".SUCCESS" in stored_objects(output)
