@@ -97,15 +97,6 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         gathering.write_evaluation_rows, job, prepared
     )
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
-    groups: Any = (
-        expanded
-        | "Group of each"
-        >> beam.Map(
-            lambda unit, count: (group_of(unit.scanned.order[0], count), unit), len(inputs.training)
-        ).with_output_types(tuple[int, Any])
-        | "Group training files" >> beam.GroupByKey()
-        | "Join training files" >> beam.Map(gathering.join_group, job)
-    )
     _ = (
         pipeline
         | "Begin the end" >> beam.Impulse()
@@ -117,7 +108,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
             prepared,
             totals,
             AsList(expanded),
-            AsList(groups),
+            AsList(_join_groups(expanded, job)),
             AsList(buckets),
             **results,
         )
@@ -161,6 +152,19 @@ def _count_by_bucket(which: str, units: Any, **keep: Any) -> Any:
         | f"Count n-grams{which}"
         >> beam.FlatMap(gathering.count_ngrams, **keep).with_output_types(tuple[int, Any])
         | f"Group by evaluation rows{which}" >> beam.GroupByKey()
+    )
+
+
+def _join_groups(expanded: Any, job: Job) -> Any:
+    """Returns FileGroup of consecutive training files."""
+    return (
+        expanded
+        | "Group of each"
+        >> beam.Map(
+            lambda unit: (group_of(unit.scanned.order[0], job.num_train_files), unit)
+        ).with_output_types(tuple[int, Any])
+        | "Group training files" >> beam.GroupByKey()
+        | "Join training files" >> beam.Map(gathering.join_group, job)
     )
 
 
