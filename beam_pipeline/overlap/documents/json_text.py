@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 import pyarrow as pa
+from numba import njit
 
 from beam_pipeline.byte_blocks import (
     BLOCK,
@@ -175,7 +176,7 @@ def _cut(data, starts, stops, key, marks, texts, bounds, rest):
     return rest_size + _TWO
 
 
-@kernel
+@njit
 def _find_value(data, at, stop, key):
     """Returns the place behind a key and spaces, or the end."""
     while at < stop:
@@ -197,7 +198,7 @@ def _find_value(data, at, stop, key):
     return stop
 
 
-@kernel
+@njit
 def _copy(data, at, stop, target, size):
     """Copies data[at:stop] to target[size:], and bytes behind them; returns the size then."""
     for place in range(at, stop, BLOCK):
@@ -205,7 +206,7 @@ def _copy(data, at, stop, target, size):
     return size + stop - at
 
 
-@kernel
+@njit
 def _decode_string(data, at, texts, size):
     """Decodes the string whose first character is at `at`, to texts[size:].
 
@@ -226,7 +227,7 @@ def _decode_string(data, at, texts, size):
         size = put_code_point(code, texts, size)
 
 
-@kernel
+@njit
 def _escaped(data, at):
     """Returns the code point of an escape, _NO_CODE if it is not valid, and the place behind it."""
     if data[at] != _BACKSLASH:
@@ -245,7 +246,7 @@ def _escaped(data, at):
     return code + np.uint32(0x10000), at + _SIX + _SIX
 
 
-@kernel
+@njit
 def _four_digits(data, at):
     code = np.uint32(0)
     for place in range(at, at + _FOUR):

@@ -79,7 +79,7 @@ def mix(value):
     return value ^ (value >> _SHIFT_3)
 
 
-@kernel
+@njit
 def _next_code_point(utf8, at):
     """Returns the code point of two to four bytes at a place, and the place of the next.
 
@@ -98,7 +98,7 @@ def _next_code_point(utf8, at):
     return code | third << np.uint32(6) | fourth, at + _FOUR
 
 
-@kernel
+@njit
 def _find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
@@ -169,7 +169,7 @@ def _hash_step(value, word):
     return value ^ value >> _HALF
 
 
-@kernel
+@njit
 def _hash_of(text, start, stop):
     """Returns the hash of text[start:stop], which 15 more bytes must follow."""
     value = _FNV_START ^ (stop - start)
