@@ -26,7 +26,7 @@ ROOMS = (
     *("training.dataset", "training.sampler", "training.padding", "training.evaluation"),
     *("training.maxtext", "training.train", "training.analyze_padding", "training.evaluate"),
     *("training.rtt_prediction", "training.inspect_context"),
-    *("training.tokenizer", "training.row_source"),
+    *("training.tokenizer", "training.row_source", "training.testing"),
 )
 # What `--context` of inspect needs of training is loaded by name, so it is no import here.
 WITHOUT_BEAM = ("cli", "storage", "dataset", "report", "verify", "inspect")

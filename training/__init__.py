@@ -17,6 +17,7 @@ __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedD
         "row_source": "BadRowError ProbeDataSource ProbeRowDataSource",
         "rtt_prediction": "RttDistribution predict_rtt",
         "sampler": "Context ProbeRowSampler ProbeWindowSampler sample_federated_batch",
+        "testing": "assert_resumes_exactly",
         "tokenizer": "Measurement decode encode encode_measurement",
     },
 )

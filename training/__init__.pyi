@@ -16,6 +16,7 @@ from training.sampler import Context as Context
 from training.sampler import ProbeRowSampler as ProbeRowSampler
 from training.sampler import ProbeWindowSampler as ProbeWindowSampler
 from training.sampler import sample_federated_batch as sample_federated_batch
+from training.testing import assert_resumes_exactly as assert_resumes_exactly
 from training.tokenizer import Measurement as Measurement
 from training.tokenizer import decode as decode
 from training.tokenizer import encode as encode

@@ -1,6 +1,5 @@
 """The column cache: filled once and whole, by whoever needs it, however often it is killed."""
 
-import json
 import os
 import random
 import shutil
@@ -19,7 +18,7 @@ import pytest
 from beam_pipeline.dataset.options import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
-from tests.support.loader_helpers import open_iterator, refusal_of, round_trip
+from tests.support.loader_helpers import config_of, open_iterator, refusal_of
 from tests.support.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -34,6 +33,7 @@ from tests.support.probe_rows_on_disk import (
     write_mixed,
 )
 from tests.support.repository import ROOT
+from training import assert_resumes_exactly, build_dataset
 from training.rows.row_source import ProbeRowDataSource, ShardReader
 from training.tokens.tokenizer import decode
 
@@ -267,17 +267,8 @@ def test_one_window_mixes_the_contexts_of_all_rows(tmp_path: Path) -> None:
 
 
 def test_one_window_is_resumed(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
-    config: dict[str, Any] = {"mixed_rows": None, "cache_dir": str(tmp_path)}
-    whole = batches_of(mixed["compact"], 40, **config)
-    for step in (0, 1, 17, 30):
-        iterator = open_iterator(mixed["compact"], **config)
-        for _ in range(step):
-            next(iterator)
-        state = round_trip(iterator.get_state())
-        resumed = open_iterator(mixed["compact"], num_threads=2, **config)
-        resumed.set_state(json.loads(json.dumps(state)))
-        assert is_same([next(resumed) for _ in range(10)], whole[step : step + 10])
-        resumed.close()
+    config = config_of(mixed["compact"], mixed_rows=None, cache_dir=str(tmp_path), num_threads=2)
+    assert_resumes_exactly(build_dataset(config), 20)
 
 
 def test_rows_share_contexts_between_lanes_once(tmp_path: Path) -> None:
