@@ -5,10 +5,13 @@ succeeded if `_SUCCESS` exists.
 """
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from rich.console import Console
 
 from beam_pipeline.dataset.data_card import command_of
 from beam_pipeline.dataset.manifest import Dataset, open_dataset
@@ -21,7 +24,10 @@ from beam_pipeline.probe_rows.commit import DATASET_FILES
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES, Options
 from beam_pipeline.sources import anonymize_key, inputs
+from beam_pipeline.sources.options import ReadOptions
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_local
+from beam_pipeline.storage.matching import FileVersion
 
 _MAX_FILES_IN_LAUNCHER = 1000
 _ALWAYS_ALLOWED_SHARDS = 1000
@@ -44,7 +50,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     files: list = matched
     work: list = matched
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
-        files = [inputs.inspect(file, read_options) for file in matched]
+        files = _inspected(matched, read_options)
         _check_num_shards(options.num_shards, files)
         work = inputs.plan_units(files)
     runners.use_cores(beam_options, at_most=len(work))
@@ -72,6 +78,19 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         return open_dataset(options.output)
     except ProbelineError as error:
         raise ProbelineError(f"the runner ended without an error, yet {error}") from error
+
+
+def _inspected(matched: Sequence[FileVersion], options: ReadOptions) -> list[inputs.InputFile]:
+    """Inspects files, many at a time; a terminal shows how far it is."""
+    found: list[inputs.InputFile] = []
+    with (
+        ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool,
+        Console(stderr=True).status("Looking at the input") as status,
+    ):
+        for file in pool.map(inputs.inspect, matched, itertools.repeat(options)):
+            found.append(file)
+            status.update(f"Looking at the input: {len(found)} of {len(matched)} files")
+    return found
 
 
 def _check_num_shards(num_shards: int, files: Sequence[inputs.InputFile]) -> None:

@@ -106,7 +106,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
     input_format = "parquet" if options.input_format == "auto" else options.input_format
     try:
         if options.input_format == "auto":
-            with open_file(path, version=version) as stream:
+            with open_file(path, _HEAD_BYTES, version) as stream:
                 plain = decompressed(stream)
                 head = plain.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK)
             if head.lstrip()[:1] in (b"{", b"["):

@@ -23,7 +23,10 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.main import main
+from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.sources import inputs
 from beam_pipeline.storage import gcs
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Gcs, stored_objects
@@ -192,6 +195,27 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 
 @pytest.mark.slow
+def test_the_launcher_looks_at_many_files_at_once_and_fetches_little(
+    gcs: Gcs, tmp_path: Path, monkeypatch
+) -> None:
+    """1,000 files at 50 ms a request may take ten seconds: 200 requests, one after another."""
+    table = measurements_table(20_000, seed=1, num_probes=2_000)
+    for number in range(64):
+        write_input(tmp_path / str(number), table)
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, f"{bucket}/in")
+    files = inputs.match_files([f"{bucket}/in/**"])
+    assert len(files) == 64 and min(file.num_bytes for file in files) > 200_000
+    with faulty(gcs.endpoint, delay_s=0.05) as proxy, monkeypatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        options = Options(input=(bucket,), output=bucket).read_options()
+        found = launch._inspected(files, options)
+    assert [file.file for file in found] == files
+    assert {sum(file.row_group_rows) for file in found} == {20_000}
+    assert proxy.longest_chain() < 64 * 200 / 1000 * 2.5
+    assert sum(request.num_bytes for request in proxy.requests) < 64 * 100_000
+
+
 def test_a_large_shard_goes_up_in_chunks_and_bounded_memory(gcs: Gcs, passed_on) -> None:
     path = f"{gcs.make_bucket()}/large"
     result = subprocess.run(
