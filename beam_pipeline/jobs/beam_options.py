@@ -10,6 +10,8 @@ import copy
 import difflib
 import io
 import os
+import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,6 +64,8 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
             f"Beam does not take {' '.join(argv)}: {reason[0].partition('error: ')[2]}"
         ) from error
     beam_options = suited(beam_options)
+    if not any(flag.startswith(("--direct_num_workers", "--direct-num-workers")) for flag in argv):
+        beam_options.view_as(DirectOptions).direct_num_workers = 0  # Beam's word for all cores
     if beam_options.view_as(StandardOptions).runner not in RUNNERS_WITH_OWN_FLAGS:
         _refuse_unknown(argv, job_flags)
     return beam_options
@@ -85,21 +89,27 @@ def suited(given: PipelineOptions) -> PipelineOptions:
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
-    """Gives the in-memory runner as many threads as --direct_num_workers says, 0 for all cores.
+    """Gives the in-memory runner as many workers as --direct_num_workers says, 0 for all cores.
 
-    A single one needs no server between it and the runner.
+    They are processes where this process can fork, else threads, which pay little: then all cores
+    is one. A single worker needs no server between it and the runner.
 
     Args:
-      at_most: how many threads have work, where all cores are asked for.
+      at_most: how many workers have work, where all cores are asked for.
     """
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
-    if not is_local or direct.direct_running_mode != "in_memory":
+    if not is_local or direct.direct_running_mode == "multi_threading":
         return
-    cores = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0)) if can_fork() else 1
     direct.direct_num_workers = max(1, direct.direct_num_workers or min(cores, at_most))
-    if direct.direct_num_workers > 1:
-        direct.direct_running_mode = "multi_threading"
+    if direct.direct_num_workers > 1 and direct.direct_running_mode == "in_memory":
+        direct.direct_running_mode = "multi_processing" if can_fork() else "multi_threading"
+
+
+def can_fork() -> bool:
+    """Tells whether a fork of this process can run: on Linux, as long as it has one thread."""
+    return sys.platform == "linux" and threading.active_count() == 1
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:

@@ -9,7 +9,7 @@ v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on
 v  GroupByKey
 | (bucket, [Chunk])
 v  SortBucket    merges each probe's runs in bounded memory
-| CutRows, of probes with one row   | (src_addr, Segment)
+| CutRows                           | (src_addr, Segment), of probes that exceed the memory
 |                                   v  SplitRows, stateful, see `row_splitting`
 |                                   | CutRows
 """
@@ -27,7 +27,7 @@ from apache_beam.pvalue import TaggedOutput
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.options import RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit, surely_fit
+from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.jobs.messages import Message
@@ -43,7 +43,7 @@ from beam_pipeline.probe_rows.bucket import (
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
-from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows
+from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block
@@ -182,7 +182,7 @@ RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]
 
 
 class SortBucket(beam.DoFn):
-    """(bucket, [Chunk]) → CutRows, of probes with one row; tagged SEGMENTS: (src_addr, Segment)."""
+    """(bucket, [Chunk]) → CutRows; tagged SEGMENTS: (src_addr, Segment) of very long histories."""
 
     SEGMENTS = "segments"
 
@@ -193,6 +193,7 @@ class SortBucket(beam.DoFn):
         self._segment_bytes = SEGMENT_BYTES
         self._probes = counter("probes")
         self._measurements = distribution("measurements_per_probe")
+        self._splits = counter("row_splits")
         self._spilled = counter("spilled_bytes")
         self._cut_bytes = counter("cut_bytes")
 
@@ -222,22 +223,25 @@ class SortBucket(beam.DoFn):
         yield from self._as_segments(history.src_addr, self._sorter.sort(history.runs))
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
-    def _cut(self, history: History) -> Iterator[RowsOrSegment]:
-        """Yields the rows of probes with one row, some probes at a time, and others as segments."""
+    def _cut(self, history: History) -> Iterator[CutRows]:
+        """Yields the rows of histories in memory, those of some probes with one row joined."""
         src_addrs, run, bounds = history
         rows: list[int] = []  # consecutive probes with one row
         for probe, sure in enumerate(surely_fit(run, bounds, self._row_format).tolist()):
             start, end = bounds[probe : probe + 2].tolist()
+            self._measurements.update(end - start)
             key = RowKey(src_addrs[probe], 0)
-            if sure or not fit(run[start:end], key, self._row_format).is_full:
-                self._measurements.update(end - start)
+            several = [] if sure else list(cut(run[start:end], key, self._row_format))
+            if len(several) > 1:
+                yield from _joined(history, rows)
+                yield from several
+                self._splits.inc(len(several))
+            else:
                 rows.append(probe)
                 num_bytes = (end - bounds[rows[0]]) * run.itemsize
                 if num_bytes < _CUT_ROWS_BYTES and len(rows) < _MAX_CUT_ROWS:
                     continue
-            else:
-                yield from self._as_segments(src_addrs[probe], [run[start:end]])
-            yield from _joined(history, rows)
+                yield from _joined(history, rows)
             rows = []
         yield from _joined(history, rows)
 
@@ -286,7 +290,7 @@ def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarr
 class GroupedRows(NamedTuple):
     """The outputs of GroupIntoRows."""
 
-    single: beam.PCollection  # CutRows: probes whose history is one row
+    cut: beam.PCollection  # CutRows: probes whose history fits in memory
     split: beam.PCollection  # CutRows: all others
     summaries: beam.PCollection  # UnitSummary
 
@@ -313,5 +317,10 @@ class GroupIntoRows(beam.PTransform):
             | "Sort each bucket"
             >> beam.ParDo(self._sort).with_outputs(SortBucket.SEGMENTS, main="rows")
         )
-        split = ordered.segments | "Cut rows" >> beam.ParDo(self._split)
+        # Without a step between them, Beam's in-memory runner would sort and cut with one thread.
+        split = (
+            ordered.segments
+            | "Spread segments" >> beam.Reshuffle()
+            | "Cut rows" >> beam.ParDo(self._split)
+        )
         return GroupedRows(ordered.rows, split, read.summary)

@@ -18,6 +18,7 @@ from beam_pipeline.dataset.manifest import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, output_folder, running
+from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows import progress
 from beam_pipeline.probe_rows.commit import DATASET_FILES
@@ -54,13 +55,16 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         _check_num_shards(options.num_shards, files)
         work = inputs.plan_units(files)
     runners.use_cores(beam_options, at_most=len(work))
-    with output_folder.taken(
-        options.output,
-        options.overwrite,
-        dataflow_job,
-        files=DATASET_FILES,
-        inputs=[file.path for file in matched],
-    ) as job_run:
+    with (
+        forked_workers(beam_options),
+        output_folder.taken(
+            options.output,
+            options.overwrite,
+            dataflow_job,
+            files=DATASET_FILES,
+            inputs=[file.path for file in matched],
+        ) as job_run,
+    ):
         pipeline = running.new_pipeline(beam_options)
         job = Job(
             output=options.output,

@@ -129,7 +129,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         kind
         | f"Describe {name}" >> beam.Map(describe, options).with_output_types(Records)
         | f"Stage {name}" >> beam.ParDo(stage).with_output_types(StagedRecords)
-        for name, kind in (("single rows", rows.single), ("split rows", rows.split))
+        for name, kind in (("rows", rows.cut), ("split rows", rows.split))
     ]
     all_rows: Any = staged | "All rows" >> beam.Flatten()
     totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)

@@ -1,8 +1,8 @@
 """The stateful row split: sorted segments of a probe become rows of at most the wanted size.
 
-A probe whose history fits one row never comes here. The others arrive as segments numbered by
-`seq`, in any order, since Beam promises none. They are consumed in the order of `seq`, and a row
-leaves as soon as what follows it is known. State holds references and a few numbers:
+A probe whose history fits in memory is cut where it is sorted. The others arrive as segments
+numbered by `seq`, in any order, since Beam promises none. They are consumed in the order of `seq`,
+and a row leaves as soon as what follows it is known. State holds references and a few numbers:
 
   seq      0    1    2    3    4    5    6          next_seq     3
            |=== row 0 ====|= row 1 |                row_index    2
@@ -52,6 +52,19 @@ class CutRows(Message, frozen=True):
         return cls(keys, counts, run.dtype == WIDE, run.tobytes())
 
 
+def cut(
+    run: np.ndarray, key: RowKey, row_format: RowFormat, is_last: bool = True
+) -> Iterator[CutRows]:
+    """Yields the rows of a sorted run, the first with that key; its rest only if it is the last."""
+    while len(run):
+        count, is_full = fit(run, key, row_format)
+        if not is_full and not is_last:
+            break
+        yield CutRows.of([key], run[:count], [count])
+        key = key._replace(row_index=key.row_index + 1)
+        run = run[count:]
+
+
 class OpenRows:
     """Cuts the segments of one probe, given in order: the pure part of `SplitRows`.
 
@@ -81,16 +94,12 @@ class OpenRows:
 
     def _cut(self, is_last: bool) -> Iterator[CutRows]:
         run = join([segment.run.load(self._reader) for segment in self.segments])
-        start = 0
-        while start < len(run):
-            key = RowKey(self._src_addr, self.row_index)
-            count, is_full = fit(run[start:], key, self._row_format)
-            if not is_full and not is_last:
-                break
-            yield CutRows.of([key], run[start : start + count], [count])
+        num_cut = 0
+        for row in cut(run, RowKey(self._src_addr, self.row_index), self._row_format, is_last):
+            yield row
             self.row_index += 1
-            start += count
-        self.segments = list(_after(self.segments, start))
+            num_cut += row.counts[0]
+        self.segments = list(_after(self.segments, num_cut))
 
 
 def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:

@@ -5,6 +5,7 @@ rows. Work units do not change the dataset. A Parquet file's footer has its sche
 column ends the job before any row is read.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -170,12 +171,17 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
 
 
 def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
-    """Yields consecutive row groups of up to UNIT_ROWS rows; a larger row group stays whole."""
+    """Yields runs of row groups, about the same size in a file and of up to UNIT_ROWS rows.
+
+    A larger row group stays whole.
+    """
     for file, input_format, row_group_rows, problem in files:
         if problem or not row_group_rows:
             yield Piece(file, input_format, (), 0, 0, file.num_bytes, problem)
             continue
-        bytes_per_row = file.num_bytes / max(1, sum(row_group_rows))
-        for groups in pack_row_groups(row_group_rows, UNIT_ROWS):
+        num_rows = sum(row_group_rows)
+        bytes_per_row = file.num_bytes / max(1, num_rows)
+        even_rows = num_rows / max(1, math.ceil(num_rows / UNIT_ROWS)) + max(row_group_rows)
+        for groups in pack_row_groups(row_group_rows, min(UNIT_ROWS, even_rows)):
             num_bytes = int(groups.num_rows * bytes_per_row)
             yield Piece(file, input_format, *groups, num_bytes)

@@ -1,7 +1,6 @@
 """The whole job through `main`: what went in comes out, in the same bytes, on both runners."""
 
 import json
-import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -134,33 +133,15 @@ def test_several_workers_write_the_same_bytes(
     assert files_of(output) == files_of(dataset)
 
 
-def test_all_cores_write_the_same_bytes(
-    table: pa.Table, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(3)))
-    for module in (grouping, inputs):
-        monkeypatch.setattr(module, "UNIT_ROWS", 400)
-    monkeypatch.setattr(bucket, "BUCKET_ROWS", 300)
-    threads: set[str] = set()
-    pregroup = grouping.pregroup
-
-    def spied(*args):
-        threads.add(threading.current_thread().name)
-        return pregroup(*args)
-
-    monkeypatch.setattr(grouping, "pregroup", spied)
-    source = write_input(tmp_path / "in", table.slice(0, 1700), table.slice(1700))
-    output = make_dataset(source, tmp_path / "out", "--direct_num_workers=0")
-    assert files_of(output) == files_of(dataset)
-    assert len(threads) > 1
-
-
 @pytest.mark.prism
 @pytest.mark.parametrize("encoding", ["arrow", "compact"])
 def test_prism_writes_the_same_bytes(
-    table: pa.Table, tmp_path: Path, prism: str, encoding: str
+    table: pa.Table, tmp_path: Path, prism: str, encoding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write_input(tmp_path / "in", table.slice(0, 900), table.slice(900))
+    monkeypatch.setattr(
+        grouping, "SORT_MEMORY_BYTES", 4000
+    )  # some probes are cut by the stateful step
     flag = f"--measurement_encoding={encoding}"
     in_memory = make_dataset(source, tmp_path / "memory", flag)
     runner = ["--runner=PrismRunner", f"--prism_location={prism}"]
@@ -177,6 +158,7 @@ def test_a_slow_cut_on_prism_keeps_its_state(
     """Prism would split a slow bundle between two segments of one probe, and lose its state."""
     source = write_input(tmp_path / "in", measurements_table(4000, seed=3, num_probes=2))
     in_memory = make_dataset(source, tmp_path / "memory")
+    monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", 4000)
     monkeypatch.setattr(grouping, "SEGMENT_BYTES", 4000)
     append = row_splitting.OpenRows.append
 

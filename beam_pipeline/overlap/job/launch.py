@@ -25,6 +25,7 @@ from beam_pipeline.jobs.beam_options import (
     suited,
     use_cores,
 )
+from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
@@ -77,13 +78,16 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             ]
         )
     inputs = overlap_pipeline.find_inputs(config)
-    with output_folder.taken(
-        config.output_path,
-        config.overwrite,
-        job,
-        files=output_files(config.skip_existing),
-        inputs=inputs.paths,
-    ) as job_run:
+    with (
+        forked_workers(beam_options),
+        output_folder.taken(
+            config.output_path,
+            config.overwrite,
+            job,
+            files=output_files(config.skip_existing),
+            inputs=inputs.paths,
+        ) as job_run,
+    ):
         pipeline = running.new_pipeline(beam_options)
         overlap_pipeline.build(pipeline, config, inputs, job_run)
         if not running.run_to_end(pipeline, job, job_run):
@@ -109,13 +113,13 @@ def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
       UsageError: the runner has no such setting.
     """
     runner = beam_options.view_as(StandardOptions).runner
-    if processes == 0:
-        use_cores(beam_options, at_most=1)
-    elif runner == IN_MEMORY_RUNNER:
+    if runner == IN_MEMORY_RUNNER:
         direct = beam_options.view_as(DirectOptions)
-        if direct.direct_num_workers == 1 and processes > 1:
+        if direct.direct_num_workers <= 1:
             direct.direct_num_workers = processes
-            direct.direct_running_mode = "multi_processing"
+        use_cores(beam_options, at_most=1)
+    elif processes == 0:
+        return
     elif runner == dataflow.RUNNER:
         workers = beam_options.view_as(WorkerOptions)
         workers.max_num_workers = workers.max_num_workers or processes

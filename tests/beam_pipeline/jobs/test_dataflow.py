@@ -49,7 +49,7 @@ from tests.support.warm_python import warm_python
 LABELS = [
     "All rows",
     "Commit the dataset",
-    "Describe single rows",
+    "Describe rows",
     "Describe split rows",
     "Finish",
     "Group into rows",
@@ -57,6 +57,7 @@ LABELS = [
     "Group into rows/Group by probe",
     "Group into rows/Read, check and pre-group",
     "Group into rows/Sort each bucket",
+    "Group into rows/Spread segments",
     "Number of test shards",
     "Number of train shards",
     "Planned rows",
@@ -65,7 +66,7 @@ LABELS = [
     "Size of each",
     "Sizes",
     "Spread units",
-    "Stage single rows",
+    "Stage rows",
     "Stage split rows",
     "Units of work",
     *(

@@ -10,6 +10,7 @@ import pytest
 
 from beam_pipeline.jobs import monitoring
 from beam_pipeline.main import main
+from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.bucket import Bucket
 from beam_pipeline.shards import writing as sharded_write
 from beam_pipeline.storage import files
@@ -44,7 +45,10 @@ def source(tmp_path: Path) -> Path:
     return write_input(tmp_path / "in", table, bad_table)
 
 
-def test_the_counters_tell_what_happened(source: Path, tmp_path: Path, capsys) -> None:
+def test_the_counters_tell_what_happened(
+    source: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", 4000)
     (tmp_path / "in" / "part-2.parquet").write_bytes(b"PAR1 but no more")
     flags = [f"--input={source}", f"--output={tmp_path}/out", "--on_bad_file=dead_letter"]
     assert counted_job.main([*flags, *FLAGS]) == 0

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.options import ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, fit
+from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.probe_rows import bucket, grouping
 from beam_pipeline.probe_rows.bucket import Chunk
 from beam_pipeline.probe_rows.grouping import SortBucket
@@ -100,16 +100,14 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     folder, row_format = tmp_path_factory.mktemp("grouping"), RowFormat(encoding, limit)
     units = [measurements[number::num_units] for number in range(num_units)]
     ((_, chunks),) = store(folder, units).items()
-    single, segments = sort_bucket(folder, chunks, row_format)
+    cut, segments = sort_bucket(folder, chunks, row_format)
     histories = reference(units)
-    assert as_rows([*single, *rows_of_segments(segments, row_format)]) == wanted_rows(
+    assert as_rows([*cut, *rows_of_segments(segments, row_format)]) == wanted_rows(
         histories, row_format
     )
-    for src_addr in segments:  # all others are single rows
-        run = run_of_tuples(histories[src_addr])
-        is_split = fit(run, RowKey(src_addr, 0), row_format).is_full
-        assert is_split or run.nbytes > memory_bytes
-    for rows in single:
+    for src_addr, records in histories.items():
+        assert (src_addr in segments) == (run_of_tuples(records).nbytes > memory_bytes)
+    for rows in cut:
         itemsize = len(rows.data) // sum(rows.counts)
         assert len(rows.data) - rows.counts[-1] * itemsize < cut_rows_bytes
 
@@ -134,8 +132,8 @@ def test_a_split_probe_between_others_leaves_them_whole(tmp_path):
     units += [[unit for unit in some_units(1, 9, 400, 0)[0] if unit[0] & 0xFF in (3, 4)]]
     ((_, chunks),) = store(tmp_path, units).items()
     row_format = RowFormat("arrow", 8000)
-    single, segments = sort_bucket(tmp_path, chunks, row_format)
-    assert len(segments) == 2
-    assert [len(rows.keys) for rows in single] == [1, 4, 2]
-    rows = [*single, *rows_of_segments(segments, row_format)]
-    assert as_rows(rows) == wanted_rows(reference(units), row_format)
+    cut, segments = sort_bucket(tmp_path, chunks, row_format)
+    assert segments == {}
+    lengths = [len(rows.keys) for rows in cut]
+    assert [length for length in lengths if length > 1] == [4, 2] and len(lengths) > 6
+    assert as_rows(cut) == wanted_rows(reference(units), row_format)

@@ -7,6 +7,7 @@ from apache_beam.options.pipeline_options import DirectOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, use_cores
 from beam_pipeline.jobs.running import new_pipeline
 from beam_pipeline.probe_rows.launch import inline_bytes
@@ -47,26 +48,41 @@ def test_beams_flags_go_on() -> None:
     assert beam_options.view_as(StandardOptions).runner == "PrismRunner"
 
 
+@pytest.mark.parametrize("can_fork", [True, False])
 @pytest.mark.parametrize(
-    ("flags", "at_most", "expected"),
+    ("flags", "at_most", "as_processes", "as_threads"),
     [
-        ([], 9, (1, "in_memory")),
-        (["--direct_num_workers=0"], 3, (3, "multi_threading")),
-        (["--direct_num_workers=0"], 1, (1, "in_memory")),
-        (["--direct_num_workers=0"], 0, (1, "in_memory")),
-        (["--direct_num_workers=1"], 9, (1, "in_memory")),
-        (["--direct-num-workers=6"], 2, (6, "multi_threading")),
-        (["--direct_num_workers=0"], 9, (4, "multi_threading")),
-        (["--direct_running_mode=multi_processing"], 9, (1, "multi_processing")),
+        ([], 9, (4, "multi_processing"), (1, "in_memory")),
+        ([], 3, (3, "multi_processing"), (1, "in_memory")),
+        ([], 1, (1, "in_memory"), (1, "in_memory")),
+        ([], 0, (1, "in_memory"), (1, "in_memory")),
+        (["--direct_num_workers=0"], 9, (4, "multi_processing"), (1, "in_memory")),
+        (["--direct_num_workers=1"], 9, (1, "in_memory"), (1, "in_memory")),
+        (["--direct-num-workers=6"], 2, (6, "multi_processing"), (6, "multi_threading")),
+        (
+            ["--direct_num_workers=2", "--direct_running_mode=multi_threading"],
+            *(9, (2, "multi_threading"), (2, "multi_threading")),
+        ),
+        (
+            ["--direct_running_mode=multi_processing"],
+            *(9, (4, "multi_processing"), (1, "multi_processing")),
+        ),
     ],
 )
-def test_a_job_takes_the_threads_that_it_is_given(
-    monkeypatch: pytest.MonkeyPatch, flags: list[str], at_most: int, expected: tuple[int, str]
+def test_a_job_takes_the_cores_that_it_has_work_for(
+    monkeypatch: pytest.MonkeyPatch,
+    can_fork: bool,
+    flags: list[str],
+    at_most: int,
+    as_processes: tuple[int, str],
+    as_threads: tuple[int, str],
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
-    _, beam_options = parse([*NEEDED, *flags])
-    use_cores(beam_options, at_most)
-    direct = beam_options.view_as(DirectOptions)
+    monkeypatch.setattr(runners, "can_fork", lambda: can_fork)
+    _, options = parse([*NEEDED, *flags])
+    use_cores(options, at_most)
+    direct = options.view_as(DirectOptions)
+    expected = as_processes if can_fork else as_threads
     assert (direct.direct_num_workers, direct.direct_running_mode) == expected
 
 

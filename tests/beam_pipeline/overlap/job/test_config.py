@@ -14,6 +14,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.overlap import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.config import flag_fields, make_parser, parse
@@ -207,14 +208,21 @@ def bounded(processes: int, *flags: str) -> PipelineOptions:
     return options
 
 
-def test_processes_in_memory_are_processes() -> None:
-    memory = f"--runner={IN_MEMORY_RUNNER}"
-    direct = bounded(4, memory).view_as(DirectOptions)
-    assert (direct.direct_num_workers, direct.direct_running_mode) == (4, "multi_processing")
-    for processes, flags in ((0, []), (1, []), (4, ["--direct_num_workers=3"])):
-        direct = bounded(processes, memory, *flags).view_as(DirectOptions)
-        assert direct.direct_running_mode == "in_memory"
-        assert direct.direct_num_workers == (3 if flags else 1)
+@pytest.mark.parametrize(
+    ("processes", "flags", "expected"),
+    [
+        (0, [], (1, "in_memory")),
+        (1, [], (1, "in_memory")),
+        (4, [], (4, "multi_processing")),
+        (4, ["--direct_num_workers=3"], (3, "multi_processing")),
+    ],
+)
+def test_processes_in_memory_are_processes(
+    monkeypatch: pytest.MonkeyPatch, processes: int, flags: list[str], expected: tuple[int, str]
+) -> None:
+    monkeypatch.setattr(runners, "can_fork", lambda: True)
+    direct = bounded(processes, f"--runner={IN_MEMORY_RUNNER}", *flags).view_as(DirectOptions)
+    assert (direct.direct_num_workers, direct.direct_running_mode) == expected
 
 
 def test_processes_on_other_runners_are_what_those_have() -> None:

@@ -1,0 +1,119 @@
+"""Worker processes for Beam's in-memory runner, forked from this process with its imports done.
+
+Beam's own workers are threads, which wait for one interpreter lock, or processes that import
+everything again: 3 CPU-seconds each. Forked ones share the memory of what is imported, and prepare
+the kernels while the pipeline is built.
+"""
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_fn_api_pb2
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.worker.sdk_worker import SdkHarness
+
+from beam_pipeline import kernels
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, can_fork
+
+_STATE_CACHE_BYTES = worker_handlers.STATE_CACHE_SIZE_MB << 20
+_PR_SET_PDEATHSIG = 1
+_DYING_S = 1
+_Worker = tuple[multiprocessing.Process, Connection]
+
+
+@contextlib.contextmanager
+def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
+    """Has the in-memory runner use forked workers where its options ask for processes."""
+    direct = beam_options.view_as(DirectOptions)
+    is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
+    if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
+        yield
+        return
+    waiting = [_fork() for _ in range(direct.direct_num_workers)]
+    workers = [process for process, _ in waiting]
+    registered = worker_handlers.WorkerHandler._registered_environments
+    beams_own = registered[python_urns.SUBPROCESS_SDK]
+    registered[python_urns.SUBPROCESS_SDK] = (
+        lambda _, *arguments: _ForkedWorkerHandler(waiting.pop(), *arguments),
+        bytes,
+    )
+    try:
+        yield
+    except Exception as error:
+        for process in workers:
+            process.join(_DYING_S)
+            if (process.exitcode or 0) < 0:
+                raise ProbelineError(_why_ended(process.exitcode)) from error
+        raise
+    finally:
+        registered[python_urns.SUBPROCESS_SDK] = beams_own
+        for process in workers:
+            process.kill()
+
+
+def _fork() -> _Worker:
+    ours, theirs = multiprocessing.Pipe()
+    arguments = (theirs, os.getpid())
+    process = multiprocessing.get_context("fork").Process(target=_work, args=arguments, daemon=True)
+    process.start()
+    return process, ours
+
+
+def _work(connection: Connection, parent: int) -> None:
+    """Waits for the runner's address and does what it asks for, as long as it lives."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the runner too, which ends this
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    kernels.load()
+    address, worker_id = connection.recv()
+    SdkHarness(
+        address,
+        worker_id=worker_id,
+        state_cache_size=_STATE_CACHE_BYTES,
+        runner_capabilities=worker_handlers.FNAPI_RUNNER_CAPABILITIES,
+    ).run()
+
+
+def _why_ended(exit_code: int | None) -> str:
+    """Returns what a process ended with, negative for a signal, and the cure."""
+    why = f"a worker process ended with exit code {exit_code}"
+    if exit_code == -signal.SIGKILL:
+        return f"{why}, most likely as memory ran out: give a smaller --direct_num_workers"
+    return f"{why}: run the same command with --direct_num_workers=1"
+
+
+class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
+    """How the runner starts and stops a forked worker."""
+
+    def __init__(self, worker: _Worker, *arguments: object):
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self._process, self._connection = worker
+        self._is_stopping = threading.Event()
+
+    def start_worker(self) -> None:
+        self._connection.send((self.control_address, self.worker_id))
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop_worker(self) -> None:
+        self._is_stopping.set()
+        self._process.join()
+
+    def _watch(self) -> None:
+        """Fails what the runner waits for once the worker has died; else it would wait forever."""
+        self._process.join()
+        why = _why_ended(self._process.exitcode)
+        while not self._is_stopping.wait(0.1):
+            for name in list(self.control_conn._futures_by_id):
+                future = self.control_conn._futures_by_id.pop(name)
+                future.set(beam_fn_api_pb2.InstructionResponse(instruction_id=name, error=why))
