@@ -9,6 +9,7 @@ do.
 import contextlib
 import gc
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,8 @@ def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
         for text in arguments
     )
     finder = _Hidden(() if may_need_all else OPTIONAL)
+    if not may_need_all:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that spin
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.portability import python_urns
@@ -27,7 +28,7 @@ from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, can_fork
 _STATE_CACHE_BYTES = worker_handlers.STATE_CACHE_SIZE_MB << 20
 _PR_SET_PDEATHSIG = 1
 _DYING_S = 1
-_Worker = tuple[multiprocessing.Process, Connection]
+_Worker = tuple[BaseProcess, Connection]
 
 
 @contextlib.contextmanager
