@@ -53,10 +53,7 @@ def _on_flink(parallelism: int) -> Engine:
 
 ENGINES = {
     "memory": Engine("in-memory runner"),
-    "memory-2": Engine(
-        "in-memory runner, 2 processes",
-        lambda: ("--direct_num_workers=2", "--direct_running_mode=multi_processing"),
-    ),
+    "memory-1": Engine("in-memory runner, one core", lambda: ("--direct_num_workers=1",)),
     "prism": Engine("Prism", prism_flags, needs=prism_binary),
     "flink-1": _on_flink(1),
     "flink-2": _on_flink(2),

@@ -15,7 +15,7 @@ runs, also those that failed, and their medians go to results/.
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,11 +36,15 @@ class Contender(NamedTuple):
     title: str
     module: str
     max_measurements: int | None = None
+    flags: Callable[[], tuple[str, ...]] = tuple  # none
 
 
 CONTENDERS = {
     "main": Contender("Probeline, in-memory runner", "beam_pipeline.main"),
-    "main-prism": Contender("Probeline, Prism", "beam_pipeline.main"),
+    "main-one": Contender(
+        "Probeline, one core", "beam_pipeline.main", flags=lambda: ("--direct_num_workers=1",)
+    ),
+    "main-prism": Contender("Probeline, Prism", "beam_pipeline.main", flags=prism_flags),
     DUCKDB: Contender("DuckDB, one ordered stream", "benchmarks.peers.duckdb_ordered"),
     "polars": Contender("Polars, sort in memory", "benchmarks.peers.polars_sorted"),
     "naive-beam": Contender(
@@ -63,7 +67,7 @@ def command(name: str, source: Path, output: Path, args: argparse.Namespace) -> 
         train_ratio=TRAIN_RATIO,
         **own,
     )
-    return [*flags, *(prism_flags() if name == "main-prism" else ())]
+    return [*flags, *CONTENDERS[name].flags()]
 
 
 def obstacle(name: str, size: int) -> str | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.grouping import CONTENDERS, DUCKDB, rate
+from benchmarks.grouping import CONTENDERS, DUCKDB
 from benchmarks.learning import rtt_errors
 from benchmarks.loading_cases import LOADERS, Case
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
@@ -64,7 +64,8 @@ def _good(results: Results) -> list[Median]:
 
 def _grouping(results: Results) -> Iterator[Headline]:
     def cell(line: Median) -> str:
-        return f"{rate(line):.2f} ({line.figures['peak_mib']:,.0f} MiB)"
+        wall_s, cpu_s, peak_mib = (line.figures[name] for name in ("wall_s", "cpu_s", "peak_mib"))
+        return f"{wall_s:.1f} / {cpu_s:.1f} ({peak_mib:,.0f} MiB)"
 
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
@@ -77,7 +78,7 @@ def _grouping(results: Results) -> Iterator[Headline]:
                 if name in found
             }
             question = f"{size / 1e6:g} M measurements to rows"
-            yield Headline(question, "M/CPU-second", f"**{found['main']}**", peers)
+            yield Headline(question, "wall s / CPU-s", f"**{found['main']}**", peers)
 
 
 def _loading(results: Results) -> Iterator[Headline]:

@@ -27,6 +27,7 @@ from beam_pipeline.jobs.beam_options import (
 )
 from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
+from beam_pipeline.overlap.documents.reading import WORK_UNIT_BYTES
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
@@ -66,7 +67,6 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     Raises:
       ProbelineError: the run failed and left no finished output.
     """
-    bound_parallelism(beam_options, config.processes)
     job = dataflow.job_of(beam_options)
     if job is not None:
         evaluation = [parse_evaluation_source(source).path for source in config.sources]
@@ -78,6 +78,8 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             ]
         )
     inputs = overlap_pipeline.find_inputs(config)
+    num_bytes = sum(file.num_bytes for file in inputs.training)
+    bound_parallelism(beam_options, config.processes, at_most=num_bytes // WORK_UNIT_BYTES)
     with (
         forked_workers(beam_options),
         output_folder.taken(
@@ -106,8 +108,11 @@ def output_files(skip_existing: bool) -> OutputFiles:
     return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, folders)
 
 
-def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
+def bound_parallelism(beam_options: PipelineOptions, processes: int, at_most: int) -> None:
     """Sets the parallelism, unless Beam's own flags do.
+
+    Args:
+      at_most: how many processes have work, where all cores of this machine are asked for.
 
     Raises:
       UsageError: the runner has no such setting.
@@ -115,9 +120,9 @@ def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
     runner = beam_options.view_as(StandardOptions).runner
     if runner == IN_MEMORY_RUNNER:
         direct = beam_options.view_as(DirectOptions)
-        if direct.direct_num_workers <= 1:
+        if processes and direct.direct_num_workers <= 1:
             direct.direct_num_workers = processes
-        use_cores(beam_options, at_most=1)
+        use_cores(beam_options, at_most)
     elif processes == 0:
         return
     elif runner == dataflow.RUNNER:

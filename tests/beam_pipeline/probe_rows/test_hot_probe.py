@@ -31,12 +31,12 @@ def run_job(source: Path, output: Path, *flags: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_threads", "most_mib"), [(1, 600), (2, 900)])
+@pytest.mark.parametrize(("num_workers", "most_mib"), [(1, 600), (2, 900)])
 def test_a_probe_of_twenty_million_measurements(
-    tmp_path: Path, num_threads: int, most_mib: int
+    tmp_path: Path, num_workers: int, most_mib: int
 ) -> None:
     generate(tmp_path / "in", 21_000_000, hot_share=0.96)
-    peak = run_job(tmp_path / "in", tmp_path / "out", f"--direct_num_workers={num_threads}")
+    peak = run_job(tmp_path / "in", tmp_path / "out", f"--direct_num_workers={num_workers}")
     assert peak < most_mib
     splits = open_dataset(str(tmp_path / "out")).manifest.splits.values()
     assert sum(split.num_measurements for split in splits) == 21_000_000

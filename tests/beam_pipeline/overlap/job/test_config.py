@@ -204,7 +204,7 @@ def test_two_lists_of_untouched_instances_need_two_names() -> None:
 
 def bounded(processes: int, *flags: str) -> PipelineOptions:
     options = PipelineOptions([*flags])
-    bound_parallelism(options, processes)
+    bound_parallelism(options, processes, at_most=2)
     return options
 
 
@@ -212,6 +212,7 @@ def bounded(processes: int, *flags: str) -> PipelineOptions:
     ("processes", "flags", "expected"),
     [
         (0, [], (1, "in_memory")),
+        (0, ["--direct_num_workers=0"], (2, "multi_processing")),
         (1, [], (1, "in_memory")),
         (4, [], (4, "multi_processing")),
         (4, ["--direct_num_workers=3"], (3, "multi_processing")),
