@@ -5,8 +5,9 @@
 So the last step opens a file or three for each group, not for each work unit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -43,11 +44,11 @@ def join_units(
     """Writes the files of a group, in the order of its work units."""
     ordered = sorted(units, key=lambda unit: unit.scanned.order)
     with LazyFiles(prefix, temp_folder) as files:
-        for file_number, of_file in groupby(ordered, key=lambda unit: unit.scanned.order[0]):
-            if len(found := _hits(list(of_file))):
-                hits = np.empty(len(found), FILE_HITS)
-                hits["file"], hits["number"], hits["n"] = file_number, found["number"], found["n"]
-                files.get("hits").write(hits.tobytes())
+        with_hits = [unit for unit in ordered if unit.hits_path is not None]
+        copies = local_copies(unit.hits_path or "" for unit in with_hits)
+        numbers = (unit.scanned.order[0] for unit in with_hits)
+        for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
+            files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
         paths = (unit.matches_path for unit in ordered if unit.matches_path is not None)
         for path in local_copies(paths):
             for table in read_row_groups(path):
@@ -66,10 +67,11 @@ def join_units(
     return FileGroup(number, *written)
 
 
-def _hits(units: Sequence[ExpandedUnit]) -> np.ndarray:
-    """Returns the PAIRS of a training file, each once."""
+def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
+    """Returns the FILE_HITS of a training file, each once, from the PAIRS of its work units."""
     found = np.empty(0, PAIRS)
-    paths = (unit.hits_path for unit in units if unit.hits_path is not None)
-    for path in local_copies(paths):
+    for path in paths:
         found = np.unique(np.append(found, np.fromfile(path, PAIRS)))
-    return found
+    hits = np.empty(len(found), FILE_HITS)
+    hits["file"], hits["number"], hits["n"] = file_number, found["number"], found["n"]
+    return hits
