@@ -13,7 +13,6 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.bucket import Bucket
 from beam_pipeline.shards import writing as sharded_write
-from beam_pipeline.storage import files
 from benchmarks import counted_job
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, write_input
@@ -83,7 +82,7 @@ def test_the_counters_tell_what_happened(
     [
         (Bucket, "histories", {"step": "Sort each bucket", "bucket": 0}),
         (sharded_write.WriteShard, "_write", {"step": "Write shard"}),
-        (files, "move", {"step": "Rename shards"}),
+        (sharded_write, "move_files", {"step": "Rename shards"}),
     ],
 )
 def test_an_error_is_logged_with_what_it_was_about(
