@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from rich.console import Console
+from rich.live import Live
 
 from beam_pipeline.dataset.data_card import command_of
 from beam_pipeline.dataset.manifest import Dataset, open_dataset
@@ -85,15 +86,19 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
 
 
 def _inspected(matched: Sequence[FileVersion], options: ReadOptions) -> list[inputs.InputFile]:
-    """Inspects files, many at a time; a terminal shows how far it is."""
+    """Inspects files, many at a time; a terminal shows how far it is.
+
+    No thread remains, since workers are forked next; one that refreshes the line would.
+    """
     found: list[inputs.InputFile] = []
     with (
         ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool,
-        Console(stderr=True).status("Looking at the input") as status,
+        Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line,
     ):
         for file in pool.map(inputs.inspect, matched, itertools.repeat(options)):
             found.append(file)
-            status.update(f"Looking at the input: {len(found)} of {len(matched)} files")
+            shown = f"Looking at the input: {len(found)} of {len(matched)} files"
+            line.update(shown, refresh=True)
     return found
 
 

@@ -48,7 +48,8 @@ def source(tmp_path: Path) -> Path:
 def start(folder: Path, what: str, *flags: str) -> subprocess.Popen[str]:
     command = [*warm_python(), "-c", PROGRAM.replace("WHAT", what), str(folder), *FLAGS, *flags]
     flags = (f"--input={folder}/in", f"--output={folder}/out")
-    return subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "FORCE_COLOR": "1"}  # what a terminal sees; no thread shows it
+    return subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def end_of(program: subprocess.Popen[str]) -> tuple[int, str]:
