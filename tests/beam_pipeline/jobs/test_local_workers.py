@@ -1,6 +1,7 @@
 """Forked worker processes: the same bytes, and an end in one line whatever ends them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,8 +54,9 @@ def start(folder: Path, what: str, *flags: str) -> subprocess.Popen[str]:
 
 
 def end_of(program: subprocess.Popen[str]) -> tuple[int, str]:
-    """Returns the exit code and the last line on stderr."""
-    lines = program.communicate(timeout=HANG_S)[1].splitlines()
+    """Returns the exit code and the last line on stderr, without what moves a cursor."""
+    printed = program.communicate(timeout=HANG_S)[1]
+    lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", printed).splitlines()
     return program.returncode, lines[-1] if lines else ""
 
 

@@ -17,7 +17,7 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import bucket, grouping, row_splitting
 from beam_pipeline.shards import claim_checks, staging
 from beam_pipeline.shards import writing as sharded_write
-from beam_pipeline.storage import files
+from beam_pipeline.storage import many_files
 from benchmarks.engine_servers import Flink, stop
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
@@ -100,7 +100,7 @@ FAULTS = {
     "cutting rows": (row_splitting, "fit", 5),
     "staging": (staging.StageRecords, "_close", 2),
     "writing shards": (sharded_write.WriteShard, "_write", 2),
-    "renaming a shard": (files, "move", 3),
+    "renaming a shard": (many_files, "_move", 3),
 }
 
 
@@ -125,6 +125,7 @@ def test_a_task_that_fails_once_changes_nothing(
 
     monkeypatch.setattr(owner, name, failing)
     monkeypatch.setattr(bucket, "BUCKET_ROWS", BUCKET_ROWS)
+    monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", 4000)  # most probes go to the stateful cut
     dataset = make_dataset(source, tmp_path / "out", *flink.flags(), "--inline_bytes=0")
     assert len(calls) > at
     assert whole(dataset) == expected
@@ -153,7 +154,7 @@ KILLS = {
     "sorting": KILL_POINTS["sorting"],
     "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
-    "renaming a shard": ("storage.files", "module", "move", 3),
+    "renaming a shard": ("storage.many_files", "module", "_move", 3),
 }
 
 
