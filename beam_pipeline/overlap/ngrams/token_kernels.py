@@ -172,7 +172,8 @@ def _hash_step(value, word):
 @njit
 def _hash_of(text, start, stop):
     """Returns the hash of text[start:stop], which 15 more bytes must follow."""
-    value = _FNV_START ^ (stop - start)
+    # Multiplied, so that no byte of the first word makes up for another length.
+    value = _FNV_START ^ (stop - start) * BASE
     while True:
         num_bytes = min(stop - start, _SIXTEEN)
         value = _hash_step(value, load_word(text, start) & _MASKS[num_bytes + _EIGHT])

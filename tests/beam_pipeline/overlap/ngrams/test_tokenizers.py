@@ -86,6 +86,7 @@ def same(text: str, tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=texts)
+@example(":\x01 \x00 \x00\x00 aaaaaaaa aaaaaaai\x00")  # of lengths that a byte could make up for
 @settings(max_examples=num_examples(1000))
 def test_compiled_tokens_are_the_plain_ones(name: str, text: str) -> None:
     same(text, TOKENIZERS[name])
