@@ -12,7 +12,9 @@ import io
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from apache_beam.options.pipeline_options import (
@@ -29,6 +31,7 @@ from beam_pipeline.errors import UsageError
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
+_MOMENTS = 50  # of 10 ms
 # Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 
@@ -101,15 +104,35 @@ def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
     if not is_local or direct.direct_running_mode == "multi_threading":
         return
-    cores = len(os.sched_getaffinity(0)) if can_fork() else 1
+    forks = can_fork()
+    cores = len(os.sched_getaffinity(0)) if forks else 1
     direct.direct_num_workers = max(1, direct.direct_num_workers or min(cores, at_most))
     if direct.direct_num_workers > 1 and direct.direct_running_mode == "in_memory":
-        direct.direct_running_mode = "multi_processing" if can_fork() else "multi_threading"
+        direct.direct_running_mode = "multi_processing" if forks else "multi_threading"
 
 
 def can_fork() -> bool:
-    """Tells whether a fork of this process can run: on Linux, as long as it has one thread."""
-    return sys.platform == "linux" and threading.active_count() == 1
+    """Tells whether a fork of this process can run: on Linux, as long as it has one thread.
+
+    Threads of libraries count, since what they do would be missing; jemalloc, Arrow's allocator,
+    starts its own again.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return False
+    for _ in range(_MOMENTS):
+        if len(_threads()) == 1:
+            return True
+        time.sleep(0.01)  # a thread that has been joined may take a moment to go
+    return False
+
+
+def _threads() -> list[str]:
+    """Returns the names of this process's threads, those of libraries included."""
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.append((task / "comm").read_text())
+    return [name for name in names if not name.startswith("jemalloc")]
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:

@@ -45,8 +45,7 @@ def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
         for text in arguments
     )
     finder = _Hidden(() if may_need_all else OPTIONAL)
-    if not may_need_all:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that spin
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that spin
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -3,6 +3,8 @@
 `parse` splits a command line into these and Beam's flags, such as `--runner`.
 """
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -180,17 +182,28 @@ class Options:
         return DatasetOptions(**values)
 
 
-def _check_array_record_options(options: str) -> None:
-    from array_record.python.array_record_module import ArrayRecordWriter
+# The options are parsed before the file is opened; nothing is written to /dev/null.
+_OPEN_WRITER = """
+import sys
+from array_record.python.array_record_module import ArrayRecordWriter
+try:
+    ArrayRecordWriter("/dev/null", sys.argv[1]).close()
+except (RuntimeError, ValueError) as error:
+    sys.exit(str(error))
+"""
 
-    try:
-        # The options are parsed before the file is opened; nothing is written to /dev/null.
-        ArrayRecordWriter("/dev/null", options).close()
-    except (RuntimeError, ValueError) as error:
+
+def _check_array_record_options(options: str) -> None:
+    if options == DEFAULT_RECORD_OPTIONS:
+        return
+    # In a process of its own: a writer that compresses leaves a thread, and this one is forked.
+    command = [sys.executable, "-c", _OPEN_WRITER, options]
+    opened = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if opened.returncode:
         raise UsageError(
             f"--array_record_options={options} is not understood by ArrayRecord: "
-            f"{one_line(error)}; try {DEFAULT_RECORD_OPTIONS}"
-        ) from error
+            f"{one_line(RuntimeError(opened.stderr))}; try {DEFAULT_RECORD_OPTIONS}"
+        )
 
 
 def _renamed(columns: str) -> tuple[tuple[str, str], ...]:

@@ -72,8 +72,13 @@ def is_alive(process: int) -> bool:
     return state != "Z"
 
 
+COMPRESSED = "--array_record_options=group_size:1,zstd:1"  # whose writer has a thread
+
+
 @pytest.mark.parametrize(
-    ("flags", "num_workers"), [([], 3), (["--direct_num_workers=2"], 2)], ids=["all-cores", "two"]
+    ("flags", "num_workers"),
+    [([], 3), (["--direct_num_workers=2"], 2), ([COMPRESSED], 3)],
+    ids=["all-cores", "two", "compressed"],
 )
 def test_workers_are_processes_and_write_the_same_bytes(
     source: Path, tmp_path: Path, flags: list[str], num_workers: int
@@ -83,7 +88,8 @@ def test_workers_are_processes_and_write_the_same_bytes(
     workers = workers_of(tmp_path)
     assert len(workers) == num_workers
     assert int((tmp_path / "program").read_text()) not in workers
-    assert files_of(tmp_path / "out") == files_of(make_dataset(source, tmp_path / "other"))
+    alone = make_dataset(source, tmp_path / "other", *flags, "--direct_num_workers=1")
+    assert files_of(tmp_path / "out") == files_of(alone)
     assert not any(map(is_alive, workers))
 
 
@@ -118,12 +124,18 @@ def test_no_worker_outlives_the_program(tmp_path: Path, sent: signal.Signals) ->
     assert wait_until(lambda: not any(map(is_alive, workers_of(tmp_path))))
 
 
-def test_a_process_with_threads_does_not_fork() -> None:
+@pytest.mark.parametrize(
+    "starts_thread",
+    [
+        "import threading as t, time; t.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "from array_record.python.array_record_module import ArrayRecordWriter as W;"
+        "W('/dev/null', 'group_size:1,zstd:1').close()",
+    ],
+    ids=["of-python", "of-a-library"],
+)
+def test_a_process_with_threads_does_not_fork(starts_thread: str) -> None:
     script = (
-        "import threading, time\n"
         "from beam_pipeline.jobs.beam_options import can_fork\n"
-        "assert can_fork()\n"
-        "threading.Thread(target=time.sleep, args=(1,), daemon=True).start()\n"
-        "assert not can_fork()"
+        f"assert can_fork()\n{starts_thread}\nassert not can_fork()"
     )
     subprocess.run([*warm_python(), "-c", script], check=True, timeout=HANG_S)
