@@ -1,8 +1,8 @@
 """Worker processes for Beam's in-memory runner, forked from this process with its imports done.
 
 Beam's own workers are threads, which wait for one interpreter lock, or processes that import
-everything again: 3 CPU-seconds each. Forked ones share the memory of what is imported, and prepare
-the kernels while the pipeline is built.
+everything again: 2.5 CPU-seconds each. Forked ones share the memory of what is imported, and
+prepare the kernels while the pipeline is built.
 """
 
 import contextlib

@@ -28,6 +28,7 @@ from beam_pipeline.storage.files import (
     rename,
     size_and_checksum,
     unique_path,
+    write_durably,
     write_file,
 )
 
@@ -95,7 +96,7 @@ def write_guarded(
     guard the file is on its disk before it has its name.
     """
     if guard is None:
-        write_file(path, data, durable=True)
+        write_durably(path, data)
         return
     temporary = unique_path(temp_folder, os.path.basename(path))
     write_file(temporary, data)
