@@ -1,8 +1,8 @@
 """One local copy of a remote file for all processes of a machine, to be mapped into memory.
 
 The first process that asks fetches the file under a lock; the others wait and map the same pages.
-A process holds a shared lock on each copy that it uses. Whoever fetches another file removes the
-copies that nobody holds.
+A process holds a shared lock on each copy until it has released it as often as it asked for it.
+Whoever fetches another file removes the copies that nobody holds.
 """
 
 import contextlib
@@ -11,12 +11,21 @@ import hashlib
 import os
 import shutil
 import tempfile
+from dataclasses import dataclass
 
 from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, is_local, locked, open_file
 
-_LOCK = "lock"
-_held: dict[str, int] = {}  # the open, locked files of this process by path
+_COPIES, _LOCK = "copies", "lock"
+
+
+@dataclass
+class _Held:
+    file: int  # open and locked
+    num_users: int = 0
+
+
+_held: dict[str, _Held] = {}  # of this process, by path
 
 
 def on_this_machine(path: str) -> str:
@@ -27,28 +36,48 @@ def on_this_machine(path: str) -> str:
     """
     if is_local(path):
         return path
-    folder = os.path.join(tempfile.gettempdir(), f"probeline-{os.getuid()}")
-    copy = os.path.join(folder, hashlib.blake2b(path.encode(), digest_size=16).hexdigest())
-    if copy in _held:
-        return copy
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with locked(os.path.join(folder, _LOCK)):
+    copies = os.path.join(machine_folder(), _COPIES)
+    copy = os.path.join(copies, hashlib.blake2b(path.encode(), digest_size=16).hexdigest())
+    with _locked():
+        os.makedirs(copies, exist_ok=True)
         if not os.path.exists(copy):
-            _remove_unused(folder)
+            _remove_unused(copies)
             with (
                 explained_os_errors("copy to this machine", path),
                 open_file(path) as source,
                 atomic_write(copy) as target,
             ):
                 shutil.copyfileobj(source, target, COPY_BYTES)
-        _held[copy] = os.open(copy, os.O_RDONLY)
-        fcntl.flock(_held[copy], fcntl.LOCK_SH)
+        if copy not in _held:
+            _held[copy] = _Held(os.open(copy, os.O_RDONLY))
+            fcntl.flock(_held[copy].file, fcntl.LOCK_SH)
+        _held[copy].num_users += 1
     return copy
 
 
-def _remove_unused(folder: str) -> None:
-    for entry in os.scandir(folder):
-        if entry.name == _LOCK or entry.path in _held:
+def release(copy: str) -> None:
+    """Gives a copy back that `on_this_machine` returned; a local file is left alone."""
+    with _locked():
+        if copy in _held:
+            _held[copy].num_users -= 1
+            if not _held[copy].num_users:
+                os.close(_held.pop(copy).file)
+
+
+def machine_folder() -> str:
+    """Returns a folder that this user's processes share on this machine; creates it."""
+    folder = os.path.join(tempfile.gettempdir(), f"probeline-{os.getuid()}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder
+
+
+def _locked() -> contextlib.AbstractContextManager[None]:
+    return locked(os.path.join(machine_folder(), _LOCK))
+
+
+def _remove_unused(copies: str) -> None:
+    for entry in os.scandir(copies):
+        if entry.path in _held:
             continue
         with open(entry.path, "rb") as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -159,7 +159,10 @@ class DeconConfig:
         group="run",
     )
     index_memory_mb: int = flag(
-        "Memory of the index in MiB, on each worker.", 1024, limits=(1, 1 << 20), group="run"
+        "Memory of the index in MiB, on each worker; 0 takes a third of what the worker has.",
+        0,
+        limits=(0, 1 << 20),
+        group="run",
     )
     degenerate: str = flag(
         "Evaluation rows with only empty tokens, which match nearly any text: emit their matches, "

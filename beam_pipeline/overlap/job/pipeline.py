@@ -130,7 +130,7 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
     num_bytes = sum(file.num_bytes for file in files)
 
     def plan(keyed: tuple[int, Iterable[DocumentFile]], prepared: Prepared) -> Iterator[Any]:
-        num_groups = count_groups(num_bytes, prepared.num_index_shards)
+        num_groups = count_groups(num_bytes, prepared.num_index_shards, prepared.index_bytes)
         for file in keyed[1]:
             yield from plan_work_units(keyed[0], file, job.config.text_field, num_groups)
 

@@ -7,6 +7,7 @@ index shard, Prepared → the file of the index shard
 import functools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.machine_memory import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.overlap.documents.evaluation import (
     EvaluationFile,
@@ -28,6 +31,7 @@ from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
+    BYTES_PER_PLACE,
     IndexShard,
     build_index,
     count_index_shards,
@@ -39,10 +43,12 @@ from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
-from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists
-from beam_pipeline.storage.local_copy import on_this_machine
+from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
+from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 
+MAX_PASSES = 16
 _ROWS_NAME = "evaluation.arrow"
+_SHARE_OF_MEMORY = 3  # a third, for the index; batches of documents and mapped pages take the rest
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,11 @@ class Prepared(NamedTuple):
         """Returns the path of the match file of a work unit and an index shard."""
         return FileSystems.join(self.folder, f"{unit.name}-pass-{index_shard:05d}.parquet")
 
+    @property
+    def index_bytes(self) -> int:
+        """The size of an index shard, about."""
+        return self.counts["eval_ngrams"] * BYTES_PER_PLACE // 2 // self.num_index_shards
+
     def open_rows(self) -> EvaluationRows:
         """Maps the rows into memory, once in a process."""
         return _open_rows(self.rows_path)
@@ -130,9 +141,7 @@ def _prepare(
     config, lengths = job.config, job.config.ngram.lengths
     tokens = count_tokens(EvaluationRows.open(rows_path).texts(), job.tokenizer)
     num_places = count_places(tokens.counts, lengths)
-    num_index_shards = config.num_shards or count_index_shards(
-        num_places, config.index_memory_mb << 20
-    )
+    num_index_shards = config.num_shards or choose_index_shards(num_places, config)
     options = {
         "skip_degenerate": config.degenerate == "skip",
         "fields": {
@@ -159,10 +168,36 @@ def _prepare(
     )
 
 
+def choose_index_shards(num_places: int, config: DeconConfig) -> int:
+    """Returns how many index shards fit in memory one by one.
+
+    Raises:
+      ProbelineError: the training data would be read more than MAX_PASSES times.
+    """
+    memory_bytes = config.index_memory_mb << 20 or machine_memory_bytes() // _SHARE_OF_MEMORY
+    num_index_shards = count_index_shards(num_places, memory_bytes)
+    if num_index_shards > 1:
+        cost = (
+            f"{num_places:,} n-grams of the evaluation sets need "
+            f"{num_places * BYTES_PER_PLACE / 2**30:,.1f} GiB, and the index may take "
+            f"{memory_bytes / 2**30:,.1f} GiB on a worker: the training data is read "
+            f"{num_index_shards} times"
+        )
+        if num_index_shards > MAX_PASSES:
+            raise ProbelineError(
+                f"{cost}, more than {MAX_PASSES}: take workers with more memory, or say "
+                f"--index_memory_mb if they have it, or --num_shards={num_index_shards} to go on"
+            )
+        print(cost, file=sys.stderr, flush=True)
+    return num_index_shards
+
+
 def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
     """Writes an index shard, unless it exists, and returns its path."""
     path = prepared.index_path(index_shard)
-    with logged("Build the index", path=path):
+    # One process of a machine at a time: what it takes may be all that there is.
+    lock = locked(os.path.join(machine_folder(), "index-lock"))
+    with logged("Build the index", path=path), lock:
         if not exists(path):
             index = build_index(
                 prepared.open_rows().texts(),

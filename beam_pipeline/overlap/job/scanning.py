@@ -31,9 +31,14 @@ from beam_pipeline.overlap.results.match_files import (
     write_match_file,
 )
 from beam_pipeline.storage.files import exists
-from beam_pipeline.storage.local_copy import on_this_machine
+from beam_pipeline.storage.local_copy import on_this_machine, release
 
-_WORK_UNITS_PER_GROUP = 16  # scanned one after another, so that an index shard is opened once
+# With several index shards, a group of work units is scanned with one after the other, and each
+# group opens each index shard once: the text of a group is some times the size of an index shard,
+# as long as there are groups enough for many workers.
+_MIN_GROUP_BYTES = 16 * WORK_UNIT_BYTES
+_GROUP_BYTES_PER_INDEX_BYTE = 4
+_MIN_GROUPS = 256
 
 
 def plan_work_units(
@@ -45,11 +50,17 @@ def plan_work_units(
         yield key, unit._replace(file_number=file_number)
 
 
-def count_groups(num_bytes: int, num_index_shards: int) -> int:
-    """Returns in how many groups work units are scanned, 0 if each is scanned on its own."""
+def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int:
+    """Returns in how many groups work units are scanned, 0 if each is scanned on its own.
+
+    Args:
+      num_bytes: of the training files.
+      index_bytes: of an index shard.
+    """
     if num_index_shards == 1:
         return 0
-    return max(1, num_bytes // (WORK_UNIT_BYTES * _WORK_UNITS_PER_GROUP))
+    worth_opening = min(_GROUP_BYTES_PER_INDEX_BYTE * index_bytes, num_bytes // _MIN_GROUPS)
+    return max(1, num_bytes // max(_MIN_GROUP_BYTES, worth_opening))
 
 
 def number_rows(units: Iterable[ScannedUnit]) -> Iterator[ScannedUnit]:
@@ -69,7 +80,7 @@ class Scan(beam.DoFn):
 
     def __init__(self, job: Job):
         self._job = job
-        self._matchers: dict[str, Matcher] = {}
+        self._matchers: dict[str, tuple[Matcher, str]] = {}  # by path, and the local copy
 
     def process(
         self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
@@ -115,8 +126,15 @@ class Scan(beam.DoFn):
     def _matcher(self, prepared: Prepared, index_shard: int) -> Matcher:
         path = prepared.index_path(index_shard)
         if path not in self._matchers:
-            self._matchers.clear()
-            index = open_index(on_this_machine(path), prepared.fingerprint)
-            rows = prepared.open_rows()
-            self._matchers[path] = Matcher(index, rows.text, self._job.tokenizer)
-        return self._matchers[path]
+            self.teardown()
+            copy = on_this_machine(path)
+            index = open_index(copy, prepared.fingerprint)
+            matcher = Matcher(index, prepared.open_rows().text, self._job.tokenizer)
+            self._matchers[path] = matcher, copy
+        return self._matchers[path][0]
+
+    def teardown(self) -> None:
+        """Releases the index shard, whose copy may then be removed."""
+        while self._matchers:
+            _, (_, copy) = self._matchers.popitem()
+            release(copy)

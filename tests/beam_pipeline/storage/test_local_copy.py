@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beam_pipeline.storage import local_copy
-from beam_pipeline.storage.local_copy import on_this_machine
+from beam_pipeline.storage.local_copy import on_this_machine, release
 
 # Beam's own filesystem in memory is one of a process; a script stands for a worker.
 _WORKER = """
@@ -84,8 +84,33 @@ def test_what_a_process_that_was_killed_has_begun_is_fetched_again(
     source.write_text("whole")
     monkeypatch.setattr(local_copy, "open_file", lambda path: open(source, "rb"))
     copy = on_this_machine("far://x")
-    os.close(local_copy._held.pop(copy))
+    release(copy)
     os.rename(copy, f"{copy}.tmp")
     Path(f"{copy}.tmp").write_text("wh")
     assert Path(on_this_machine("far://x")).read_text() == "whole"
-    os.close(local_copy._held.pop(copy))
+    release(copy)
+
+
+def test_copies_that_are_released_make_room_for_the_next(
+    tmp_path: Path, own_folder: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(local_copy, "open_file", lambda path: open(path[6:], "rb"))
+    kept = on_this_machine(f"far://{write(tmp_path / 'kept')}")
+    for number in range(5):
+        path = f"far://{write(tmp_path / str(number))}"
+        copy = on_this_machine(path)
+        assert on_this_machine(path) == copy  # for another thread
+        release(copy)
+        assert Path(copy).read_text() == str(number)
+        assert len(copies(own_folder)) <= 3
+        release(copy)
+    assert Path(kept).read_text() == "kept"
+    release(kept)
+    on_this_machine(f"far://{write(tmp_path / 'last')}")
+    assert len(copies(own_folder)) == 1
+
+
+def write(path: Path) -> Path:
+    """Writes a file that holds its own name."""
+    path.write_text(path.name)
+    return path

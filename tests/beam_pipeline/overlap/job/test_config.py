@@ -156,7 +156,7 @@ def test_a_config_cannot_be_changed() -> None:
         ({"processes": 1.5}, "--processes=1.5 is no whole number"),
         ({"processes": True}, "--processes=True is no whole number"),
         ({"limit_test_instances": -1}, "--limit_test_instances=-1 is outside of 0 to "),
-        ({"index_memory_mb": 0}, "--index_memory_mb=0 is outside of 1 to "),
+        ({"index_memory_mb": -1}, "--index_memory_mb=-1 is outside of 0 to "),
         ({"degenerate": "drop"}, "--degenerate=drop: give emit or skip"),
         ({"max_details": -2}, "--max_details=-2 is outside of -1 to "),
         ({"max_details_per_pair": -2}, "--max_details_per_pair=-2 is outside of -1 to "),

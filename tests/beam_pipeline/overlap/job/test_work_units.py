@@ -47,6 +47,12 @@ def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
 
 
 def test_work_units_are_grouped_only_for_several_index_shards() -> None:
-    assert count_groups(1 << 40, 1) == 0
-    assert count_groups(1, 2) == 1
-    assert count_groups(1 << 40, 2) == 1024
+    assert count_groups(1 << 40, 1, 1 << 30) == 0
+    assert count_groups(1, 2, 1 << 30) == 1
+    assert count_groups(1 << 40, 2, 1 << 20) == 1024  # of 1 GiB
+
+
+def test_groups_are_some_times_as_large_as_the_index_shards_that_they_open() -> None:
+    assert count_groups(1 << 40, 9, 1 << 29) == 512  # each reads 2 GiB for every 512 MiB
+    assert count_groups(1 << 40, 9, 1 << 33) == 256  # enough for many workers
+    assert count_groups(1 << 34, 9, 1 << 33) == 16
