@@ -26,18 +26,18 @@ class Job:
     output: str
     command: str  # makes the same dataset again, for the data card
     read_options: ReadOptions
+    anonymized_by: str = ""  # the fingerprint of the key of the addresses; "" if they are real
     dataset_options: DatasetOptions
     workspace: Workspace
     marker: Marker | None = None  # of the lease on the output, on `gs://`
 
     def manifest_options(self) -> dict[str, Any]:
         """Returns the options that the manifest lists."""
-        key = self.read_options.anonymize
         anonymize = {"anonymize": "none"}
-        if key is not None:
+        if self.anonymized_by:
             anonymize = {
                 "anonymize": "prefix_preserving",
-                "anonymize_key_fingerprint": key.fingerprint,
+                "anonymize_key_fingerprint": self.anonymized_by,
             }
         atlas_source = self.read_options.atlas_source
         return {**asdict(self.dataset_options), "atlas_source": atlas_source, **anonymize}

@@ -23,9 +23,10 @@ from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows import progress
 from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.probe_rows.input_datasets import carried_key, sort_inputs
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES, Options
-from beam_pipeline.sources import anonymize_key, inputs
+from beam_pipeline.sources import anonymize_key, inputs, stored_rows
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_local
@@ -47,14 +48,18 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
         running.check_paths_are_shared(paths)
         _check_key_is_shared(options)
-    matched = inputs.match_files(options.input)
     read_options = options.read_options()
-    files: list = matched
-    work: list = matched
+    given = sort_inputs(options)
+    anonymized_by = carried_key(given, read_options.anonymize)
+    matched = inputs.match_files(given.patterns)
+    files: list = [file for dataset in given.datasets for file in stored_rows.shards_of(dataset)]
+    paths = [file.path for file in matched] + [file.file.path for file in files]
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
-        files = _inspected(matched, read_options)
+        files += _inspected(matched, read_options)
         _check_num_shards(options.num_shards, files)
-        work = inputs.plan_units(files)
+        work: list = inputs.plan_units(files)
+    else:
+        work = files = files + matched
     runners.use_cores(beam_options, at_most=len(work))
     with (
         forked_workers(beam_options),
@@ -63,7 +68,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             options.overwrite,
             dataflow_job,
             files=DATASET_FILES,
-            inputs=[file.path for file in matched],
+            inputs=paths,
         ) as job_run,
     ):
         pipeline = running.new_pipeline(beam_options)
@@ -71,6 +76,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             output=options.output,
             command=command_of(options),
             read_options=read_options,
+            anonymized_by=anonymized_by,
             dataset_options=options.dataset_options(),
             workspace=Workspace(job_run.folder, inline_bytes(options, beam_options)),
             marker=job_run.marker,
@@ -105,7 +111,7 @@ def _inspected(matched: Sequence[FileVersion], options: ReadOptions) -> list[inp
 def _check_num_shards(num_shards: int, files: Sequence[inputs.InputFile]) -> None:
     """Raises UsageError for many more shards than the input can fill; each takes a file."""
     num_rows = sum(sum(file.row_group_rows) for file in files)
-    is_known = all(file.input_format == "parquet" for file in files)
+    is_known = all(file.input_format in ("parquet", "probe_rows") for file in files)
     if is_known and num_shards > max(num_rows, _ALWAYS_ALLOWED_SHARDS):
         raise UsageError(
             f"--num_shards={num_shards} for {num_rows} rows leaves most shards empty: give at most "

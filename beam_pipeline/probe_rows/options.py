@@ -142,7 +142,7 @@ class Options:
                 f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
                 "both set the number of shards: give one of them"
             )
-        if self.columns and self.input_format.startswith("atlas"):
+        if self.columns and self.input_format not in ("auto", "parquet"):
             raise UsageError(
                 f"--columns renames the columns of plain Parquet, not of "
                 f"--input_format={self.input_format}: leave one of them out"

@@ -110,8 +110,8 @@ def index_table(attributes: pa.Table) -> pa.Table:
     return lines
 
 
-# Inspected files, or matched ones, which workers then inspect.
-InputFiles = Sequence[InputFile] | Sequence[FileVersion]
+# Inspected files, and matched ones, which workers then inspect.
+InputFiles = Sequence[InputFile | FileVersion]
 
 
 def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
@@ -154,7 +154,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
 
 def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> beam.PCollection:
     """Returns the work units."""
-    if files and isinstance(files[0], InputFile):
+    if all(isinstance(file, InputFile) for file in files):
         return pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
     # Grouping is a barrier: no row is read before every file has been inspected.
     return (
@@ -168,8 +168,8 @@ def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> 
     )
 
 
-def _inspect(file: FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
-    return 0, inputs.inspect(file, options)
+def _inspect(file: InputFile | FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
+    return 0, file if isinstance(file, InputFile) else inputs.inspect(file, options)
 
 
 def _rows_of_split(rows: StagedRecords, split: int) -> Iterator[StagedRecords]:

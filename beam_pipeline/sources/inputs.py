@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.dataset.options import OutputFormat
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD
@@ -27,6 +28,15 @@ _PARQUET_MAGIC = b"PAR1"
 _HEAD_BYTES = 4096
 
 
+class StoredShard(NamedTuple):
+    """What the manifest of a dataset says of a shard that is read as input."""
+
+    output_format: OutputFormat
+    num_records: int
+    crc32c: str
+    anonymized_by: str  # the fingerprint of the key of its addresses; "" if they are real
+
+
 class InputFile(NamedTuple):
     """A file as inspected; `problem` is why it cannot be read, if so."""
 
@@ -34,10 +44,11 @@ class InputFile(NamedTuple):
     input_format: InputFormat
     row_group_rows: tuple[int, ...]  # empty for JSON, whose lines are not counted
     problem: str | None = None
+    shard: StoredShard | None = None  # of probe_rows, whose measurements are one row group
 
 
 class Piece(NamedTuple):
-    """Row groups of a Parquet file, or a whole JSON file; `first_row` is that in the file."""
+    """Row groups of a Parquet file, or a whole file; `first_row` is that in the file."""
 
     file: FileVersion
     input_format: InputFormat
@@ -46,6 +57,7 @@ class Piece(NamedTuple):
     num_rows: int
     num_bytes: int
     problem: str | None = None
+    shard: StoredShard | None = None
 
     @property
     def path(self) -> str:
@@ -175,7 +187,7 @@ def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
 
     A larger row group stays whole.
     """
-    for file, input_format, row_group_rows, problem in files:
+    for file, input_format, row_group_rows, problem, shard in files:
         if problem or not row_group_rows:
             yield Piece(file, input_format, (), 0, 0, file.num_bytes, problem)
             continue
@@ -184,4 +196,4 @@ def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
         even_rows = num_rows / max(1, math.ceil(num_rows / UNIT_ROWS)) + max(row_group_rows)
         for groups in pack_row_groups(row_group_rows, min(UNIT_ROWS, even_rows)):
             num_bytes = int(groups.num_rows * bytes_per_row)
-            yield Piece(file, input_format, *groups, num_bytes)
+            yield Piece(file, input_format, *groups, num_bytes, shard=shard)

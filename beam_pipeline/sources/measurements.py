@@ -129,7 +129,20 @@ def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, F
     src, src_status = _parse_addresses(batch.column("src_addr"))
     _check_addresses("src_addr", src.codes, src_status, reason)
     event_time = _check_event_time(_decoded(batch.column("event_time")), reason, is_compact)
-    block = Block(event_time, src, dst, rtt)
+    return _judged(Block(event_time, src, dst, rtt), reason)
+
+
+def check_encoding(block: Block, encoding: Encoding) -> tuple[Block, Faults]:
+    """Like `check`, for measurements of a dataset: those that this encoding cannot hold."""
+    is_compact, reason = encoding == "compact", np.zeros(len(block), np.uint8)
+    rtt = _check_rtt(pa.array(block.rtt), reason, is_compact)
+    times = pa.array(block.event_time, pa.timestamp("us"))
+    event_time = _check_event_time(times, reason, is_compact)
+    return _judged(Block(event_time, block.src, block.dst, rtt), reason)
+
+
+def _judged(block: Block, reason: np.ndarray) -> tuple[Block, Faults]:
+    """Parts measurements whose code of a reason is 0 from the others."""
     if not reason.any():
         return block, Faults(np.zeros(0, np.int64), [])
     rows = np.flatnonzero(reason)

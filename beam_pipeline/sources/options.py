@@ -7,8 +7,8 @@ from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.sources.anonymize_key import KeyReference
 
 COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
-InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery"]
-INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery")
+InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery", "probe_rows"]
+INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery", "probe_rows")
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
 

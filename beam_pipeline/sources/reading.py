@@ -6,6 +6,7 @@ module: a Block has replaced addresses, and a dead letter no values.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +16,10 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.sources import atlas, inputs
+from beam_pipeline.sources import atlas, inputs, stored_rows
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.sources.inputs import Piece
-from beam_pipeline.sources.measurements import Block, as_text, check
+from beam_pipeline.sources.measurements import Block, Faults, as_text, check, check_encoding
 from beam_pipeline.sources.options import COLUMNS, ReadOptions
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.json_array import ArrayError
@@ -71,6 +72,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
         "parquet": _read_parquet,
         "atlas_json": _read_atlas_json,
         "atlas_bigquery": _read_atlas_bigquery,
+        "probe_rows": _read_probe_rows,
     }
     row = piece.first_row
     try:
@@ -133,13 +135,20 @@ def _checked(
         block = anonymizer_of(options.anonymize).block(block)
     if not len(faults.rows):
         return CheckedBatch(batch.num_rows, block, [], next_row)
+    letters = _letters(path, batch, faults, rows[faults.rows], options)
+    return CheckedBatch(batch.num_rows, block, letters, next_row)
+
+
+def _letters(
+    path: str, batch: pa.RecordBatch, faults: Faults, rows: np.ndarray, options: ReadOptions
+) -> list[DeadLetter]:
+    """Returns the dead letters of faults in a batch; `rows`, int64 [k], are those in the file."""
     if options.anonymize:  # an address that is wrong is mostly one that is spelled wrong
-        values = [WITHHELD] * len(faults.rows)
+        values = [WITHHELD] * len(rows)
     else:
         values = [orjson.dumps(text).decode() for text in as_text(batch, faults.rows)]
-    bad = zip(rows[faults.rows].tolist(), faults.reasons, values, strict=True)
-    letters = [DeadLetter(path, *letter) for letter in bad]
-    return CheckedBatch(batch.num_rows, block, letters, next_row)
+    bad = zip(rows.tolist(), faults.reasons, values, strict=True)
+    return [DeadLetter(path, *letter) for letter in bad]
 
 
 def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
@@ -176,3 +185,20 @@ def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[Checked
             row += raw.num_rows
             batch = _checked(piece.path, exploded.measurements, rows, options, row)
             yield _with_letters(batch, empty)
+
+
+def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    assert piece.shard is not None
+    if piece.shard.anonymized_by:  # they are replaced already
+        options = replace(options, anonymize=None)
+    row = piece.first_row
+    for stored in stored_rows.read_blocks(piece, BATCH_ROWS):
+        block, faults = check_encoding(stored, options.encoding)
+        if options.anonymize:
+            block = anonymizer_of(options.anonymize).block(block)
+        letters = []
+        if len(faults.rows):
+            batch = stored_rows.as_batch(stored)
+            letters = _letters(piece.path, batch, faults, row + faults.rows, options)
+        row += len(stored)
+        yield CheckedBatch(len(stored), block, letters, row)

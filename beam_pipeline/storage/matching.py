@@ -7,11 +7,11 @@ planned, or the run ends with the name of the file.
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from beam_pipeline.errors import ProbelineError, UsageError, explained
+from beam_pipeline.errors import ProbelineError, UsageError, explained, explained_os_errors
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_folder, is_gcs, is_local
 
@@ -54,6 +54,21 @@ def match(pattern: str) -> list[FileVersion]:
 def _local_version(path: str) -> FileVersion:
     found = os.stat(path)
     return FileVersion(path, found.st_size, found.st_mtime_ns)
+
+
+def file_versions(paths: Sequence[str]) -> list[FileVersion]:
+    """Returns files, local or on `gs://`, as they are now; ProbelineError if one is missing."""
+    found: dict[str, FileVersion] = {}
+    for folder in {path.rpartition("/")[0] for path in paths if is_gcs(path)}:
+        for path, info in gcs.list_objects(f"{folder}/", recursive=False).items():
+            found[path] = FileVersion(path, info.num_bytes, info.generation)
+    for path in paths:
+        if is_local(path):
+            with explained_os_errors("read", path):
+                found[path] = _local_version(path)
+        elif path not in found:
+            raise ProbelineError(f"{path} is missing: copy what it belongs to again as a whole")
+    return [found[path] for path in paths]
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pyarrow as pa
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split
 from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.row_index import parse_index
+from beam_pipeline.dataset.shard_records import read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import (
@@ -32,7 +33,6 @@ from beam_pipeline.verify.across import (
 )
 from beam_pipeline.verify.files import (
     letters,
-    read_shard,
     shard_files,
     shard_totals,
     split_totals,

@@ -1,17 +1,15 @@
 """What must hold of a dataset's files: the manifest's sums, names, sizes, checksums.
 
 Each promise is a small generator of faults, as in `record`; here a fault is of a file and has no
-record. ArrayRecord reads its shards itself, also on `gs://`.
+record.
 """
 
-import contextlib
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
-from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.layout import count_shards
@@ -24,10 +22,8 @@ from beam_pipeline.dataset.manifest import (
     Shard,
     Split,
 )
-from beam_pipeline.dataset.options import DatasetOptions, OutputFormat
-from beam_pipeline.dataset.row_reader import READ_ERRORS, READER_OPTIONS
+from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
-from beam_pipeline.dataset.tfrecord import DamagedRecordError, read_tfrecord
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
@@ -37,7 +33,6 @@ from beam_pipeline.storage.files import (
     is_special_file,
     size_and_checksum,
 )
-from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.storage.parquet import open_parquet
 from beam_pipeline.verify.across import Fault
 
@@ -191,43 +186,3 @@ def _reasons(path: str) -> Counter[str]:
             for count in batch.column("reason").value_counts().to_pylist():
                 reasons[str(count["values"])] += count["counts"]
     return reasons
-
-
-# --- the records of a shard ---------------------------------------------------------------------
-
-
-def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a shard, or why it cannot be read; holds one at a time.
-
-    Raises:
-      DamagedRecordError, OSError: the file as a whole, or all that follows, cannot be read.
-    """
-    if output_format == "tfrecord":
-        yield from read_tfrecord(path)
-        return
-    reader = _open_shard(path)
-    for record in range(reader.num_records()):
-        try:
-            data = reader.read()
-        except READ_ERRORS as error:
-            yield DamagedRecordError(one_line(error))
-            reader = _open_shard(path)  # one that failed reads no more
-            reader.seek(record + 1)
-        else:
-            yield data
-    with contextlib.suppress(*READ_ERRORS):  # reported with the record that it is about
-        reader.close()
-
-
-def _open_shard(path: str) -> ArrayRecordReader:
-    prepare_native_reader(path)
-    reader = ArrayRecordReader(path, READER_OPTIONS)
-    # A damaged file opens without an error and has 0 records; closing it raises the reason.
-    if not reader.ok():
-        reason = ""
-        try:
-            reader.close()
-        except RuntimeError as error:
-            reason = f": {one_line(error)}"
-        raise DamagedRecordError(f"it is not a whole ArrayRecord file{reason}")
-    return reader

@@ -1,0 +1,156 @@
+"""Finished datasets as input: their shards are files, their rows become measurements again.
+
+The manifest plans the work. Every shard is compared with it: size and checksum before it is read,
+records and measurements after. Damage ends the job, whatever --on_bad_file says, since the cure
+is another copy of the dataset.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS, Dataset, open_dataset
+from beam_pipeline.dataset.row_codec import decode_record
+from beam_pipeline.dataset.row_reader import READ_ERRORS
+from beam_pipeline.dataset.shard_records import read_shard
+from beam_pipeline.dataset.sorted_run import WIDE, join
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.sources.inputs import InputFile, Piece, StoredShard
+from beam_pipeline.sources.measurements import AddressColumn, Block
+from beam_pipeline.sources.options import COLUMNS
+from beam_pipeline.storage.files import checksum_text, is_gcs, read_file, size_and_checksum
+from beam_pipeline.storage.matching import file_versions
+
+
+def is_dataset(path: str) -> bool:
+    """Tells whether a path is the folder of a dataset, finished or not, by its manifest."""
+    if any(char in path for char in "*?["):
+        return False
+    manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
+    return manifest is not None and b'"format_version"' in manifest
+
+
+def open_input(path: str) -> Dataset:
+    """Opens a dataset that --input names.
+
+    Raises:
+      UsageError: the path is that of a part of a dataset.
+      ProbelineError: it is no finished dataset.
+    """
+    dataset = open_dataset(path)
+    if dataset.path != (path.rstrip("/") or "."):
+        raise UsageError(
+            f"--input={path} is a part of a dataset, which is read as a whole: give its folder, "
+            f"{dataset.path}"
+        )
+    return dataset
+
+
+def shards_of(dataset: Dataset) -> list[InputFile]:
+    """Returns the shards of both splits as input files; ProbelineError if one is missing."""
+    shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
+    versions = file_versions([dataset.file(shard.path) for shard in shards])
+    anonymized_by = dataset.manifest.options.get("anonymize_key_fingerprint", "")
+    found: list[InputFile] = []
+    for shard, file in zip(shards, versions, strict=True):
+        if file.num_bytes != shard.num_bytes:
+            raise _damaged(file.path, f"it has {file.num_bytes} bytes, not {shard.num_bytes}")
+        stored = StoredShard(
+            dataset.manifest.output_format,  # type: ignore[arg-type]
+            shard.num_records,
+            shard.crc32c,
+            anonymized_by,
+        )
+        rows = (shard.num_measurements,)
+        found.append(InputFile(file, "probe_rows", rows, shard=stored))
+    return found
+
+
+def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
+    """Yields the measurements of a shard, in the order of its rows, at least `batch_rows` at once.
+
+    Raises:
+      ProbelineError: the shard is not that of its manifest, or is damaged.
+    """
+    shard = piece.shard
+    assert shard is not None
+    _check(piece.path, shard, piece.file.num_bytes)
+    runs: list[np.ndarray] = []
+    src_addrs: list[str] = []
+    waiting = num_records = 0
+    try:
+        for record in read_shard(piece.path, shard.output_format):
+            if isinstance(record, Exception):
+                raise record
+            row = decode_record(record)
+            runs.append(row.run)
+            src_addrs.append(row.src_addr)
+            num_records += 1
+            waiting += len(row.run)
+            if waiting >= batch_rows:
+                yield _block(runs, src_addrs)
+                runs, src_addrs, waiting = [], [], 0
+    except READ_ERRORS as error:
+        raise _damaged(piece.path, f"record {num_records}: {one_line(error)}") from error
+    if runs:
+        yield _block(runs, src_addrs)
+    if num_records != shard.num_records:
+        raise _damaged(piece.path, f"it has {num_records} records, not {shard.num_records}")
+    if is_gcs(piece.path):  # ArrayRecord opens an object itself, in its newest version
+        _check(piece.path, shard, piece.file.num_bytes)
+
+
+def _check(path: str, shard: StoredShard, num_bytes: int) -> None:
+    size, checksum = size_and_checksum(path)
+    if (size, checksum_text(checksum)) != (num_bytes, shard.crc32c):
+        raise _damaged(
+            path,
+            f"it has {size} bytes of checksum {checksum_text(checksum)}, the manifest says "
+            f"{num_bytes} of {shard.crc32c}",
+        )
+
+
+def _damaged(path: str, reason: str) -> ProbelineError:
+    return ProbelineError(
+        f"{path} is not the shard of its dataset's manifest: {reason}; copy the dataset again as "
+        "a whole"
+    )
+
+
+def _block(runs: Sequence[np.ndarray], src_addrs: Sequence[str]) -> Block:
+    """Returns the measurements of rows as columns."""
+    hi, lo, _ = addresses.parse(pa.array(src_addrs, pa.string()))
+    run = join(runs)
+    codes = np.repeat(np.arange(len(runs), dtype=np.int32), [len(each) for each in runs])
+    return Block(
+        event_time=np.ascontiguousarray(run["event_time"]),
+        src=AddressColumn(codes, hi, lo),
+        dst=_destinations(run),
+        rtt=np.ascontiguousarray(run["rtt"]),
+    )
+
+
+def _destinations(run: np.ndarray) -> AddressColumn:
+    codes = np.arange(len(run), dtype=np.int32)
+    if run.dtype == WIDE:
+        return AddressColumn(codes, run["dst_hi"].copy(), run["dst_lo"].copy())
+    lo = run["dst_lo"].astype(np.uint64) | np.uint64(addresses.MAPPED_IPV4)
+    return AddressColumn(codes, np.zeros(len(run), np.uint64), lo)
+
+
+def as_batch(block: Block) -> pa.RecordBatch:
+    """Returns the measurements of a block as they would come from Parquet."""
+    (src_hi, src_lo), (dst_hi, dst_lo) = (
+        (column.hi[column.codes], column.lo[column.codes]) for column in (block.src, block.dst)
+    )
+    is_ipv4 = (dst_hi == 0) & (dst_lo >> np.uint64(32) == 0xFFFF)
+    columns = [
+        pa.array(block.event_time, pa.timestamp("us")),
+        addresses.format_any(src_hi, src_lo),
+        addresses.format_any(dst_hi, dst_lo),
+        pa.array(np.where(is_ipv4, 4, 6), pa.int8()),
+        pa.array(block.rtt, pa.float32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))

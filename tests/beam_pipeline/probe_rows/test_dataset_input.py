@@ -1,0 +1,145 @@
+"""Finished datasets as input: their rows are grouped anew, whatever they were written with."""
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.main import main
+from tests.support.helpers import measurements_table
+from tests.support.job_runs import FLAGS, files_of, history, make_dataset, read_rows, write_input
+
+TABLE = measurements_table(3000, seed=5, num_probes=12)
+KEY = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("datasets")
+
+
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> Path:
+    return make_dataset(write_input(folder / "all", TABLE), folder / "whole")
+
+
+@pytest.fixture(scope="module")
+def part(folder: Path) -> Path:
+    """A third of the measurements."""
+    return make_dataset(write_input(folder / "first", TABLE.slice(0, 1000)), folder / "part")
+
+
+def test_datasets_and_parquet_become_what_one_job_writes(
+    folder: Path, whole: Path, part: Path
+) -> None:
+    other_form = ["--output_format=tfrecord", "--record_encoding=tf_example", "--num_shards=2"]
+    source = write_input(folder / "second", TABLE.slice(1000, 1000))
+    other = folder / "other"
+    flags = ["--max_row_size_mb=1", "--train_ratio=0.5", "--measurement_encoding=arrow"]
+    assert main([f"--input={source}", f"--output={other}", *flags, *other_form]) == 0
+    rest = write_input(folder / "third", TABLE.slice(2000))
+    merged = folder / "merged"
+    inputs = [f"--input={path}" for path in (part, other, f"{part}/", rest)]
+    assert main([*inputs, f"--output={merged}", *FLAGS]) == 0
+    assert files_of(merged) == files_of(whole)
+
+
+def test_a_dataset_is_written_in_another_form(whole: Path, tmp_path: Path) -> None:
+    """Compact rows are those of the values that they hold."""
+    compact, again = tmp_path / "compact", tmp_path / "again"
+    flags = [*FLAGS, "--measurement_encoding=compact", "--input_format=probe_rows"]
+    assert main([f"--input={whole}", f"--output={compact}", *flags]) == 0
+    told = open_dataset(str(compact)).manifest
+    assert told.counts.measurements == told.counts.rows_read == TABLE.num_rows
+    assert main([f"--input={compact}", f"--output={again}", *flags]) == 0
+    assert main([f"--input={again}", f"--output={tmp_path / 'third'}", *flags]) == 0
+    assert files_of(tmp_path / "third") == files_of(again)
+    expected = {
+        probe: sorted((time // 10**6 * 10**6, dst) for time, dst, _ in measurements)
+        for probe, measurements in history(read_rows(whole)).items()
+    }
+    found = history(read_rows(again))
+    assert {probe: [m[:2] for m in values] for probe, values in found.items()} == expected
+
+
+def test_what_compact_cannot_hold_is_a_dead_letter(tmp_path: Path) -> None:
+    table = measurements_table(20, seed=1)
+    rtt = table["rtt"].to_pylist()
+    rtt[3] = 5e9
+    table = table.set_column(4, "rtt", pa.array(rtt, pa.float32()))
+    dataset = make_dataset(write_input(tmp_path / "in", table), tmp_path / "arrow")
+    output = tmp_path / "compact"
+    assert main([f"--input={dataset}", f"--output={output}", "--probes_per_shard=3"]) == 0
+    assert open_dataset(str(output)).manifest.counts.dead_letters == {"rtt_out_of_range": 1}
+    (letter,) = pq.read_table(*output.glob("dead_letter/*")).to_pylist()
+    assert letter["file"].startswith(f"{dataset}/t") and '"rtt":"5e+09"' in letter["value"]
+    (file,) = dataset.glob(letter["file"].removeprefix(f"{dataset}/"))
+    assert letter["row"] < sum(row.n_measurements for row in read_rows(dataset)), file
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_a_damaged_shard_ends_the_run(
+    part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(part, copy)
+    shard = max(copy.glob("train/*.arrayrecord"), key=lambda path: path.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data[:-1] if damage == "cut" else data)
+    if damage == "gone":
+        shard.unlink()
+    flags = [f"--input={copy}", f"--output={tmp_path / 'out'}", "--on_bad_file=dead_letter"]
+    assert main(flags) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert str(shard) in line and line.count(";") == 1, line
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("part/train", "is a part of a dataset, which is read as a whole: give its folder"),
+        ("part/*/*.arrayrecord", "is a part of a dataset"),
+        ("unfinished", "holds no finished dataset"),
+        ("first", "holds no finished dataset"),
+    ],
+)
+def test_only_whole_datasets_are_taken(
+    folder: Path, part: Path, capsys: pytest.CaptureFixture[str], given: str, message: str
+) -> None:
+    if not (folder / "unfinished").exists():
+        shutil.copytree(part, folder / "unfinished")
+        (folder / "unfinished" / "_SUCCESS").unlink()
+    formats = ["probe_rows", "auto"] if given == "unfinished" else ["probe_rows"]
+    for input_format in formats:
+        output = folder / "refused"
+        flags = [f"--input={folder / given}", f"--output={output}"]
+        assert main([*flags, f"--input_format={input_format}"]) > 0
+        assert message in capsys.readouterr().err
+        assert not output.exists()
+
+
+def test_addresses_are_replaced_once(
+    folder: Path, part: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", KEY)
+    replaced, again, copied = (folder / name for name in ("replaced", "again", "copied"))
+    anonymize = "--anonymize=prefix_preserving"
+    assert main([f"--input={part}", f"--output={replaced}", *FLAGS, anonymize]) == 0
+    assert main([f"--input={replaced}", f"--output={again}", *FLAGS, anonymize]) == 0
+    assert main([f"--input={replaced}", f"--output={copied}", *FLAGS]) == 0
+    assert files_of(replaced) == files_of(again) == files_of(copied) != files_of(part)
+    options = [open_dataset(str(path)).manifest.options for path in (replaced, again, copied)]
+    assert options[0] == options[1] == options[2]
+    capsys.readouterr()
+    mixed = [f"--input={replaced}", f"--input={part}", f"--output={folder / 'mixed'}"]
+    assert main(mixed) == 2
+    assert "real ones: give only datasets of one key" in capsys.readouterr().err
+    assert main([*mixed, *FLAGS, anonymize]) == 0
+    monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", KEY[::-1])
+    assert main([f"--input={replaced}", f"--output={folder / 'other_key'}", anonymize]) == 2
+    assert "give only datasets of one key" in capsys.readouterr().err
