@@ -82,8 +82,10 @@ def match_files(patterns: Sequence[str]) -> list[FileVersion]:
     """Returns each matching file in order; UsageError if a pattern has none, or one is a pipe."""
     found: dict[str, FileVersion] = {}
     for pattern in patterns:
-        glob, files = match_input(pattern, "--input", "*")
-        if glob != pattern:  # other engines write _SUCCESS and .crc files beside their data
+        folder, files = match_input(pattern, "--input", "*")
+        if (
+            folder == pattern.rstrip("/") + "/"
+        ):  # other engines write _SUCCESS and .crc files beside their data
             files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
             raise UsageError(

@@ -5,6 +5,7 @@ planned, or the run ends with the name of the file.
 """
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,8 @@ from typing import NamedTuple
 from beam_pipeline.errors import ProbelineError, UsageError, explained, explained_os_errors
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_folder, is_gcs, is_local
+
+_WILDCARD = re.compile(r"[*?\[]")
 
 
 class FileVersion(NamedTuple):
@@ -29,26 +32,102 @@ class FileVersion(NamedTuple):
 
 
 def match(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches; ProbelineError, BeamIOError if it cannot."""
-    if not is_gcs(pattern):
-        from apache_beam.io.filesystems import FileSystems
+    """Returns each file that a path or glob matches; ProbelineError, BeamIOError if it cannot.
 
-        found = FileSystems.match([pattern])[0].metadata_list
-        if is_local(pattern):
-            return [_local_version(file.path) for file in found]
-        return [
-            FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
-            for file in found
-        ]
+    `*` matches within a folder, `**` across folders. A file with the very name of the pattern is
+    the only match.
+    """
+    if (file := _find_file(pattern)) is not None:
+        return [file]
+    folder = _folder_above_wildcard(pattern)
+    return [] if folder is None else _match_below(folder, [pattern[len(folder) :]])
+
+
+def _find_file(path: str) -> FileVersion | None:
+    """Returns a file by its path, or None if there is none."""
+    if is_local(path):
+        return _local_version(path) if os.path.lexists(path) else None
+    if is_gcs(path):
+        info = gcs.list_objects(path).get(path)
+        return info and FileVersion(path, info.num_bytes, info.generation)
+    return None if _WILDCARD.search(path) else next(iter(_match_elsewhere(path)), None)
+
+
+def _folder_above_wildcard(pattern: str) -> str | None:
+    """Returns what a glob has up to the last slash before its first wildcard; None for a path."""
+    wildcard = _WILDCARD.search(pattern)
+    return wildcard and pattern[: pattern.rfind("/", 0, wildcard.start()) + 1]
+
+
+def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
+    """Returns the files below a folder that match a glob there.
+
+    Args:
+      folder: with a slash at its end; "" is the current one.
+      globs: what the shortest has before its first wildcard, all have.
+    """
     from apache_beam.io.filesystem import FileSystem
 
-    prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-    matches = re.compile(FileSystem.translate_pattern(pattern)).match
+    if not is_local(folder) and not is_gcs(folder):
+        return list({file for glob in globs for file in _match_elsewhere(folder + glob)})
+    patterns = [re.compile(FileSystem.translate_pattern(glob)) for glob in globs]
+
+    def matches(path: str) -> bool:
+        return any(pattern.match(path, len(folder)) for pattern in patterns)
+
+    if is_local(folder):
+        depth = math.inf if "**" in "".join(globs) else max(glob.count("/") for glob in globs)
+        return [_local_version(path) for path in _files_below(folder, depth) if matches(path)]
+    prefix = min((_WILDCARD.split(glob, maxsplit=1)[0] for glob in globs), key=len)
     return [
         FileVersion(path, info.num_bytes, info.generation)
-        for path, info in gcs.list_objects(prefix).items()
+        for path, info in gcs.list_objects(folder + prefix).items()
         if matches(path)
     ]
+
+
+def _match_elsewhere(pattern: str) -> list[FileVersion]:
+    from apache_beam.io.filesystems import FileSystems
+
+    return [
+        FileVersion(file.path, file.size_in_bytes, int(file.last_updated_in_seconds * 1e9))
+        for file in FileSystems.match([pattern])[0].metadata_list
+    ]
+
+
+def _files_below(folder: str, depth: float) -> Iterator[str]:
+    """Yields the local files below a folder, and below folders that links lead to.
+
+    A link to a folder on the way to it leads to nothing new and is not followed.
+
+    Args:
+      depth: of the folders that are read; 0 is the files of the folder itself.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    root = folder or "./"
+    if not os.path.isdir(root):
+        return
+    for above, folders, names in os.walk(root, onerror=fail, followlinks=True):
+        inside = above[len(root) :].strip("/")
+        if depth <= (inside.count("/") + 1 if inside else 0):
+            folders.clear()
+        folders[:] = [name for name in folders if not _leads_back(root, os.path.join(above, name))]
+        for name in names:
+            yield os.path.join(above, name)[len(root) - len(folder) :]
+
+
+def _leads_back(root: str, path: str) -> bool:
+    """Tells whether a path is a link to a folder between the root and itself."""
+    if not os.path.islink(path):
+        return False
+    target, steps = os.path.realpath(path), path[len(root) :].split("/")[:-1]
+    return any(
+        os.path.realpath(os.path.join(root, *steps[:count])) == target
+        for count in range(len(steps) + 1)
+    )
 
 
 def _local_version(path: str) -> FileVersion:
@@ -105,24 +184,31 @@ def _check_version(file: FileVersion) -> None:
         ) from None
 
 
-def match_input(pattern: str, flag: str, below: str) -> tuple[str, list[FileVersion]]:
-    """Returns the files that an input flag names, and the glob that matched them.
+def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[FileVersion]]:
+    """Returns the files that an input flag names, in order, and the folder that was searched.
+
+    What exists under the name of the pattern is taken, and is no glob then. The folder has a slash
+    at its end; it is None for a single file.
 
     Args:
-      pattern: a file, a glob, or a folder, which stands for the glob `below` in it, such as
-        `**/*.parquet`.
+      pattern: a file, a folder, or a glob.
       flag: the flag, for messages.
+      below: the glob of the files that a folder stands for, such as `**/*.parquet`.
 
     Raises:
       UsageError: the storage cannot be listed.
     """
     try:
-        if not any(char in pattern for char in "*?[") and is_folder(pattern):
-            pattern = f"{pattern.rstrip('/')}/{below}"
-        # Beam finds nothing for a glob without a folder, and `**/` wants one folder at least.
-        added = "./" if is_local(pattern) and not pattern.startswith(("/", "./")) else ""
-        globs = {added + pattern, (added + pattern).replace("/**/", "/")}
-        found = {file for glob in sorted(globs) for file in match(glob)}
+        if is_folder(pattern):
+            folder, glob = pattern.rstrip("/") + "/", below
+        elif (file := _find_file(pattern)) is not None:
+            return None, [file]
+        elif (above := _folder_above_wildcard(pattern)) is not None:
+            folder, glob = above, pattern[len(above) :]
+        else:
+            return None, []
+        # `**/` of Beam's patterns wants one folder at least.
+        globs = {glob, f"/{glob}".replace("/**/", "/")[1:]}
+        return folder, sorted(_match_below(folder, sorted(globs)))
     except (ValueError, OSError) as error:
         raise UsageError(str(explained("look for", f"{flag}={pattern}", error))) from error
-    return pattern, sorted(file._replace(path=file.path.removeprefix(added)) for file in found)

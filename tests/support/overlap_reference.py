@@ -304,6 +304,7 @@ def detail_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
         "eval_path": row.path,
         "eval_row": row.row,
         "eval_text": row.text,
+        "eval_instance_id": row.id,
         "ngram": hit.ngram,
         "eval_offsets": hit.eval_places,
         "n": hit.n,

@@ -154,20 +154,24 @@ def fingerprint_rows(
     """
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
-    source = ""
-    with contextlib.suppress(OSError, TypeError):  # compiled, typed in, or no function
-        source = inspect.getsource(cast(Callable, tokenizer.function))
     content = {
         "rows": digest,
         "lengths": sorted(set(lengths)),
         "tokenizer": tokenizer.name,
-        "source": source,
+        "source": source_of(tokenizer),
         "unicode": unicodedata.unidata_version,
         "version": __version__,
         **options,
     }
     packed = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(packed, digest_size=8).hexdigest()
+
+
+def source_of(tokenizer: Tokenizer) -> str:
+    """Returns the source code of a tokenizer that is a function, "" if there is none to see."""
+    with contextlib.suppress(OSError, TypeError):  # compiled, typed in, or no function
+        return inspect.getsource(cast(Callable, tokenizer.function))
+    return ""
 
 
 _decode_name = functools.lru_cache(decode)  # of which many rows have the same

@@ -84,6 +84,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
 
     In folders and globs only files called *.jsonl, *.json or *.parquet count, JSON also with .gz
     or .zst, and nothing whose name, or the name of a folder on the way, starts with `.` or `_`.
+    Links to folders are followed. A path that exists is no glob, whatever its name looks like.
 
     Args:
       patterns: folders, globs or files; `**` matches any number of folders.
@@ -94,13 +95,11 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
     """
     found: dict[str, DocumentFile] = {}
     for pattern in patterns:
-        glob, matched = match_input(pattern, option, "**")
-        wildcard = re.search(r"[*?\[]", glob)
-        base = glob[: wildcard.start()].rpartition("/")[0] if wildcard else None
+        folder, matched = match_input(pattern, option, "**")
         files = {}
         for path, num_bytes, version in matched:
             name = DOCUMENT_NAME.search(path)
-            if name and (base is None or not re.search("(^|/)[._]", path[len(base) :])):
+            if name and (folder is None or not re.search("(^|/)[._]", path[len(folder) :])):
                 kind, _, compression = name[0].removeprefix(".").partition(".")
                 files[path] = DocumentFile(
                     path, num_bytes, cast(Format, kind), bool(compression), version

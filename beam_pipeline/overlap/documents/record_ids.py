@@ -73,13 +73,14 @@ def parse_evaluation_source(text: str) -> EvaluationSource:
 def dataset_name(path: str) -> str:
     """Returns the name of an evaluation set: that of its folder, without `-1a2b3c` and `-dolma`.
 
-    The folder of a glob is the last one above its first wildcard.
+    The folder of a glob is the last one above its first wildcard; a local path that exists is none.
 
     Raises:
       UsageError: the path has no folder with a name.
     """
     folder = path if "://" in path else os.path.abspath(path)
-    if wildcard := _WILDCARD.search(folder):
+    wildcard = _WILDCARD.search(folder)
+    if wildcard and not os.path.exists(folder):
         folder = folder[: wildcard.start()].rpartition("/")[0]
     elif DOCUMENT_NAME.search(folder.rstrip("/")):
         folder = folder.rstrip("/").rpartition("/")[0]

@@ -24,7 +24,7 @@ _MAX_N = 2**31 - 1  # a column of the output is int32
 _MAX_COUNT = 2**63 - 1
 
 
-def _several(value: Any) -> tuple[Any, ...]:
+def several(value: Any) -> tuple[Any, ...]:
     """Returns a value, or a sequence of values, as a tuple."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return (value,)
@@ -37,7 +37,7 @@ def _check_flags(config: Any) -> None:
         if item.metadata:
             is_repeatable = item.metadata.get("action") == "append"
             value = getattr(config, item.name)
-            values = _several(value) if is_repeatable else (value,)
+            values = several(value) if is_repeatable else (value,)
             if not values or "" in values:
                 raise UsageError(f"--{item.name} is empty: --help says what it is")
             for each in values:
@@ -90,7 +90,7 @@ class NGramConfig:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The values of n, each once, in order."""
-        return tuple(sorted(set(_several(self.ngram_length))))
+        return tuple(sorted(set(several(self.ngram_length))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +153,8 @@ class DeconConfig:
         group="input",
     )
     skip_existing: bool = flag(
-        "Resume a run that died, if it had the same inputs and options.",
+        "Resume a run that died, or return its result if it is finished, where inputs and options "
+        "are the same.",
         False,
         action="store_true",
         group="run",
@@ -217,12 +218,12 @@ class DeconConfig:
     @property
     def input_paths(self) -> tuple[str, ...]:
         """The values of --input_path."""
-        return _several(self.input_path)
+        return several(self.input_path)
 
     @property
     def sources(self) -> tuple[str, ...]:
         """The values of --decontaminate_source, as given."""
-        return _several(self.decontaminate_source)
+        return several(self.decontaminate_source)
 
     @property
     def datasets(self) -> list[str]:

@@ -4,6 +4,7 @@ Inputs are matched before the output is touched, so that a wrong path costs no e
 job succeeded if `.SUCCESS` exists.
 """
 
+import sys
 from collections.abc import Sequence
 
 from apache_beam.io.filesystems import FileSystems
@@ -29,6 +30,7 @@ from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.documents.reading import WORK_UNIT_BYTES
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
@@ -65,6 +67,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     Returns None if the options ask for a template, as a Flex Template's launcher does.
 
     Raises:
+      UsageError: with skip_existing, the output holds the result of another run.
       ProbelineError: the run failed and left no finished output.
     """
     job = dataflow.job_of(beam_options)
@@ -78,6 +81,12 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             ]
         )
     inputs = overlap_pipeline.find_inputs(config)
+    files = list(manifest.input_files(inputs.training, inputs.evaluation))
+    is_finished = exists(FileSystems.join(config.output_path, SUCCESS_NAME))
+    if is_finished and config.skip_existing and not config.overwrite:
+        manifest.check_same(config, files)
+        print(f"{config.output_path} holds this result: nothing had to run", file=sys.stderr)
+        return config.output_path
     num_bytes = sum(file.num_bytes for file in inputs.training)
     bound_parallelism(beam_options, config.processes, at_most=num_bytes // WORK_UNIT_BYTES)
     with (
@@ -90,6 +99,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
             inputs=inputs.paths,
         ) as job_run,
     ):
+        manifest.write_input_files(config.output_path, job_run.folder, files)
         pipeline = running.new_pipeline(beam_options)
         overlap_pipeline.build(pipeline, config, inputs, job_run)
         if not running.run_to_end(pipeline, job, job_run):

@@ -29,6 +29,7 @@ from beam_pipeline.overlap.documents.evaluation import (
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.manifest import describe
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
@@ -236,6 +237,7 @@ def summarize(
         "ngram_lengths": list(job.config.ngram.lengths),
         "tokenizer": job.config.tokenizer,
         "fingerprint": prepared.fingerprint,
+        **describe(job.config),
         "counts": {**prepared.counts, **counts},
         "outputs": list(outputs),
     }

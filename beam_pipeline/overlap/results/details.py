@@ -96,15 +96,19 @@ class _Details:
     def _head(self, number: int) -> tuple[EvaluationRow, dict[str, orjson.Fragment]]:
         if number not in self._heads:
             row = self._rows[number]
-            values = (row.eval_dataset, row.eval_path, row.eval_row, self._rows.text(number))
-            encoded = list(map(json_value, values))
+            head = {
+                "eval_dataset": row.eval_dataset,
+                "eval_path": row.eval_path,
+                "eval_row": row.eval_row,
+                "eval_text": self._rows.text(number),
+                "eval_instance_id": row.instance_id,
+            }
+            encoded = list(map(json_value, head.values()))
             self._head_bytes += sum(map(len, encoded))
             if self._head_bytes > _TEXT_BYTES_IN_MEMORY:
                 self._heads.clear()
                 self._head_bytes = sum(map(len, encoded))
-            names = ("eval_dataset", "eval_path", "eval_row", "eval_text")
-            fields: dict[str, orjson.Fragment]
-            fields = dict(zip(names, map(orjson.Fragment, encoded), strict=True))
+            fields = dict(zip(head, map(orjson.Fragment, encoded), strict=True))
             self._heads[number] = row, fields
         return self._heads[number]
 

@@ -14,6 +14,7 @@ COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
 SUMMARY = "progress/progress_summary.json"
+INPUT_FILES = "progress/input_files.jsonl"
 DEAD_LETTER_FOLDER = "dead_letter"
 DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
 CLEAN_FOLDER = "clean"
@@ -25,7 +26,8 @@ PATTERNS = {
     r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_matches\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
     DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
-    "progress": r"progress-\d+(-\d+)?(-pass-\d+)?\.jsonl|progress_summary\.json",
+    "progress": r"progress-\d+(-\d+)?(-pass-\d+)?\.jsonl|progress_summary\.json"
+    r"|input_files\.jsonl",
     "tmp": r"overlap_instances-\d+-of-\d+\.jsonl\.gz",
 }
 

@@ -574,6 +574,60 @@ def test_folders_globs_and_files_are_matched(
             match_documents(["a.jsonl", pattern], option="--decontaminate_source")
 
 
+def test_a_path_that_exists_is_no_glob(tmp_path: Path) -> None:
+    """`data[1]` is the name of a folder, and would be a pattern for `data1`."""
+    for name in ("data[1]/deep/a.jsonl", "data[1]/b[2].jsonl", "data1/a.jsonl", "data1/b2.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+
+    def names(pattern: str) -> list[str]:
+        paths = [Path(file.path) for file in match_documents([f"{tmp_path}/{pattern}"])]
+        return [str(path.relative_to(tmp_path)) for path in paths]
+
+    assert names("data[1]") == names("data[1]/") == ["data[1]/b[2].jsonl", "data[1]/deep/a.jsonl"]
+    assert names("data[1]/b[2].jsonl") == ["data[1]/b[2].jsonl"]
+    assert names("data[1]/a.jsonl") == ["data1/a.jsonl"]
+    assert names("data[12]/a.jsonl") == ["data1/a.jsonl"]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    for path in (folder / "sub/a.jsonl", elsewhere / "b.jsonl", elsewhere / "deep/c.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}")
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "sub/up").symlink_to(folder)
+    (folder / "sub/here").symlink_to(".")
+    (elsewhere / "deep/back").symlink_to(folder)
+    expected = ["link/b.jsonl", "link/deep/c.jsonl", "sub/a.jsonl"]
+    for pattern in (folder, f"{folder}/**", f"{folder}/**/*.jsonl"):
+        found = [file.path for file in match_documents([str(pattern)])]
+        assert found == [f"{folder}/{name}" for name in expected]
+    assert [file.path for file in match_documents([f"{folder}/*/*.jsonl"])] == [
+        f"{folder}/link/b.jsonl",
+        f"{folder}/sub/a.jsonl",
+    ]
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.jsonl", "sub/b.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+    scandir = os.scandir
+
+    def refusing(path: str):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(UsageError, match=rf"--input_path={tmp_path}: Permission denied"):
+        match_documents([str(tmp_path)])
+    assert len(match_documents([f"{tmp_path}/*.jsonl"])) == 1  # nothing below is asked for
+
+
 def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         (tmp_path / name).write_bytes(LINES)
@@ -609,6 +663,12 @@ def test_objects_are_read_like_files(gcs: Gcs, tmp_path: Path) -> None:
         f"{bucket}/train/{Path(file.path).name}" for file in local
     ]
     assert match_documents([f"{bucket}/**/*.parquet"]) == remote[-1:]
+    gcs.upload(tmp_path, f"{bucket}/data[1]")
+    beside = match_documents([f"{bucket}/data[1]"])
+    assert [file.path for file in beside] == [
+        file.path.replace("/train/", "/data[1]/") for file in remote
+    ]
+    assert match_documents([beside[0].path]) == beside[:1]
     for here, there in zip(local, remote, strict=True):
         assert seen(here.path) == seen(there.path, unit_bytes=200_000)
     with pytest.raises(UsageError, match="matches no file"):

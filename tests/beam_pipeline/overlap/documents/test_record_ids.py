@@ -151,6 +151,12 @@ def test_relative_paths_are_named_by_the_folder_they_lie_in(
     assert dataset_name("sub/../x/") == "x"
 
 
+def test_a_folder_that_exists_is_no_glob(tmp_path: Path) -> None:
+    assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
+    (tmp_path / "arc[1]-dolma").mkdir()
+    assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
+
+
 @pytest.mark.parametrize("path", ["/", "/test.jsonl", "/*.jsonl"])
 def test_a_path_in_no_folder_needs_a_name(path: str) -> None:
     with pytest.raises(UsageError, match=r"no folder .*NAME=/"):

@@ -48,13 +48,19 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
     return found
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Returns the bytes of all files but those that tell the time."""
-    return {
+def files_of(folder: Path) -> dict[str, Any]:
+    """Returns the bytes of all files but those of progress, and the summary without its time."""
+    files: dict[str, Any] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file() and "progress-" not in path.name
     }
+    if (name := "progress/progress_summary.json") in files:
+        files[name] = summary_of(folder)
+        del files[name]["written_at"]
+        for option in ("output_path", "skip_existing", "overwrite"):
+            del files[name]["options"][option]
+    return files
 
 
 def summary_of(folder: Path) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_what_cannot_be_run_touches_nothing(
 
 def test_a_finished_result_is_kept_unless_told(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus)) == 0
-    line = error_of(capsys, 2, flags(corpus, "--skip_existing"))
+    line = error_of(capsys, 2, flags(corpus))
     assert f"--output_path={corpus}/out holds a finished result: choose" in line
     assert main(flags(corpus, "--overwrite", "--ngram_length=7")) == 0
     assert "music-n7.jsonl" in os.listdir(corpus / "out/clean")
@@ -223,6 +223,7 @@ OURS = (
     "progress/progress-00001-00002.jsonl",
     "progress/progress-00001-00002-pass-00003.jsonl",
     "progress/progress_summary.json",
+    "progress/input_files.jsonl",
     "tmp/overlap_instances-00000-of-00003.jsonl.gz",
 )
 WORK = ("tmp/work/0123/part.parquet", "tmp/work/0123/index")

@@ -73,6 +73,7 @@ def detail_of(match: Match) -> dict:
         "eval_path": row.path,
         "eval_row": row.row,
         "eval_text": row.text,
+        "eval_instance_id": row.id,
         "ngram": match.ngram,
         "eval_offsets": [list(place) for place in match.eval_places],
         "n": match.n,

@@ -1,0 +1,162 @@
+"""What a result was made of: to audit it by, and to tell whether another run would make the same.
+
+  progress/progress_summary.json   options, versions and date, as `describe` returns them
+  progress/input_files.jsonl       each file: its flag, evaluation set, path, size and version
+
+The version of a file is its generation on `gs://`, else its time of modification in nanoseconds.
+"""
+
+import hashlib
+import platform
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+
+from beam_pipeline import __version__
+from beam_pipeline.errors import UsageError, printable
+from beam_pipeline.overlap.documents.evaluation import EvaluationFile, source_of
+from beam_pipeline.overlap.documents.reading import DocumentFile
+from beam_pipeline.overlap.job.config import DeconConfig, flag_fields, several
+from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
+from beam_pipeline.overlap.results.layout import INPUT_FILES
+from beam_pipeline.overlap.results.output_files import escape_surrogates, read_lines, write_lines
+from beam_pipeline.storage.files import exists
+from beam_pipeline.storage.matching import FileVersion
+
+# What the output does not depend on, and paths, of which the files are compared.
+_NOT_COMPARED = (
+    *("input_path", "decontaminate_source", "output_path"),
+    *("num_shards", "processes", "index_memory_mb", "skip_existing", "overwrite", "debug"),
+)
+_VERSIONS_COMPARED = {
+    "probeline": "the version of Probeline",
+    "unicode": "the version of Unicode",
+    "tokenizer": "the code of --tokenizer, by its hash,",
+}
+
+
+def describe(config: DeconConfig) -> dict[str, Any]:
+    """Returns the options of a run by their flags, the versions that shape it, and the time."""
+    return {
+        "options": options_of(config),
+        "versions": versions_of(config),
+        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def options_of(config: DeconConfig) -> dict[str, Any]:
+    """Returns the value of every flag as JSON has it."""
+    options = {}
+    for item in flag_fields():
+        value = getattr(config if hasattr(config, item.name) else config.ngram, item.name)
+        values = [escape_surrogates(one) if isinstance(one, str) else one for one in several(value)]
+        options[item.name] = values if item.metadata.get("action") == "append" else values[0]
+    return {**options, "ngram_length": list(config.ngram.lengths)}
+
+
+def versions_of(config: DeconConfig) -> dict[str, str]:
+    """Returns the versions of what shapes a result; a hash stands for a tokeniser's code."""
+    versions = {
+        "probeline": __version__,
+        "python": platform.python_version(),
+        "apache_beam": beam.__version__,
+        "pyarrow": pa.__version__,
+        "unicode": unicodedata.unidata_version,
+    }
+    if source := source_of(tokenizer_named(config.tokenizer)):
+        versions["tokenizer"] = hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
+    return versions
+
+
+# --- the files of a run ---------------------------------------------------------------------------
+
+
+class InputFile(NamedTuple):
+    """A file that a run read."""
+
+    flag: str
+    eval_dataset: str | None
+    path: str
+    num_bytes: int
+    version: int
+
+    def __str__(self) -> str:
+        of_set = f" of the evaluation set {self.eval_dataset}" if self.eval_dataset else ""
+        return f"{printable(self.path)}{of_set}"
+
+
+def input_files(
+    training: Sequence[DocumentFile], evaluation: Sequence[EvaluationFile]
+) -> Iterator[InputFile]:
+    """Yields all files of a run in the order of the output."""
+    for dataset, file in evaluation:
+        yield InputFile("decontaminate_source", dataset, *file.file)
+    for file in training:
+        yield InputFile("input_path", None, *file.file)
+
+
+def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile]) -> None:
+    """Writes the list of the files of a run."""
+    records = (file._asdict() for file in files)
+    write_lines(FileSystems.join(output, INPUT_FILES), temp_folder, records)
+
+
+# --- another run ----------------------------------------------------------------------------------
+
+
+def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
+    """Makes sure that a run would make the very result that its output folder holds.
+
+    Raises:
+      UsageError: an option, a version or an input file differs; the first difference is named.
+    """
+    output = config.output_path
+    made_of = FileSystems.join(output, INPUT_FILES)
+    if not exists(made_of):
+        difference = "it does not tell of which files it was made"
+    else:
+        difference = _option_that_differs(config, read_summary(output)) or _file_that_differs(
+            [InputFile(**record) for record in read_lines(made_of)], list(files)
+        )
+    if difference:
+        raise UsageError(
+            f"--skip_existing: --output_path={output} holds the result of another run: "
+            f"{difference}; choose another folder, or say --overwrite to replace it"
+        )
+
+
+def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
+    for name, value in options_of(config).items():
+        before = summary["options"].get(name)
+        if name not in _NOT_COMPARED and before != value:
+            return f"--{name} was {_shown(before)} and is {_shown(value)}"
+    versions = versions_of(config)
+    for name in _VERSIONS_COMPARED:
+        before, value = (found.get(name) for found in (summary["versions"], versions))
+        if before != value:
+            return f"{_VERSIONS_COMPARED[name]} was {before} and is {value}"
+    return None
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _file_that_differs(before: list[InputFile], now: list[InputFile]) -> str | None:
+    old, new = ({file[:3]: file for file in files} for files in (before, now))
+    for key, file in new.items():
+        if key not in old:
+            return f"{file}, of --{file.flag}, was not among its files"
+        if old[key] != file:
+            was, found = (FileVersion(*each[2:]) for each in (old[key], file))
+            return f"{file} was changed: it had {was}, and has {found}"
+    for key, file in old.items():
+        if key not in new:
+            return f"{file}, of --{file.flag}, is no longer among its files"
+    return None if before == now else "--decontaminate_source had another order"
