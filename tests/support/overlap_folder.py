@@ -207,6 +207,8 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
                 for token in tokens
             )
             spans = merge_spans((start, end) for start, end in places)
+            begun = [token.start for token in tokens[: len(tokens) - n + 1]]
+            num_shared = sum(any(start == at for start, _ in places) for at in begun)
             lines.append(
                 {
                     "eval_dataset": row.eval_dataset,
@@ -220,6 +222,10 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
                     "num_tokens": row.num_tokens,
                     "num_covered_tokens": covered,
                     "coverage": covered / row.num_tokens,
+                    "longest_run": covered,
+                    "num_informative_ngrams": len(begun),
+                    "num_shared_ngrams": num_shared,
+                    "ngram_coverage": num_shared / len(begun),
                 }
             )
     _write_lines(folder / "stats/overlap_coverage.jsonl", lines)

@@ -25,6 +25,7 @@ from beam_pipeline.overlap.ngrams.matching import Matcher
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
+    boilerplate_of,
     count_unit,
     cut_by_bucket,
     find_boilerplate,
@@ -108,7 +109,12 @@ class Gathering:
         self.keep, boilerplate_paths = self._boilerplate()
         buckets = [
             write_bucket(
-                f"{self.work}/bucket-{bucket:03d}", self.temp, counts, self.rows, options.tokenizer
+                f"{self.work}/bucket-{bucket:03d}",
+                self.temp,
+                counts,
+                self.rows,
+                options.tokenizer,
+                None if self.keep is None else boilerplate_of(f"{self.work}/boilerplate", bucket),
             )
             for bucket, counts in self.counted(self.keep)
         ]

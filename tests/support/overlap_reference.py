@@ -7,6 +7,7 @@ those of whole runs on all runners, compare with it.
 """
 
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ def expected_outputs(
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
         "stats/overlap_matches.parquet": [match_record(rows, hit) for hit in hits],
         "stats/overlap_ngrams.jsonl.gz": ngram_counts(rows, hits, options.tokenizer),
-        "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer),
+        "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer, boilerplate),
         INSTANCES: overlap_instances(rows, hits),
         **clean_lists(rows, hits, options),
         **details(rows, hits, options),
@@ -242,14 +243,18 @@ def ngram_counts(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> 
     return records
 
 
-def coverage(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Records:
+def coverage(
+    rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer, boilerplate: Container
+) -> Records:
     records = []
     for number, n, of_pair in by_row_and_n(hits):
         tokens = tokenizer.tokenize(rows[number].text)
+        own = [" ".join(token.text for token in tokens[at : at + n]) for at in range(len(tokens))]
+        own = own[: len(tokens) - n + 1]
         shared = {hit.ngram for hit in of_pair}
         covered = set()
-        for at in range(len(tokens) - n + 1):
-            if " ".join(token.text for token in tokens[at : at + n]) in shared:
+        for at, ngram in enumerate(own):
+            if ngram in shared:
                 covered.update(range(at, at + n))
         spans: list[list[int]] = []
         for start, end in sorted(tuple(place) for hit in of_pair for place in hit.eval_places):
@@ -257,6 +262,9 @@ def coverage(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Reco
                 spans[-1][1] = max(end, spans[-1][1])
             else:
                 spans.append([start, end])
+        marks = "".join("x" if at in covered else " " for at in range(len(tokens)))
+        num_shared = sum(ngram in shared for ngram in own)
+        num_informative = sum((n, ngram) not in boilerplate for ngram in own)
         records.append(
             {
                 **of_row(rows, number, n),
@@ -266,6 +274,10 @@ def coverage(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Reco
                 "num_tokens": len(tokens),
                 "num_covered_tokens": len(covered),
                 "coverage": len(covered) / len(tokens),
+                "longest_run": max(map(len, marks.split())),
+                "num_informative_ngrams": num_informative,
+                "num_shared_ngrams": num_shared,
+                "ngram_coverage": num_shared / num_informative,
             }
         )
     return records

@@ -20,6 +20,7 @@ from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
+    boilerplate_of,
     count_unit,
     cut_by_bucket,
     find_boilerplate,
@@ -97,14 +98,18 @@ def gather_boilerplate(_: bytes, job: Job, found: Iterable[BucketBoilerplate]) -
 
 
 def write_evaluation_rows(
-    keyed: tuple[int, Iterable[Counts]], job: Job, prepared: Prepared
+    keyed: tuple[int, Iterable[Counts]],
+    job: Job,
+    prepared: Prepared,
+    boilerplate_path: str | None = None,
 ) -> BucketFiles:
     """Writes the files of a bucket of evaluation rows."""
     bucket, counts = keyed
     with logged("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(counts)
-        return write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer)
+        dropped = boilerplate_of(boilerplate_path, bucket) if boilerplate_path else None
+        return write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
 
 
 # --- details ------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         )
         caps["quotas"], results["sizes"] = AsDict(quotas), sizes
     buckets: Any = _count_by_bucket("", units, **keep) | "Write evaluation rows" >> beam.Map(
-        gathering.write_evaluation_rows, job, prepared
+        gathering.write_evaluation_rows, job, prepared, **keep
     )
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
     _ = (

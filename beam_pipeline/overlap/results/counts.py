@@ -21,9 +21,8 @@ from beam_pipeline.storage.files import atomic_write, open_file
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, counts int64. `start` and `crc` identify the n-gram: see MatchColumns.
 _NGRAM_KEYS, _ROW_KEYS = ("number", "n", "start", "crc"), ("number", "n")
-NGRAM_COUNTS = np.dtype(
-    [*((name, "<u4") for name in _NGRAM_KEYS), ("occurrences", "<i8"), ("documents", "<i8")]
-)
+NGRAM_KEYS = np.dtype([(name, "<u4") for name in _NGRAM_KEYS])
+NGRAM_COUNTS = np.dtype([*NGRAM_KEYS.descr, ("occurrences", "<i8"), ("documents", "<i8")])
 ROW_COUNTS = np.dtype([*((name, "<u4") for name in _ROW_KEYS), ("documents", "<i8")])
 _KEY = np.dtype("S16")  # the four keys of an n-gram; any order will do
 _MIN_PENDING = 1 << 16
@@ -119,10 +118,20 @@ def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndar
 
 
 @functools.lru_cache(1)
+def _boilerplate_keys(path: str) -> np.ndarray:
+    with open_file(path) as stream:
+        return np.sort(np.frombuffer(stream.read(), _KEY))
+
+
+def boilerplate_of(path: str, bucket: int) -> np.ndarray:
+    """Returns the NGRAM_KEYS of a bucket, sorted, from a file of `write_boilerplate`."""
+    keys = _boilerplate_keys(path).view(NGRAM_KEYS)
+    return np.sort(keys[keys["number"] // ROWS_PER_BUCKET == bucket])
+
+
 def read_boilerplate(path: str) -> Keep:
     """Returns what tells which matches are not boilerplate, from a file of `write_boilerplate`."""
-    with open_file(path) as stream:
-        boilerplate = np.sort(np.frombuffer(stream.read(), _KEY))
+    boilerplate = _boilerplate_keys(path)
 
     def keep(columns: MatchColumns) -> np.ndarray:
         if not len(boilerplate):

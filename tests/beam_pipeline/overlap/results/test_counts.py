@@ -13,6 +13,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import counts, match_files
 from beam_pipeline.overlap.results.counts import (
     NGRAM_COUNTS,
+    NGRAM_KEYS,
     ROW_COUNTS,
     Counts,
     add_counts,
@@ -198,3 +199,19 @@ def test_match_files_of_other_evaluation_sets_are_noticed() -> None:
     for ngram, start in (("a c", 0), ("a b", 1)):
         with pytest.raises(ProbelineError, match="of other evaluation sets; remove the output"):
             shared_in("a b c", [(ngram, start)], 2)
+
+
+def test_scores_of_a_row_with_boilerplate() -> None:
+    # Twelve tokens, eleven 2-grams: "a b" is common, begins at three of them.
+    text = "a b c d a b e f g h a b"
+    rows = rows_of([EvalRow("arc", "/e", 0, "1", text)])
+    shared = [("c d", 1, 1), ("d a", 1, 1), ("e f", 2, 1), ("g h", 1, 3)]
+    found = [
+        (0, 2, text.index(ngram), crc_of(ngram), occurrences, documents)
+        for ngram, occurrences, documents in shared
+    ]
+    keys = np.array([(0, 2, 0, crc_of("a b"))], NGRAM_KEYS)
+    (row,) = find_row_ngrams(np.array(found, NGRAM_COUNTS), rows, DEFAULT, keys)
+    assert (row.num_tokens, row.num_covered_tokens, row.longest_run) == (12, 7, 4)
+    assert (row.num_shared_places, row.num_informative_places) == (4, 8)
+    assert row.spans == [(4, 9), (12, 15), (16, 19)]
