@@ -34,6 +34,7 @@ from beam_pipeline.overlap.results.counts import (
 )
 from beam_pipeline.overlap.results.details import ExpandedUnit, count_details, expand_unit, quotas
 from beam_pipeline.overlap.results.file_groups import FileGroup, group_of, join_units
+from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from beam_pipeline.overlap.results.match_files import (
     Keep,
     ScannedUnit,
@@ -205,6 +206,8 @@ class Gathering:
         """Returns the records of all files of the output; the files of instances are one."""
         found = {}
         for name in self.names:
+            if name == TRAIN_FILES:
+                continue
             key = INSTANCES if name.startswith("tmp/") else name
             found[key] = found.get(key, []) + read_records(f"{self.output}/{name}")
         return found

@@ -93,6 +93,7 @@ def expected_outputs(
         "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
         "stats/overlap_matches.parquet": [match_record(rows, hit) for hit in hits],
+        "stats/overlap_documents.parquet": contaminated(rows, hits),
         "stats/overlap_ngrams.jsonl.gz": ngram_counts(rows, hits, options.tokenizer),
         "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer, boilerplate),
         INSTANCES: overlap_instances(rows, hits),
@@ -207,6 +208,40 @@ def match_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
     }
 
 
+def merged(places: list[list[int]]) -> list[list[int]]:
+    """Returns ranges in order, those that meet as one."""
+    spans: list[list[int]] = []
+    for start, end in sorted(places):
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([start, end])
+    return spans
+
+
+def contaminated(rows: list[EvalRow], hits: list[Hit]) -> Records:
+    """Returns a record for each training row that has something in common."""
+    of_document = defaultdict(list)
+    for hit in hits:
+        of_document[hit.train].append(hit)
+    records = []
+    for train, found in of_document.items():
+        spans = merged([place for hit in found for place in hit.train_places])
+        covered = sum(end - start for start, end in spans)
+        names = {rows[hit.number].dataset for hit in found}
+        records.append(
+            {
+                "train_path": escaped(train.path),
+                "train_row": train.row,
+                "train_doc_id": None if train.id is None else escaped(train.id),
+                "eval_datasets": sorted(map(escaped, names)),
+                "spans": [{"start": start, "end": end} for start, end in spans],
+                "num_covered_chars": covered,
+            }
+        )
+    return records
+
+
 def escaped(text: str) -> str:
     """Returns a text without lone surrogates, which Parquet does not take."""
     return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text)
@@ -256,15 +291,10 @@ def coverage(
         for at, ngram in enumerate(own):
             if ngram in shared:
                 covered.update(range(at, at + n))
-        spans: list[list[int]] = []
-        for start, end in sorted(tuple(place) for hit in of_pair for place in hit.eval_places):
-            if spans and start <= spans[-1][1]:
-                spans[-1][1] = max(end, spans[-1][1])
-            else:
-                spans.append([start, end])
         marks = "".join("x" if at in covered else " " for at in range(len(tokens)))
         num_shared = sum(ngram in shared for ngram in own)
         num_informative = sum((n, ngram) not in boilerplate for ngram in own)
+        spans = merged([place for hit in of_pair for place in hit.eval_places])
         records.append(
             {
                 **of_row(rows, number, n),

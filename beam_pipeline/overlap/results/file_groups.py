@@ -5,7 +5,7 @@
 So the last step opens a file or three for each group, not for each work unit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, documents_of
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
@@ -31,6 +32,7 @@ class FileGroup(NamedTuple):
     hits_path: str | None  # FILE_HITS, sorted: the evaluation rows hit by each training file
     matches_path: str | None
     letters_path: str | None  # of the training files
+    documents_path: str | None
 
 
 def group_of(file_number: int, num_files: int) -> int:
@@ -50,11 +52,10 @@ def join_units(
         for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
             files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
         paths = (unit.matches_path for unit in ordered if unit.matches_path is not None)
-        for path in local_copies(paths):
-            for table in read_row_groups(path):
-                files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA).write_table(
-                    table
-                )
+        tables = (table for path in local_copies(paths) for table in read_row_groups(path))
+        for documents in documents_of(_copied(tables, files)):
+            writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+            writer.write_table(documents)
         with_letters = [unit.scanned for unit in ordered if unit.scanned.summary.letters]
         paths = (letters_path(scanned.paths[0]) for scanned in with_letters)
         for scanned, path in zip(with_letters, local_copies(paths), strict=True):
@@ -63,8 +64,16 @@ def join_units(
                 files.get(
                     "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
                 ).write_table(table.set_column(1, "row", rows))
-    written = map(files.path, ("hits", "matches.parquet", "letters.parquet"))
+    names = ("hits", "matches.parquet", "letters.parquet", "documents.parquet")
+    written = map(files.path, names)
     return FileGroup(number, *written)
+
+
+def _copied(tables: Iterable[pa.Table], files: LazyFiles) -> Iterator[pa.Table]:
+    """Yields tables of matches, each once it is written."""
+    for table in tables:
+        files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA).write_table(table)
+        yield table
 
 
 def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:

@@ -9,6 +9,8 @@ STATS = "stats/overlap_stats.jsonl"
 STATS_BY_TRAIN_PATH = "stats/overlap_stats_by_train_path.jsonl"
 DETAILS = "stats/overlap_details.jsonl.gz"
 MATCHES = "stats/overlap_matches.parquet"
+DOCUMENTS = "stats/overlap_documents.parquet"
+TRAIN_FILES = "stats/overlap_train_files.parquet"
 NGRAMS = "stats/overlap_ngrams.jsonl.gz"
 COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
@@ -23,7 +25,7 @@ WORK_FOLDER = "tmp/work"
 # By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
-    r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_matches\.parquet",
+    r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_(matches|documents|train_files)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
     DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
     "progress": r"progress-\d+(-\d+)?(-pass-\d+)?\.jsonl|progress_summary\.json"

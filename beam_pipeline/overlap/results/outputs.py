@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_files_table
 from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, ExpandedUnit
 from beam_pipeline.overlap.results.file_groups import FILE_HITS, FileGroup
 from beam_pipeline.overlap.results.output_files import (
@@ -101,8 +103,16 @@ def write_outputs(
         empty = EMPTY_MEMBER if name.endswith(".gz") else b""
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
-    _write_matches(f"{output_path}/{layout.MATCHES}", temp_folder, results.groups)
-    return sorted([*lines, *joined, layout.MATCHES])
+    tables = {
+        layout.MATCHES: (MATCHES_SCHEMA, [group.matches_path for group in results.groups]),
+        layout.DOCUMENTS: (DOCUMENTS_SCHEMA, [group.documents_path for group in results.groups]),
+    }
+    for name, (schema, parts) in tables.items():
+        paths = [path for path in parts if path is not None]
+        _join_tables(f"{output_path}/{name}", temp_folder, schema, paths)
+    with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
+        pq.write_table(train_files_table([unit.scanned for unit in units]), stream)
+    return sorted([*lines, *joined, *tables, layout.TRAIN_FILES])
 
 
 # --- stats and clean lists ----------------------------------------------------------------------
@@ -196,20 +206,18 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
             yield {"train_path": train_path, "num_left_out": count}
 
 
-def _write_matches(path: str, temp_folder: str, groups: Sequence[FileGroup]) -> None:
-    """Joins the tables of matches; row groups do not depend on how the input was cut."""
-    with atomic_write(path, temp_folder) as stream:
-        with parquet_writer(stream, MATCHES_SCHEMA) as writer:
-            pending = MATCHES_SCHEMA.empty_table()
-            paths = (group.matches_path for group in groups if group.matches_path is not None)
-            for path in local_copies(paths):
-                for table in read_row_groups(path):
-                    pending = pa.concat_tables([pending, table])
-                    while len(pending) >= _ROWS_PER_GROUP:
-                        writer.write_table(pending.slice(0, _ROWS_PER_GROUP).combine_chunks())
-                        pending = pending.slice(_ROWS_PER_GROUP)
-            if len(pending):
-                writer.write_table(pending.combine_chunks())
+def _join_tables(path: str, temp_folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
+    """Joins Parquet files; row groups do not depend on how the input was cut."""
+    with atomic_write(path, temp_folder) as stream, parquet_writer(stream, schema) as writer:
+        pending = schema.empty_table()
+        for part in local_copies(parts):
+            for table in read_row_groups(part):
+                pending = pa.concat_tables([pending, table])
+                while len(pending) >= _ROWS_PER_GROUP:
+                    writer.write_table(pending.slice(0, _ROWS_PER_GROUP).combine_chunks())
+                    pending = pending.slice(_ROWS_PER_GROUP)
+        if len(pending):
+            writer.write_table(pending.combine_chunks())
 
 
 def write_dead_letters(output_path: str, temp_folder: str, paths: Sequence[str]) -> str | None:

@@ -16,6 +16,7 @@ import pytest
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import gathering, scanning
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
+from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_corpus import Corpus, make_corpus
@@ -37,6 +38,8 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
     for kind in ("stats", "clean", "tmp"):
         for path in sorted((folder / kind).glob("*.*")):
             name = str(path.relative_to(folder))
+            if name == TRAIN_FILES:
+                continue
             if name.endswith(".parquet"):
                 found[name] = pq.read_table(path).to_pylist()
                 continue
@@ -75,6 +78,11 @@ def check(corpus: Corpus, output: Path, options: Options) -> None:
     """Compares all files of an output with brute force, and its counts with each other."""
     assert outputs_of(output) == expected_outputs(corpus.rows, corpus.training, options)
     counts = summary_of(output)["counts"]
+    files = pq.read_table(output / TRAIN_FILES)
+    sums = {name: sum(files.column(name).to_pylist()) for name in files.column_names[3:]}
+    assert sums["num_rows"] == counts["train_rows"]
+    assert sums["num_texts"] == counts["train_texts"]
+    assert sums["num_without_text"] == counts["train_without_text"]
     assert counts["train_texts"] == len(corpus.training)
     assert counts["eval_rows"] == len(corpus.rows)
     assert sum(counts["dead_letters"].values()) == corpus.num_letters

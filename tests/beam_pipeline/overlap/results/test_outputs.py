@@ -113,7 +113,8 @@ def test_index_shards_and_small_buckets_change_no_byte(
     one = Gathering(tmp_path / "one", rows, training, options)
     several = Gathering(tmp_path / "several", rows, training, options, Cut(4, is_relative=True))
     again = Gathering(tmp_path / "again", rows, training, options)
-    for name in one.names:
+    # The rows of units are made up, so are their counts.
+    for name in (name for name in one.names if name != layout.TRAIN_FILES):
         data = read_bytes(f"{one.output}/{name}")
         assert (
             data == read_bytes(f"{several.output}/{name}") == read_bytes(f"{again.output}/{name}")
@@ -131,7 +132,8 @@ def test_how_files_are_cut_into_units_changes_nothing_but_gzip_members(tmp_path:
         for size in (1, 100)
     )
     assert len(small.units) > len(large.units)
-    for name in (name for name in small.names if not name.startswith("tmp/")):
+    made_up = ("tmp/", layout.TRAIN_FILES)
+    for name in (name for name in small.names if not name.startswith(made_up)):
         data, other = (read_bytes(f"{run.output}/{name}") for run in (small, large))
         if name.endswith(".gz"):
             data, other = gzip.decompress(data), gzip.decompress(other)
