@@ -78,7 +78,8 @@ def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
     member, table = io.BytesIO(), io.BytesIO()
     with GzipMember(member) as stream:
         stream.write(json_line(row))
-    match = ("quiz", "/quiz", 0, "1", unit.path, at, None, 2, [], [])
+    places = [{"start": 0, "end": 3}]
+    match = ("quiz", "/quiz", 0, "1", unit.path, at, None, 2, places, places)
     pq.write_table(make_table([match], MATCHES_SCHEMA), table)
     contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
     for name, data in zip(_FILES, contents, strict=True):
