@@ -171,8 +171,10 @@ def _time(time_us: int | None) -> str:
 def _input_text(counts: Counts) -> str:
     text = (
         f"{counts.input_files:,} input files, {counts.rows_read:,} rows read: "
-        f"{counts.measurements:,} measurements and {counts.num_dead_letters:,} dead letters.\n"
+        f"{counts.measurements:,} measurements and {counts.num_dead_letters:,} dead letters"
     )
+    left_out = counts.rows_left_out
+    text += f"; {left_out:,} rows are not in the sample.\n" if left_out else ".\n"
     if not counts.dead_letters:
         return text
     letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
@@ -183,6 +185,17 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(head), *map(list, rows)]
     lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
     return "".join(f"| {' | '.join(cell.replace('|', '\\|') for cell in x)} |\n" for x in lines)
+
+
+def _sample_text(options: dict[str, Any]) -> str:
+    """Returns what is in the sample, "" if it is all of the input."""
+    parts = [
+        f"{100 * share:g} % of the {what}"
+        for what in ("probes", "measurements")
+        if (share := options.get(f"sample_{what}", 1)) < 1
+    ]
+    parts += [f"{name} {time}" for name in ("since", "until") if (time := options.get(name))]
+    return ", ".join(parts)
 
 
 def _limits(manifest: Manifest) -> Iterator[str]:
@@ -199,6 +212,8 @@ def _limits(manifest: Manifest) -> Iterator[str]:
             "common prefixes common, under a key that whoever made the dataset keeps. Timing, RTTs "
             "and volumes are real and can give a probe away."
         )
+    if sample := _sample_text(options):
+        yield f"This is a sample of the input: {sample}, chosen by hashes. The rest is not in it."
     yield (
         "Nothing was judged but the rules of the format: a wrong clock, a probe that moved, or an "
         "RTT of a cache looks like any other measurement. Failed pings have RTT -1."

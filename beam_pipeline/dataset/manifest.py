@@ -46,6 +46,7 @@ DEAD_LETTER_FOLDER = "dead_letter"
 
 Write = Callable[[str, bytes], None]  # writes a file, given its path
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Time = Annotated[str, Meta(pattern=r"^([0-9T:.-]+Z)?$")]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
 # A file in a folder of the dataset, which no path leads out of.
 FilePath = Annotated[str, Meta(pattern=r"^[a-z_]+/[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
@@ -64,6 +65,10 @@ class KnownOptions(TypedDict, total=False):
     probes_per_shard: Annotated[int, Meta(ge=1)]
     num_shards: Count
     anonymize: str
+    sample_probes: Annotated[float, Meta(gt=0, le=1)]
+    sample_measurements: Annotated[float, Meta(gt=0, le=1)]
+    since: Time
+    until: Time
 
 
 @dataclass(frozen=True)
@@ -100,16 +105,22 @@ class Split:
 
 @dataclass(frozen=True)
 class Counts:
-    """The input by outcome: rows_read = measurements + the sum of the dead letters."""
+    """The input by outcome: rows_read = measurements + dead letters + rows_left_out."""
 
     input_files: Count
     rows_read: Count
     measurements: Count
     dead_letters: dict[str, Count]
+    rows_left_out: Count = 0  # not in the sample
 
     @property
     def num_dead_letters(self) -> int:
         return sum(self.dead_letters.values())
+
+    @property
+    def accounted(self) -> int:
+        """The rows whose outcome is known; they must be `rows_read`."""
+        return self.measurements + self.num_dead_letters + self.rows_left_out
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,10 @@ def _find_differences(facts: Facts) -> Iterator[Finding]:
 def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
     counts = facts.dataset.manifest.counts
     if not counts.num_dead_letters:
-        yield Finding(f"All {counts.rows_read:,} input rows are in it: no dead letters.", False)
+        text = f"All {counts.measurements:,} input rows are in it: no dead letters."
+        if counts.rows_left_out:
+            text += f" {counts.rows_left_out:,} others are not in the sample."
+        yield Finding(text, False)
         return
     reason, count = max(counts.dead_letters.items(), key=lambda item: item[1])
     share = counts.num_dead_letters / counts.rows_read

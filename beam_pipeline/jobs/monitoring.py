@@ -18,6 +18,7 @@ from beam_pipeline.errors import one_line
 NAMESPACE = "probeline"
 COUNTERS = {
     "rows_read": "input rows, good and bad",
+    "rows_left_out": "input rows that are not in the sample",
     "files_unreadable": "unreadable files, with --on_bad_file=dead_letter",
     "chunks": "chunks of a bucket of probes from one work unit",
     "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",

@@ -165,7 +165,9 @@ def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
         dead_letters.update(summary.dead_letters)
     rows_read = sum(summary.num_rows for summary in summaries)
     measurements = sum(summary.num_measurements for summary in summaries)
-    return Counts(num_files, rows_read, measurements, dict(sorted(dead_letters.items())))
+    left_out = sum(summary.num_left_out for summary in summaries)
+    letters = dict(sorted(dead_letters.items()))
+    return Counts(num_files, rows_read, measurements, letters, left_out)
 
 
 def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSummary]) -> None:
@@ -186,12 +188,13 @@ def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSumma
 
 
 def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every row read is in a shard or among the dead letters."""
+    """Raises ProbelineError unless every row read is in a shard, a dead letter or left out."""
     written = sum(split.num_measurements for split in splits)
-    if counts.rows_read != counts.measurements + counts.num_dead_letters:
+    if counts.rows_read != counts.accounted:
         raise ProbelineError(
-            f"{counts.rows_read} rows were read, but {counts.measurements} were grouped and "
-            f"{counts.num_dead_letters} are dead letters: this is a fault of Probeline, report it"
+            f"{counts.rows_read} rows were read, but {counts.measurements} were grouped, "
+            f"{counts.num_dead_letters} are dead letters and {counts.rows_left_out} not in the "
+            "sample: this is a fault of Probeline, report it"
         )
     if counts.measurements != written:
         raise ProbelineError(

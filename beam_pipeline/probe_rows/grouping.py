@@ -48,7 +48,7 @@ from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block
 from beam_pipeline.sources.options import ReadOptions
-from beam_pipeline.sources.reading import UnreadableInputError, read_piece
+from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
 from beam_pipeline.storage.files import crc32c, create_file, unique_path
 
 SORT_MEMORY_BYTES = 32 << 20
@@ -75,6 +75,7 @@ class UnitSummary(Message, frozen=True):
     num_measurements: int
     dead_letters: dict[str, int]
     dead_letter_files: list[LetterPart]  # in order
+    num_left_out: int = 0  # not in the sample
 
 
 class PreGroup(beam.DoFn):
@@ -87,6 +88,7 @@ class PreGroup(beam.DoFn):
         self._workspace = workspace
         self._unit_rows = UNIT_ROWS
         self._read = counter("rows_read")
+        self._left_out = counter("rows_left_out")
         self._unreadable = counter("files_unreadable")
         self._chunks = counter("chunks")
         self._grouped_bytes = counter("grouped_by_probe_bytes")
@@ -95,16 +97,18 @@ class PreGroup(beam.DoFn):
         self, unit: WorkUnit
     ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
-        waiting = num_measurements = num_rows = planned_rows = 0
+        waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
         letters = _LetterBox(unit.index, self._workspace)
         for piece in unit.pieces:
-            for num_read, block in self._read_piece(piece, letters):
-                num_rows += num_read
-                if block is None:
+            for batch in self._read_piece(piece):
+                letters.add(batch.letters)
+                num_rows += batch.num_rows
+                num_left_out += batch.num_left_out
+                if batch.block is None:
                     continue
-                blocks.append(block)
-                waiting += len(block)
-                num_measurements += len(block)
+                blocks.append(batch.block)
+                waiting += len(batch.block)
+                num_measurements += len(batch.block)
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
@@ -112,6 +116,7 @@ class PreGroup(beam.DoFn):
         yield from self._store_chunks(unit, blocks)
         letters.flush()
         self._read.inc(num_rows)
+        self._left_out.inc(num_left_out)
         for reason, count in letters.counts.items():
             count_dead_letters(reason, count)
         summary = UnitSummary(
@@ -121,30 +126,27 @@ class PreGroup(beam.DoFn):
             num_measurements,
             dict(letters.counts),
             letters.files,
+            num_left_out,
         )
         yield TaggedOutput(self.SUMMARY, summary)
 
-    def _read_piece(
-        self, piece: Piece, letters: "_LetterBox"
-    ) -> Iterator[tuple[int, Block | None]]:
+    def _read_piece(self, piece: Piece) -> Iterator[CheckedBatch]:
         with logged("Read, check and pre-group", file=piece.path):
             try:
-                for batch in read_piece(piece, self._options):
-                    letters.add(batch.letters)
-                    yield batch.num_rows, batch.block
+                yield from read_piece(piece, self._options)
             except UnreadableInputError as error:
                 if not self._options.skip_bad_files:
                     raise error.as_error() from error
                 self._unreadable.inc()
-                letters.add([error.as_letter()])
-                yield 1, None
+                yield CheckedBatch(1, None, [error.as_letter()], error.row)
 
     def _store_chunks(self, unit: WorkUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
         """Returns the chunks of some blocks as elements, once their file is closed."""
         folder, inline_bytes = self._workspace
         name = f"unit-{unit.index:06d}"
         writer = ClaimWriter(f"{folder}/chunks", name, inline_bytes, root=folder)
-        chunks = store_chunks(pregroup(blocks, num_buckets(unit.rows_in_all)), writer)
+        rows_in_all = int(unit.rows_in_all * self._options.sample.share)
+        chunks = store_chunks(pregroup(blocks, num_buckets(rows_in_all)), writer)
         writer.close()
         self._chunks.inc(len(chunks))
         self._grouped_bytes.inc(sum(8 + len(chunk.encode()) for _, chunk in chunks))

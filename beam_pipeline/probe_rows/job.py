@@ -39,5 +39,9 @@ class Job:
                 "anonymize": "prefix_preserving",
                 "anonymize_key_fingerprint": self.anonymized_by,
             }
-        atlas_source = self.read_options.atlas_source
-        return {**asdict(self.dataset_options), "atlas_source": atlas_source, **anonymize}
+        return {
+            **asdict(self.dataset_options),
+            "atlas_source": self.read_options.atlas_source,
+            **self.read_options.sample.manifest_options(),
+            **anonymize,
+        }

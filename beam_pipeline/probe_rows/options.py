@@ -18,7 +18,7 @@ from beam_pipeline.dataset.options import (
 )
 from beam_pipeline.errors import UsageError, one_line, printable
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
-from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions
+from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_time
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:
@@ -62,6 +62,26 @@ class Options:
         choices=("fail", "dead_letter"),
         group="input",
     )
+    sample_probes: float = flag(
+        "Share of the probes to take, by a hash of their address: a smaller share is part of a "
+        "larger one.",
+        1.0,
+        (1e-9, 1),
+        group="sample",
+    )
+    sample_measurements: float = flag(
+        "Share of the measurements to take, by a hash of each; of those of --sample_probes.",
+        1.0,
+        (1e-9, 1),
+        group="sample",
+    )
+    since: str = flag(
+        "Takes measurements from this time on: 2026-11-01, 2026-11-01T12:00:00Z or seconds since "
+        "1970.",
+        "",
+        group="sample",
+    )
+    until: str = flag("Takes measurements before this time; as --since.", "", group="sample")
     anonymize: str = flag(
         "What becomes of addresses: none leaves them, prefix_preserving replaces each by another "
         "before anything is written.",
@@ -161,6 +181,19 @@ class Options:
                 "--anonymize=prefix_preserving: give both or neither"
             )
         _renamed(self.columns)
+        self.sample()
+
+    def sample(self) -> Sample:
+        """Returns the sample that is asked for; UsageError if it is empty."""
+        since_us = parse_time("since", self.since) if self.since else 0
+        until_us = parse_time("until", self.until) if self.until else None
+        if until_us is not None and until_us <= since_us:
+            raise UsageError(
+                f"--until={self.until} is not after "
+                + (f"--since={self.since}" if self.since else "1970")
+                + ": no measurement would be left"
+            )
+        return Sample(self.sample_probes, self.sample_measurements, since_us, until_us)
 
     def read_options(self) -> ReadOptions:
         """Returns the options of reading; ProbelineError if --anonymize has no readable key."""
@@ -172,6 +205,7 @@ class Options:
             key,
             skip_bad_files=self.on_bad_file == "dead_letter",
             encoding=self.measurement_encoding,  # type: ignore[arg-type]
+            sample=self.sample(),
         )
 
     def dataset_options(self) -> DatasetOptions:

@@ -28,6 +28,8 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
         f"{counts.measurements:,} measurements of {counts.input_files} files in {seconds:.1f} s "
         f"({counts.measurements / max(seconds, 1e-9) / 1e6:.2f} M/s)",
     )
+    if counts.rows_left_out:
+        say(console, f"{counts.rows_left_out:,} of {counts.rows_read:,} rows are not in the sample")
     if counts.dead_letters:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
         folder = dataset.file(DEAD_LETTER_FOLDER)

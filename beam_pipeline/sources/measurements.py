@@ -242,6 +242,13 @@ def _check_event_time(column: pa.Array, reason: np.ndarray, is_compact: bool) ->
     return values
 
 
+def valid_times(column: pa.Array, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
+    """Returns times, int64 [n] in µs since 1970, and which of them keep the rules, bool [n]."""
+    reason = np.zeros(len(column), np.uint8)
+    times = _check_event_time(_decoded(column), reason, encoding == "compact")
+    return times, reason == 0
+
+
 def as_text(batch: pa.RecordBatch, rows: np.ndarray) -> list[dict[str, str | None]]:
     """Returns the values of some rows, int64 [k], as text for dead letters."""
     columns = [_column_as_text(batch.column(name), pa.array(rows)) for name in COLUMNS]

@@ -1,9 +1,12 @@
 """The options of reading measurements, and their values. Nothing heavy is imported here."""
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.sources.anonymize_key import KeyReference
 
 COLUMNS = ("event_time", "src_addr", "dst_addr", "ip_version", "rtt")
@@ -11,6 +14,73 @@ InputFormat = Literal["parquet", "atlas_json", "atlas_bigquery", "probe_rows"]
 INPUT_FORMATS: tuple[InputFormat, ...] = ("parquet", "atlas_json", "atlas_bigquery", "probe_rows")
 AtlasSource = Literal["from", "src_addr"]
 ATLAS_SOURCES: tuple[AtlasSource, ...] = ("from", "src_addr")
+
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_EPOCH_SECONDS = re.compile(r"\d+(\.\d{1,6})?")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which measurements of the input are wanted; by default all.
+
+    Attributes:
+      probes, measurements: shares, more than 0, up to 1.
+      since_us, until_us: the window, µs since 1970 UTC: `since_us` is in it, `until_us` is not.
+    """
+
+    probes: float = 1.0
+    measurements: float = 1.0
+    since_us: int = 0
+    until_us: int | None = None
+
+    @property
+    def has_window(self) -> bool:
+        """Whether the sample depends on time."""
+        return self.since_us > 0 or self.until_us is not None
+
+    @property
+    def share(self) -> float:
+        """The share of the measurements within the window that are in the sample."""
+        return self.probes * self.measurements
+
+    def manifest_options(self) -> dict[str, Any]:
+        """Returns what the manifest lists, by the names of the flags."""
+        return {
+            "sample_probes": self.probes,
+            "sample_measurements": self.measurements,
+            "since": time_text(self.since_us) if self.since_us else "",
+            "until": "" if self.until_us is None else time_text(self.until_us),
+        }
+
+
+def parse_time(flag: str, text: str) -> int:
+    """Returns µs since 1970 of an ISO 8601 time, UTC unless it says, or of seconds since 1970.
+
+    Raises:
+      UsageError: it is neither, or not within the years 1970 to 9999.
+    """
+    try:
+        if _EPOCH_SECONDS.fullmatch(text):
+            if len(text) == 8:  # of a date without dashes
+                raise ValueError("eight digits are a date or seconds")
+            seconds, _, rest = text.partition(".")
+            time = _EPOCH + timedelta(seconds=int(seconds), microseconds=int(rest.ljust(6, "0")))
+        else:
+            time = datetime.fromisoformat(text)
+            time = time if time.tzinfo else time.replace(tzinfo=UTC)
+        if (time_us := (time - _EPOCH) // _MICROSECOND) < 0:
+            raise ValueError("it is before 1970")
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"--{flag}={printable(text)} is not a time ({error}): write it as 2026-11-01, "
+            "2026-11-01T12:00:00Z or in seconds since 1970"
+        ) from error
+    return time_us
+
+
+def time_text(time_us: int) -> str:
+    """Returns a time in µs since 1970 as ISO 8601, which `parse_time` inverts."""
+    return (_EPOCH + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)
@@ -20,6 +90,7 @@ class ReadOptions:
     Attributes:
       input_format: of all files, or "auto" to recognise each by its content.
       columns: the input's name of each of COLUMNS.
+      sample: which measurements are wanted.
     """
 
     input_format: InputFormat | Literal["auto"] = "auto"
@@ -28,6 +99,7 @@ class ReadOptions:
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
     encoding: Encoding = "arrow"  # of the rows: what it cannot hold becomes a dead letter
+    sample: Sample = Sample()
 
     @property
     def names(self) -> dict[str, str]:

@@ -3,9 +3,15 @@
 Arrow reads Parquet in batches with the address columns as dictionaries, so that memory does not
 depend on the size of a row group. With `ReadOptions.anonymize`, no address of the input leaves this
 module: a Block has replaced addresses, and a dead letter no values.
+
+A row whose valid time is outside of the window of `ReadOptions.sample` is left out, whatever else
+it holds, so that whole row groups can be left out by their statistics. All others are checked: a
+row that breaks a rule is a dead letter, since its hash would say nothing. Then measurements are
+sampled by the addresses that the dataset has.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,8 +25,16 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.sources import atlas, inputs, stored_rows
 from beam_pipeline.sources.anonymize import WITHHELD, anonymizer_of
 from beam_pipeline.sources.inputs import Piece
-from beam_pipeline.sources.measurements import Block, Faults, as_text, check, check_encoding
-from beam_pipeline.sources.options import COLUMNS, ReadOptions
+from beam_pipeline.sources.measurements import (
+    Block,
+    Faults,
+    as_text,
+    check,
+    check_encoding,
+    valid_times,
+)
+from beam_pipeline.sources.options import COLUMNS, ReadOptions, Sample
+from beam_pipeline.sources.sampling import in_window, sampled
 from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import DAMAGE, decompressed
@@ -28,16 +42,18 @@ from beam_pipeline.storage.matching import unchanged
 from beam_pipeline.storage.parquet import open_parquet
 
 BATCH_ROWS = 131_072
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
 class CheckedBatch(NamedTuple):
-    """`num_rows` measurements of the input: those in `block`, the others as dead letters."""
+    """`num_rows` measurements of the input: in `block`, dead letters, or not in the sample."""
 
     num_rows: int
     block: Block | None
     letters: list[DeadLetter]
     next_row: int  # the row of the file, or line, that follows; a row may hold several measurements
+    num_left_out: int = 0
 
 
 class UnreadableInputError(Exception):
@@ -78,7 +94,7 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     try:
         with unchanged(piece.file):
             for batch in readers[piece.input_format](piece, options):
-                yield batch
+                yield _in_sample(batch, options)
                 row = batch.next_row
     except (*DAMAGE, ArrayError) as error:
         shown = None if options.anonymize else error  # a traceback would show its text
@@ -92,16 +108,61 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
         )
 
 
+def _in_sample(batch: CheckedBatch, options: ReadOptions) -> CheckedBatch:
+    if batch.block is None:
+        return batch
+    block = sampled(batch.block, options.sample)
+    num_left_out = batch.num_left_out + len(batch.block) - len(block)
+    return batch._replace(block=block if len(block) else None, num_left_out=num_left_out)
+
+
 def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
     with _open_with(dictionaries, piece) as file:
-        for raw in _batches(file, piece, list(names.values())):
-            batch = raw.select([names[column] for column in COLUMNS]).rename_columns(list(COLUMNS))
-            rows = np.arange(row, row + batch.num_rows)
-            row += batch.num_rows
-            yield _checked(piece.path, batch, rows, options, row)
+        is_outside = [_is_outside(file, group, options) for group in piece.row_groups]
+        by_place = itertools.groupby(
+            zip(piece.row_groups, is_outside, strict=True), lambda pair: pair[1]
+        )
+        for outside, pairs in by_place:
+            groups = [group for group, _ in pairs]
+            if outside:
+                num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+                row += num_rows
+                yield CheckedBatch(num_rows, None, [], row, num_rows)
+                continue
+            for raw in _batches(file, groups, list(names.values())):
+                batch = raw.select([names[column] for column in COLUMNS])
+                rows = np.arange(row, row + batch.num_rows)
+                row += batch.num_rows
+                batch = batch.rename_columns(list(COLUMNS))
+                yield _checked(piece.path, batch, rows, options, row)
+
+
+def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
+    """Tells by its statistics whether all rows of a row group are outside of the window.
+
+    Only if every time is valid: otherwise some of the rows are dead letters.
+    """
+    sample = options.sample
+    if not sample.has_window:
+        return False
+    column = next(
+        index
+        for index in range(len(file.schema))
+        if file.schema.column(index).path == options.names["event_time"]
+    )
+    found = file.metadata.row_group(group).column(column).statistics
+    logical_type = orjson.loads(file.schema.column(column).logical_type.to_json())
+    unit = _UNITS.get(logical_type.get("timeUnit"))
+    if found is None or not found.has_min_max or found.null_count != 0 or unit is None:
+        return False
+    ends = pa.array([found.min_raw, found.max_raw], pa.int64()).cast(pa.timestamp(unit))
+    (first, last), is_valid = valid_times(ends, options.encoding)
+    is_before = last < sample.since_us
+    is_after = sample.until_us is not None and first >= sample.until_us
+    return bool(is_valid.all()) and (is_before or is_after)
 
 
 def _open_with(dictionaries: list[str], piece: Piece) -> pq.ParquetFile:
@@ -120,9 +181,11 @@ def _open_with(dictionaries: list[str], piece: Piece) -> pq.ParquetFile:
     return open_parquet(piece.path, readable, version=piece.file.version)
 
 
-def _batches(file: pq.ParquetFile, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: pq.ParquetFile, row_groups: Sequence[int], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
     return file.iter_batches(
-        BATCH_ROWS, row_groups=list(piece.row_groups), columns=columns, use_threads=False
+        BATCH_ROWS, row_groups=list(row_groups), columns=columns, use_threads=False
     )
 
 
@@ -130,13 +193,19 @@ def _checked(
     path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions, next_row: int
 ) -> CheckedBatch:
     """Checks a batch; `rows`, int64 [n], are its rows in the file."""
+    num_rows = batch.num_rows
+    if options.sample.has_window:
+        times, is_valid = valid_times(batch.column("event_time"), options.encoding)
+        kept = ~is_valid | in_window(times, options.sample)
+        batch, rows = batch.filter(pa.array(kept)), rows[kept]
+    num_left_out = num_rows - batch.num_rows
     block, faults = check(batch, options.encoding)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
     if not len(faults.rows):
-        return CheckedBatch(batch.num_rows, block, [], next_row)
+        return CheckedBatch(num_rows, block, [], next_row, num_left_out)
     letters = _letters(path, batch, faults, rows[faults.rows], options)
-    return CheckedBatch(batch.num_rows, block, letters, next_row)
+    return CheckedBatch(num_rows, block, letters, next_row, num_left_out)
 
 
 def _letters(
@@ -177,7 +246,7 @@ def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[Checked
     row = piece.first_row
     with open_parquet(piece.path, version=piece.file.version) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
-        for raw in _batches(file, piece, columns):
+        for raw in _batches(file, piece.row_groups, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)
             numbers = (row + exploded.empty_rows).tolist()
             empty = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
@@ -194,6 +263,7 @@ def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
     row = piece.first_row
     for stored in stored_rows.read_blocks(piece, BATCH_ROWS):
         block, faults = check_encoding(stored, options.encoding)
+        num_faults, faults = len(faults.rows), _within(faults, stored.event_time, options.sample)
         if options.anonymize:
             block = anonymizer_of(options.anonymize).block(block)
         letters = []
@@ -201,4 +271,11 @@ def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
             batch = stored_rows.as_batch(stored)
             letters = _letters(piece.path, batch, faults, row + faults.rows, options)
         row += len(stored)
-        yield CheckedBatch(len(stored), block, letters, row)
+        yield CheckedBatch(len(stored), block, letters, row, num_faults - len(letters))
+
+
+def _within(faults: Faults, event_time: np.ndarray, sample: Sample) -> Faults:
+    """Returns the faults of rows in the window of a sample, or with a time that is a fault."""
+    is_time = np.array([reason.startswith("event_time") for reason in faults.reasons], bool)
+    kept = np.flatnonzero(is_time | in_window(event_time[faults.rows], sample))
+    return Faults(faults.rows[kept], [faults.reasons[at] for at in kept])

@@ -40,15 +40,15 @@ from beam_pipeline.verify.across import Fault
 
 
 def sums(manifest: Manifest) -> Iterator[Fault]:
-    """Every row read is a measurement of one shard or a dead letter; shards make up splits."""
+    """Every row read is in one shard, a dead letter or not in the sample; shards add up."""
     counts = manifest.counts
-    accounted = counts.measurements + counts.num_dead_letters
     if sorted(manifest.splits) != sorted(SPLITS):
         yield _manifest_fault(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
-    if counts.rows_read != accounted:
+    if counts.rows_read != counts.accounted:
         yield _manifest_fault(
-            f"rows_read is {counts.rows_read}, {counts.measurements} measurements and "
-            f"{counts.num_dead_letters} dead letters are {accounted}"
+            f"rows_read is {counts.rows_read}, {counts.measurements} measurements, "
+            f"{counts.num_dead_letters} dead letters and {counts.rows_left_out} rows left out are "
+            f"{counts.accounted}"
         )
     written = sum(split.num_measurements for split in manifest.splits.values())
     if counts.measurements != written:
