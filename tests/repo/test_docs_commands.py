@@ -158,6 +158,16 @@ def test_privacy(desk: Desk, data: Path) -> None:
 
 
 @pytest.mark.slow
+def test_sample(desk: Desk, data: Path) -> None:
+    (desk.folder / "data").symlink_to(data)
+    (block,) = taken("test_sample")
+    desk.sh(block)
+    told = json.loads((desk.folder / "sample/manifest.json").read_bytes())
+    assert told["counts"]["rows_left_out"] + told["counts"]["measurements"] == 200_000
+    assert told["options"]["until"] == "2026-11-08T00:00:00Z"
+
+
+@pytest.mark.slow
 def test_overlap(desk: Desk) -> None:
     write_texts(desk.folder)
     for block in taken("test_overlap"):
