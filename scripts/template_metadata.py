@@ -107,7 +107,7 @@ def parameter(action: argparse.Action, special: Mapping[str, dict]) -> dict:
         "isOptional": not action.required,
     }
     if not action.required:
-        told["defaultValue"] = _text(action.default)
+        told["defaultValue"] = "" if action.default is None else _text(action.default)
     if action.nargs == 0:
         told |= {"paramType": "BOOLEAN", "regexes": ["^(true|false)$"]}
     elif action.choices:

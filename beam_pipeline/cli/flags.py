@@ -152,7 +152,7 @@ def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
         if item.default is MISSING:
             argument["required"] = True
         elif argument.get("action") == "append":
-            help_text += f" Default: {item.default}."
+            help_text += f" Default: {item.default}." if item.default != () else ""
         else:
             argument["default"] = item.default
             if "action" not in argument and item.default not in ("", None):

@@ -5,6 +5,7 @@ It is read from the files of the finished output, not from what workers reported
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,12 @@ from rich.text import Text
 from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.results.layout import DEAD_LETTER_FOLDER, DETAILS_LEFT_OUT, STATS
+from beam_pipeline.overlap.results.layout import (
+    DEAD_LETTER_FOLDER,
+    DETAILS_LEFT_OUT,
+    FIELD_HITS,
+    STATS,
+)
 from beam_pipeline.overlap.results.output_files import read_lines
 
 
@@ -50,11 +56,19 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
         f"{counts['eval_rows']:,} rows of {summary['num_eval_files']:,} evaluation files in "
         f"{seconds:.1f} s: {counts['matches']:,} matches"
     ]
+    names = config.eval_text_fields
+    if config.eval_fields == "each":
+        found = Counter(
+            (row["eval_dataset"], ", ".join(row["fields_hit"]))
+            for row in read_lines(FileSystems.join(output, FIELD_HITS))
+        )
+        lines += [f"{count:,} rows of {name} hit in {hit}" for (name, hit), count in found.items()]
     without = counts["train_without_text"], counts["eval_without_text"]
     if any(without):
+        of_rows = f" and --eval_text_field={','.join(names)}" if names else ""
         lines.append(
             f"Without a text: {without[0]:,} training and {without[1]:,} evaluation records; the "
-            f"field is --text_field={config.text_field}"
+            f"field is --text_field={config.text_field}{of_rows}"
         )
     if letters := counts["dead_letters"]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in letters.items())

@@ -83,9 +83,8 @@ def match_files(patterns: Sequence[str]) -> list[FileVersion]:
     found: dict[str, FileVersion] = {}
     for pattern in patterns:
         folder, files = match_input(pattern, "--input", "*")
-        if (
-            folder == pattern.rstrip("/") + "/"
-        ):  # other engines write _SUCCESS and .crc files beside their data
+        # Other engines write _SUCCESS and .crc files beside their data.
+        if folder == pattern.rstrip("/") + "/":
             files = [file for file in files if FileSystems.split(file.path)[1][0] not in "._"]
         if not files:
             raise UsageError(

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import operator
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast
 
@@ -22,7 +22,13 @@ import pyarrow as pa
 from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, encode
+from beam_pipeline.overlap.documents.batch import (
+    DocumentBatch,
+    array_buffers,
+    decode,
+    encode,
+    text_buffers,
+)
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.reading import (
     DocumentFile,
@@ -31,7 +37,7 @@ from beam_pipeline.overlap.documents.reading import (
     match_documents,
     read_work_unit,
 )
-from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.ngrams.index import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
@@ -53,6 +59,7 @@ class EvaluationFile(NamedTuple):
 
     dataset: str
     file: DocumentFile
+    text_fields: tuple[str, ...] = ()  # joined, a line each; empty: as training documents have it
 
 
 class EvaluationRow(NamedTuple):
@@ -64,18 +71,33 @@ class EvaluationRow(NamedTuple):
     eval_row: int  # its place among the records of its file
 
 
-def match_evaluation(sources: Sequence[str]) -> list[EvaluationFile]:
+def match_evaluation(
+    sources: Sequence[str], text_fields: tuple[str, ...] = (), each: bool = False
+) -> list[EvaluationFile]:
     """Returns the files of all evaluation sets, in the order that their rows will have.
+
+    Args:
+      text_fields: those of `EvaluationFile`.
+      each: every field of a set becomes a set of its own, with the same files.
 
     Raises:
       UsageError: a source has no name, or matches no file.
     """
     found = [
-        EvaluationFile(name, file)
+        EvaluationFile(name, file, text_fields)
         for name, path in map(parse_evaluation_source, sources)
         for file in match_documents([path], "--decontaminate_source")
     ]
-    return list(dict.fromkeys(found))
+    found = list(dict.fromkeys(found))
+    if not each:
+        return found
+    return [
+        EvaluationFile(name_with_field(name, field), file, (field,))
+        for name in dict.fromkeys(name for name, *_ in found)
+        for field in text_fields
+        for of_set, file, _ in found
+        if of_set == name
+    ]
 
 
 def write_rows(
@@ -87,16 +109,20 @@ def write_rows(
       limit: the number of rows of each set that are taken; 0 takes all.
 
     Raises:
-      ProbelineError: a set has no row with a text, or a file cannot be read.
+      ProbelineError: a set has no row with a text, or no row has one in some field, or a file
+        cannot be read.
     """
-    datasets = list(dict.fromkeys(name for name, _ in files))
+    datasets = list(dict.fromkeys(name for name, *_ in files))
     schema = _SCHEMA.with_metadata({_DATASETS: orjson.dumps(datasets)})
     rows, totals = Counter(dict.fromkeys(datasets, 0)), Counter()
     letters: list[DeadLetter] = []
+    found, of_file = Counter[str](), Counter[DocumentFile]()  # rows with a text
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for dataset, file in files:
-            for batch in _read_batches(file, fields):
-                totals["records"] += batch.num_rows
+        for dataset, file, text_fields in files:
+            is_first = file not in of_file
+            for batch in _read_batches(file, fields, text_fields, found):
+                of_file[file] += len(batch.rows)
+                totals["records"] += batch.num_rows if is_first else 0
                 totals["without_text"] += batch.num_without_text
                 letters += batch.letters
                 taken = len(batch.rows)
@@ -107,25 +133,73 @@ def write_rows(
                 if limit and rows[dataset] >= limit:
                     break
     for dataset in datasets:
-        if not rows[dataset]:
-            file = next(file for name, file in files if name == dataset)
-            names = field_names(cut_into_work_units(file, fields.text, max(1, file.num_bytes))[0])
+        of_set = [each for each in files if each.dataset == dataset]
+        # A set of one field may be empty if others of the same files are not.
+        if not rows[dataset] and not any(of_file[each.file] for each in of_set):
+            raise ProbelineError(_without_text(of_set[0], fields))
+    for field in {field for each in files for field in each.text_fields}:
+        if not found[field] and not limit:
             raise ProbelineError(
-                f"evaluation set {dataset} ({file.path}) has no record with a text in the field "
-                f"{fields.text!r}: its records have {', '.join(names) or 'no fields'}; name the "
-                "field with --text_field"
+                f"no evaluation row has a text in the field {field!r}: correct --eval_text_field"
             )
     counts = {
         "eval_records": totals["records"],
         "eval_rows": rows.total(),
         "eval_without_text": totals["without_text"],
     }
-    return counts, letters
+    return counts, list(dict.fromkeys(letters))
 
 
-def _read_batches(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
-    for unit in cut_into_work_units(file, fields.text, max(1, file.num_bytes)):
-        yield from read_work_unit(unit, fields._replace(hash_ids=True))
+def _without_text(given: EvaluationFile, fields: Fields) -> str:
+    """Returns the message about an evaluation set without a text."""
+    names = field_names(cut_into_work_units(given.file, None, max(1, given.file.num_bytes))[0])
+    cure = "name the field with --eval_text_field"
+    if {"doc", "arguments"} <= set(names):
+        cure += ", or say --eval_format=lm_eval for samples of lm-evaluation-harness"
+    fields_read = " or ".join(map(repr, given.text_fields or [fields.text]))
+    return (
+        f"evaluation set {given.dataset} ({given.file.path}) has no record with a text in the "
+        f"field {fields_read}: its records have {', '.join(names) or 'no fields'}; {cure}"
+    )
+
+
+def _read_batches(
+    file: DocumentFile, fields: Fields, text_fields: Sequence[str], found: Counter[str]
+) -> Iterator[DocumentBatch]:
+    """Yields the rows of a file, several fields joined, and counts those that have each field."""
+    fields = fields._replace(hash_ids=True)
+    if not text_fields:
+        yield from _read_field(file, fields)
+        return
+    readings = [_read_field(file, fields._replace(text=name, nested=True)) for name in text_fields]
+    for batches in zip(*readings, strict=True):
+        found.update(
+            {name: len(batch.rows) for name, batch in zip(text_fields, batches, strict=True)}
+        )
+        yield batches[0] if len(batches) == 1 else _join(batches)
+
+
+def _read_field(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
+    text_field = None if fields.nested else fields.text
+    for unit in cut_into_work_units(file, text_field, max(1, file.num_bytes)):
+        yield from read_work_unit(unit, fields)
+
+
+def _join(batches: Sequence[DocumentBatch]) -> DocumentBatch:
+    """Returns a batch whose texts are those of the same row in all batches, a line each."""
+    texts: dict[int, list[str]] = defaultdict(list)
+    ids: dict[int, str | None] = {}
+    for batch in batches:
+        for at, row in enumerate(batch.rows.tolist()):
+            texts[row].append(decode(batch.text_bytes(at)))
+            ids[row] = batch.ids[at]
+    rows = sorted(texts)
+    letters = list(dict.fromkeys(letter for batch in batches for letter in batch.letters))
+    no_text = batches[0].num_rows - len({*rows, *(letter.row for letter in letters)})
+    buffers = text_buffers(["\n".join(texts[row]) for row in rows])
+    in_order = [ids[row] for row in rows]
+    of_rows = np.array(rows, np.int64)
+    return DocumentBatch(batches[0].num_rows, of_rows, *buffers, in_order, no_text, letters)
 
 
 def _record_batch(

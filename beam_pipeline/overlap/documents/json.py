@@ -23,7 +23,8 @@ from beam_pipeline.overlap.documents.json_text import (
     find_lines,
     join_records,
 )
-from beam_pipeline.overlap.documents.record_ids import record_hash
+from beam_pipeline.overlap.documents.nested_fields import text_at
+from beam_pipeline.overlap.documents.record_ids import document_id
 from beam_pipeline.storage.json_array import begins_array, split_array
 from beam_pipeline.storage.lines import whole_lines
 
@@ -37,6 +38,7 @@ class Fields(NamedTuple):
     id: str = "id"
     # A record without an id has the hash of all its fields (`record_hash`): all are read.
     hash_ids: bool = False
+    nested: bool = False  # the text is that of `nested_fields.text_at`
 
 
 class BadRecordError(Exception):
@@ -110,7 +112,7 @@ def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields
     for number, record in enumerate(records.each()):
         try:
             document = _parse_object(record)
-            text = document.get(fields.text)
+            text = _text_at(document, fields.text) if fields.nested else document.get(fields.text)
             if text is None:
                 continue
             if not isinstance(text, str):
@@ -130,6 +132,13 @@ def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields
     )
 
 
+def _text_at(document: dict[str, Any], name: str) -> str | None:
+    try:
+        return text_at(document, name)
+    except TypeError:
+        raise BadRecordError("text_not_a_string") from None
+
+
 def _parse_object(record: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(record) if len(record) <= MAX_RECORD_BYTES else parse(record)
@@ -143,7 +152,7 @@ def _parse_object(record: bytes) -> dict[str, Any]:
 def _read_id(document: dict[str, Any], records: Records, number: int, fields: Fields) -> str | None:
     value = document.get(fields.id)
     if value is None:
-        return record_hash(parse(records.at(number))) if fields.hash_ids else None
+        return document_id(parse(records.at(number)), fields.id) if fields.hash_ids else None
     if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
         value = parse(records.at(number))[fields.id]
     return str(value)

@@ -13,8 +13,15 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch, array_buffers, decode, excerpt
+from beam_pipeline.overlap.documents.batch import (
+    DocumentBatch,
+    array_buffers,
+    decode,
+    excerpt,
+    text_buffers,
+)
 from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.overlap.documents.nested_fields import text_at
 from beam_pipeline.overlap.documents.record_ids import document_id
 from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
@@ -30,7 +37,8 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
     if not index:
         raise ProbelineError(
             f"no text field {text_field!r} in {path}: it has "
-            f"{', '.join(schema.names) or 'no fields'}; name it with --text_field"
+            f"{', '.join(schema.names) or 'no fields'}; name it with --text_field, or for "
+            "evaluation sets with --eval_text_field"
         )
     if len(index) > 1:
         raise ProbelineError(
@@ -40,7 +48,7 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
     if (dtype.value_type if pa.types.is_dictionary(dtype) else dtype) not in _TEXT_TYPES:
         raise ProbelineError(
             f"the text field {text_field!r} of {path} is of type {dtype}, which must be a string: "
-            "name another with --text_field"
+            "name another with --text_field, of evaluation sets with --eval_text_field"
         )
 
 
@@ -55,9 +63,10 @@ def read_batches(
     path, _, version = file
     with open_parquet(path, buffer_bytes=PIECE_BYTES, version=version) as parquet:
         schema = parquet.schema_arrow
-        check_text_column(path, schema, fields.text)
+        if not fields.nested:
+            check_text_column(path, schema, fields.text)
         batches = parquet.iter_batches(
-            _batch_rows(parquet.metadata, row_groups, fields.text),
+            _batch_rows(parquet.metadata, row_groups, "" if fields.nested else fields.text),
             row_groups=list(row_groups),
             columns=None
             if fields.hash_ids
@@ -65,16 +74,18 @@ def read_batches(
             use_threads=False,
         )
         for batch in batches:
-            yield _read_batch(path, batch, first_row, fields)
+            read = _read_nested if fields.nested else _read_batch
+            yield read(path, batch, first_row, fields)
             first_row += batch.num_rows
 
 
 def _batch_rows(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
+    """Returns the rows of a batch, by the size of the column of the text or, "", of all."""
     num_rows = num_bytes = 1
     for group in (metadata.row_group(index) for index in row_groups):
         num_rows += group.num_rows
         for column in (group.column(index) for index in range(group.num_columns)):
-            if column.path_in_schema == text:
+            if text in ("", column.path_in_schema):
                 num_bytes += column.total_uncompressed_size
     return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // num_bytes))
 
@@ -100,6 +111,32 @@ def _read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields
     return DocumentBatch(len(batch), rows + first_row, *buffers, ids, num_without_text, letters)
 
 
+def _read_nested(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
+    rows: list[int] = []
+    texts: list[str] = []
+    letters: list[DeadLetter] = []
+    for row, record in enumerate(_records(batch), first_row):
+        try:
+            text = text_at(record, fields.text)
+        except TypeError:
+            letters.append(DeadLetter(path, row, "text_not_a_string", ""))
+            continue
+        if text is not None:
+            rows.append(row)
+            texts.append(text)
+    of_rows = np.array(rows, np.int64)
+    ids = _read_ids(batch, of_rows - first_row, fields)
+    num_without_text = len(batch) - len(rows) - len(letters)
+    buffers = text_buffers(texts)
+    return DocumentBatch(len(batch), of_rows, *buffers, ids, num_without_text, letters)
+
+
+def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    columns = [_python_values(column) for column in batch.columns]
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
 def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
     """Returns which of some byte strings are not UTF-8; lone surrogates are allowed."""
     bad = []
@@ -117,8 +154,7 @@ def _not_utf8(texts: pa.LargeBinaryArray) -> list[int]:
 def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[str | None]:
     names = batch.schema.names
     if fields.hash_ids:
-        columns = [_python_values(column) for column in batch.columns]
-        records = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        records = _records(batch)
         return [document_id(records[row], fields.id) for row in rows.tolist()]
     if fields.id not in names:
         return [None] * len(rows)

@@ -116,9 +116,12 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
 
 
 def cut_into_work_units(
-    file: DocumentFile, text_field: str = "text", unit_bytes: int = WORK_UNIT_BYTES
+    file: DocumentFile, text_field: str | None = "text", unit_bytes: int = WORK_UNIT_BYTES
 ) -> list[WorkUnit]:
     """Cuts a file into work units of about `unit_bytes`, in order; the same ones each time.
+
+    Args:
+      text_field: the column of texts that Parquet must have; None asks for none.
 
     Raises:
       ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
@@ -132,7 +135,8 @@ def cut_into_work_units(
             explained_damage(path, _CURE, row=0),
             open_parquet(path, version=version) as parquet,
         ):
-            document_parquet.check_text_column(path, parquet.schema_arrow, text_field)
+            if text_field is not None:
+                document_parquet.check_text_column(path, parquet.schema_arrow, text_field)
             metadata = parquet.metadata
         rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         max_rows = unit_bytes * max(1, sum(rows)) / num_bytes

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.documents.nested_fields import values_at
 
 _DIGEST_BYTES = 8
 _packed = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -31,7 +32,8 @@ class EvaluationSource(NamedTuple):
 
 def document_id(record: dict[str, Any], id_field: str = "id") -> str:
     """Returns the id of a record as text: `str` of its id if it has one, else `record_hash`."""
-    value = record.get(id_field)
+    named = id_field in record  # or within the record
+    value = record[id_field] if named else next(values_at(record, id_field), None)
     return record_hash(record) if value is None else str(value)
 
 
@@ -68,6 +70,11 @@ def parse_evaluation_source(text: str) -> EvaluationSource:
     if not path:
         raise UsageError(f"--decontaminate_source={text} has no path: it is PATH or NAME=PATH")
     return EvaluationSource(name or dataset_name(path), path)
+
+
+def name_with_field(dataset: str, field: str) -> str:
+    """Returns the name of the evaluation set that one field of another's rows is."""
+    return f"{dataset}:{field}"
 
 
 def dataset_name(path: str) -> str:

@@ -7,12 +7,12 @@ Building a step needs no Beam, so only `parse` imports it.
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
 from beam_pipeline.cli.flags import OneLineParser, check_range, flag, job_parser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.storage.files import check_path
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _MAX_N = 2**31 - 1  # a column of the output is int32
 _MAX_COUNT = 2**63 - 1
+# Of the samples_*.jsonl of lm-evaluation-harness. A doc_id is that of a task, of which a folder
+# may have several.
+_LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
 
 
 def several(value: Any) -> tuple[Any, ...]:
@@ -37,6 +40,8 @@ def _check_flags(config: Any) -> None:
         if item.metadata:
             is_repeatable = item.metadata.get("action") == "append"
             value = getattr(config, item.name)
+            if item.default is not MISSING and value == item.default:
+                continue
             values = several(value) if is_repeatable else (value,)
             if not values or "" in values:
                 raise UsageError(f"--{item.name} is empty: --help says what it is")
@@ -132,6 +137,30 @@ class DeconConfig:
     )
     text_field: str = flag("Field of a document that holds its text.", "text", group="input")
     id_field: str = flag("Field of a document that holds its id.", "id", group="input")
+    eval_text_field: str | Sequence[str] = flag(
+        "Field of an evaluation row that holds its text, or several with commas: doc.question is "
+        "a field of an object. By default --text_field.",
+        (),
+        action="append",
+        group="input",
+    )
+    eval_id_field: str = flag(
+        "Field of an evaluation row that holds its id. By default --id_field.", "", group="input"
+    )
+    eval_fields: str = flag(
+        "Several fields of an evaluation row are one text, joined by line feeds, or each is "
+        "looked up by itself.",
+        "joined",
+        choices=("joined", "each"),
+        group="input",
+    )
+    eval_format: str = flag(
+        "lm_eval takes the fields of samples that lm-evaluation-harness writes, unless "
+        "--eval_text_field and --eval_id_field name others.",
+        "plain",
+        choices=("plain", "lm_eval"),
+        group="input",
+    )
     num_shards: int = flag(
         "Index shards, by ranges of hashes; the training text is read once for each. 0 lets "
         "--index_memory_mb decide.",
@@ -201,8 +230,16 @@ class DeconConfig:
         _check_flags(self)
         check_path("output_path", self.output_path)
         tokenizer_named(self.tokenizer)
+        if self.eval_fields == "each" and not self.eval_text_fields:
+            raise UsageError("--eval_fields=each needs the fields: name them by --eval_text_field")
+        if "" in self.eval_text_fields:
+            raise UsageError(
+                f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"
+            )
         for name in self.datasets:
-            if not name.isprintable():  # nor are lone surrogates, from names that are not UTF-8
+            if (
+                not name.isprintable() or "/" in name
+            ):  # nor are lone surrogates, from names that are not UTF-8
                 raise UsageError(
                     f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
                     "name: give it another one, as NAME=PATH"
@@ -228,7 +265,24 @@ class DeconConfig:
     @property
     def datasets(self) -> list[str]:
         """The names of the evaluation sets, each once, in the order given."""
-        return list(dict.fromkeys(parse_evaluation_source(text).name for text in self.sources))
+        names = dict.fromkeys(parse_evaluation_source(text).name for text in self.sources)
+        if self.eval_fields == "joined":
+            return list(names)
+        return [name_with_field(name, field) for name in names for field in self.eval_text_fields]
+
+    @property
+    def eval_text_fields(self) -> tuple[str, ...]:
+        """The fields of an evaluation row's texts, each once; none: --text_field as it is."""
+        given = [name.strip() for text in several(self.eval_text_field) for name in text.split(",")]
+        is_lm_eval = self.eval_format == "lm_eval"
+        return tuple(dict.fromkeys(given)) or (_LM_EVAL_TEXTS if is_lm_eval else ())
+
+    @property
+    def eval_id(self) -> str:
+        """The field of an evaluation row's id."""
+        return self.eval_id_field or (
+            _LM_EVAL_ID if self.eval_format == "lm_eval" else self.id_field
+        )
 
 
 def flag_fields() -> list[Field[Any]]:
@@ -262,6 +316,7 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
             raise UsageError(
                 f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
             ) from error
+    values["eval_text_field"] = values["eval_text_field"] or ()
     return DeconConfig(**values)
 
 

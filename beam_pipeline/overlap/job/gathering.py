@@ -34,11 +34,13 @@ from beam_pipeline.overlap.results.details import (
     expand_unit,
     quotas,
 )
+from beam_pipeline.overlap.results.field_hits import write_field_hits
 from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
-from beam_pipeline.overlap.results.layout import SUCCESS_NAME, SUMMARY, WORK_FOLDER
+from beam_pipeline.overlap.results.layout import FIELD_HITS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import (
+    HITS,
     BucketFiles,
     write_boilerplate_lines,
     write_bucket,
@@ -273,6 +275,12 @@ def _write_results(
     num_files = max(1, -(-len(results.units) // _WORK_UNITS_PER_FILE))
     lengths = job.config.ngram.lengths
     names = write_outputs(folder, temp_folder, rows, lengths, results, num_files)
+    if job.config.eval_fields == "each":
+        hits = (np.frombuffer(bucket.hits, HITS)["number"] for bucket in results.buckets)
+        numbers = np.unique(np.concatenate([np.empty(0, np.uint32), *hits]))
+        fields = job.config.eval_text_fields
+        write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, fields, numbers)
+        names.append(FIELD_HITS)
     letters = [letters_path(prepared.rows_path)] if prepared.letters else []
     letters += [group.letters_path for group in results.groups if group.letters_path is not None]
     if name := write_dead_letters(folder, temp_folder, letters):

@@ -95,7 +95,7 @@ def input_files(
     training: Sequence[DocumentFile], evaluation: Sequence[EvaluationFile]
 ) -> Iterator[InputFile]:
     """Yields all files of a run in the order of the output."""
-    for dataset, file in evaluation:
+    for dataset, file, _ in evaluation:
         yield InputFile("decontaminate_source", dataset, *file.file)
     for file in training:
         yield InputFile("input_path", None, *file.file)

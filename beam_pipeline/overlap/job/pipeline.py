@@ -44,7 +44,11 @@ def find_inputs(config: DeconConfig) -> Inputs:
     Raises:
       UsageError: a pattern matches no file of documents.
     """
-    return Inputs(match_documents(config.input_paths), match_evaluation(config.sources))
+    return Inputs(match_documents(config.input_paths), _match_evaluation(config))
+
+
+def _match_evaluation(config: DeconConfig) -> list[EvaluationFile]:
+    return match_evaluation(config.sources, config.eval_text_fields, config.eval_fields == "each")
 
 
 def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> None:
@@ -53,7 +57,8 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     Args:
       run: the job run, which holds the output and has a folder of its own beside it.
     """
-    job = Job(config, run.folder, len(inputs.evaluation), len(inputs.training))
+    num_eval_files = len({each.file for each in inputs.evaluation})
+    job = Job(config, run.folder, num_eval_files, len(inputs.training))
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])

@@ -124,7 +124,8 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
     limit, temp = job.config.limit_test_instances, job.temp_folder
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
-        counts, letters = write_rows(files, local_path, job.fields, limit)
+        fields = job.fields._replace(id=job.config.eval_id)
+        counts, letters = write_rows(files, local_path, fields, limit)
         prepared = _prepare(job, local_path, counts, letters)
         if not exists(prepared.rows_path):
             with open(local_path, "rb") as rows, atomic_write(prepared.rows_path, temp) as target:

@@ -14,6 +14,7 @@ TRAIN_FILES = "stats/overlap_train_files.parquet"
 NGRAMS = "stats/overlap_ngrams.jsonl.gz"
 COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
+FIELD_HITS = "stats/overlap_fields.jsonl"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
 SUMMARY = "progress/progress_summary.json"
 INPUT_FILES = "progress/input_files.jsonl"
@@ -25,6 +26,7 @@ WORK_FOLDER = "tmp/work"
 # By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
+    r"|overlap_fields\.jsonl"
     r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_(matches|documents|train_files)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
     DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",

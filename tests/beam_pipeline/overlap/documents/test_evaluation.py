@@ -103,7 +103,7 @@ def test_a_set_without_texts_says_what_its_records_have(tmp_path: Path) -> None:
         write_rows(match_evaluation([str(file)]), str(tmp_path / "rows.arrow"), FIELDS)
     assert "evaluation set quiz" in str(error.value)
     assert "question, answer" in str(error.value)
-    assert "--text_field" in str(error.value)
+    assert "--eval_text_field" in str(error.value)
 
 
 def test_an_empty_set_is_an_error(sets: list[str], tmp_path: Path) -> None:

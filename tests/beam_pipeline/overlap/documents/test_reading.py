@@ -403,7 +403,8 @@ def test_a_parquet_row_without_an_id_is_hashed_as_python_values(tmp_path: Path) 
 def test_a_parquet_file_without_such_texts_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"content": ["a"], "number": [1]}), path)
-    missing = f"no text field 'text' in {path}: it has content, number; name it with --text_field"
+    missing = f"no text field 'text' in {path}: it has content, number; name it with --text_field, "
+    missing += "or for evaluation sets with --eval_text_field"
     with pytest.raises(ProbelineError, match=f"^{missing}$"):
         seen(path)
     (unit,) = cut([str(path)], "content")
