@@ -1,6 +1,6 @@
 """What a result was made of: to audit it by, and to tell whether another run would make the same.
 
-  progress/progress_summary.json   options, versions and date, as `describe` returns them
+  progress/progress_summary.json   options and versions, as `describe` returns them, and the date
   progress/input_files.jsonl       each file: its flag, evaluation set, path, size and version
 
 The version of a file is its generation on `gs://`, else its time of modification in nanoseconds.
@@ -10,7 +10,6 @@ import hashlib
 import platform
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -42,11 +41,10 @@ _VERSIONS_COMPARED = {
 
 
 def describe(config: DeconConfig) -> dict[str, Any]:
-    """Returns the options of a run by their flags, the versions that shape it, and the time."""
+    """Returns the options of a run by their flags, and the versions that shape it."""
     return {
         "options": options_of(config),
         "versions": versions_of(config),
-        "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -6,6 +6,7 @@ has a unique key is spread over workers by grouping, in a third of the steps of 
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -58,7 +59,8 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
       run: the job run, which holds the output and has a folder of its own beside it.
     """
     num_eval_files = len({each.file for each in inputs.evaluation})
-    job = Job(config, run.folder, num_eval_files, len(inputs.training))
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    job = Job(config, run.folder, num_eval_files, len(inputs.training), started_at)
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])

@@ -60,6 +60,7 @@ class Job:
     temp_folder: str  # the job run's own, for incomplete files
     num_eval_files: int
     num_train_files: int
+    started_at: str = ""  # the launcher's time: two attempts at the end write the same summary
 
     @property
     def has_caps(self) -> bool:
@@ -238,6 +239,7 @@ def summarize(
         "ngram_lengths": list(job.config.ngram.lengths),
         "tokenizer": job.config.tokenizer,
         "fingerprint": prepared.fingerprint,
+        "started_at": job.started_at,
         **describe(job.config),
         "counts": {**prepared.counts, **counts},
         "outputs": list(outputs),

@@ -60,7 +60,7 @@ def files_of(folder: Path) -> dict[str, Any]:
     }
     if (name := "progress/progress_summary.json") in files:
         files[name] = summary_of(folder)
-        del files[name]["written_at"]
+        del files[name]["started_at"]
         for option in ("output_path", "skip_existing", "overwrite"):
             del files[name]["options"][option]
     return files

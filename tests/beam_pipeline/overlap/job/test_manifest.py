@@ -35,7 +35,7 @@ def test_a_result_names_its_files_options_and_versions(corpus: Path) -> None:
     assert (options["max_details"], options["max_document_frequency"]) == (3, 0)
     assert summary["versions"]["probeline"] == __version__
     assert summary["versions"]["apache_beam"] == beam.__version__
-    assert before <= datetime.fromisoformat(summary["written_at"]) <= datetime.now(UTC)
+    assert before <= datetime.fromisoformat(summary["started_at"]) <= datetime.now(UTC)
     lines = (corpus / "out" / INPUT_FILES).read_text().splitlines()
     paths = [
         ("decontaminate_source", "music", corpus / "eval/music-1a2b3c/test.jsonl"),
