@@ -95,10 +95,10 @@ def test_a_manifest_that_is_nested_for_ever_is_refused(folder: Path) -> None:
 
 
 def test_what_a_newer_writer_may_add_is_ignored(folder: Path) -> None:
-    edit(folder, "options", "sample_probes", value=[0.5])
+    edit(folder, "options", "not_yet_known", value=[0.5])
     edit(folder, *SHARD, "sha256", value="00")
     edit(folder, "made_by", value={"somebody": "else"})
-    assert open_dataset(str(folder)).manifest.options["sample_probes"] == [0.5]
+    assert open_dataset(str(folder)).manifest.options["not_yet_known"] == [0.5]
 
 
 def test_all_options_that_shape_the_bytes_are_checked() -> None:
