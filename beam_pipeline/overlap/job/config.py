@@ -6,6 +6,7 @@ Building a step needs no Beam, so only `parse` imports it.
 """
 
 import argparse
+import warnings
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +33,22 @@ def several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return (value,)
     return tuple(cast(Sequence[Any], value))
+
+
+def _path_of(given: Any) -> Any:
+    """Returns the output path of a step, or of a step's config, and anything else as it is."""
+    for owner in (given, getattr(given, "config", None)):
+        if isinstance(path := getattr(owner, "output_path", None), str):
+            return path
+    return given
+
+
+def _warn_of(config: Any, names: Sequence[str]) -> None:
+    """Warns of values that marin's programs take and that an exact comparison has no use for."""
+    given = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name)]
+    if given:
+        message = "has no effect: every n-gram is compared, exactly, and every overlap is reported"
+        warnings.warn(f"{', '.join(given)} {message}", UserWarning, stacklevel=4)
 
 
 def _check_flags(config: Any) -> None:
@@ -88,9 +105,13 @@ class NGramConfig:
         action="append",
         group="n-grams",
     )
+    # Of marin's class, without effect.
+    stride: int = 0
+    overlap_threshold: float = 0.0
 
     def __post_init__(self) -> None:
         _check_flags(self)
+        _warn_of(self, ("stride", "overlap_threshold"))
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -223,11 +244,21 @@ class DeconConfig:
     )
     overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
+    # Of marin's class, without effect.
+    attribute_name: str = ""
+    estimated_doc_count: int = 0
+    false_positive_rate: float = 0.0
+    mode: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
+        for name in ("input_path", "decontaminate_source"):  # may be steps, which have a path
+            paths = tuple(map(_path_of, several(value := getattr(self, name))))
+            if paths != several(value):
+                object.__setattr__(self, name, paths)
         _check_flags(self)
+        _warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
         check_path("output_path", self.output_path)
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
@@ -291,6 +322,7 @@ def flag_fields() -> list[Field[Any]]:
         each
         for item in fields(DeconConfig)
         for each in (fields(NGramConfig) if item.name == "ngram" else [item])
+        if each.metadata
     ]
 
 

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.overlap import DeconConfig, NGramConfig
+from beam_pipeline.overlap import DeconConfig, NGramConfig, build_overlap_step
 from beam_pipeline.overlap.job.config import flag_fields, make_parser, parse
 from beam_pipeline.overlap.job.launch import bound_parallelism
 
@@ -96,7 +96,7 @@ def test_several_n(flags: list[str], lengths: tuple[int, ...]) -> None:
 
 def test_every_field_is_a_flag_with_help() -> None:
     names = [item.name for item in flag_fields()]
-    expected = [item.name for item in fields(DeconConfig)]
+    expected = [item.name for item in fields(DeconConfig) if item.metadata or item.name == "ngram"]
     expected[expected.index("ngram")] = "ngram_length"
     assert names == expected
     text = make_parser().format_help()
@@ -135,6 +135,27 @@ def test_one_path_or_several(kind: Callable) -> None:
 @pytest.mark.parametrize("given", [15, [15], (15, 15)])
 def test_one_n_or_several(given: Any) -> None:
     assert NGramConfig(given).lengths == NGramConfig(ngram_length=given).lengths == (15,)
+
+
+def test_what_marins_classes_have_is_taken_and_said_once() -> None:
+    with pytest.warns(
+        UserWarning, match=r"^stride=1, overlap_threshold=1e-06 has no effect: "
+    ) as one:
+        ngram = NGramConfig(ngram_length=[5, 10], overlap_threshold=1e-6, stride=1)
+    with pytest.warns(
+        UserWarning, match="^attribute_name=x, false_positive_rate=1e-20, mode=t "
+    ) as two:
+        given = config(ngram=ngram, attribute_name="x", false_positive_rate=1e-20, mode="t")
+    assert len(one) == len(two) == 1
+    assert given.ngram.lengths == (5, 10)
+
+
+def test_steps_stand_for_their_output() -> None:
+    step = build_overlap_step("x", "in", "eval/mmlu", "gs://b/mmlu-dolma-1a2b3c")
+    given = config(input_path=[step, "more"], decontaminate_source=[step.config, step])
+    assert given.input_paths == ("gs://b/mmlu-dolma-1a2b3c", "more")
+    assert given.datasets == ["mmlu"]
+    assert config(input_path=step).input_paths == ("gs://b/mmlu-dolma-1a2b3c",)
 
 
 def test_a_config_cannot_be_changed() -> None:
