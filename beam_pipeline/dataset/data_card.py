@@ -24,7 +24,7 @@ FIRST_LINE = (
 # The place of the key of --anonymize stays secret.
 _PLACEHOLDERS = {"anonymize_key_file": "KEY_FILE"}
 # These do not shape the bytes of a dataset.
-_NOT_SHAPING = ("output", "overwrite", "debug", "inline_bytes")
+_NOT_SHAPING = ("output", "overwrite", "append", "debug", "inline_bytes")
 CARD_COLUMNS = (
     *("row_index", "n_measurements", "num_bytes", "num_ipv6", "num_failed"),
     *("first_timestamp", "last_timestamp"),
@@ -60,14 +60,15 @@ def _batch_totals(batch: pa.RecordBatch) -> tuple[int, ...]:
     return tuple(map(int, (num_ipv6.sum(), num_failed.sum(), *ends)))
 
 
-def command_of(options: Any) -> str:
+def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
     """Returns the command that writes a dataset of the same bytes to DATASET.
 
     Args:
       options: the dataclass of the job's flags, `options.Options`.
+      inputs: all that went into it, by the values of --input; None is that of the options.
     """
     words = ["python", "-m", "beam_pipeline.main"]
-    words += [word for pattern in options.input for word in ("--input", pattern)]
+    words += [word for pattern in inputs or options.input for word in ("--input", pattern)]
     words += ["--output", "DATASET"]
     for item in fields(options):
         value = getattr(options, item.name)
@@ -110,6 +111,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
         "The same command on the same input, with the versions below, writes the same bytes, "
         "whatever the runner and the number of workers. `DATASET` is where it goes.\n",
         _input_text(manifest.counts),
+        *_generations_text(manifest),
         _table(("option", "value"), [(n, f"`{v}`") for n, v in sorted(manifest.options.items())]),
         _table(("library", "version"), sorted(manifest.versions.items())),
         "## Known limits\n",
@@ -179,6 +181,38 @@ def _input_text(counts: Counts) -> str:
         return text
     letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
     return text + "\n" + _table(("dead letters", "rows"), letters)
+
+
+def _generations_text(manifest: Manifest) -> Iterator[str]:
+    """Yields what each run added, if there was more than one."""
+    if len(manifest.generations) < 2:
+        return
+    yield "It was added to. What each run brought:\n"
+    yield _table(GENERATION_COLUMNS, generation_rows(manifest))
+
+
+GENERATION_COLUMNS = (
+    *("generation", "files", "measurements", "dead letters", "new probes", "rows"),
+    *("first measurement, UTC", "last measurement, UTC"),
+)
+
+
+def generation_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """Yields what each generation added, as text under GENERATION_COLUMNS."""
+    probes = records = 0
+    for number, each in enumerate(manifest.generations, 1):
+        counts = each.counts
+        yield (
+            f"{number}: {each.started[:16].replace('T', ' ') or '–'}",
+            f"{counts.input_files:,}",
+            f"{counts.measurements:,}",
+            f"{counts.num_dead_letters:,}",
+            f"{each.num_probes - probes:,}",
+            f"{each.num_records - records:+,}",
+            _time(each.first_us),
+            _time(each.last_us),
+        )
+        probes, records = each.num_probes, each.num_records
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -1,8 +1,11 @@
 """The manifest of a dataset: `write_success` commits a dataset, `open_dataset` opens one.
 
-A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. The
-manifest holds nothing that differs between two runs over the same input, such as a date or a
-machine.
+A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. Only the
+`generations` of a manifest differ between two runs over the same input: they have dates.
+
+A run that adds to a dataset writes the next generation, a whole dataset, to NEXT_FOLDER within it,
+and moves it out after its commit. While files are moved, `manifest.json` is the new one and
+`_SUCCESS` the old one: readers then take what is in NEXT_FOLDER.
 
 A manifest may come from somebody else: types, ranges and paths are checked here, once, for all
 readers. Fields and options that this version does not know are ignored, since a change that a
@@ -14,6 +17,7 @@ reader must know of comes with another format version.
 # pyright: reportUnknownParameterType=false
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
 MANIFEST_NAME, SUCCESS_NAME, INDEX_NAME = "manifest.json", "_SUCCESS", "rows.parquet"
-DEAD_LETTER_FOLDER = "dead_letter"
+DEAD_LETTER_FOLDER, NEXT_FOLDER = "dead_letter", ".probeline-next"
 
 Write = Callable[[str, bytes], None]  # writes a file, given its path
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -113,6 +117,13 @@ class Counts:
     dead_letters: dict[str, Count]
     rows_left_out: Count = 0  # not in the sample
 
+    def plus(self, other: "Counts") -> "Counts":
+        """Returns the counts of both together."""
+        names = [item.name for item in dataclasses.fields(self) if item.name != "dead_letters"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        letters = Counter(self.dead_letters) + Counter(other.dead_letters)
+        return Counts(**sums, dead_letters=dict(sorted(letters.items())))
+
     @property
     def num_dead_letters(self) -> int:
         return sum(self.dead_letters.values())
@@ -121,6 +132,45 @@ class Counts:
     def accounted(self) -> int:
         """The rows whose outcome is known; they must be `rows_read`."""
         return self.measurements + self.num_dead_letters + self.rows_left_out
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """An input file; `version` is its generation on `gs://`, else its time of modification, ns."""
+
+    path: str
+    num_bytes: Count
+    version: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one run added to a dataset; the first one wrote it.
+
+    Attributes:
+      started: when the run began, UTC, ISO 8601; "" if an older version wrote it.
+      input: the values of --input.
+      options: those of reading, which may differ between generations.
+      versions: of the libraries.
+      counts: the input of this run alone, by outcome.
+      num_probes, num_records: of the dataset after it.
+      first_us, last_us: the first and the last time among the measurements that came in, µs since
+        1970; None if there are none, or it is not known.
+      files_digest: identifies the input files by path, size and version; "" if not known.
+      files: the input files, if they are few.
+    """
+
+    started: str
+    input: list[str]
+    options: dict[str, Any]
+    versions: dict[str, str]
+    counts: Counts
+    num_probes: Count
+    num_records: Count
+    first_us: int | None = None
+    last_us: int | None = None
+    files_digest: str = ""
+    files: list[SourceFile] = field(default_factory=list[SourceFile])
 
 
 @dataclass(frozen=True)
@@ -135,6 +185,7 @@ class Manifest:
       splits: "train" and "test": numbers of probes, records, measurements and bytes, the shards
         and their checksums.
       dead_letter_files: the files of dead letters and their checksums; none in older manifests.
+      generations: what each run added, the first one first; none in older manifests.
 
     Example:
 
@@ -148,6 +199,7 @@ class Manifest:
     counts: Counts
     splits: dict[str, Split]
     dead_letter_files: list[LetterFile] = field(default_factory=list[LetterFile])
+    generations: list[Generation] = field(default_factory=list[Generation])
 
     @property
     def output_format(self) -> str:
@@ -158,8 +210,9 @@ class Manifest:
         """Returns the file's bytes: sorted keys, two spaces, a final newline."""
         form = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
         values = dataclasses.asdict(self)
-        if not self.dead_letter_files:
-            del values["dead_letter_files"]
+        for name in ("dead_letter_files", "generations"):
+            if not values[name]:
+                del values[name]
         return orjson.dumps(values, option=form)
 
     @staticmethod
@@ -278,6 +331,30 @@ def open_dataset(path: str) -> Dataset:
         dataset.rows("train")[0].to_arrow()
     """
     folder = dataset_folder(path)
+    try:
+        data = committed_manifest(folder)
+    except ProbelineError:
+        following = f"{folder}/{NEXT_FOLDER}"
+        if read_file(f"{following}/{SUCCESS_NAME}") is not None:
+            folder = following
+        data = committed_manifest(folder)  # if nothing follows: it may have moved meanwhile
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
+        if version == FORMAT_VERSION:
+            return Dataset(folder, Manifest.from_json(data))
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ProbelineError(
+            f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
+            "the dataset again as a whole"
+        ) from error
+    raise ProbelineError(
+        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
+        "version that wrote it"
+    )
+
+
+def committed_manifest(folder: str) -> bytes:
+    """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` is that of this one."""
     check_regular(f"{folder}/{name}" for name in (SUCCESS_NAME, MANIFEST_NAME))
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
@@ -294,16 +371,4 @@ def open_dataset(path: str) -> Dataset:
             f"{folder}/{MANIFEST_NAME} has checksum {found}, {SUCCESS_NAME} says {said!r}: one of "
             "them was changed or belongs to another dataset; copy the dataset again as a whole"
         )
-    try:
-        version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
-        if version == FORMAT_VERSION:
-            return Dataset(folder, Manifest.from_json(data))
-    except (KeyError, ValueError, RecursionError) as error:
-        raise ProbelineError(
-            f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
-            "the dataset again as a whole"
-        ) from error
-    raise ProbelineError(
-        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
-        "version that wrote it"
-    )
+    return data

@@ -225,6 +225,24 @@ def _find_gaps(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def _find_generations(facts: Facts) -> Iterator[Finding]:
+    generations = facts.dataset.manifest.generations
+    if len(generations) < 2:
+        return
+    before, last = generations[-2:]
+    period = ""
+    if last.first_us is not None and last.last_us is not None:
+        period = f", from {Period(last.first_us, last.last_us)}"
+    yield Finding(
+        f"The last of {len(generations)} generations added "
+        f"{number_of(last.counts.measurements, 'measurement')}{period}, "
+        f"{number_of(last.num_probes - before.num_probes, 'probe')} that had none before, and "
+        f"{number_of(last.counts.num_dead_letters, 'dead letter')}; there are "
+        f"{last.num_records:,} rows now, there were {before.num_records:,}.",
+        False,
+    )
+
+
 def _find_anonymized(facts: Facts) -> Iterator[Finding]:
     method = facts.dataset.manifest.options.get("anonymize", "none")
     if method != "none":
@@ -242,6 +260,7 @@ _FINDERS = (
     _find_busy_probes,
     _find_failed_pings,
     _find_gaps,
+    _find_generations,
     _find_anonymized,
 )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
 from beam_pipeline.inspect.facts import Facts
 from beam_pipeline.inspect.index import span_us_text
 from beam_pipeline.inspect.statistics import FAMILIES, HOURS, Rtts, family_counts
@@ -26,6 +27,10 @@ def sheets(facts: Facts) -> Iterator[Sheet]:
     if facts.dataset.manifest.counts.dead_letters:
         yield _dead_letters(facts)
     yield _gaps(facts)
+    manifest = facts.dataset.manifest
+    if len(manifest.generations) > 1:
+        rows = list(generation_rows(manifest))
+        yield Sheet("Generations", GENERATION_COLUMNS, rows, name="generations")
 
 
 def _overview(facts: Facts) -> Sheet:

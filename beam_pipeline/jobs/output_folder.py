@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from beam_pipeline.errors import UsageError, explained_os_errors
@@ -47,6 +47,9 @@ class OutputFiles:
     patterns: Mapping[str, str]
     folders: tuple[str, ...] = ()  # the job's with everything below them
     marked: Mapping[str, str] = field(default_factory=dict)
+    # Ends what a dead run has committed and not yet tidied up, given the output, a folder for
+    # temporary files and what must be called before a file gets its name.
+    settle: Callable[[str, str, Callable[[], None] | None], None] | None = None
 
 
 @dataclass
@@ -79,6 +82,7 @@ def taken(
     overwrite: bool,
     job: DataflowJob | None = None,
     *,
+    append: bool = False,
     files: OutputFiles,
     inputs: Iterable[str] = (),
 ) -> Iterator[JobRun]:
@@ -88,6 +92,7 @@ def taken(
       output: the folder; what a dead run left in it is removed.
       overwrite: remove a finished output, too.
       job: the Dataflow job that is about to be submitted, if any.
+      append: leave a finished output as it is.
       inputs: the files that the run reads; none may be one that it would remove or replace.
 
     Raises:
@@ -110,7 +115,7 @@ def taken(
             run.marker = Marker(os.path.join(temp, _MARKER_NAME), name)
             run.lease = stack.enter_context(contextlib.closing(Lease(given, run.marker, job)))
         try:
-            _clear(output, temp, overwrite, files)
+            _clear(output, run, overwrite, append, files)
             yield run
         finally:
             if not run.is_handed_over:
@@ -139,19 +144,23 @@ def _real_path(path: str) -> str:
     return os.path.realpath(path) if is_local(path) else path
 
 
-def _clear(output: str, temp: str, overwrite: bool, files: OutputFiles) -> None:
+def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: OutputFiles) -> None:
     """Removes what earlier runs left; raises UsageError if that is finished and has to stay."""
     success = os.path.join(output, files.success)
     is_finished = exists(success)
-    if is_finished and not overwrite:
+    if is_finished and not (overwrite or append):
         raise UsageError(
             f"--{files.flag}={output} holds a finished {files.name}: choose another folder, or "
             "say --overwrite to replace it"
         )
-    _remove_dead_runs(temp, files.flag)
+    _remove_dead_runs(os.path.dirname(run.folder), files.flag)
+    if files.settle:
+        files.settle(output, run.folder, run.marker.check if run.marker else None)
+    if append:
+        return
     if is_finished:
         delete_files([success])  # first: half of a removed output must not look finished
-    delete_files(list(_leftovers(output, files)))
+    delete_files(list(leftovers(output, files)))
     for folder in files.folders:
         remove_folder(os.path.join(output, folder))
 
@@ -180,7 +189,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
         )
 
 
-def _leftovers(output: str, files: OutputFiles) -> Iterator[str]:
+def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
     """Yields the files of an unfinished run, and nothing that belongs to somebody else."""
     for folder, pattern in files.patterns.items():
         path = os.path.join(output, folder).rstrip("/")

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import zip_longest
 
@@ -16,47 +17,33 @@ import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
-from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, write_card
+from beam_pipeline.dataset.data_card import write_card
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     FORMAT_VERSION,
     INDEX_NAME,
-    MANIFEST_NAME,
     SPLITS,
     SUCCESS_NAME,
     Counts,
+    Generation,
     LetterFile,
     Manifest,
     Shard,
     Split,
+    committed_manifest,
     success_stamp,
     write_success,
 )
 from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
-from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
-from beam_pipeline.probe_rows.grouping import UnitSummary
+from beam_pipeline.probe_rows.grouping import LetterPart, UnitSummary
 from beam_pipeline.probe_rows.job import Job
+from beam_pipeline.probe_rows.switch import switch
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
-from beam_pipeline.storage.many_files import Move, move_files, write_guarded
-
-DATASET_FILES = OutputFiles(
-    flag="output",
-    name="dataset",
-    success=SUCCESS_NAME,
-    patterns={
-        "": rf"{MANIFEST_NAME}|({SUCCESS_NAME}|{MANIFEST_NAME}|{CARD_NAME})\.\d+\.tmp",
-        **{
-            split: rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
-            for split in SPLITS
-        },
-        DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
-    },
-    marked={CARD_NAME: FIRST_LINE},
-)
+from beam_pipeline.storage.many_files import Move, copy_files, move_files, write_guarded
 
 
 class Commit(beam.DoFn):
@@ -85,35 +72,89 @@ class Commit(beam.DoFn):
     def _commit(
         self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
     ) -> None:
-        output, marker = self._job.output.rstrip("/"), self._job.marker
-        success = FileSystems.join(output, SUCCESS_NAME)
+        job, marker = self._job, self._job.marker
         # An attempt that finished, but whose result was lost, has released the marker.
-        with self._unless(lambda: files.exists(success)):
+        with self._unless(self._is_finished):
             if marker is not None:
                 marker.check()
-        with _local_indexes(output) as indexes:
+        if job.base and self._is_finished():
+            self._tidy_up()
+            return
+        with _local_indexes(job.folder) as indexes:
             described = {
                 name: describe_split(indexes, name, list(shards))
                 for name, shards in zip(SPLITS, splits, strict=True)
             }
-            check_shards(output, described.values())
+            check_shards(job.folder, described.values())
             check_src_ids(indexes)
-            counts = _count(summaries, self._num_files)
+            added = _count(summaries, self._num_files)
+            counts = job.base.counts.plus(added) if job.base else added
+            if job.base:
+                check_kept(job.base, summaries)
             check_counts(counts, described.values())
-            moves = _name_dead_letters(output, summaries)
-            move_files(moves)
+            letters = self._move_dead_letters(summaries)
             for name, split in described.items():
                 self._probes[name].inc(split.num_probes)
-            options, versions = self._job.manifest_options(), library_versions()
-            letters = list(map(_letter_file, moves))
+            options, versions = job.manifest_options(), library_versions()
             manifest = Manifest(FORMAT_VERSION, options, versions, counts, described, letters)
-            data = manifest.to_json()
+            manifest = replace(manifest, generations=self._generations(manifest, added, summaries))
+            data, success = manifest.to_json(), f"{job.folder}/{SUCCESS_NAME}"
             with self._unless(lambda: files.read_file(success) == success_stamp(data)):
-                write_card(output, manifest, self._job.command, indexes, self._write)
-                write_success(output, data, self._write)
+                write_card(job.folder, manifest, job.command, indexes, self._write)
+                write_success(job.folder, data, self._write)
+        if job.base:
+            with self._unless(self._is_finished):
+                switch(job.output, job.workspace.below("commit"), marker and marker.check)
+        self._tidy_up()
+
+    def _is_finished(self) -> bool:
+        """Tells whether an attempt has done everything but tidy up."""
+        output = self._job.output.rstrip("/")
+        if self._job.base is None:
+            return files.exists(f"{output}/{SUCCESS_NAME}")
+        try:
+            last = Manifest.from_json(committed_manifest(output)).generations[-1:]
+        except ProbelineError:
+            return False
+        return [each.started for each in last] == [self._job.planned and self._job.planned.started]
+
+    def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
+        """Names the files of dead letters, those of earlier generations first."""
+        kept = self._job.base.dead_letter_files if self._job.base else []
+        moves = _name_dead_letters(self._job.folder, summaries, [file.path for file in kept])
+        copies = [
+            Move(
+                f"{self._job.output}/{file.path}", move.target, file.num_bytes, int(file.crc32c, 16)
+            )
+            for file, move in zip(kept, moves, strict=False)
+        ]
+        copy_files(copies, self._job.workspace.below("commit"))
+        move_files(moves[len(kept) :])
+        return list(map(_letter_file, [*copies, *moves[len(kept) :]]))
+
+    def _generations(
+        self, manifest: Manifest, added: Counts, summaries: Sequence[UnitSummary]
+    ) -> list[Generation]:
+        job = self._job
+        if job.planned is None:
+            return []
+        firsts = [each.first_us for each in summaries if each.first_us is not None]
+        lasts = [each.last_us for each in summaries if each.last_us is not None]
+        generation = replace(
+            job.planned,
+            versions=manifest.versions,
+            counts=added,
+            num_probes=sum(split.num_probes for split in manifest.splits.values()),
+            num_records=sum(split.num_records for split in manifest.splits.values()),
+            first_us=min(firsts, default=None),
+            last_us=max(lasts, default=None),
+        )
+        return [*(job.base.generations if job.base else []), generation]
+
+    def _tidy_up(self) -> None:
         files.remove_folder(self._job.workspace.folder)
-        if marker is not None:
-            marker.release()
+        if self._job.marker is not None:
+            self._job.marker.release()
 
     @contextlib.contextmanager
     def _unless(self, is_finished: Callable[[], bool]) -> Iterator[None]:
@@ -143,8 +184,11 @@ def _local_indexes(output: str) -> Iterator[str]:
         yield folder
 
 
-def _name_dead_letters(output: str, summaries: Sequence[UnitSummary]) -> list[Move]:
-    parts = [part for summary in summaries for part in summary.dead_letter_files]
+def _name_dead_letters(
+    output: str, summaries: Sequence[UnitSummary], kept: Sequence[str]
+) -> list[Move]:
+    parts = [LetterPart(path, 0, 0) for path in kept]
+    parts += [part for summary in summaries for part in summary.dead_letter_files]
     folder = FileSystems.join(output, DEAD_LETTER_FOLDER)
     names = (f"dead_letter_{n:05d}-of-{len(parts):05d}.parquet" for n in range(len(parts)))
     return [
@@ -160,11 +204,14 @@ def _letter_file(move: Move) -> LetterFile:
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
+    """Counts the input, without what the dataset that is added to has already."""
     dead_letters: Counter[str] = Counter()
     for summary in summaries:
         dead_letters.update(summary.dead_letters)
     rows_read = sum(summary.num_rows for summary in summaries)
     measurements = sum(summary.num_measurements for summary in summaries)
+    num_kept = sum(summary.num_kept for summary in summaries)
+    rows_read, measurements = rows_read - num_kept, measurements - num_kept
     left_out = sum(summary.num_left_out for summary in summaries)
     letters = dict(sorted(dead_letters.items()))
     return Counts(num_files, rows_read, measurements, letters, left_out)
@@ -184,6 +231,16 @@ def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSumma
             f"{len(planned)} work units of {sum(n for _, n in planned)} rows were planned and "
             f"{len(read)} of {sum(n for _, n in read)} read, the first that differs is unit {unit} "
             f"of {rows} rows: this is a fault of Probeline or of the runner, report it"
+        )
+
+
+def check_kept(base: Manifest, summaries: Iterable[UnitSummary]) -> None:
+    """Raises ProbelineError unless all of the dataset that is added to was read."""
+    kept, said = sum(summary.num_kept for summary in summaries), base.counts.measurements
+    if kept != said:
+        raise ProbelineError(
+            f"{kept} of the dataset's {said} measurements were read: this is a fault of Probeline "
+            "or of the runner, report it"
         )
 
 

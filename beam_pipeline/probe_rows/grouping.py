@@ -46,7 +46,7 @@ from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
-from beam_pipeline.sources.measurements import Block
+from beam_pipeline.sources.measurements import Block, as_stored
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
 from beam_pipeline.storage.files import crc32c, create_file, unique_path
@@ -76,6 +76,9 @@ class UnitSummary(Message, frozen=True):
     dead_letters: dict[str, int]
     dead_letter_files: list[LetterPart]  # in order
     num_left_out: int = 0  # not in the sample
+    num_kept: int = 0  # of the measurements, those that the dataset that is added to has already
+    first_us: int | None = None  # of all others
+    last_us: int | None = None
 
 
 class PreGroup(beam.DoFn):
@@ -98,7 +101,7 @@ class PreGroup(beam.DoFn):
     ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
-        letters = _LetterBox(unit.index, self._workspace)
+        letters, added = _LetterBox(unit.index, self._workspace), _Added()
         for piece in unit.pieces:
             for batch in self._read_piece(piece):
                 letters.add(batch.letters)
@@ -106,9 +109,11 @@ class PreGroup(beam.DoFn):
                 num_left_out += batch.num_left_out
                 if batch.block is None:
                     continue
-                blocks.append(batch.block)
-                waiting += len(batch.block)
-                num_measurements += len(batch.block)
+                block = as_stored(batch.block) if self._options.as_stored else batch.block
+                blocks.append(block)
+                waiting += len(block)
+                num_measurements += len(block)
+                added.add(piece, batch.block)
                 if waiting >= self._unit_rows:
                     yield from self._store_chunks(unit, blocks)
                     blocks, waiting = [], 0
@@ -127,6 +132,9 @@ class PreGroup(beam.DoFn):
             dict(letters.counts),
             letters.files,
             num_left_out,
+            added.num_kept,
+            added.first_us,
+            added.last_us,
         )
         yield TaggedOutput(self.SUMMARY, summary)
 
@@ -151,6 +159,22 @@ class PreGroup(beam.DoFn):
         self._chunks.inc(len(chunks))
         self._grouped_bytes.inc(sum(8 + len(chunk.encode()) for _, chunk in chunks))
         return chunks
+
+
+class _Added:
+    """Tells new measurements from those of the dataset that is added to."""
+
+    num_kept = 0
+    first_us: int | None = None
+    last_us: int | None = None
+
+    def add(self, piece: Piece, block: Block) -> None:
+        if piece.shard and piece.shard.is_of_output:
+            self.num_kept += len(block)
+        elif len(block):
+            ends = int(block.event_time.min()), int(block.event_time.max())
+            self.first_us = ends[0] if self.first_us is None else min(self.first_us, ends[0])
+            self.last_us = max(ends[1], self.last_us or 0)
 
 
 class _LetterBox:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from beam_pipeline.dataset.manifest import NEXT_FOLDER, Generation, Manifest
 from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.jobs.output_lease import Marker
 from beam_pipeline.sources.options import ReadOptions
@@ -30,6 +31,14 @@ class Job:
     dataset_options: DatasetOptions
     workspace: Workspace
     marker: Marker | None = None  # of the lease on the output, on `gs://`
+    planned: Generation | None = None  # without what is counted
+    base: Manifest | None = None  # of the dataset that the run adds to; its shards are not listed
+
+    @property
+    def folder(self) -> str:
+        """Where the dataset is written: the output, or within it if it takes another's place."""
+        output = self.output.rstrip("/")
+        return f"{output}/{NEXT_FOLDER}" if self.base else output
 
     def manifest_options(self) -> dict[str, Any]:
         """Returns the options that the manifest lists."""

@@ -20,12 +20,12 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.probe_rows import appending, progress
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows import progress
-from beam_pipeline.probe_rows.commit import DATASET_FILES
 from beam_pipeline.probe_rows.input_datasets import carried_key, sort_inputs
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES, Options
+from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.sources import anonymize_key, inputs, stored_rows
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.storage import gcs
@@ -48,12 +48,18 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]
         running.check_paths_are_shared(paths)
         _check_key_is_shared(options)
+    base = appending.open_base(options.output) if options.append else None
     read_options = options.read_options()
     given = sort_inputs(options)
     anonymized_by = carried_key(given, read_options.anonymize)
     matched = inputs.match_files(given.patterns)
     files: list = [file for dataset in given.datasets for file in stored_rows.shards_of(dataset)]
-    paths = [file.path for file in matched] + [file.file.path for file in files]
+    new_files = matched + [file.file for file in files]
+    planned = appending.plan(options, new_files)
+    if base and appending.has_added(base, planned):
+        return appending.tidied(options.output)
+    if base:
+        files += stored_rows.shards_of(base, is_of_output=True)
     if len(matched) <= _MAX_FILES_IN_LAUNCHER:
         files += _inspected(matched, read_options)
         _check_num_shards(options.num_shards, files)
@@ -68,19 +74,24 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
             options.overwrite,
             dataflow_job,
             files=DATASET_FILES,
-            inputs=paths,
+            append=options.append,
+            inputs=[file.path for file in new_files],
         ) as job_run,
     ):
         pipeline = running.new_pipeline(beam_options)
         job = Job(
             output=options.output,
-            command=command_of(options),
+            command=command_of(options, appending.all_inputs(base, planned)),
             read_options=read_options,
             anonymized_by=anonymized_by,
             dataset_options=options.dataset_options(),
             workspace=Workspace(job_run.folder, inline_bytes(options, beam_options)),
             marker=job_run.marker,
+            planned=planned,
+            base=appending.as_base(base.manifest) if base else None,
         )
+        if base:
+            appending.check(base, job.manifest_options())
         probe_rows.build(pipeline, files, job)
         watching = _progress(files, job_run.folder)
         if not running.run_to_end(pipeline, dataflow_job, job_run, watching):

@@ -3,11 +3,12 @@
 `parse` splits a command line into these and Beam's flags, such as `--runner`.
 """
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
 from beam_pipeline.dataset.options import (
@@ -16,7 +17,7 @@ from beam_pipeline.dataset.options import (
     RECORD_ENCODINGS,
     DatasetOptions,
 )
-from beam_pipeline.errors import UsageError, one_line, printable
+from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_time
 from beam_pipeline.storage.files import check_path
@@ -151,6 +152,13 @@ class Options:
     overwrite: bool = flag(
         "Replace a finished dataset.", False, action="store_true", group="output"
     )
+    append: bool = flag(
+        "Add the input to a finished dataset. Options that decide its bytes are those of the "
+        "dataset.",
+        False,
+        action="store_true",
+        group="output",
+    )
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
@@ -162,6 +170,8 @@ class Options:
                 f"--num_shards={self.num_shards} and --probes_per_shard={self.probes_per_shard} "
                 "both set the number of shards: give one of them"
             )
+        if self.append and self.overwrite:
+            raise UsageError("--append adds to a dataset and --overwrite replaces it: give one")
         if self.columns and self.input_format not in ("auto", "parquet"):
             raise UsageError(
                 f"--columns renames the columns of plain Parquet, not of "
@@ -206,6 +216,7 @@ class Options:
             skip_bad_files=self.on_bad_file == "dead_letter",
             encoding=self.measurement_encoding,  # type: ignore[arg-type]
             sample=self.sample(),
+            as_stored=self.append and self.measurement_encoding == "compact",
         )
 
     def dataset_options(self) -> DatasetOptions:
@@ -265,9 +276,28 @@ def make_parser() -> OneLineParser:
 
 def parse(argv: Sequence[str]) -> tuple[Options, "PipelineOptions"]:
     """Parses a command line; UsageError if it is not valid."""
-    known, rest = make_parser().parse_known_args(argv)
+    parser = make_parser()
+    known, rest = parser.parse_known_args(argv)
     values = vars(known)
+    if values["append"]:
+        unset = {name: None for name in values if name != "input"}
+        given, _ = parser.parse_known_args(argv, argparse.Namespace(**unset))
+        is_given = [name for name in values if getattr(given, name) is not None]
+        values = {**values, **_options_of(values["output"], is_given)}
     options = Options(**{**values, "input": tuple(values["input"])})
     from beam_pipeline.jobs.beam_options import parse_beam_options
 
     return options, parse_beam_options(rest, [item.name for item in fields(Options)])
+
+
+def _options_of(output: str, given: Sequence[str]) -> dict[str, Any]:
+    """Returns the options of the dataset that is added to, but those that are given."""
+    from beam_pipeline.dataset.manifest import open_dataset
+
+    check_path("output", output)
+    try:
+        said = open_dataset(output).manifest.options
+    except ProbelineError as error:
+        raise UsageError(f"--append adds to a finished dataset, but {error}") from error
+    names = {item.name for item in fields(Options)}.intersection(said).difference(given)
+    return {name: said[name] for name in names if said[name] != ""}

@@ -144,12 +144,16 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         | "Finish" >> beam.Impulse()
         | "Commit the dataset"
         >> beam.ParDo(
-            Commit(job, len(files)),
+            Commit(job, sum(not _is_of_output(file) for file in files)),
             beam.pvalue.AsList(planned),
             beam.pvalue.AsList(rows.summaries),
             *[beam.pvalue.AsList(part) for part in shards],
         )
     )
+
+
+def _is_of_output(file: InputFile | FileVersion) -> bool:
+    return isinstance(file, InputFile) and file.shard is not None and file.shard.is_of_output
 
 
 def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> beam.PCollection:
@@ -201,7 +205,7 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
     num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
         lambda sizes: count_shards(int(sizes[at, 0]), int(sizes[at, 1]), options)
     )
-    folder = FileSystems.join(job.output, split)
+    folder = FileSystems.join(job.folder, split)
     target = ShardTarget(
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,

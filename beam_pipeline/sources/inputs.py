@@ -35,6 +35,7 @@ class StoredShard(NamedTuple):
     num_records: int
     crc32c: str
     anonymized_by: str  # the fingerprint of the key of its addresses; "" if they are real
+    is_of_output: bool = False  # of the dataset that the run adds to
 
 
 class InputFile(NamedTuple):

@@ -4,7 +4,7 @@ The rules are those of docs/format.md. Work is done per column and per distinct 
 measurement in Python.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND
-from beam_pipeline.dataset.rtt import MAX_RTT_MS
+from beam_pipeline.dataset.rtt import MAX_RTT_MS, decode_rtt, encode_rtt
 from beam_pipeline.sources.options import COLUMNS
 
 _US_PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
@@ -139,6 +139,12 @@ def check_encoding(block: Block, encoding: Encoding) -> tuple[Block, Faults]:
     times = pa.array(block.event_time, pa.timestamp("us"))
     event_time = _check_event_time(times, reason, is_compact)
     return _judged(Block(event_time, block.src, block.dst, rtt), reason)
+
+
+def as_stored(block: Block) -> Block:
+    """Returns measurements as compact rows give them back: whole seconds, RTTs of their codes."""
+    event_time = block.event_time // 1_000_000 * 1_000_000
+    return replace(block, event_time=event_time, rtt=decode_rtt(encode_rtt(block.rtt)))
 
 
 def _judged(block: Block, reason: np.ndarray) -> tuple[Block, Faults]:

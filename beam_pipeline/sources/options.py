@@ -100,6 +100,7 @@ class ReadOptions:
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
     encoding: Encoding = "arrow"  # of the rows: what it cannot hold becomes a dead letter
     sample: Sample = Sample()
+    as_stored: bool = False  # measurements lose at once what their encoding loses
 
     @property
     def names(self) -> dict[str, str]:

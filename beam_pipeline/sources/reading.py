@@ -82,6 +82,8 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
       UnreadableInputError: the file is damaged; the batches before remain valid.
       ProbelineError: it is not the file that was planned.
     """
+    if piece.shard and piece.shard.is_of_output:  # they were sampled when they came in
+        options = replace(options, sample=Sample())
     if piece.problem:
         raise UnreadableInputError(piece.path, 0, piece.problem)
     readers = {

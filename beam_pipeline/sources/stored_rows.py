@@ -48,8 +48,12 @@ def open_input(path: str) -> Dataset:
     return dataset
 
 
-def shards_of(dataset: Dataset) -> list[InputFile]:
-    """Returns the shards of both splits as input files; ProbelineError if one is missing."""
+def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
+    """Returns the shards of both splits as input files; ProbelineError if one is missing.
+
+    Args:
+      is_of_output: the dataset is the one that the run adds to.
+    """
     shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
     versions = file_versions([dataset.file(shard.path) for shard in shards])
     anonymized_by = dataset.manifest.options.get("anonymize_key_fingerprint", "")
@@ -62,6 +66,7 @@ def shards_of(dataset: Dataset) -> list[InputFile]:
             shard.num_records,
             shard.crc32c,
             anonymized_by,
+            is_of_output,
         )
         rows = (shard.num_measurements,)
         found.append(InputFile(file, "probe_rows", rows, shard=stored))

@@ -12,6 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
@@ -53,10 +54,28 @@ def move_files(moves: Sequence[Move]) -> None:
         gcs.delete_objects(move.source for move in moves)
 
 
+def copy_files(moves: Sequence[Move], temp_folder: str) -> None:
+    """Like `move_files`, but the sources stay: as other names of the same files where that works.
+
+    Nothing passes through this process on `gs://`, and nothing at all is copied on a local
+    filesystem that has hard links.
+    """
+    with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
+        list(pool.map(partial(_copy, temp_folder=temp_folder), moves))
+
+
 def _move(move: Move) -> None:
+    _name_target(move, _renamed)
+
+
+def _copy(move: Move, temp_folder: str) -> None:
+    _name_target(move, partial(_copied, temp_folder=temp_folder))
+
+
+def _name_target(move: Move, name: Callable[[str, str], bool]) -> None:
     source, target, *content = move
     with explained_os_errors("write", target):
-        if _renamed(source, target):
+        if name(source, target):
             return
         if not exists(target) or size_and_checksum(target) != tuple(content):
             raise ProbelineError(
@@ -74,6 +93,27 @@ def _renamed(source: str, target: str) -> bool:
             rename(source, target)
             return True
     return False
+
+
+def _copied(source: str, target: str, temp_folder: str) -> bool:
+    """Makes `target` another name of a file, or a copy of it. False if the file is gone."""
+    if is_gcs(source):
+        return gcs.copy(source, target)
+    if not exists(source):
+        return False
+    if exists(target) and os.path.samefile(source, target):
+        return True
+    temporary = unique_path(temp_folder, os.path.basename(source))
+    os.makedirs(temp_folder, exist_ok=True)
+    try:
+        try:
+            os.link(source, temporary)
+        except OSError:  # this filesystem has no hard links, or the file is gone
+            shutil.copyfile(source, temporary)
+    except FileNotFoundError:
+        return False
+    rename(temporary, target)
+    return True
 
 
 def moves_to_folder(source: str, names: Sequence[str], target: str) -> list[Move]:

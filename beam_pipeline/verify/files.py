@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     MANIFEST_NAME,
     SPLITS,
+    Counts,
     Dataset,
     Manifest,
     Shard,
@@ -50,6 +52,17 @@ def sums(manifest: Manifest) -> Iterator[Fault]:
             f"{counts.num_dead_letters} dead letters and {counts.rows_left_out} rows left out are "
             f"{counts.accounted}"
         )
+    if manifest.generations:
+        first, *others = (generation.counts for generation in manifest.generations)
+        added_up = reduce(Counts.plus, others, first)
+        if added_up != counts:
+            yield _manifest_fault(f"its generations add up to {added_up}, counts is {counts}")
+        last = manifest.generations[-1]
+        for column in ("num_probes", "num_records"):
+            total = sum(getattr(split, column) for split in manifest.splits.values())
+            if (said := getattr(last, column)) != total:
+                message = f"{column} of the last generation is {said}, the splits' sum {total}"
+                yield _manifest_fault(message)
     written = sum(split.num_measurements for split in manifest.splits.values())
     if counts.measurements != written:
         yield _manifest_fault(f"measurements is {counts.measurements}, the splits' sum {written}")

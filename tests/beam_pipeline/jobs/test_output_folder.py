@@ -14,7 +14,7 @@ from beam_pipeline.dataset.manifest import SUCCESS_NAME, write_success
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
-from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.probe_rows.switch import DATASET_FILES
 from tests.support.helpers import Objects
 from tests.support.repository import ROOT
 
@@ -187,7 +187,7 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path):
 HOLD = """
 import sys
 from beam_pipeline.jobs.output_folder import taken
-from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.probe_rows.switch import DATASET_FILES
 with taken(sys.argv[1], overwrite=False, files=DATASET_FILES) as run:
     open(sys.argv[1] + "/train_marker", "w").close()
     print(run.folder, flush=True)

@@ -12,7 +12,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.probe_rows import commit as commit_module
-from beam_pipeline.probe_rows.commit import DATASET_FILES
+from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.shards import writing
 from beam_pipeline.storage import many_files
 from tests.support.commit_on_gcs import StagedRun, staged_run

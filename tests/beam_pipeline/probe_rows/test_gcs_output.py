@@ -24,8 +24,8 @@ from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
-from beam_pipeline.probe_rows.commit import DATASET_FILES
 from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.sources import inputs
 from beam_pipeline.storage import gcs
 from beam_pipeline.verify import __main__ as verify
@@ -83,7 +83,7 @@ def same_but_for_paths(found: dict[str, bytes], expected: dict[str, bytes]) -> b
     """
     manifests = [json.loads(files["manifest.json"]) for files in (found, expected)]
     for values in manifests:
-        del values["dead_letter_files"]
+        del values["dead_letter_files"], values["generations"]
     return (
         {name: data for name, data in found.items() if name not in _WITH_PATHS}
         == {name: data for name, data in expected.items() if name not in _WITH_PATHS}

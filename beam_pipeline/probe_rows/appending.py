@@ -1,0 +1,132 @@
+"""Adding to a finished dataset: whether it can be, and what the run takes from it.
+
+The result is what one job over all input would have written, so the options that decide bytes are
+those of the dataset. Its rows are read back as input beside the new files, and all are grouped
+anew.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from beam_pipeline.dataset.manifest import (
+    NEXT_FOLDER,
+    SUCCESS_NAME,
+    Counts,
+    Dataset,
+    Generation,
+    Manifest,
+    SourceFile,
+    open_dataset,
+)
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import output_folder
+from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.probe_rows.switch import DATASET_FILES
+from beam_pipeline.storage.files import exists, is_gcs, is_local
+from beam_pipeline.storage.matching import FileVersion
+
+_MAX_LISTED_FILES = 1000
+
+
+def open_base(output: str) -> Dataset:
+    """Opens the dataset that a run adds to, and ends the switch of a run that was killed in it.
+
+    Raises:
+      UsageError: there is none, it lacks what adding needs, or another run is writing it.
+    """
+    if not is_local(output) and not is_gcs(output):
+        raise UsageError(f"--append: {output} is neither local nor on gs://: choose such a folder")
+    try:
+        dataset = open_dataset(output)
+    except ProbelineError as error:
+        raise UsageError(f"--append adds to a finished dataset, but {error}") from error
+    if dataset.path != output.rstrip("/") or exists(f"{dataset.path}/{NEXT_FOLDER}/{SUCCESS_NAME}"):
+        dataset = tidied(output)
+    counts = dataset.manifest.counts
+    if counts.num_dead_letters and not dataset.manifest.dead_letter_files:
+        raise UsageError(
+            f"--append: the manifest of {output} lists no files of dead letters, as older versions "
+            f"wrote it: write a new dataset with --input={output}"
+        )
+    return dataset
+
+
+def tidied(output: str) -> Dataset:
+    """Ends what a killed run has left to do in a dataset, and opens it."""
+    with output_folder.taken(output, False, append=True, files=DATASET_FILES):
+        return open_dataset(output)
+
+
+def check(base: Dataset, ours: dict[str, Any]) -> None:
+    """Makes sure that a run may add to a dataset, once it holds the output.
+
+    Raises:
+      UsageError: an option of the run, `ours`, differs from the dataset's.
+      ProbelineError: another run has changed the dataset meanwhile.
+    """
+    defaults = {item.name: item.default for item in fields(Options)}
+    for name, value in ours.items():
+        said = base.manifest.options.get(name, defaults.get(name, ""))
+        if value != said:
+            raise UsageError(
+                f"--append: {name} is {value!r}, but {base.path} was written with {said!r}: leave "
+                "it out, or write a new dataset of all input"
+            )
+    if open_dataset(base.path).manifest != base.manifest:
+        raise ProbelineError(
+            f"{base.path} was changed by another run in this moment: run the same command again"
+        )
+
+
+def has_added(base: Dataset, planned: Generation) -> bool:
+    """Tells whether a dataset has these very files already, from a run that was asked twice."""
+    return planned.files_digest in [each.files_digest for each in base.manifest.generations]
+
+
+def all_inputs(base: Dataset | None, planned: Generation) -> list[str]:
+    """Returns the inputs of all generations."""
+    if base is None:
+        return planned.input
+    generations = as_base(base.manifest).generations
+    return [path for each in generations for path in each.input or ["EARLIER"]] + planned.input
+
+
+def as_base(manifest: Manifest) -> Manifest:
+    """Returns what the commit needs of the dataset's manifest."""
+    splits = {name: replace(split, shards=[]) for name, split in manifest.splits.items()}
+    generations = manifest.generations or [_first_generation(manifest)]
+    return replace(manifest, splits=splits, generations=generations)
+
+
+def _first_generation(manifest: Manifest) -> Generation:
+    """Returns the generation of a manifest that is older than their list."""
+    probes = sum(split.num_probes for split in manifest.splits.values())
+    records = sum(split.num_records for split in manifest.splits.values())
+    return Generation("", [], {}, manifest.versions, manifest.counts, probes, records)
+
+
+def plan(options: Options, files: Iterable[FileVersion]) -> Generation:
+    """Returns the generation that a run writes, without what it counts.
+
+    Args:
+      files: the input files.
+    """
+    listed = sorted(files)
+    digest = hashlib.blake2b(digest_size=16)
+    for file in listed:
+        digest.update(repr(tuple(file)).encode())
+    few: Sequence[FileVersion] = listed if len(listed) <= _MAX_LISTED_FILES else ()
+    return Generation(
+        started=datetime.now(UTC).isoformat(timespec="microseconds"),
+        input=list(options.input),
+        options={name: getattr(options, name) for name in ("input_format", "columns")},
+        versions={},
+        counts=Counts(0, 0, 0, {}),
+        num_probes=0,
+        num_records=0,
+        files_digest=digest.hexdigest(),
+        files=[SourceFile(*file) for file in few],
+    )

@@ -1,0 +1,101 @@
+"""The switch of generations: the dataset in NEXT_FOLDER takes the place of the one around it.
+
+A run that adds to a dataset writes the next generation to NEXT_FOLDER. Its `_SUCCESS` there is the
+commit. What follows may be repeated, by another attempt or by the next run, and is the same then:
+
+  manifest.json   the new one: from now on readers take what is in NEXT_FOLDER
+  files           get their names in the dataset as well; those of the old generation go
+  _SUCCESS        the new one: from now on readers take what is in the dataset
+  NEXT_FOLDER     is removed, its _SUCCESS first
+
+So readers find one whole generation, the old or the new one, whenever a run is killed.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE
+from beam_pipeline.dataset.manifest import (
+    DEAD_LETTER_FOLDER,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    NEXT_FOLDER,
+    SPLITS,
+    SUCCESS_NAME,
+    Manifest,
+    committed_manifest,
+    success_stamp,
+)
+from beam_pipeline.jobs.output_folder import OutputFiles, leftovers
+from beam_pipeline.storage import files
+from beam_pipeline.storage.many_files import Move, copy_files, write_guarded
+
+Guard = Callable[[], None] | None  # raises if another run has taken the output
+
+
+def settle(output: str, temp_folder: str, guard: Guard) -> None:
+    """Ends the switch of a run that died after its commit; removes what was not committed."""
+    if not files.is_local(output) and not files.is_gcs(output):
+        return  # other filesystems have no next generation
+    following = f"{output.rstrip('/')}/{NEXT_FOLDER}"
+    if files.exists(f"{following}/{SUCCESS_NAME}"):
+        switch(output, temp_folder, guard)
+    else:
+        files.remove_folder(following)
+
+
+def switch(output: str, temp_folder: str, guard: Guard) -> None:
+    """Makes the committed dataset in NEXT_FOLDER the one in `output`.
+
+    Args:
+      temp_folder: of the job run, for temporary files.
+    """
+    output = output.rstrip("/")
+    following = f"{output}/{NEXT_FOLDER}"
+    data = committed_manifest(following)
+    manifest = Manifest.from_json(data)
+    write = partial(write_guarded, temp_folder=temp_folder, guard=guard)
+    write(f"{output}/{MANIFEST_NAME}", data)
+    named = {path: Move(f"{following}/{path}", f"{output}/{path}", *content)
+             for path, *content in _files_of(manifest, following)}  # fmt: skip
+    if guard is not None:
+        guard()
+    copy_files(list(named.values()), temp_folder)
+    kept = {f"{output}/{name}" for name in (*named, MANIFEST_NAME, SUCCESS_NAME, CARD_NAME)}
+    files.delete_files([path for path in leftovers(output, DATASET_FILES) if path not in kept])
+    card = f"{output}/{CARD_NAME}"
+    if not files.exists(card) or files.begins_with(card, FIRST_LINE):
+        write(card, files.read_file(f"{following}/{CARD_NAME}") or b"")
+    write(f"{output}/{SUCCESS_NAME}", success_stamp(data))
+    if files.exists(f"{following}/{SUCCESS_NAME}"):
+        files.delete_files([f"{following}/{SUCCESS_NAME}"])
+    files.remove_folder(following)
+
+
+def _files_of(manifest: Manifest, folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yields path, size and checksum of each file of a dataset that the manifest names."""
+    for name, split in manifest.splits.items():
+        for shard in split.shards:
+            yield shard.path, shard.num_bytes, int(shard.crc32c, 16)
+        index = f"{name}/{INDEX_NAME}"
+        found = files.file_infos([f"{folder}/{index}"])[f"{folder}/{index}"]
+        yield index, found.num_bytes if found else 0, int(split.index_crc32c, 16)
+    for letters in manifest.dead_letter_files:
+        yield letters.path, letters.num_bytes, int(letters.crc32c, 16)
+
+
+DATASET_FILES = OutputFiles(
+    flag="output",
+    name="dataset",
+    success=SUCCESS_NAME,
+    patterns={
+        "": rf"{MANIFEST_NAME}|({SUCCESS_NAME}|{MANIFEST_NAME}|{CARD_NAME})\.\d+\.tmp",
+        **{
+            split: rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
+            for split in SPLITS
+        },
+        DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
+    },
+    marked={CARD_NAME: FIRST_LINE},
+    settle=settle,
+)
