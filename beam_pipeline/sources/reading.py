@@ -57,11 +57,11 @@ class CheckedBatch(NamedTuple):
 
 
 class UnreadableInputError(Exception):
-    """A file cannot be read; `row` is the first one not read."""
+    """A file cannot be read; `row` is the first one not read, `num_kept` precede it."""
 
-    def __init__(self, path: str, row: int, reason: str):
+    def __init__(self, path: str, row: int, reason: str, num_kept: int = 0):
         super().__init__(f"cannot read {path} from row {row} on: {reason}")
-        self.path, self.row, self.reason = path, row, reason
+        self.path, self.row, self.reason, self.num_kept = path, row, reason, num_kept
 
     def as_error(self) -> ProbelineError:
         """Returns the error that ends the job."""
@@ -72,7 +72,8 @@ class UnreadableInputError(Exception):
 
     def as_letter(self) -> DeadLetter:
         """Returns the dead letter for all rows that were not read."""
-        return DeadLetter(self.path, self.row, "file_unreadable", self.reason)
+        kept = f"; {self.num_kept} rows or lines before it were read" if self.num_kept else ""
+        return DeadLetter(self.path, self.row, "file_unreadable", f"{self.reason}{kept}")
 
 
 def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
@@ -100,7 +101,8 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
                 row = batch.next_row
     except (*DAMAGE, ArrayError) as error:
         shown = None if options.anonymize else error  # a traceback would show its text
-        raise UnreadableInputError(piece.path, row, inputs.reason_of(error, options)) from shown
+        reason, num_kept = inputs.reason_of(error, options), row - piece.first_row
+        raise UnreadableInputError(piece.path, row, reason, num_kept) from shown
     num_rows = row - piece.first_row
     if piece.row_groups and num_rows != piece.num_rows:
         raise ProbelineError(

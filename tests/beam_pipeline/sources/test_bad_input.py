@@ -135,6 +135,13 @@ def test_truncated_json_is_an_unreadable_file(
     (tmp_path / "pings.json.gz").write_bytes(data[:-20])
     line = fails(capsys, 1, tmp_path / "out", f"--input={tmp_path}/pings.json.gz")
     assert "pings.json.gz" in line
+    output = tmp_path / "kept"
+    flags = [f"--input={tmp_path}/pings.json.gz", f"--output={output}"]
+    assert main([*flags, "--on_bad_file=dead_letter"]) == 0
+    kept = manifest.open_dataset(str(output)).manifest.counts.measurements
+    (letter,) = pq.read_table(output / "dead_letter").to_pylist()
+    assert letter["row"] == kept > 0
+    assert letter["value"].endswith(f"; {kept} rows or lines before it were read")
 
 
 def test_an_output_that_is_no_folder(
