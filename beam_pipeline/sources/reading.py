@@ -1,7 +1,7 @@
 """Reading a piece of input: batches of checked measurements, and dead letters.
 
-Arrow reads Parquet in batches with the address columns as dictionaries, so that memory does not
-depend on the size of a row group. With `ReadOptions.anonymize`, no address of the input leaves this
+Arrow reads Parquet in batches, with the address columns as dictionaries, and large row groups in
+pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no address of the input leaves this
 module: a Block has replaced addresses, and a dead letter no values.
 
 A row whose valid time is outside of the window of `ReadOptions.sample` is left out, whatever else
@@ -10,7 +10,10 @@ row that breaks a rule is a dead letter, since its hash would say nothing. Then 
 sampled by the addresses that the dataset has.
 """
 
+<<<<<<< HEAD
 import itertools
+=======
+>>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -39,10 +42,14 @@ from beam_pipeline.storage.files import open_file
 from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import DAMAGE, decompressed
 from beam_pipeline.storage.matching import unchanged
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 BATCH_ROWS = 131_072
+<<<<<<< HEAD
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+=======
+_LARGE_GROUP_BYTES = 64 << 20  # from here on memory counts for more than requests
+>>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 _DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
@@ -124,6 +131,7 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
+<<<<<<< HEAD
     with _open_with(dictionaries, piece) as file:
         is_outside = [_is_outside(file, group, options) for group in piece.row_groups]
         by_place = itertools.groupby(
@@ -167,22 +175,32 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
     is_before = last < sample.since_us
     is_after = sample.until_us is not None and first >= sample.until_us
     return bool(is_valid.all()) and (is_before or is_after)
+=======
+    with _open(piece, dictionaries) as file:
+        for raw in _batches(file, piece, list(names.values())):
+            batch = raw.select([names[column] for column in COLUMNS]).rename_columns(list(COLUMNS))
+            rows = np.arange(row, row + batch.num_rows)
+            row += batch.num_rows
+            yield _checked(piece.path, batch, rows, options, row)
+>>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 
 
-def _open_with(dictionaries: list[str], piece: Piece) -> pq.ParquetFile:
-    """Opens a file; Arrow reads no column as a dictionary whose pages are deltas."""
-    file = open_parquet(piece.path, dictionaries, version=piece.file.version)
-    chunks = (
-        group.column(index)
-        for group in map(file.metadata.row_group, piece.row_groups)
-        for index in range(group.num_columns)
-    )
+def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Opens a file to read some columns as dictionaries, and large row groups in pieces.
+
+    Arrow reads no column as a dictionary whose pages are deltas.
+    """
+    file = open_parquet(piece.path, list(dictionaries), version=piece.file.version)
+    groups = list(map(file.metadata.row_group, piece.row_groups))
+    chunks = [group.column(index) for group in groups for index in range(group.num_columns)]
     plain = {each.path_in_schema for each in chunks if _DELTA.intersection(each.encodings)}
-    if plain.isdisjoint(dictionaries):
+    largest = max((group.total_byte_size for group in groups), default=0)
+    if plain.isdisjoint(dictionaries) and largest < _LARGE_GROUP_BYTES:
         return file
     file.close()
     readable = [name for name in dictionaries if name not in plain]
-    return open_parquet(piece.path, readable, version=piece.file.version)
+    buffer_bytes = PIECE_BYTES if largest >= _LARGE_GROUP_BYTES else 0
+    return open_parquet(piece.path, readable, buffer_bytes, piece.file.version)
 
 
 def _batches(
@@ -248,7 +266,7 @@ def _with_letters(batch: CheckedBatch, letters: list[DeadLetter]) -> CheckedBatc
 
 def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     row = piece.first_row
-    with open_parquet(piece.path, version=piece.file.version) as file:
+    with _open(piece) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece.row_groups, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)

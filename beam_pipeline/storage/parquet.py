@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from beam_pipeline.storage.files import is_local, open_ranges
 
 PIECE_BYTES = 8 << 20  # of a column chunk, where memory must not depend on it
+_LOCAL_PIECE_BYTES = 1 << 20
 
 
 def open_parquet(
@@ -22,8 +23,8 @@ def open_parquet(
     Args:
       dictionary_columns: columns to read as dictionaries.
       buffer_bytes: reads a column chunk in pieces of this size, so that memory does not depend
-        on the size of a row group. 0 reads a column chunk at once; remote ones that lie close
-        together are then fetched with one request.
+        on the size of a row group. 0 reads the column chunks of a remote file at once, those that
+        lie close together with one request; local ones always come in pieces, at no cost.
       version: as for `open_file`.
     """
     is_remote = not is_local(path)
@@ -31,7 +32,7 @@ def open_parquet(
     return pq.ParquetFile(
         source,
         read_dictionary=dictionary_columns,
-        buffer_size=buffer_bytes,
+        buffer_size=buffer_bytes or (0 if is_remote else _LOCAL_PIECE_BYTES),
         pre_buffer=is_remote and not buffer_bytes,
     )
 
