@@ -1,8 +1,8 @@
 """Reading a piece of input: batches of checked measurements, and dead letters.
 
 Arrow reads Parquet in batches, with the address columns as dictionaries, and large row groups in
-pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no address of the input leaves this
-module: a Block has replaced addresses, and a dead letter no values.
+pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no
+address of the input leaves this module: a Block has replaced addresses, and a dead letter no values.
 
 A row whose valid time is outside of the window of `ReadOptions.sample` is left out, whatever else
 it holds, so that whole row groups can be left out by their statistics. All others are checked: a
@@ -10,10 +10,7 @@ row that breaks a rule is a dead letter, since its hash would say nothing. Then 
 sampled by the addresses that the dataset has.
 """
 
-<<<<<<< HEAD
 import itertools
-=======
->>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -131,8 +128,7 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
-<<<<<<< HEAD
-    with _open_with(dictionaries, piece) as file:
+    with _open(piece, dictionaries) as file:
         is_outside = [_is_outside(file, group, options) for group in piece.row_groups]
         by_place = itertools.groupby(
             zip(piece.row_groups, is_outside, strict=True), lambda pair: pair[1]
@@ -175,14 +171,6 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
     is_before = last < sample.since_us
     is_after = sample.until_us is not None and first >= sample.until_us
     return bool(is_valid.all()) and (is_before or is_after)
-=======
-    with _open(piece, dictionaries) as file:
-        for raw in _batches(file, piece, list(names.values())):
-            batch = raw.select([names[column] for column in COLUMNS]).rename_columns(list(COLUMNS))
-            rows = np.arange(row, row + batch.num_rows)
-            row += batch.num_rows
-            yield _checked(piece.path, batch, rows, options, row)
->>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 
 
 def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
