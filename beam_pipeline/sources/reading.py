@@ -42,11 +42,8 @@ from beam_pipeline.storage.matching import unchanged
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 BATCH_ROWS = 131_072
-<<<<<<< HEAD
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
-=======
 _LARGE_GROUP_BYTES = 64 << 20  # from here on memory counts for more than requests
->>>>>>> 60ed18a (Parquet input: memory does not grow with the row group)
 _DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
