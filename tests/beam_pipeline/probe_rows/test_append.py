@@ -18,7 +18,9 @@ from beam_pipeline.dataset.manifest import NEXT_FOLDER, open_dataset, write_succ
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
+from beam_pipeline.storage.gcs import delete_object
 from beam_pipeline.verify import __main__ as verify
+from tests.support.engines import Flink, Gcs, stored_objects
 from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import files_of, make_dataset, write_input
 from tests.support.kills import kill_script
@@ -296,3 +298,36 @@ def test_on_prism(
     rows = copied(old, tmp_path)
     assert append(new_input, rows, "--runner=PrismRunner", f"--prism_location={prism}") == 0
     assert files_of(rows) == whole
+
+
+def test_on_flink(
+    old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path, flink: Flink
+) -> None:
+    rows = copied(old, tmp_path)
+    assert append(new_input, rows, *flink.flags()) == 0
+    assert files_of(rows) == whole
+
+
+def test_on_gs(
+    old: Path, new_input: Path, whole: dict[str, bytes], gcs: Gcs, tmp_path: Path
+) -> None:
+    """A commit that is repeated, and a switch that is, change nothing."""
+    bucket = gcs.make_bucket()
+    gcs.upload(new_input.parent, f"{bucket}/in")
+    gcs.upload(old, f"{bucket}/rows")
+    source, rows = f"{bucket}/in/*.parquet", f"{bucket}/rows"
+    script = kill_script("storage.gcs", "module", "copy", 14)
+    flags = [f"--input={source}", f"--output={rows}", "--append"]
+    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    left = open_dataset(rows)
+    found = {name: data for name, data in stored_objects(left.path).items() if name in whole}
+    is_old = len(left.manifest.generations) == 1
+    assert found == (files_of(old) if is_old else whole)
+    delete_object(f"{rows}/.probeline-temp/lock.json")
+    assert main(flags) == 0
+    found = stored_objects(rows)
+    kept = {"README.md", "manifest.json", "_SUCCESS"}
+    assert {n: d for n, d in found.items() if n.startswith("t")} == whole
+    assert all(n in kept or n in whole or n.startswith("dead_letter/") for n in found), found
+    assert verify.main([rows]) == 0
