@@ -21,6 +21,7 @@ from beam_pipeline.overlap.results.layout import (
     DEAD_LETTER_FOLDER,
     DETAILS_LEFT_OUT,
     FIELD_HITS,
+    RULES,
     STATS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
@@ -31,6 +32,8 @@ def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     console = Console(file=sys.stdout, highlight=False)
     summary = read_summary(output)
     console.print(_table(output, read_lines(FileSystems.join(output, STATS))))
+    if config.all_rules:
+        console.print(_rule_table(read_lines(FileSystems.join(output, RULES))))
     for line in _lines(config, output, summary, seconds):
         console.print(printable(line), soft_wrap=True, markup=False)
 
@@ -45,6 +48,18 @@ def _table(output: str, stats: Iterable[dict[str, Any]]) -> Table:
         share = f"{hit / instances:.2%}" if instances else "-"
         numbers = (str(line["n"]), f"{instances:,}", f"{hit:,}", share)
         table.add_row(Text(line["eval_dataset"]), *numbers)
+    return table
+
+
+def _rule_table(lines: Iterable[dict[str, Any]]) -> Table:
+    """Returns how many instances are clean and dirty by each rule."""
+    table = Table("evaluation set", "rule", "n", "instances", "clean", "between", "dirty")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    names = ("n", "num_instances", "num_clean", "num_between", "num_dirty")
+    for line in lines:
+        numbers = (f"{line[name]:,}" for name in names)
+        table.add_row(Text(line["eval_dataset"]), line["rule"], *numbers)
     return table
 
 

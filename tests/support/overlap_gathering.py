@@ -128,7 +128,13 @@ class Gathering:
         self.groups = list(self._joined())
         results = Results(self.expanded, self.groups, buckets, boilerplate_paths, has_caps)
         self.names = write_outputs(
-            self.output, self.temp, self.rows, options.lengths, results, cut.num_files
+            self.output,
+            self.temp,
+            self.rows,
+            options.lengths,
+            results,
+            cut.num_files,
+            options.rules,
         )
 
     def _scanned(self, training: Sequence[TrainRow]) -> Iterator[ScannedUnit]:

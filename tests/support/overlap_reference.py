@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from beam_pipeline.overlap.ngrams.tokenizers import Token, Tokenizer, effective_lengths
+from beam_pipeline.overlap.results.rules import Rule
 
 Records = list[dict[str, Any]]
 INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
@@ -56,6 +57,7 @@ class Options:
     max_details_per_pair: int | None = None
     max_details: int | None = None
     skip_degenerate: bool = False
+    rules: tuple[Rule, ...] = ()
 
 
 class Hit(NamedTuple):
@@ -98,6 +100,7 @@ def expected_outputs(
         "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer, boilerplate),
         INSTANCES: overlap_instances(rows, hits),
         **clean_lists(rows, hits, options),
+        **rule_outputs(rows, coverage(rows, hits, options.tokenizer, boilerplate), options),
         **details(rows, hits, options),
     }
     if most is not None:
@@ -337,6 +340,59 @@ def clean_lists(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[
                         hit_numbers.add(number)
                 lists[f"clean/{dataset}-n{length}.jsonl"] = records(dataset, hit_numbers)
     return lists
+
+
+def rule_outputs(rows: list[EvalRow], scored: Records, options: Options) -> dict[str, Records]:
+    """Returns the lists of each rule, and how long they are; from the records of coverage."""
+    scores = {(line["eval_path"], line["eval_row"], line["n"]): line for line in scored}
+    counts: Records = []
+    outputs: dict[str, Records] = {"stats/overlap_rules.jsonl": counts} if options.rules else {}
+    for dataset in datasets_of(rows):
+        of_set = [row for row in rows if row.dataset == dataset]
+        for rule in options.rules:
+            worst, worst_long = defaultdict(float), defaultdict(float)
+            for row in of_set:
+                num_tokens = len(options.tokenizer.tokenize(row.text))
+                line = scores.get((row.path, row.row, min(num_tokens, rule.n)), {})
+                score = line.get(rule.score, 0.0)
+                worst[row.id] = max(worst[row.id], score)
+                if num_tokens >= rule.n:
+                    worst_long[row.id] = max(worst_long[row.id], score)
+            verdicts = {}
+            for row_id, score in worst.items():
+                verdicts[row_id] = "clean" if score < rule.clean_below else "between"
+                if score >= rule.dirty_from:
+                    verdicts[row_id] = "dirty"
+            dirty = [row_id for row_id, verdict in verdicts.items() if verdict == "dirty"]
+            counts.append(
+                {
+                    "eval_dataset": dataset,
+                    "n": rule.n,
+                    "score": rule.score,
+                    "rule": rule.name,
+                    "num_instances": len(worst),
+                    **{
+                        f"num_{verdict}": list(verdicts.values()).count(verdict)
+                        for verdict in ("clean", "between", "dirty")
+                    },
+                    "num_dirty_by_short_texts": sum(
+                        worst_long[row_id] < rule.dirty_from for row_id in dirty
+                    ),
+                }
+            )
+            for verdict in ("clean", "between", "dirty"):
+                if verdict != "between" or rule.name == "llama2":
+                    outputs[f"rules/{rule.name}/{dataset}.{verdict}.jsonl"] = [
+                        {
+                            "id": row.id,
+                            "eval_path": row.path,
+                            "eval_row": row.row,
+                            "score": worst[row.id],
+                        }
+                        for row in of_set
+                        if verdicts[row.id] == verdict
+                    ]
+    return outputs
 
 
 def detail_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:

@@ -16,6 +16,13 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
+from beam_pipeline.overlap.results.rules import (
+    NO_RULES,
+    PUBLISHED,
+    Rule,
+    named_rules,
+    threshold_rule,
+)
 from beam_pipeline.storage.files import check_path
 
 if TYPE_CHECKING:
@@ -69,9 +76,11 @@ def _check_flags(config: Any) -> None:
 def _check_value(item: Field[Any], value: Any) -> None:
     given, choices = f"--{item.name}={value!r}", item.metadata.get("choices")
     if limits := item.metadata["limits"]:
-        if not isinstance(value, int) or isinstance(value, bool):
+        is_float = item.type is float
+        if not isinstance(value, (int, float) if is_float else int) or isinstance(value, bool):
             low, high = limits
-            raise UsageError(f"{given} is no whole number: give one from {low} to {high}")
+            kind = "number" if is_float else "whole number"
+            raise UsageError(f"{given} is no {kind}: give one from {low} to {high}")
         check_range(item.name, value, *limits)
     elif item.type is bool:
         if not isinstance(value, bool):
@@ -242,6 +251,19 @@ class DeconConfig:
         limits=(0, _MAX_COUNT),
         group="n-grams",
     )
+    rules: str = flag(
+        f"Published rules that tell clean from dirty instances: {', '.join(PUBLISHED)}, or several "
+        "with commas between; their n are added to --ngram_length. none applies none.",
+        NO_RULES,
+        group="n-grams",
+    )
+    threshold: float = flag(
+        "An instance is dirty if this share of its tokens is in shared n-grams of the shortest "
+        "--ngram_length. 0 is no rule.",
+        0.0,
+        limits=(0, 1),
+        group="n-grams",
+    )
     overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
     # Of marin's class, without effect.
@@ -275,13 +297,26 @@ class DeconConfig:
                     f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
                     "name: give it another one, as NAME=PATH"
                 )
-        lists = clean_list_names(self.datasets, self.ngram.lengths)
+        lists = clean_list_names(self.datasets, self.lengths)
         for name in lists:
             if lists.count(name) > 1:
                 raise UsageError(
                     f"--decontaminate_source: two lists would be called {name}: give one of the "
                     "evaluation sets another name, as NAME=PATH"
                 )
+
+    @property
+    def all_rules(self) -> tuple[Rule, ...]:
+        """The published rules asked for, in their order, and that of --threshold."""
+        rules = named_rules(self.rules)
+        if self.threshold:
+            rules.append(threshold_rule(self.ngram.lengths[0], self.threshold))
+        return tuple(rules)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Every n of the run, in order: those of --ngram_length and of the rules."""
+        return tuple(sorted({*self.ngram.lengths, *(rule.n for rule in self.all_rules)}))
 
     @property
     def input_paths(self) -> tuple[str, ...]:

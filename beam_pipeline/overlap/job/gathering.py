@@ -273,12 +273,14 @@ def _write_results(
     temp_folder, rows = job.temp_folder, prepared.open_rows()
     folder = unique_path(temp_folder, "output")
     num_files = max(1, -(-len(results.units) // _WORK_UNITS_PER_FILE))
-    lengths = job.config.ngram.lengths
-    names = write_outputs(folder, temp_folder, rows, lengths, results, num_files)
-    if job.config.eval_fields == "each":
+    config = job.config
+    names = write_outputs(
+        folder, temp_folder, rows, config.lengths, results, num_files, config.all_rules
+    )
+    if config.eval_fields == "each":
         hits = (np.frombuffer(bucket.hits, HITS)["number"] for bucket in results.buckets)
         numbers = np.unique(np.concatenate([np.empty(0, np.uint32), *hits]))
-        fields = job.config.eval_text_fields
+        fields = config.eval_text_fields
         write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, fields, numbers)
         names.append(FIELD_HITS)
     letters = [letters_path(prepared.rows_path)] if prepared.letters else []

@@ -141,7 +141,7 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
 def _prepare(
     job: Job, rows_path: str, counts: dict[str, int], letters: Sequence[DeadLetter]
 ) -> Prepared:
-    config, lengths = job.config, job.config.ngram.lengths
+    config, lengths = job.config, job.config.lengths
     tokens = count_tokens(EvaluationRows.open(rows_path).texts(), job.tokenizer)
     num_places = count_places(tokens.counts, lengths)
     num_index_shards = config.num_shards or choose_index_shards(num_places, config)
@@ -204,7 +204,7 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
         if not exists(path):
             index = build_index(
                 prepared.open_rows().texts(),
-                job.config.ngram.lengths,
+                job.config.lengths,
                 job.tokenizer,
                 IndexShard(index_shard, prepared.num_index_shards),
                 job.config.degenerate == "skip",
@@ -236,7 +236,7 @@ def summarize(
         "num_train_files": job.num_train_files,
         "num_shards": prepared.num_index_shards,
         "max_parallelism": job.config.processes,
-        "ngram_lengths": list(job.config.ngram.lengths),
+        "ngram_lengths": list(job.config.lengths),
         "tokenizer": job.config.tokenizer,
         "fingerprint": prepared.fingerprint,
         "started_at": job.started_at,

@@ -4,6 +4,8 @@ A run can resume from the files below WORK_FOLDER. All others are written at the
 starts from scratch removes them.
 """
 
+from beam_pipeline.overlap.results.rules import PUBLISHED, THRESHOLD
+
 SUCCESS_NAME = ".SUCCESS"
 STATS = "stats/overlap_stats.jsonl"
 STATS_BY_TRAIN_PATH = "stats/overlap_stats_by_train_path.jsonl"
@@ -15,20 +17,26 @@ NGRAMS = "stats/overlap_ngrams.jsonl.gz"
 COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
 FIELD_HITS = "stats/overlap_fields.jsonl"
+RULES = "stats/overlap_rules.jsonl"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
 SUMMARY = "progress/progress_summary.json"
 INPUT_FILES = "progress/input_files.jsonl"
 DEAD_LETTER_FOLDER = "dead_letter"
 DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
 CLEAN_FOLDER = "clean"
+RULES_FOLDER = "rules"
 WORK_FOLDER = "tmp/work"
 
 # By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
-    r"|overlap_fields\.jsonl"
-    r"|overlap_(details|ngrams)\.jsonl\.gz|overlap_(matches|documents|train_files)\.parquet",
+    r"|overlap_(rules|fields)\.jsonl|overlap_(details|ngrams)\.jsonl\.gz"
+    r"|overlap_(matches|documents|train_files)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
+    **{
+        f"{RULES_FOLDER}/{name}": r".+\.(clean|between|dirty)\.jsonl"
+        for name in (*PUBLISHED, THRESHOLD)
+    },
     DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
     "progress": r"progress-\d+(-\d+)?(-pass-\d+)?\.jsonl|progress_summary\.json"
     r"|input_files\.jsonl",
@@ -40,3 +48,8 @@ def clean_list_names(datasets: list[str], lengths: tuple[int, ...]) -> list[str]
     """Returns the names of the lists of clean instances: of each set, and of each of several n."""
     by_length = [f"-n{n}" for n in lengths] if len(lengths) > 1 else []
     return [f"{dataset}{which}.jsonl" for dataset in datasets for which in ("", *by_length)]
+
+
+def rule_list_name(rule: str, dataset: str, verdict: str) -> str:
+    """Returns the name of the list of a set's rows that have a verdict by a rule."""
+    return f"{RULES_FOLDER}/{rule}/{dataset}.{verdict}.jsonl"

@@ -34,6 +34,8 @@ from beam_pipeline.overlap.results.output_files import (
     write_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
+from beam_pipeline.overlap.results.rules import Rule
+from beam_pipeline.overlap.results.verdicts import rule_lines
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import atomic_write, unique_path
 from beam_pipeline.storage.many_files import join_files, local_copies
@@ -59,6 +61,7 @@ def write_outputs(
     lengths: Sequence[int],
     results: Results,
     num_files: int,
+    rules: Sequence[Rule] = (),
 ) -> list[str]:
     """Writes all files of the output but `.SUCCESS`; returns their paths below the output.
 
@@ -81,6 +84,7 @@ def write_outputs(
                 found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
             records = _clean_records(instances, dataset, found["number"])
             lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
+    lines |= rule_lines(rules, rows, hits, instances.of_row, instances.firsts)
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
     joined: dict[str, list[str | None]] = {
@@ -122,6 +126,10 @@ class _Instances:
     """The instances of each evaluation set: distinct ids of its rows that have a text.
 
     Sets are numbered as given, instances in the order of sets and ids.
+
+    Attributes:
+      of_row: int64 [rows], the number of each row's instance.
+      firsts: the number of the first instance of each set, and how many instances there are.
     """
 
     def __init__(self, rows: EvaluationRows):
@@ -129,13 +137,13 @@ class _Instances:
         of_rows = rows.instance_keys()
         self._keys = sorted(set(of_rows))
         number_of = dict(zip(self._keys, range(len(self._keys)), strict=True))
-        self._of_row = np.fromiter(map(number_of.__getitem__, of_rows), np.int64, len(of_rows))
+        self.of_row = np.fromiter(map(number_of.__getitem__, of_rows), np.int64, len(of_rows))
         sets = range(len(rows.datasets) + 1)
-        self._firsts = [bisect_left(self._keys, number.to_bytes(4)) for number in sets]
+        self.firsts = [bisect_left(self._keys, number.to_bytes(4)) for number in sets]
 
     def hit(self, hits: np.ndarray) -> dict[tuple[int, int], list[str]]:
         """Returns the sorted ids of evaluation rows by set and n, from FILE_HITS or HITS."""
-        found = set(zip(self._of_row[hits["number"]].tolist(), hits["n"].tolist(), strict=True))
+        found = set(zip(self.of_row[hits["number"]].tolist(), hits["n"].tolist(), strict=True))
         ids: dict[tuple[int, int], list[str]] = defaultdict(list)
         for number, n in sorted(found):
             key = self._keys[number]
@@ -145,15 +153,15 @@ class _Instances:
     def without(self, dataset: int, numbers: np.ndarray) -> Iterator[EvaluationRow]:
         """Yields the rows of a set whose instances have none of the rows of these numbers."""
         is_left = np.zeros(len(self._keys), bool)
-        is_left[slice(*self._firsts[dataset : dataset + 2])] = True
-        is_left[self._of_row[numbers]] = False
-        return self.rows.some(np.flatnonzero(is_left[self._of_row]))
+        is_left[slice(*self.firsts[dataset : dataset + 2])] = True
+        is_left[self.of_row[numbers]] = False
+        return self.rows.some(np.flatnonzero(is_left[self.of_row]))
 
     def record(self, dataset: int, n: int, ids: list[str]) -> dict[str, Any]:
         return {
             "eval_dataset": self.rows.datasets[dataset],
             "n": n,
-            "num_instances": self._firsts[dataset + 1] - self._firsts[dataset],
+            "num_instances": self.firsts[dataset + 1] - self.firsts[dataset],
             "instance_ids": ids,
         }
 

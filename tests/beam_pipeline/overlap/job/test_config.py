@@ -94,6 +94,28 @@ def test_several_n(flags: list[str], lengths: tuple[int, ...]) -> None:
     assert parsed(*flags).ngram.lengths == lengths
 
 
+def test_rules_add_their_lengths() -> None:
+    found = parsed("--rules=llama2, gpt3", "--threshold=0.5", "--ngram_length=20,13")
+    names = [(rule.name, rule.n, rule.dirty_from) for rule in found.all_rules]
+    assert names[0] == ("llama2", 11, 0.8) and names[1][:2] == ("gpt3", 13)
+    assert names[2:] == [("threshold", 13, 0.5)]
+    assert found.lengths == (11, 13, 20) and found.ngram.lengths == (13, 20)
+    assert parsed().all_rules == () and parsed().lengths == (15,)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--rules=gpt4", "there is no rule 'gpt4'; give none, or some of gpt3, palm, llama2"),
+        ("--rules=palm,", "there is no rule ''"),
+        ("--threshold=1.5", "--threshold=1.5 is outside of 0 to 1"),
+    ],
+)
+def test_a_rule_that_does_not_exist(given: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parsed(given)
+
+
 def test_every_field_is_a_flag_with_help() -> None:
     names = [item.name for item in flag_fields()]
     expected = [item.name for item in fields(DeconConfig) if item.metadata or item.name == "ngram"]

@@ -1,5 +1,6 @@
 """The overlap job as a program: what it prints, its exit codes, what it does to its output."""
 
+import json
 import os
 import signal
 import subprocess
@@ -346,3 +347,18 @@ def test_a_job_on_dataflow_is_waited_for(
     assert ["music", "12", "3", "1", "33.33%"] in [cells(line) for line in out.splitlines()]
     names = {name.partition("/")[0] for name in stored_objects(f"{bucket}/out")}
     assert names == {"stats", "clean", "progress", "tmp", "dead_letter", SUCCESS_NAME}
+
+
+def test_lists_of_rules_are_replaced_with_the_result(corpus: Path, capsys) -> None:
+    assert main(flags(corpus, "--rules=gpt3,llama2", "--threshold=0.5")) == 0
+    shown = capsys.readouterr().out
+    assert "llama2" in shown and "threshold" in shown
+    lists = sorted(name for name in files_below(corpus / "out") if name.startswith("rules/"))
+    assert len(lists) == 2 * (2 + 3 + 2) and "rules/llama2/music.between.jsonl" in lists
+    summary = json.loads((corpus / "out/progress/progress_summary.json").read_text())
+    assert set(lists) < set(summary["outputs"]) and summary["ngram_lengths"] == [5, 11, 12, 13]
+    dirty = (corpus / "out/rules/gpt3/music.dirty.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in dirty] == ["m0"]
+    assert main(flags(corpus, "--overwrite")) == 0
+    names = files_below(corpus / "out")
+    assert not [name for name in names if "rules" in name]

@@ -19,6 +19,7 @@ from beam_pipeline.overlap.results.outputs import (
     write_dead_letters,
     write_outputs,
 )
+from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from tests.support.engines import Gcs
 from tests.support.overlap_gathering import (
     Cut,
@@ -70,13 +71,17 @@ def corpus(seed: int) -> tuple[list[EvalRow], list[TrainRow]]:
 
 def some_options(seed: int) -> Options:
     rng = random.Random(seed)
+    lengths = rng.choice([(1,), (2,), (3, 5), (1, 2, 4), (2, 3, 50)])
+    rules = tuple(rule._replace(n=rng.choice(lengths)) for rule in PUBLISHED.values())
+    rules += (threshold_rule(lengths[0], rng.choice([0.1, 0.5, 1.0])),)
     return Options(
-        rng.choice([(1,), (2,), (3, 5), (1, 2, 4), (2, 3, 50)]),
+        lengths,
         rng.choice([*TOKENIZERS.values(), BYTES]),
         max_document_frequency=rng.choice([None, None, 1, 2, 5]),
         max_details_per_pair=rng.choice([None, None, 0, 1, 3]),
         max_details=rng.choice([None, None, 0, 7, 40]),
         skip_degenerate=rng.random() < 0.3,
+        rules=rules if seed % 3 else (),
     )
 
 
@@ -183,6 +188,39 @@ def test_an_instance_is_hit_if_one_of_its_rows_is_hit(tmp_path: Path) -> None:
     ):
         records = read_records(f"{found.output}/clean/{list_name}.jsonl")
         assert [record["id"] for record in records] == ids
+
+
+def test_published_rules_at_their_limits(tmp_path: Path) -> None:
+    """Rows of 40 tokens of which k are copied, as many as the limits of the rules have."""
+    rows, training = [], []
+    for copied in (10, 11, 12, 13, 31, 32, 40):
+        words = [f"w{copied}x{at}" for at in range(40)]
+        rows.append(EvalRow("arc", "/e", copied, str(copied), " ".join(words)))
+        training.append(TrainRow("/c", copied, None, " ".join(words[:copied])))
+    for copied in (21, 22):  # 14 and 15 of 21 8-grams; of 28 tokens
+        words = [f"p{copied}x{at}" for at in range(28)]
+        rows.append(EvalRow("palm", "/p", copied, str(copied), " ".join(words)))
+        training.append(TrainRow("/c", 50 + copied, None, " ".join(words[:copied])))
+    rows.append(EvalRow("short", "/s", 0, "s", "only four tokens here"))
+    training.append(TrainRow("/c", 99, None, "there are only four tokens here"))
+    options = Options((8, 11, 13), TOKENIZERS["default"], rules=tuple(PUBLISHED.values()))
+    found = check(tmp_path, rows, training, options)
+
+    def ids(rule: str, verdict: str, dataset: str = "arc") -> list[int]:
+        records = read_records(f"{found.output}/rules/{rule}/{dataset}.{verdict}.jsonl")
+        return [record["eval_row"] for record in records]
+
+    assert ids("gpt3", "clean") == [10, 11, 12] and ids("gpt3", "dirty") == [13, 31, 32, 40]
+    # PaLM: 24 of 33 8-grams are 72.7 %; 14 of 21 are 66.7 %, 15 are 71.4 %.
+    assert ids("palm", "dirty") == [31, 32, 40]
+    assert (ids("palm", "clean", "palm"), ids("palm", "dirty", "palm")) == ([21], [22])
+    # Llama 2: 10 tokens are no match; 11 of 40 are 27.5 %, 31 are 77.5 %, 32 are 80 %.
+    assert ids("llama2", "clean") == [10]
+    assert ids("llama2", "between") == [11, 12, 13, 31] and ids("llama2", "dirty") == [32, 40]
+    counts = read_records(f"{found.output}/{layout.RULES}")
+    short = [line for line in counts if line["eval_dataset"] == "short"]
+    assert [line["num_dirty"] for line in short] == [1, 1, 1]
+    assert [line["num_dirty_by_short_texts"] for line in short] == [1, 1, 1]
 
 
 def test_a_row_counts_only_documents_that_share_more_than_boilerplate(tmp_path: Path) -> None:
