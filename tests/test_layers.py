@@ -20,8 +20,11 @@ ROOMS = (
     *("beam_pipeline.jobs", "beam_pipeline.sources", "beam_pipeline.shards"),
     *("beam_pipeline.array_record_io", "beam_pipeline.probe_rows", "beam_pipeline.main"),
     *("beam_pipeline.overlap.ngrams", "beam_pipeline.overlap.documents"),
-    *("beam_pipeline.overlap.results", "beam_pipeline.overlap.job"),
-    *("beam_pipeline.overlap.report", "beam_pipeline.overlap"),
+    *(
+        "beam_pipeline.overlap.results",
+        "beam_pipeline.overlap.job",
+    ),
+    *("beam_pipeline.overlap.removal", "beam_pipeline.overlap.report", "beam_pipeline.overlap"),
     *("training", "training.rows", "training.tokens", "training.batches"),
     *("training.dataset", "training.sampler", "training.padding", "training.evaluation"),
     *("training.maxtext", "training.train", "training.analyze_padding", "training.evaluate"),

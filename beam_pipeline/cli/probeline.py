@@ -41,6 +41,11 @@ PROGRAMS = {
         "find n-grams that evaluation sets share with training text",
         tidies_up=True,
     ),
+    "remove": Program(
+        "beam_pipeline.overlap.remove",
+        "write training text anew without what an overlap found",
+        tidies_up=True,
+    ),
     "report": Program("beam_pipeline.overlap.report.__main__", "write the page of an overlap"),
 }
 

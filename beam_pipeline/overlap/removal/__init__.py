@@ -1,0 +1,1 @@
+"""The training corpus written anew without what evaluation sets share with it."""
