@@ -2,7 +2,7 @@
 
 Arrow reads Parquet in batches, with the address columns as dictionaries, and large row groups in
 pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no
-address of the input leaves this module: a Block has replaced addresses, and a dead letter no values.
+address of the input leaves this module: a Block has replaced addresses, a dead letter no values.
 
 A row whose valid time is outside of the window of `ReadOptions.sample` is left out, whatever else
 it holds, so that whole row groups can be left out by their statistics. All others are checked: a

@@ -168,8 +168,8 @@ class DeconConfig:
     text_field: str = flag("Field of a document that holds its text.", "text", group="input")
     id_field: str = flag("Field of a document that holds its id.", "id", group="input")
     eval_text_field: str | Sequence[str] = flag(
-        "Field of an evaluation row that holds its text, several with a comma between: doc.question is "
-        "a field of an object. By default --text_field.",
+        "Field of an evaluation row that holds its text, several with a comma between: "
+        "doc.question is a field of an object. By default --text_field.",
         (),
         action="append",
         group="input",

@@ -88,6 +88,7 @@ def build(
 ) -> None:
     """Adds the whole job to a pipeline."""
     documents_path = f"{options.result_path}/{layout.DOCUMENTS}"
+    run = JobRun(run.folder, run.marker)  # the lease stays with the launcher
     guard = run.marker.check if run.marker else None
 
     def clean(keyed: tuple[int, Iterable[CleanFile]]) -> Iterator[CleanedFile]:
@@ -255,9 +256,10 @@ def _check_mask(mask: str, tokenizer: Tokenizer, summary: dict[str, Any]) -> Non
         raise UsageError(
             f"{given} begins or ends with what separates tokens, or is nothing else: give a word"
         )
-    given = summary["options"].items()
-    options = {name: value for name, value in given if value and name != "ngram_length"}
-    config = DeconConfig(**options)
+    found = summary["options"].items()
+    config = DeconConfig(
+        **{name: value for name, value in found if value and name != "ngram_length"}
+    )
     files = match_evaluation(config.sources, config.eval_text_fields, config.eval_fields == "each")
     with tempfile.TemporaryDirectory(prefix="probeline-") as folder:
         path = os.path.join(folder, "rows")

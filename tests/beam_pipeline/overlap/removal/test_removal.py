@@ -120,7 +120,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     find_in(tmp_path, "in", "out")
     capsys.readouterr()
     assert clean(tmp_path, "--remove=mask", "--mask_token=Boy") == 2
-    assert "has a token of an evaluation row" in capsys.readouterr().err
+    assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
     assert "give a word" in capsys.readouterr().err
     (tmp_path / "clean/documents").mkdir(parents=True)
