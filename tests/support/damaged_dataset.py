@@ -184,6 +184,10 @@ class DamagedDataset:
             counts = values["counts"]
             counts["measurements"] = sum(s["num_measurements"] for s in values["splits"].values())
             counts["rows_read"] = counts["measurements"] + sum(counts["dead_letters"].values())
+            (generation,) = values["generations"]
+            generation["counts"] = counts
+            for column in ("num_probes", "num_records"):
+                generation[column] = sum(split[column] for split in values["splits"].values())
 
         self.manifest(change)
 

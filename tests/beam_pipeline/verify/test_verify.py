@@ -513,7 +513,7 @@ OF_FILES: dict[Any, set[str]] = {
     one_of_two_files_of_letters: {"dead_letters"},
     rows_read_wrong: {"counts"},
     sum_of_a_split_wrong: {"counts"},
-    num_probes_wrong: {"totals"},
+    num_probes_wrong: {"totals", "counts"},
     shards_not_as_many_as_wanted: {"totals"},
     measurements_in_another_shard: {"totals"},
     encoding_not_that_of_the_options: {"encoding"},
