@@ -329,6 +329,11 @@ def delete_files(paths: list[str]) -> None:
             os.remove(path) if is_local(path) else _beam().delete([path])
 
 
+def free_bytes(folder: str) -> int | None:
+    """Returns the free space of the disk of an existing local folder, None for remote ones."""
+    return shutil.disk_usage(folder).free if is_local(folder) else None
+
+
 def remove_folder(path: str) -> None:
     """Removes a folder, if it exists, and everything below it."""
     if is_local(path):

@@ -287,6 +287,23 @@ class EvaluationRows:
             names = _decode_name(datasets[at]), decode(ids[at]), _decode_name(paths[at])
             yield EvaluationRow(*names, rows[at])
 
+    def batches(self) -> list[pa.RecordBatch]:
+        """Returns the columns of all rows in batches, without a copy."""
+        return self._table.to_batches()
+
+    def take(self, numbers: np.ndarray) -> pa.Table:
+        """Returns the columns of some rows, whose numbers ascend."""
+        batches = self.batches()
+        firsts = np.cumsum([0, *map(len, batches)])
+        ends = np.searchsorted(numbers, firsts)
+        of_batches = zip(batches, firsts.tolist(), ends.tolist(), ends.tolist()[1:], strict=False)
+        taken = [
+            batch.take(pa.array(numbers[start:stop] - first))
+            for batch, first, start, stop in of_batches
+            if start < stop
+        ]
+        return pa.Table.from_batches(taken, self._table.schema).combine_chunks()
+
     def instance_keys(self) -> list[bytes]:
         """Returns for each row the number of its evaluation set in 4 bytes, and its id."""
         number_of = {encode(name): at.to_bytes(4) for at, name in enumerate(self.datasets)}

@@ -231,6 +231,20 @@ class DeconConfig:
         choices=("emit", "skip"),
         group="n-grams",
     )
+    details: str = flag(
+        "Records of overlap_details: full, with both texts; compact, with the texts in files of "
+        "their own; or none.",
+        "full",
+        choices=("full", "compact", "none"),
+        group="output",
+    )
+    max_details_gb: int = flag(
+        "Size of overlap_details before compression, in GB, above which the run stops before it "
+        "writes them. What has been scanned is kept.",
+        20,
+        limits=(1, 1 << 30),
+        group="output",
+    )
     max_details_per_pair: int = flag(
         "Records in overlap_details for an evaluation row and a training row; -1 is all, 0 none. "
         "What is left out is counted.",
@@ -262,6 +276,19 @@ class DeconConfig:
         "--ngram_length. 0 is no rule.",
         0.0,
         limits=(0, 1),
+        group="n-grams",
+    )
+    max_eval_rows_per_ngram: int = flag(
+        "N-grams of more evaluation rows than this are boilerplate: listed, but not counted as "
+        "overlap. 0 counts all.",
+        0,
+        limits=(0, 2**32 - 1),
+        group="n-grams",
+    )
+    min_tokens: int = flag(
+        "Evaluation rows of fewer tokens match nothing; they are listed. 0 takes all.",
+        0,
+        limits=(0, _MAX_N),
         group="n-grams",
     )
     overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")

@@ -7,7 +7,7 @@ all of these → the output, `.SUCCESS` last
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,24 +17,25 @@ from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_lease import LostOutputError, Marker
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.results.counts import (
-    Counts,
-    add_counts,
+from beam_pipeline.overlap.results.boilerplate import (
     boilerplate_of,
-    count_unit,
-    cut_by_bucket,
+    bucket_of,
     find_boilerplate,
     read_boilerplate,
     write_boilerplate,
+    write_boilerplate_lines,
 )
-from beam_pipeline.overlap.results.details import (
-    DetailsSize,
-    ExpandedUnit,
-    count_details,
-    expand_unit,
-    quotas,
+from beam_pipeline.overlap.results.counts import (
+    Counts,
+    add_counts,
+    add_shared,
+    count_shared,
+    count_unit,
+    cut_by_bucket,
 )
 from beam_pipeline.overlap.results.field_hits import write_field_hits
+from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
+from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
 from beam_pipeline.overlap.results.layout import FIELD_HITS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
@@ -42,10 +43,10 @@ from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, w
 from beam_pipeline.overlap.results.row_overlaps import (
     HITS,
     BucketFiles,
-    write_boilerplate_lines,
     write_bucket,
+    write_eval_texts,
 )
-from beam_pipeline.storage.files import exists, remove_folder, unique_path
+from beam_pipeline.storage.files import exists, free_bytes, remove_folder, unique_path
 from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
 
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
@@ -55,9 +56,9 @@ _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 
 
 class BucketBoilerplate(NamedTuple):
-    """The boilerplate n-grams of a bucket of evaluation rows."""
+    """The boilerplate of a bucket of n-grams."""
 
-    ngrams: np.ndarray  # NGRAM_COUNTS
+    ngrams: np.ndarray  # SHARED_COUNTS
     lines_path: str
 
 
@@ -73,22 +74,32 @@ def _cap(value: int) -> int | None:
 
 
 def count_ngrams(
-    scanned: ScannedUnit, boilerplate_path: str | None = None
+    scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> Iterator[tuple[int, Counts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
     with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
-        counts = count_unit(scanned.paths, _filter_at(boilerplate_path))
+        postings = prepared.evaluation(job.tokenizer).postings
+        counts = count_unit(scanned.paths, postings, _filter_at(boilerplate_path))
     yield from cut_by_bucket(counts)
 
 
+def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the SHARED_COUNTS of a work unit by bucket of n-grams."""
+    with logged("Count documents", path=scanned.unit.path):
+        counts = count_shared(scanned.paths)
+    buckets, starts = np.unique(bucket_of(counts), return_index=True)
+    yield from zip(buckets.tolist(), np.split(counts, starts[1:]), strict=False)
+
+
 def list_boilerplate(
-    keyed: tuple[int, Iterable[Counts]], job: Job, prepared: Prepared
+    keyed: tuple[int, Iterable[np.ndarray]], job: Job, prepared: Prepared
 ) -> BucketBoilerplate:
     """Returns the boilerplate of a bucket, its lines written to a file."""
     bucket, counts = keyed
-    found = find_boilerplate(add_counts(counts), job.config.max_document_frequency)
-    path = job.temp_path("boilerplate", f"{bucket:08d}.jsonl")
-    write_boilerplate_lines(path, job.temp_folder, found, prepared.open_rows(), job.tokenizer)
+    found = find_boilerplate(add_shared(counts), job.config.max_document_frequency)
+    path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
+    postings = prepared.evaluation(job.tokenizer).postings
+    write_boilerplate_lines(path, job.temp_folder, found, postings)
     return BucketBoilerplate(found, path)
 
 
@@ -110,8 +121,14 @@ def write_evaluation_rows(
     with logged("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(counts)
-        dropped = boilerplate_of(boilerplate_path, bucket) if boilerplate_path else None
-        return write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
+        postings = prepared.evaluation(job.tokenizer).postings
+        dropped = boilerplate_of(boilerplate_path, bucket, postings) if boilerplate_path else None
+        files = write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
+        if job.config.details == COMPACT:
+            files = files._replace(texts_path=f"{prefix}.texts.gz")
+            numbers = np.unique(total.rows["number"])
+            write_eval_texts(files.texts_path, job.temp_folder, numbers, rows)
+        return files
 
 
 # --- details ------------------------------------------------------------------------------------
@@ -123,15 +140,44 @@ def size_details(
     """Returns a work unit and the size of its details without caps."""
     with logged("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
         keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
-        return scanned, count_details(scanned, prepared.open_rows(), keep, cap)
+        evaluation = prepared.evaluation(job.tokenizer)
+        return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
 
 
 def set_quotas(_: bytes, job: Job, sizes: _Sizes) -> Iterator[tuple[str, int | None]]:
     """Yields how many details each work unit may write, by its name."""
     ordered = sorted(sizes, key=lambda sized: sized[0].order)
+    check_size([size for _, size in ordered], job)
     names = [scanned.name for scanned, _ in ordered]
     num_kept = [size.num_kept for _, size in ordered]
     yield from zip(names, quotas(num_kept, _cap(job.config.max_details)), strict=True)
+
+
+def check_size(sizes: Sequence[DetailsSize], job: Job) -> None:
+    """Checks that the details, before compression, are no larger than allowed and than the disk.
+
+    Raises:
+      ProbelineError: they are.
+    """
+    num_records = num_bytes = 0
+    may_write = quotas([size.num_kept for size in sizes], _cap(job.config.max_details))
+    for size, quota in zip(sizes, may_write, strict=True):
+        count = size.num_kept if quota is None else min(quota, size.num_kept)
+        num_records += count
+        num_bytes += min(size.num_kept_bytes, count * size.max_bytes) + size.num_text_bytes
+    limits = {f"--max_details_gb={job.config.max_details_gb}": job.config.max_details_gb * 10**9}
+    if (free := free_bytes(job.config.output_path)) is not None:
+        limits[f"the {free / 1e9:,.1f} GB free there"] = free
+    name, limit = min(limits.items(), key=lambda item: item[1])
+    if num_bytes > limit:
+        compact = "" if job.config.details == COMPACT else "--details=compact, "
+        raise ProbelineError(
+            f"overlap_details in {job.config.output_path} would have {num_records:,} records of "
+            f"{num_bytes / 1e9:,.1f} GB before compression, more than {name}; the scan is kept: "
+            f"run the same command with --skip_existing and {compact}--max_details_per_pair=1, "
+            f"--max_details={max(1, num_records * limit // (2 * num_bytes))} or, with room for it, "
+            f"--max_details_gb={-(-num_bytes // 10**9)}"
+        )
 
 
 def expand(
@@ -143,10 +189,14 @@ def expand(
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with logged("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
-        prefix, rows = job.temp_path("units", scanned.name), prepared.open_rows()
+        prefix, evaluation = (
+            job.temp_path("units", scanned.name),
+            prepared.evaluation(job.tokenizer),
+        )
         keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         quota = None if quotas is None else quotas[scanned.name]
-        return expand_unit(scanned, prefix, job.temp_folder, rows, keep, cap, quota)
+        caps = cap, quota, job.config.details
+        return expand_unit(scanned, prefix, job.temp_folder, evaluation, keep, *caps)
 
 
 def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
@@ -229,7 +279,17 @@ def finish(
     """
     paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
     units = sorted(expanded, key=lambda unit: unit.scanned.order)
-    results = Results(units, sorted(groups), sorted(buckets), paths, job.has_caps)
+    common = [prepared.common_path(shard) for shard in range(prepared.num_index_shards)]
+    results = Results(
+        units,
+        sorted(groups),
+        sorted(buckets),
+        paths,
+        job.has_caps,
+        job.config.details == COMPACT,
+        common if job.config.max_eval_rows_per_ngram else None,
+        _short_rows(job, prepared),
+    )
     with logged("Finish", output=job.config.output_path):
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
@@ -247,12 +307,22 @@ def finish(
             marker.release()
 
 
+def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
+    """Returns the numbers of evaluation rows that are too short, and of their tokens."""
+    if not job.config.min_tokens:
+        return None
+    num_tokens = np.diff(prepared.open_tokens().firsts)
+    numbers = np.flatnonzero(num_tokens < job.config.min_tokens)
+    return np.stack([numbers, num_tokens[numbers]])
+
+
 def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
     num_written = sum(unit.num_records for unit in results.units)
     counter("overlap_details").inc(num_written)
     num_records, num_bytes = num_written, sum(unit.num_bytes for unit in results.units)
     if results.has_caps:
-        num_records, num_bytes, _ = map(sum, zip((0, 0, 0), *(size for _, size in sizes)))
+        num_records = sum(size.num_records for _, size in sizes)
+        num_bytes = sum(size.num_bytes for _, size in sizes)
     return {
         "details": num_written,
         "details_left_out": num_records - num_written,

@@ -24,6 +24,7 @@ from beam_pipeline.overlap.job.preparing import (
     read_evaluation_sets,
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.details import NONE
 from beam_pipeline.overlap.results.file_groups import group_of
 
 
@@ -90,7 +91,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     if config.max_document_frequency:
         found, path = _find_boilerplate(pipeline, job, units, prepared)
         keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
-    if job.has_caps:
+    if config.details != NONE:
         sizes: Any = AsList(
             units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
         )
@@ -100,7 +101,15 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
             | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, sizes)
         )
         caps["quotas"], results["sizes"] = AsDict(quotas), sizes
-    buckets: Any = _count_by_bucket("", units, **keep) | "Write evaluation rows" >> beam.Map(
+    counted: Any = (
+        units
+        | "Count n-grams"
+        >> beam.FlatMap(gathering.count_ngrams, job, prepared, **keep).with_output_types(
+            tuple[int, Any]
+        )
+        | "Group by evaluation rows" >> beam.GroupByKey()
+    )
+    buckets: Any = counted | "Write evaluation rows" >> beam.Map(
         gathering.write_evaluation_rows, job, prepared, **keep
     )
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
@@ -152,16 +161,6 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
     )
 
 
-def _count_by_bucket(which: str, units: Any, **keep: Any) -> Any:
-    """Returns (bucket of evaluation rows, counts of all work units)."""
-    return (
-        units
-        | f"Count n-grams{which}"
-        >> beam.FlatMap(gathering.count_ngrams, **keep).with_output_types(tuple[int, Any])
-        | f"Group by evaluation rows{which}" >> beam.GroupByKey()
-    )
-
-
 def _join_groups(expanded: Any, job: Job) -> Any:
     """Returns FileGroup of consecutive training files."""
     return (
@@ -179,8 +178,12 @@ def _find_boilerplate(
     pipeline: beam.Pipeline, job: Job, units: Any, prepared: Any
 ) -> tuple[Any, Any]:
     """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
-    found: Any = _count_by_bucket(" of boilerplate", units) | "Find boilerplate" >> beam.Map(
-        gathering.list_boilerplate, job, prepared
+    found: Any = (
+        units
+        | "Count documents"
+        >> beam.FlatMap(gathering.count_documents).with_output_types(tuple[int, Any])
+        | "Group by n-gram" >> beam.GroupByKey()
+        | "Find boilerplate" >> beam.Map(gathering.list_boilerplate, job, prepared)
     )
     path = (
         pipeline

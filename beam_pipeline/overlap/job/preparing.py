@@ -33,22 +33,34 @@ from beam_pipeline.overlap.job.manifest import describe
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
+    Index,
     IndexShard,
     build_index,
     count_index_shards,
     count_places,
     count_tokens,
+    open_index,
     write_index,
 )
+from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
+from beam_pipeline.overlap.ngrams.token_texts import (
+    TokenTexts,
+    open_token_texts,
+    token_texts,
+    write_token_texts,
+)
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
+from beam_pipeline.overlap.results import match_files
+from beam_pipeline.overlap.results.boilerplate import write_common_ngrams
+from beam_pipeline.overlap.results.details import NONE, Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
 from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 
 MAX_PASSES = 16
-_ROWS_NAME = "evaluation.arrow"
+_ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
 _SHARE_OF_MEMORY = 3  # a third, for the index; batches of documents and mapped pages take the rest
 
 
@@ -65,7 +77,8 @@ class Job:
     @property
     def has_caps(self) -> bool:
         """Whether details may be left out."""
-        return self.config.max_details >= 0 or self.config.max_details_per_pair >= 0
+        config = self.config
+        return config.details != NONE and max(config.max_details, config.max_details_per_pair) >= 0
 
     @property
     def fields(self) -> Fields:
@@ -89,6 +102,14 @@ class Job:
 @functools.lru_cache(1)
 def _open_rows(path: str) -> EvaluationRows:
     return EvaluationRows.open(on_this_machine(path))
+
+
+@functools.lru_cache(1)
+def _open_tokens(path: str) -> TokenTexts:
+    return open_token_texts(on_this_machine(path))
+
+
+_evaluations: dict[tuple[str, str], Evaluation] = {}  # by folder and tokenizer, the last one
 
 
 class Prepared(NamedTuple):
@@ -115,9 +136,31 @@ class Prepared(NamedTuple):
         """The size of an index shard, about."""
         return self.counts["eval_ngrams"] * BYTES_PER_PLACE // 2 // self.num_index_shards
 
+    def common_path(self, index_shard: int) -> str:
+        """Returns the path of the n-grams of an index shard that many evaluation rows have."""
+        return f"{self.index_path(index_shard)}.common.jsonl"
+
     def open_rows(self) -> EvaluationRows:
         """Maps the rows into memory, once in a process."""
         return _open_rows(self.rows_path)
+
+    def open_tokens(self) -> TokenTexts:
+        """Maps the rows' tokens into memory, once in a process."""
+        return _open_tokens(FileSystems.join(self.folder, _TOKENS_NAME))
+
+    def open_index(self, index_shard: int) -> Index:
+        """Maps an index shard into memory."""
+        return open_index(on_this_machine(self.index_path(index_shard)), self.fingerprint)
+
+    def evaluation(self, tokenizer: Tokenizer) -> Evaluation:
+        """Maps everything of the evaluation side into memory, once in a process."""
+        key = self.folder, tokenizer.name
+        if key not in _evaluations:
+            tokens, shards = self.open_tokens(), range(self.num_index_shards)
+            postings = [Postings(self.open_index(shard), tokens) for shard in shards]
+            _evaluations.clear()
+            _evaluations[key] = Evaluation(self.open_rows(), postings, tokenizer)
+        return _evaluations[key]
 
 
 def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
@@ -131,6 +174,11 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
         if not exists(prepared.rows_path):
             with open(local_path, "rb") as rows, atomic_write(prepared.rows_path, temp) as target:
                 shutil.copyfileobj(rows, target, COPY_BYTES)
+        tokens_path = FileSystems.join(prepared.folder, _TOKENS_NAME)
+        if not exists(tokens_path):
+            texts = EvaluationRows.open(local_path).texts()
+            with atomic_write(tokens_path, temp) as target:
+                write_token_texts((token_texts(*some, job.tokenizer) for some in texts), target)
         if letters:
             with atomic_write(letters_path(prepared.rows_path), temp) as stream:
                 stream.write(dead_letters.to_parquet(letters))
@@ -147,6 +195,8 @@ def _prepare(
     num_index_shards = config.num_shards or choose_index_shards(num_places, config)
     options = {
         "skip_degenerate": config.degenerate == "skip",
+        "min_tokens": config.min_tokens,
+        "max_eval_rows_per_ngram": config.max_eval_rows_per_ngram,
         "fields": {
             "text": config.text_field,
             "id": config.id_field,
@@ -156,7 +206,7 @@ def _prepare(
     }
     fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
     # Index shards and match files are cut by hashes: none is resumed from that has others.
-    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}")
+    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{match_files.FORMAT}")
     return Prepared(
         folder,
         FileSystems.join(folder, _ROWS_NAME),
@@ -166,6 +216,7 @@ def _prepare(
             **counts,
             "eval_ngrams": num_places,
             "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
+            "short_eval_rows": int((tokens.counts < config.min_tokens).sum()),
         },
         dead_letters.count_by_reason(letters),
     )
@@ -208,7 +259,11 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
                 job.tokenizer,
                 IndexShard(index_shard, prepared.num_index_shards),
                 job.config.degenerate == "skip",
+                job.config.min_tokens,
             )
+            if most := job.config.max_eval_rows_per_ngram:
+                postings = Postings(index, prepared.open_tokens(), most)
+                write_common_ngrams(prepared.common_path(index_shard), job.temp_folder, postings)
             with atomic_write(path, job.temp_folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
     return path

@@ -13,7 +13,6 @@ import orjson
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.overlap.documents.reading import WorkUnit
-from beam_pipeline.overlap.ngrams.matching import Match
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.output_files import json_line
 from beam_pipeline.storage.files import atomic_write, open_file
@@ -49,17 +48,13 @@ class Heartbeat:
             "is_done": False,
         }
 
-    def count(self, records: int, text_bytes: int) -> None:
-        """Adds what has been read."""
+    def count(self, records: int, text_bytes: int, overlaps: int) -> None:
+        """Adds what has been read, and the matches found in it."""
         self._line["records"] += records
         self._line["text_bytes"] += text_bytes
+        self._line["overlaps"] += overlaps
         if time.monotonic() - self._last >= HEARTBEAT_SECONDS:
             self._write()
-
-    def found(self, match: Match) -> Match:
-        """Adds an overlap, and returns it."""
-        self._line["overlaps"] += 1
-        return match
 
     def finish(self) -> None:
         """Writes that the work is done."""

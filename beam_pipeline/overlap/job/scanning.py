@@ -22,8 +22,8 @@ from beam_pipeline.overlap.documents.reading import (
 )
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
-from beam_pipeline.overlap.ngrams.index import open_index
-from beam_pipeline.overlap.ngrams.matching import Match, Matcher
+from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
+from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.results.match_files import (
     ScannedUnit,
     ScanSummary,
@@ -116,21 +116,21 @@ class Scan(beam.DoFn):
 
     def _read_and_match(
         self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat
-    ) -> Iterator[tuple[DocumentBatch, Iterator[Match]]]:
+    ) -> Iterator[tuple[DocumentBatch, SharedNgrams]]:
         for batch in read_work_unit(unit, self._job.fields):
-            matches = matcher.matches(batch.utf8, batch.bounds)
-            yield batch, map(heartbeat.found, matches)
+            shared = matcher.shared(batch.utf8, batch.bounds)
+            yield batch, shared
             counter("overlap_text_bytes").inc(len(batch.utf8))
-            heartbeat.count(batch.num_rows, len(batch.utf8))
+            heartbeat.count(batch.num_rows, len(batch.utf8), shared.num_matches)
 
     def _matcher(self, prepared: Prepared, index_shard: int) -> Matcher:
         path = prepared.index_path(index_shard)
         if path not in self._matchers:
             self.teardown()
             copy = on_this_machine(path)
-            index = open_index(copy, prepared.fingerprint)
-            matcher = Matcher(index, prepared.open_rows().text, self._job.tokenizer)
-            self._matchers[path] = matcher, copy
+            index, most = prepared.open_index(index_shard), self._job.config.max_eval_rows_per_ngram
+            postings = Postings(index, prepared.open_tokens(), most)
+            self._matchers[path] = Matcher(index, postings, self._job.tokenizer), copy
         return self._matchers[path][0]
 
     def teardown(self) -> None:

@@ -157,6 +157,7 @@ def build_index(
     tokenizer: Tokenizer,
     shard: IndexShard = IndexShard(),  # noqa: B008
     skip_degenerate: bool = False,
+    min_tokens: int = 0,
 ) -> Index:
     """Returns an index shard of the evaluation rows' n-grams.
 
@@ -165,10 +166,12 @@ def build_index(
       lengths: the configured n.
       shard: the range of hashes; by default all.
       skip_degenerate: leaves out rows whose tokens are all empty.
+      min_tokens: leaves out rows of fewer tokens.
     """
     counts, is_degenerate = count_tokens(texts, tokenizer)
     if skip_degenerate:
         counts[is_degenerate] = 0
+    counts[counts < min_tokens] = 0
     asked = np.array(sorted(set(lengths)), np.int64)
     used = {n for count in np.unique(counts).tolist() for n in effective_lengths(lengths, count)}
     in_use = np.array(sorted(used), np.int64)

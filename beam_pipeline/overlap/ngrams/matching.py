@@ -1,36 +1,33 @@
-"""From training texts to matches: candidates by their hashes, then a comparison of both texts.
+"""From training texts to shared n-grams: candidates by their hashes, then both texts compared.
 
   UTF-8 → hashes of the tokens of many documents, and of all prefixes → for each level of the
   index: every `stride`-th window through its filter → the n-grams around the windows that pass,
-  through the bloom filter → slots → candidate → match
+  through the bloom filter → slots → candidate → shared n-gram
 
 All steps to a candidate but the first are loops without branches that depend on the text:
-processors run them at a few cycles a token. Only documents with candidates become strings, so the
-comparison is plain Python. A match is one (evaluation row, training row, n-gram) with all places
-of the n-gram on both sides.
+processors run them at a few cycles a token. A shared n-gram is one of a document, with all its
+places there, however many evaluation rows have it. A match is one of (evaluation row, document,
+n-gram); `results.matches` expands the one to the others.
 """
 
-import functools
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from itertools import accumulate, pairwise
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import NO_KEY, Index, Level, passes
+from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
     token_batches,
     tokens_of,
 )
+from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
-Places = list[tuple[int, int]]  # [start, end) in code points of the original text, ascending
-_KEYS_IN_MEMORY = 100_000
-_TEXTS_IN_MEMORY = 1_000
 _CANDIDATES_AT_A_TIME = 1 << 14
 _ONE = np.uint64(1)
 
@@ -131,18 +128,57 @@ def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator
         windows = windows[num_windows:]
 
 
-# --- matches ------------------------------------------------------------------------------------
+# --- shared n-grams -----------------------------------------------------------------------------
 
 
-class Match(NamedTuple):
-    """One n-gram that an evaluation row and a document share."""
+class SharedNgrams(NamedTuple):
+    """N-grams that documents share with evaluation rows, by document, then by n-gram."""
 
-    document: int
-    row: int
-    n: int
-    ngram: str
-    eval_places: Places
-    train_places: Places
+    documents: np.ndarray  # int64 [s], numbers within the batch
+    ngrams: np.ndarray  # int64 [s], see Postings
+    bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
+    tokens: np.ndarray  # int64, the first token of each place, counted in the document
+    num_matches: int  # evaluation rows of each n-gram, added up
+
+
+class Matcher:
+    """Finds the n-grams that batches of documents share with the texts of one index."""
+
+    def __init__(self, index: Index, postings: Postings, tokenizer: Tokenizer):
+        self._index = index
+        self._postings = postings
+        self._tokenizer = tokenizer
+
+    def shared(self, utf8: np.ndarray, bounds: np.ndarray) -> SharedNgrams:
+        """Returns the shared n-grams of the documents utf8[bounds[i]:bounds[i + 1]]."""
+        candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
+        documents, which = np.unique(candidates.documents, return_inverse=True)
+        texts = token_texts(*_some(utf8, bounds, documents), self._tokenizer)
+        ngrams = self._postings.identify(
+            candidates.keys, texts, texts.firsts[which] + candidates.tokens, candidates.lengths
+        )
+        found = np.flatnonzero(ngrams >= 0)
+        # Candidates are in the order of documents and tokens.
+        found = found[np.lexsort((ngrams[found], candidates.documents[found]))]
+        ngrams, documents = ngrams[found], candidates.documents[found]
+        is_first = np.ones(len(found), bool)
+        is_first[1:] = (ngrams[1:] != ngrams[:-1]) | (documents[1:] != documents[:-1])
+        firsts = np.flatnonzero(is_first)
+        ngrams, documents = ngrams[firsts], documents[firsts]
+        num_matches = int(self._postings.num_rows(ngrams)[0].sum())
+        tokens = candidates.tokens[found]
+        return SharedNgrams(documents, ngrams, np.append(firsts, len(found)), tokens, num_matches)
+
+
+def _some(
+    utf8: np.ndarray, bounds: np.ndarray, documents: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the texts of some documents, as a batch holds them."""
+    if len(documents) == len(bounds) - 1:
+        return utf8, bounds
+    texts = [utf8[bounds[at] : bounds[at + 1]] for at in documents.tolist()]
+    joined = np.concatenate([np.empty(0, np.uint8), *texts])
+    return joined, np.cumsum([0, *map(len, texts)], dtype=np.int64)
 
 
 class TokenizedText:
@@ -181,56 +217,3 @@ class TokenizedText:
     def place(self, token: int, n: int) -> tuple[int, int]:
         """Returns the place of the n-gram that begins with a token."""
         return self.starts[token], self.ends[token + n - 1]
-
-
-class Matcher:
-    """Finds the matches of batches of documents with the texts of one index; for one thread.
-
-    Args:
-      text_of: returns the text of an evaluation row by its number in the index.
-    """
-
-    def __init__(self, index: Index, text_of: Callable[[int], str], tokenizer: Tokenizer):
-        self._index = index
-        self._tokenizer = tokenizer
-        self._rows_with = functools.lru_cache(_KEYS_IN_MEMORY)(self._find_rows_with)
-        self._row_text = functools.lru_cache(_TEXTS_IN_MEMORY)(
-            lambda row: TokenizedText(text_of(row), tokenizer)
-        )
-
-    def matches(self, utf8: np.ndarray, bounds: np.ndarray) -> Iterator[Match]:
-        """Yields the matches of the documents utf8[bounds[i]:bounds[i + 1]], in their order.
-
-        Those of one document are in the order of (row, n, first place).
-        """
-        candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
-        starts = np.flatnonzero(np.diff(candidates.documents, prepend=-1))
-        for start, stop in pairwise([*starts.tolist(), len(candidates.documents)]):
-            document = int(candidates.documents[start])
-            data = utf8[bounds[document] : bounds[document + 1]]
-            text = data.tobytes().decode("utf-8", "surrogatepass")
-            found = [column[start:stop].tolist() for column in candidates[1:]]
-            yield from self._in_document(document, text, *found)
-
-    def _in_document(
-        self, document: int, text: str, tokens: list[int], lengths: list[int], keys: list[int]
-    ) -> Iterator[Match]:
-        tokenized = TokenizedText(text, self._tokenizer)
-        places: dict[tuple[int, int, str], Places] = defaultdict(list)
-        for token, n, key in zip(tokens, lengths, keys, strict=True):
-            places[key, n, tokenized.ngram(token, n)].append(tokenized.place(token, n))
-        found = [
-            Match(document, row, n, ngram, eval_places, train_places)
-            for (key, n, ngram), train_places in places.items()
-            for row, eval_places in self._rows_with(key, n).get(ngram, {}).items()
-        ]
-        yield from sorted(found, key=lambda match: (match.row, match.n, match.eval_places))
-
-    def _find_rows_with(self, key: int, n: int) -> dict[str, dict[int, Places]]:
-        """Returns the n-grams with a key and a length: by n-gram and row, their places there."""
-        found: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(list))
-        rows, tokens = self._index.places(key, n)
-        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
-            text = self._row_text(row)
-            found[text.ngram(token, n)][row].append(text.place(token, n))
-        return found

@@ -99,7 +99,7 @@ def _next_code_point(utf8, at):
 
 
 @njit
-def _find_edges(
+def find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
     """Writes the lower case of a document, and where its tokens begin and end there.
@@ -205,7 +205,7 @@ def _tokenize(
         firsts[document - first] = count
         if count + np.int64(end - at) // 2 + 2 > hashes.size:
             return document
-        num_edges = _find_edges(
+        num_edges = find_edges(
             utf8, at, end, table, separators, lowercase, text, edges, with_places, places
         )
         unfinished[document] = num_edges == 0
@@ -221,7 +221,7 @@ def _tokenize(
     return bounds.size - 1
 
 
-def _scratch(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def scratch_for(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns room for the lower case, and the edges of tokens, of 2 bytes of a document a token.
 
     Lower case has half as many bytes again at most, and Parquet and JSON no text of over 2 GiB.
@@ -273,7 +273,7 @@ def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
     hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
     firsts = np.zeros(2, np.int64)
     unfinished = np.zeros(1, np.bool_)
-    text, edges = _scratch(room)
+    text, edges = scratch_for(room)
     _tokenize(
         utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), ascii_separators(tokenizer),
         tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, prefixes,
@@ -318,7 +318,7 @@ def _compiled_batches(
     room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
     hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
     firsts = np.empty(documents + 1, np.int64)
-    no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), _scratch(room)
+    no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), scratch_for(room)
     first = 0
     while first < documents:
         stop = _tokenize(
@@ -329,7 +329,7 @@ def _compiled_batches(
         if stop == first:  # a document longer than any before
             room = int(bounds[first + 1] - bounds[first]) // 2 + 2
             hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
-            scratch = _scratch(room)
+            scratch = scratch_for(room)
             continue
         count = firsts[stop - first]
         yield TokenBatch(first, hashes[:count], prefixes[: count + 1], firsts[: stop - first + 1])

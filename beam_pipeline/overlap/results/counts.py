@@ -4,27 +4,29 @@
                              → cut_by_bucket  → Counts, grouped by bucket of evaluation rows
                              → add_counts     → the sum over all work units
 
-An n-gram of an evaluation row counts once, however often it occurs there. N-grams in more than k
-documents may be taken for boilerplate: a first count finds them, a second one leaves them out
-(`read_boilerplate`), so that documents that have nothing else in common no longer count.
+An n-gram of an evaluation row counts once, however often it occurs there. A work unit counts its
+n-grams first and looks up the evaluation rows of each last, so rows that share one cost nothing
+before that.
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.results.match_files import Keep, MatchColumns, read_columns
-from beam_pipeline.storage.files import atomic_write, open_file
+from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.results.match_files import Keep, read_blocks
+from beam_pipeline.overlap.results.matches import expand_block
 
 ROWS_PER_BUCKET = 1 << 13
-# Keys are uint32, counts int64. `start` and `crc` identify the n-gram: see MatchColumns.
-_NGRAM_KEYS, _ROW_KEYS = ("number", "n", "start", "crc"), ("number", "n")
+# Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
+_NGRAM_KEYS, _ROW_KEYS = ("number", "n", "token"), ("number", "n")
 NGRAM_KEYS = np.dtype([(name, "<u4") for name in _NGRAM_KEYS])
 NGRAM_COUNTS = np.dtype([*NGRAM_KEYS.descr, ("occurrences", "<i8"), ("documents", "<i8")])
 ROW_COUNTS = np.dtype([*((name, "<u4") for name in _ROW_KEYS), ("documents", "<i8")])
-_KEY = np.dtype("S16")  # the four keys of an n-gram; any order will do
+SHARED_COUNTS = np.dtype(
+    [("ngram", "<i8"), ("shard", "<u4"), ("occurrences", "<i8"), ("documents", "<i8")]
+)
 _MIN_PENDING = 1 << 16
 
 
@@ -35,24 +37,63 @@ class Counts(NamedTuple):
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
 
 
-def count_unit(paths: Sequence[str], keep: Keep | None = None) -> Counts:
-    """Counts the matches in the match files of a work unit, a few row groups at a time."""
-    return add_counts(map(_count_columns, read_columns(paths, keep)))
+def count_unit(
+    paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None = None
+) -> Counts:
+    """Counts what is in the match files of a work unit, in bounded memory.
+
+    Args:
+      postings: of each index shard.
+    """
+    rows = add_counts(
+        Counts(np.empty(0, NGRAM_COUNTS), _count_rows(found.documents, found.rows, found.lengths))
+        for block in read_blocks(paths, keep, with_texts=False)
+        for found in expand_block(block, postings)
+    ).rows
+    ngrams = _by_row(count_shared(paths, keep), postings)
+    return Counts(_sum_by_key(ngrams, _NGRAM_KEYS), rows)
 
 
-def _count_columns(columns: MatchColumns) -> Counts:
-    ngrams = np.empty(len(columns.rows), NGRAM_COUNTS)
-    ngrams["number"], ngrams["n"] = columns.numbers, columns.lengths
-    ngrams["start"], ngrams["crc"] = columns.starts, columns.crcs
-    ngrams["occurrences"], ngrams["documents"] = columns.occurrences, 1
-    # A ROW_COUNTS of 1 for each document, evaluation row and n.
-    keys = (columns.lengths, columns.numbers, columns.rows)
-    order = np.lexsort(keys)
-    first = order[_first_of_each([key[order] for key in keys])]
-    rows = np.empty(len(first), ROW_COUNTS)
-    rows["number"], rows["n"] = columns.numbers[first], columns.lengths[first]
-    rows["documents"] = 1
-    return Counts(ngrams, rows)
+def _count_rows(documents: np.ndarray, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the ROW_COUNTS of matches in order."""
+    first = _first_of_each((documents, rows, lengths))
+    counts = np.empty(len(first), ROW_COUNTS)
+    counts["number"], counts["n"] = rows[first], lengths[first]
+    counts["documents"] = 1
+    return _sum_by_key(counts, _ROW_KEYS)
+
+
+def count_shared(paths: Sequence[str], keep: Keep | None = None) -> np.ndarray:
+    """Returns the SHARED_COUNTS of a work unit: of each n-gram, whatever rows have it."""
+    total, pending = np.empty(0, SHARED_COUNTS), []
+    for block in read_blocks(paths, keep, with_texts=False):
+        counts = np.ones(len(block.ngrams), SHARED_COUNTS)
+        counts["ngram"], counts["shard"] = block.ngrams, block.index_shards
+        counts["occurrences"] = np.diff(block.bounds)
+        pending.append(counts)
+        if sum(map(len, pending)) > max(len(total), _MIN_PENDING):
+            total, pending = add_shared([total, *pending]), []
+    return add_shared([total, *pending])
+
+
+def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
+    """Returns the sum of SHARED_COUNTS, in any order."""
+    return _sum_by_key(np.concatenate([np.empty(0, SHARED_COUNTS), *counts]), ("shard", "ngram"))
+
+
+def _by_row(shared: np.ndarray, postings: Sequence[Postings]) -> np.ndarray:
+    """Returns the NGRAM_COUNTS of all evaluation rows that have these n-grams."""
+    parts = [np.empty(0, NGRAM_COUNTS)]
+    for shard in np.unique(shared["shard"]).tolist():
+        counts = shared[shared["shard"] == shard]
+        found = postings[shard].expand(counts["ngram"], 0, len(postings[shard].texts.firsts) - 1)
+        part = np.empty(len(found.rows), NGRAM_COUNTS)
+        part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
+        part["n"] = postings[shard].lengths(counts["ngram"])[found.which]
+        for name in ("occurrences", "documents"):
+            part[name] = counts[name][found.which]
+        parts.append(part)
+    return np.concatenate(parts)
 
 
 def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
@@ -82,9 +123,7 @@ def _add(counts: Sequence[Counts]) -> Counts:
 
 
 def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    # Two uint32 sort as one uint64.
-    pairs = zip(names[::2], names[1::2], strict=True)
-    keys = [counts[one].astype(np.uint64) << np.uint64(32) | counts[two] for one, two in pairs]
+    keys = [counts[name] for name in names]
     order = np.lexsort(keys[::-1])
     first = _first_of_each([key[order] for key in keys])
     total = counts[order[first]]
@@ -100,49 +139,3 @@ def cut_by_bucket(counts: Counts) -> Iterator[tuple[int, Counts]]:
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
         ngrams, rows = (array[slice(*np.searchsorted(array["number"], ends))] for array in counts)
         yield bucket, Counts(ngrams, rows)
-
-
-# --- boilerplate --------------------------------------------------------------------------------
-
-
-def find_boilerplate(counts: Counts, max_document_frequency: int) -> np.ndarray:
-    """Returns the NGRAM_COUNTS of n-grams that are in more documents than that."""
-    return counts.ngrams[counts.ngrams["documents"] > max_document_frequency]
-
-
-def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndarray]) -> None:
-    """Writes the keys of NGRAM_COUNTS, given bucket by bucket, for `read_boilerplate`."""
-    with atomic_write(path, temp_folder) as stream:
-        for counts in boilerplate:
-            stream.write(_pack_keys([counts[name] for name in _NGRAM_KEYS]))
-
-
-@functools.lru_cache(1)
-def _boilerplate_keys(path: str) -> np.ndarray:
-    with open_file(path) as stream:
-        return np.sort(np.frombuffer(stream.read(), _KEY))
-
-
-def boilerplate_of(path: str, bucket: int) -> np.ndarray:
-    """Returns the NGRAM_KEYS of a bucket, sorted, from a file of `write_boilerplate`."""
-    keys = _boilerplate_keys(path).view(NGRAM_KEYS)
-    return np.sort(keys[keys["number"] // ROWS_PER_BUCKET == bucket])
-
-
-def read_boilerplate(path: str) -> Keep:
-    """Returns what tells which matches are not boilerplate, from a file of `write_boilerplate`."""
-    boilerplate = _boilerplate_keys(path)
-
-    def keep(columns: MatchColumns) -> np.ndarray:
-        if not len(boilerplate):
-            return np.ones(len(columns.rows), bool)
-        keys = [columns.numbers, columns.lengths, columns.starts, columns.crcs]
-        packed = np.frombuffer(_pack_keys(keys), _KEY)
-        at = np.searchsorted(boilerplate, packed)
-        return boilerplate[np.minimum(at, len(boilerplate) - 1)] != packed
-
-    return keep
-
-
-def _pack_keys(keys: list[np.ndarray]) -> bytes:
-    return np.column_stack(keys).astype("<u4").tobytes()

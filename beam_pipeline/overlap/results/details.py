@@ -1,55 +1,68 @@
-"""From the match files of a work unit to the lines of the output about its matches.
+"""The lines of details: a record for each match, with both texts or without.
 
-  match files → details      gzip member: a record for each match, with both texts
-              → instances    gzip member: a record for each (document, evaluation set, n)
-              → matches      Parquet: a row for each match, without texts
-              → hits, left_out
+  Block, Matches → pieces of lines, each made once for all lines that share it → sizes, lines
 
-Everything is in the order of (row, evaluation row, n, places there). Caps keep the first records
-in this order, which are the smallest by key; all other files, and `count_details`, ignore caps. A
-file is only made if it has something in it.
+The size of every line is known from its pieces before any is written. Caps keep the first records
+in the order of (row, evaluation row, n, places there).
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
-from itertools import groupby
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
-from beam_pipeline.overlap.ngrams.matching import Places
-from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, UnitMatch, read_matches
-from beam_pipeline.overlap.results.output_files import (
-    GzipMember,
-    LazyFiles,
-    escape_surrogates,
-    json_line,
-    json_value,
-    make_table,
-    parquet_writer,
+from beam_pipeline.overlap.documents.batch import array_buffers
+from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of, token_texts
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.results.instances import Instances
+from beam_pipeline.overlap.results.json_columns import (
+    join_pieces,
+    json_numbers,
+    json_places,
+    json_strings,
+    piece,
+    sizes_of,
 )
+from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit, read_blocks
+from beam_pipeline.overlap.results.matches import (
+    Matches,
+    cut_by_weight,
+    expand_block,
+    take_lists,
+)
+from beam_pipeline.overlap.results.output_files import json_value
 
-_OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
-MATCHES_SCHEMA = pa.schema(
-    [
-        ("eval_dataset", pa.string()),
-        ("eval_path", pa.string()),
-        ("eval_row", pa.int64()),
-        ("instance_id", pa.string()),
-        ("train_path", pa.string()),
-        ("train_row", pa.int64()),
-        ("train_doc_id", pa.string()),
-        ("n", pa.int32()),
-        ("eval_offsets", _OFFSETS),
-        ("train_offsets", _OFFSETS),
-    ]
-)
-PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
-_MATCHES_AT_A_TIME = 1 << 14
-_TEXT_BYTES_IN_MEMORY = 64 << 20  # of evaluation rows
+FULL, COMPACT, NONE = "full", "compact", "none"
+_LINE_BYTES_AT_A_TIME = 4 << 20
+
+
+class Evaluation:
+    """The evaluation side, as its matches are expanded.
+
+    Args:
+      postings: of each index shard.
+    """
+
+    def __init__(self, rows: EvaluationRows, postings: Sequence[Postings], tokenizer: Tokenizer):
+        self.rows, self.postings, self.tokenizer = rows, postings, tokenizer
+        self._sizes: dict[str, np.ndarray] = {}
+
+    @functools.cached_property
+    def instances(self) -> Instances:
+        """The instances of the rows."""
+        return Instances(self.rows)
+
+    def beginning_sizes(self, mode: str) -> np.ndarray:
+        """Returns how many bytes the beginning of a line has, of each evaluation row, int64."""
+        if mode not in self._sizes:
+            parts = [sizes_of(evaluation_pieces(rows, mode)) for rows in self.rows.batches()]
+            self._sizes[mode] = np.concatenate([np.empty(0, np.int64), *parts])
+        return self._sizes[mode]
 
 
 class DetailsSize(NamedTuple):
@@ -57,102 +70,228 @@ class DetailsSize(NamedTuple):
 
     num_records: int
     num_bytes: int
-    num_kept: int  # by --max_details_per_pair
+    num_kept: int = 0  # by --max_details_per_pair
+    num_kept_bytes: int = 0
+    max_bytes: int = 0  # of one record
+    num_text_bytes: int = 0  # of training texts, with --details=compact
 
 
-class ExpandedUnit(NamedTuple):
-    """What was written of a work unit; a path is None where there is nothing to write."""
+class Places(NamedTuple):
+    """The places of n-grams in a text: [start, end) in code points, a list for each n-gram."""
 
-    scanned: ScannedUnit
-    num_records: int = 0  # details written
-    num_bytes: int = 0  # of these, before compression
-    num_left_out: int = 0  # by --max_details
-    details_path: str | None = None
-    instances_path: str | None = None
-    matches_path: str | None = None
-    hits_path: str | None = None  # PAIRS, sorted: the evaluation rows hit, by n
-    pairs_left_out_path: str | None = None
+    bounds: np.ndarray  # int64 [m + 1]
+    starts: np.ndarray  # uint32
+    ends: np.ndarray  # uint32
 
 
-# --- a record of details ------------------------------------------------------------------------
+def places_of(
+    texts: TokenTexts,
+    which: np.ndarray,
+    lengths: np.ndarray,
+    bounds: np.ndarray,
+    tokens: np.ndarray,
+) -> Places:
+    """Returns the places of n-grams that begin with tokens of texts.
+
+    Args:
+      which: int64 [m], the text of each n-gram.
+      lengths: int64 [m], n.
+      bounds: int64 [m + 1], of its places in `tokens`.
+      tokens: int64, counted in the text.
+    """
+    sizes = np.diff(bounds)
+    at = np.repeat(texts.firsts[which], sizes) + tokens
+    return Places(bounds, texts.starts[at], texts.ends[at + np.repeat(lengths, sizes) - 1])
 
 
-class _Details:
-    """Makes lines of details; what several lines share is encoded once."""
+class BlockMatches(NamedTuple):
+    """Some matches of a block, with the tokens of the block's documents."""
 
-    def __init__(self, rows: EvaluationRows, scanned: ScannedUnit):
-        self._rows = rows
-        self._scanned = scanned
-        # By number, an evaluation row and the first fields of its details.
-        self._heads: dict[int, tuple[EvaluationRow, dict[str, orjson.Fragment]]] = {}
-        self._head_bytes = 0
-        self._train_path = _fragment(scanned.unit.path)
-        self._at_row, self._text = -1, _fragment("")
+    block: Block
+    texts: TokenTexts  # of the documents
+    matches: Matches
+    shared: np.ndarray  # int64 [u], the different n-grams of the matches, among those of the block
+    of_match: np.ndarray  # int64 [m], which of the u n-grams each match has
 
-    def row(self, number: int) -> EvaluationRow:
-        """Returns an evaluation row."""
-        return self._head(number)[0]
+    def eval_places(self, evaluation: Evaluation) -> Places:
+        """Returns the places of the m matches in evaluation rows."""
+        found = self.matches
+        texts = evaluation.postings[0].texts
+        return places_of(texts, found.rows, found.lengths, found.bounds, found.tokens)
 
-    def _head(self, number: int) -> tuple[EvaluationRow, dict[str, orjson.Fragment]]:
-        if number not in self._heads:
-            row = self._rows[number]
-            head = {
-                "eval_dataset": row.eval_dataset,
-                "eval_path": row.eval_path,
-                "eval_row": row.eval_row,
-                "eval_text": self._rows.text(number),
-                "eval_instance_id": row.instance_id,
-            }
-            encoded = list(map(json_value, head.values()))
-            self._head_bytes += sum(map(len, encoded))
-            if self._head_bytes > _TEXT_BYTES_IN_MEMORY:
-                self._heads.clear()
-                self._head_bytes = sum(map(len, encoded))
-            fields = dict(zip(head, map(orjson.Fragment, encoded), strict=True))
-            self._heads[number] = row, fields
-        return self._heads[number]
+    def train_places(self) -> Places:
+        """Returns the places of the u n-grams in their documents."""
+        tokens = take_lists(self.block.bounds, self.block.tokens, self.shared)
+        documents = self.block.documents[self.shared]
+        return places_of(self.texts, documents, self.lengths(), *tokens)
 
-    def line(self, match: UnitMatch) -> bytes:
-        """Returns the line of a match."""
-        if match.row != self._at_row:
-            self._at_row, self._text = match.row, _fragment(match.text)
-        ngram = _fragment(match.ngram)
-        record = {
-            **self._head(match.number)[1],
-            "ngram": ngram,
-            "eval_offsets": match.eval_places,
-            "n": match.n,
-            "train_path": self._train_path,
-            "train_row": match.row + self._scanned.row_offset,
-            "train_text": self._text,
-            "train_ngram": ngram,
-            "train_offsets": match.train_places,
-        }
-        if match.doc_id is not None:
-            record["train_doc_id"] = _fragment(match.doc_id)
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    def lengths(self) -> np.ndarray:
+        """Returns n of the u n-grams."""
+        lengths = np.empty(len(self.shared), np.int64)
+        lengths[self.of_match] = self.matches.lengths
+        return lengths
+
+    def ngrams(self) -> pa.LargeBinaryArray:
+        """Returns the u n-grams as UTF-8."""
+        documents = self.block.documents[self.shared]
+        first = self.texts.firsts[documents] + self.block.tokens[self.block.bounds[self.shared]]
+        return ngrams_of(self.texts, first, self.lengths())
+
+    def is_in_first(self, most: int | None) -> np.ndarray:
+        """Tells which matches are among the first of their document and evaluation row."""
+        if most is None:
+            return np.ones(len(self.matches.rows), bool)
+        starts = self.pair_starts()
+        sizes = np.diff(np.append(starts, len(self.matches.rows)))
+        return np.arange(len(self.matches.rows)) - np.repeat(starts, sizes) < most
+
+    def pair_starts(self) -> np.ndarray:
+        """Returns the first match of each document and evaluation row."""
+        documents, rows = self.matches.documents, self.matches.rows
+        differs = (documents[1:] != documents[:-1]) | (rows[1:] != rows[:-1])
+        return np.flatnonzero(np.append(True, differs))
 
 
-def _fragment(value: str) -> orjson.Fragment:
-    return orjson.Fragment(json_value(value))
+def read_matches(
+    scanned: ScannedUnit, evaluation: Evaluation, keep: Keep | None
+) -> Iterator[BlockMatches]:
+    """Yields all matches of a work unit in their order, in bounded memory."""
+    for block in read_blocks(scanned.paths, keep):
+        assert block.texts is not None
+        texts = token_texts(*array_buffers(block.texts), evaluation.tokenizer)
+        for matches in expand_block(block, evaluation.postings):
+            shared, of_match = np.unique(matches.shared, return_inverse=True)
+            yield BlockMatches(block, texts, matches, shared, of_match)
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+class DocumentPieces(NamedTuple):
+    """What the lines of the documents of a block have in common, a piece for each document."""
+
+    middle: pa.LargeBinaryArray  # behind n, up to the n-gram
+    end: pa.LargeBinaryArray
+    texts: pa.LargeBinaryArray  # lines of overlap_train_texts, with --details=compact
+
+
+def document_pieces(block: Block, scanned: ScannedUnit, mode: str) -> DocumentPieces:
+    """Makes the pieces of a block's documents.
+
+    Args:
+      mode: FULL, or COMPACT to leave the text out.
+    """
+    assert block.texts is not None and block.ids is not None
+    path = b',"train_path":' + json_value(scanned.unit.path) + b',"train_row":'
+    head: list = [piece(path), json_numbers(block.rows + scanned.row_offset)]
+    text = [piece(b',"train_text":'), json_strings(block.texts)]
+    texts: list = [piece(b"{" + path[1:]), head[1], *text, piece(b"}\n")]
+    middle = [*head, *(text if mode == FULL else ()), piece(b',"train_ngram":')]
+    has_id = block.ids.is_valid()
+    ids = join_pieces([piece(b',"train_doc_id":'), json_strings(block.ids.fill_null(b""))])
+    end = pa.array([b""], pa.large_binary()).take(pa.array(np.zeros(len(block.rows), np.int64)))
+    end = pc.if_else(has_id, ids, end)
+    return DocumentPieces(
+        join_pieces(middle),
+        join_pieces([end, piece(b"}\n")]),
+        join_pieces(texts) if mode == COMPACT else end,
+    )
+
+
+def evaluation_pieces(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBinaryArray:
+    """Returns how the lines of evaluation rows begin, up to the n-gram."""
+    return join_pieces(
+        [
+            piece(b'{"eval_dataset":'),
+            json_strings(column_of(rows, "eval_dataset")),
+            piece(b',"eval_path":'),
+            json_strings(column_of(rows, "eval_path")),
+            piece(b',"eval_row":'),
+            json_numbers(column_of(rows, "eval_row").to_numpy()),
+            piece(b',"eval_text":' if mode == FULL else b""),
+            json_strings(column_of(rows, "text")) if mode == FULL else piece(b""),
+            piece(b',"eval_instance_id":'),
+            json_strings(column_of(rows, "instance_id")),
+            piece(b',"ngram":'),
+        ]
+    )
+
+
+def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """Returns a column of a table as one array."""
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+class Lines:
+    """The lines of some matches.
+
+    Attributes:
+      sizes: int64 [m], the number of bytes of each.
+    """
+
+    def __init__(
+        self, found: BlockMatches, documents: DocumentPieces, evaluation: Evaluation, mode: str
+    ):
+        matches, of_match = found.matches, found.of_match
+        self._rows, self._evaluation, self._mode = matches.rows, evaluation, mode
+        ngrams = json_strings(found.ngrams()), of_match
+        # Behind the beginnings, which are of evaluation rows: pieces, and which each line has.
+        self._columns: list[tuple[pa.LargeBinaryArray, np.ndarray] | bytes] = [
+            ngrams,
+            b',"eval_offsets":',
+            (json_places(*found.eval_places(evaluation)), np.arange(len(of_match))),
+            b',"n":',
+            (json_numbers(found.lengths()), of_match),
+            (documents.middle, matches.documents),
+            ngrams,
+            b',"train_offsets":',
+            (json_places(*found.train_places()), of_match),
+            (documents.end, matches.documents),
+        ]
+        self.sizes = evaluation.beginning_sizes(mode)[matches.rows]
+        for column in self._columns:
+            if isinstance(column, bytes):
+                self.sizes += len(column)
+            else:
+                self.sizes += sizes_of(column[0])[column[1]]
+
+    def some(self, which: np.ndarray) -> Iterator[memoryview]:
+        """Yields some of the lines, several at a time."""
+        for start, stop in cut_by_weight(self.sizes[which], _LINE_BYTES_AT_A_TIME):
+            here = which[start:stop]
+            rows, of_row = np.unique(self._rows[here], return_inverse=True)
+            beginnings = evaluation_pieces(self._evaluation.rows.take(rows), self._mode)
+            columns: list = [beginnings.take(pa.array(of_row))]
+            for column in self._columns:
+                if isinstance(column, bytes):
+                    columns.append(piece(column))
+                else:
+                    columns.append(column[0].take(pa.array(column[1][here])))
+            yield memoryview(array_buffers(join_pieces(columns))[0])
 
 
 def count_details(
     scanned: ScannedUnit,
-    rows: EvaluationRows,
+    evaluation: Evaluation,
     keep: Keep | None = None,
     max_details_per_pair: int | None = None,
+    mode: str = FULL,
 ) -> DetailsSize:
-    """Returns the exact size that the details of a work unit have without caps."""
-    details = _Details(rows, scanned)
-    num_records = num_bytes = num_kept = 0
-    matches = read_matches(scanned.paths, keep)
-    for _, pair in groupby(matches, key=lambda match: (match.row, match.number)):
-        sizes = [len(details.line(match)) for match in pair]
-        num_bytes += sum(sizes)
-        num_records += len(sizes)
-        num_kept += len(sizes[:max_details_per_pair])
-    return DetailsSize(num_records, num_bytes, num_kept)
+    """Returns the exact size that the details of a work unit have without --max_details."""
+    total = np.zeros(4, np.int64)
+    text_bytes = max_bytes = 0
+    at: Block | None = None
+    documents = None
+    for found in read_matches(scanned, evaluation, keep):
+        if found.block is not at or documents is None:
+            at, documents = found.block, document_pieces(found.block, scanned, mode)
+            text_bytes += int(sizes_of(documents.texts).sum()) if mode == COMPACT else 0
+        sizes = Lines(found, documents, evaluation, mode).sizes
+        kept = sizes[found.is_in_first(max_details_per_pair)]
+        total += len(sizes), sizes.sum(), len(kept), kept.sum()
+        max_bytes = max(max_bytes, int(kept.max(initial=0)))
+    return DetailsSize(*total.tolist(), max_bytes, text_bytes)
 
 
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:
@@ -165,114 +304,3 @@ def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]
         return [None] * len(num_kept)
     before = np.cumsum([0, *num_kept], dtype=np.int64)[: len(num_kept)]
     return [max(0, max_details - count) for count in before.tolist()]
-
-
-# --- a work unit --------------------------------------------------------------------------------
-
-
-def expand_unit(
-    scanned: ScannedUnit,
-    prefix: str,
-    temp_folder: str,
-    rows: EvaluationRows,
-    keep: Keep | None = None,
-    max_details_per_pair: int | None = None,
-    quota: int | None = None,
-) -> ExpandedUnit:
-    """Writes everything that the output has about the matches of a work unit.
-
-    Args:
-      prefix: the beginning of the paths of the files written.
-      keep: returns which matches count (`read_boilerplate`).
-      max_details_per_pair: the number of details that a document and an evaluation row may have.
-      quota: the number of details that the work unit may have, one of `quotas`.
-    """
-    details = _Details(rows, scanned)
-    hits: set[tuple[int, int]] = set()
-    table: list[tuple] = []
-    num_records = num_bytes = num_left_out = 0
-    with LazyFiles(prefix, temp_folder) as files:
-        matches = read_matches(scanned.paths, keep)
-        for _, document in groupby(matches, key=lambda match: match.row):
-            instances: dict[tuple[int, int], set[str]] = defaultdict(set)
-            for number, pair in groupby(document, key=lambda match: match.number):
-                row, found = details.row(number), list(pair)
-                kept = found[:max_details_per_pair]
-                room = len(kept) if quota is None else min(len(kept), quota - num_records)
-                for match in kept[:room]:
-                    line = details.line(match)
-                    files.get("details.gz", GzipMember).write(line)
-                    num_bytes += len(line)
-                num_records += room
-                num_left_out += len(kept) - room
-                if len(kept) < len(found):
-                    record = _left_out_record(scanned, found[0], row, len(found) - len(kept))
-                    files.get("left_out").write(json_line(record))
-                for match in found:
-                    hits.add((number, match.n))
-                    instances[rows.datasets.index(row.eval_dataset), match.n].add(row.instance_id)
-                table += (_match_row(scanned, match, row) for match in found)
-                if len(table) >= _MATCHES_AT_A_TIME:
-                    _write_matches(files, table)
-            for (dataset, n), ids in sorted(instances.items()):
-                record = _instance_record(scanned, found[0], rows.datasets[dataset], n, ids)
-                files.get("instances.gz", GzipMember).write(json_line(record))
-        _write_matches(files, table)
-        if hits:
-            files.get("hits").write(np.array(sorted(hits), PAIRS).tobytes())
-    paths = map(files.path, ("details.gz", "instances.gz", "matches.parquet", "hits", "left_out"))
-    return ExpandedUnit(scanned, num_records, num_bytes, num_left_out, *paths)
-
-
-def _left_out_record(
-    scanned: ScannedUnit, match: UnitMatch, row: EvaluationRow, count: int
-) -> dict[str, Any]:
-    return {
-        "eval_dataset": row.eval_dataset,
-        "eval_path": row.eval_path,
-        "eval_row": row.eval_row,
-        "train_path": scanned.unit.path,
-        "train_row": match.row + scanned.row_offset,
-        "num_left_out": count,
-    }
-
-
-def _instance_record(
-    scanned: ScannedUnit, match: UnitMatch, dataset: str, n: int, ids: set[str]
-) -> dict[str, Any]:
-    return {
-        "eval_dataset": dataset,
-        "n": n,
-        "instance_ids": sorted(ids),
-        "train_path": scanned.unit.path,
-        "train_doc_id": scanned.unit.path if match.doc_id is None else match.doc_id,
-        "train_row": match.row + scanned.row_offset,
-    }
-
-
-def _match_row(scanned: ScannedUnit, match: UnitMatch, row: EvaluationRow) -> tuple:
-    """Returns a row of MATCHES_SCHEMA."""
-    return (
-        escape_surrogates(row.eval_dataset),
-        escape_surrogates(row.eval_path),
-        row.eval_row,
-        escape_surrogates(row.instance_id),
-        escape_surrogates(scanned.unit.path),
-        match.row + scanned.row_offset,
-        None if match.doc_id is None else escape_surrogates(match.doc_id),
-        match.n,
-        _offsets(match.eval_places),
-        _offsets(match.train_places),
-    )
-
-
-def _write_matches(files: LazyFiles, table: list[tuple]) -> None:
-    """Writes rows of MATCHES_SCHEMA as a row group and removes them from the list."""
-    if table:
-        writer = files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA)
-        writer.write_table(make_table(table, MATCHES_SCHEMA))
-        table.clear()
-
-
-def _offsets(places: Places) -> list[dict[str, int]]:
-    return [{"start": start, "end": end} for start, end in places]

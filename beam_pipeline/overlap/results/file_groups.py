@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, documents_of
-from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
 from beam_pipeline.storage.many_files import local_copies

@@ -18,6 +18,10 @@ COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
 FIELD_HITS = "stats/overlap_fields.jsonl"
 RULES = "stats/overlap_rules.jsonl"
+EVAL_BOILERPLATE = "stats/overlap_eval_boilerplate.jsonl"
+SHORT_ROWS = "stats/overlap_short_rows.jsonl"
+TRAIN_TEXTS = "stats/overlap_train_texts.jsonl.gz"
+EVAL_TEXTS = "stats/overlap_eval_texts.jsonl.gz"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
 SUMMARY = "progress/progress_summary.json"
 INPUT_FILES = "progress/input_files.jsonl"
@@ -29,8 +33,9 @@ WORK_FOLDER = "tmp/work"
 
 # By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
-    "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|boilerplate)\.jsonl"
-    r"|overlap_(rules|fields)\.jsonl|overlap_(details|ngrams)\.jsonl\.gz"
+    "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
+    r"|overlap_((eval_)?boilerplate|short_rows)\.jsonl"
+    r"|overlap_(details|ngrams|(train|eval)_texts)\.jsonl\.gz"
     r"|overlap_(matches|documents|train_files)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
     **{

@@ -1,21 +1,18 @@
-"""Match files: the matches of one work unit with one index shard, in Parquet.
+"""Match files: what the documents of one work unit share with one index shard, in Parquet.
 
-  (DocumentBatch, its Matches) → rows of SCHEMA, a summary of the scan as metadata; dead letters
-                                 in a file beside it
+  (DocumentBatch, its SharedNgrams) → rows of SCHEMA, a summary of the scan as metadata; dead
+                                      letters in a file beside it
 
-Rows are in the order of (document's row, evaluation row, n, places there, n-gram). A row group
-holds whole documents; the text of a document is written with its first match only. The match files
-of a work unit have no n-gram in common: `read_matches` and `read_columns` read them as one file.
-All strings are UTF-8 as `surrogatepass` writes it.
+A row is an n-gram of a document, in the order of (document's row, n-gram), however many evaluation
+rows have it. A row group holds whole documents; the text of a document is written with its first
+n-gram only. The match files of a work unit have no n-gram in common: `read_blocks` reads them as
+one. All strings are UTF-8 as `surrogatepass` writes it.
 """
 
-import heapq
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -23,32 +20,29 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch, decode, encode
+from beam_pipeline.overlap.documents.batch import DocumentBatch, encode
 from beam_pipeline.overlap.documents.reading import WorkUnit
-from beam_pipeline.overlap.ngrams.matching import Match, Places
-from beam_pipeline.overlap.results.output_files import LazyFiles, make_table, parquet_writer
+from beam_pipeline.overlap.ngrams.matching import SharedNgrams
+from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
 from beam_pipeline.storage.files import atomic_write
 from beam_pipeline.storage.lines import explained_damage
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
-_PLACES = pa.list_(pa.uint32())  # start, end, start, end, …
 SCHEMA = pa.schema(
     [
         ("row", pa.int64()),  # counted as the work unit counts
-        ("doc_id", pa.binary()),
+        ("doc_id", pa.large_binary()),  # this and the text with the first n-gram of a document
         ("text", pa.large_binary()),
-        ("number", pa.uint32()),  # of the evaluation row
-        ("n", pa.uint32()),
-        ("ngram", pa.large_binary()),
-        ("ngram_crc", pa.uint32()),
-        ("eval_places", _PLACES),
-        ("train_places", _PLACES),
+        ("ngram", pa.int64()),  # its number in the index shard, see Postings
+        ("tokens", pa.large_list(pa.int64())),  # first tokens of its places in the document
     ]
 )
-_COUNTED = ["row", "number", "n", "ngram_crc", "eval_places", "train_places"]
+FORMAT = "shared_ngrams"  # another one where match files become others
+_COUNTED = ["row", "ngram", "tokens"]
 _LETTERS = "letters.parquet"
 _SUMMARY_KEY = "probeline_scan"
-_GROUP_BYTES, _GROUP_MATCHES = 4 << 20, 1 << 14
+_GROUP_BYTES = 4 << 20
+_BYTES_PER_NGRAM = 32
 
 
 class ScanSummary(NamedTuple):
@@ -81,40 +75,20 @@ class ScannedUnit(NamedTuple):
         return f"{self.unit.file_number:06d}-{self.unit.number:06d}"
 
 
-class UnitMatch(NamedTuple):
-    """One n-gram that a document and an evaluation row share."""
+class Block(NamedTuple):
+    """Whole documents of a work unit, and what they share with all index shards."""
 
-    row: int
-    doc_id: str | None
-    text: str
-    number: int
-    n: int
-    ngram: str
-    eval_places: Places
-    train_places: Places
-
-
-class MatchColumns(NamedTuple):
-    """The columns of some matches that counting needs, as arrays of one length.
-
-    The n-gram of an evaluation row is identified by where it first begins there. Tokens of a custom
-    tokenizer may begin at one place: the checksum of the n-gram tells those apart.
-    """
-
-    rows: np.ndarray  # int64
-    numbers: np.ndarray  # uint32
-    lengths: np.ndarray  # uint32, n
-    starts: np.ndarray  # uint32, where the n-gram first begins in the evaluation row
-    crcs: np.ndarray  # uint32, ngram_crc
-    occurrences: np.ndarray  # int64, of the n-gram in the document
+    rows: np.ndarray  # int64 [d], of the documents, counted as the work unit counts
+    texts: pa.LargeBinaryArray | None  # d; None where only counts are read
+    ids: pa.LargeBinaryArray | None  # d
+    documents: np.ndarray  # int64 [s], the document of each shared n-gram, ascending
+    index_shards: np.ndarray  # int64 [s]
+    ngrams: np.ndarray  # int64 [s], of the index shard
+    bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
+    tokens: np.ndarray  # int64
 
 
-Keep = Callable[[MatchColumns], np.ndarray]  # returns which matches count, bool
-
-
-def crc_of(ngram: str) -> int:
-    """Returns the checksum of an n-gram in match files."""
-    return zlib.crc32(encode(ngram))
+Keep = Callable[[int, np.ndarray], np.ndarray]  # (index shard, n-grams) → which count, bool
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -126,35 +100,34 @@ def letters_path(path: str) -> str:
 
 
 def write_match_file(
-    path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, Iterable[Match]]]
+    path: str, temp_folder: str, scanned: Iterable[tuple[DocumentBatch, SharedNgrams]]
 ) -> ScanSummary:
     """Writes what a scan found, some MiB at a time; the match file appears last, complete.
 
     Args:
-      scanned: batches of one work unit, and their matches, document by document.
+      scanned: batches of one work unit, and what their documents share.
     """
     totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0, num_matches=0)
     letters: Counter[str] = Counter()
-    options = {"use_dictionary": ["doc_id", "ngram"], "write_statistics": False}
+    options = {"use_dictionary": False, "write_statistics": False}
     with atomic_write(path, temp_folder) as stream, LazyFiles(path, temp_folder) as files:
         writer = files.enter_context(parquet_writer(stream, SCHEMA, **options))
-        for group in _row_groups(_documents(scanned, totals, letters, files)):
-            writer.write_table(make_table(group, SCHEMA))
-            totals["num_matches"] += len(group)
+        for table in _row_groups(_tables(scanned, totals, letters, files)):
+            writer.write_table(table, row_group_size=len(table))
         summary = ScanSummary(**totals, letters=dict(sorted(letters.items())))
         metadata = {_SUMMARY_KEY: orjson.dumps(summary._asdict()).decode()}
         writer.add_key_value_metadata(metadata)
     return summary
 
 
-def _documents(
-    scanned: Iterable[tuple[DocumentBatch, Iterable[Match]]],
+def _tables(
+    scanned: Iterable[tuple[DocumentBatch, SharedNgrams]],
     totals: Counter[str],
     letters: Counter[str],
     files: LazyFiles,
-) -> Iterator[list[tuple]]:
-    """Yields the rows of each document that has any; counts, and writes the dead letters."""
-    for batch, matches in scanned:
+) -> Iterator[pa.Table]:
+    """Yields the rows of each batch; counts, and writes the dead letters."""
+    for batch, shared in scanned:
         if batch.letters:
             writer = files.get(_LETTERS, parquet_writer, schema=dead_letters.SCHEMA)
             writer.write_table(dead_letters.to_table(batch.letters))
@@ -164,35 +137,42 @@ def _documents(
             num_texts=len(batch.rows),
             num_without_text=batch.num_without_text,
             text_bytes=len(batch.utf8),
+            num_matches=shared.num_matches,
         )
-        for index, found in groupby(matches, key=lambda match: match.document):
-            yield list(_document_rows(batch, index, found))
+        if len(shared.ngrams):
+            yield _table(batch, shared)
 
 
-def _document_rows(batch: DocumentBatch, index: int, matches: Iterable[Match]) -> Iterator[tuple]:
-    text: bytes | None = batch.text_bytes(index)
-    row, doc_id = int(batch.rows[index]), batch.ids[index]
-    encoded_id = None if doc_id is None else encode(doc_id)
-    for match in sorted(matches, key=lambda m: (m.row, m.n, m.eval_places, m.ngram)):
-        ngram = encode(match.ngram)
-        places = (list(chain.from_iterable(p)) for p in (match.eval_places, match.train_places))
-        yield row, encoded_id, text, match.row, match.n, ngram, zlib.crc32(ngram), *places
-        text = None
+def _table(batch: DocumentBatch, shared: SharedNgrams) -> pa.Table:
+    documents, firsts, which = np.unique(shared.documents, return_index=True, return_inverse=True)
+    ids = [batch.ids[at] for at in documents.tolist()]
+    encoded_ids = [None if doc_id is None else encode(doc_id) for doc_id in ids]
+    is_first = np.zeros(len(which), bool)
+    is_first[firsts] = True
+    at = pa.array(which, mask=~is_first)  # the other n-grams of a document have neither
+    texts = pa.array([batch.text_bytes(at) for at in documents.tolist()], pa.large_binary())
+    columns = [
+        batch.rows[shared.documents],
+        pa.array(encoded_ids, pa.large_binary()).take(at),
+        texts.take(at),
+        shared.ngrams,
+        pa.LargeListArray.from_arrays(shared.bounds, shared.tokens),
+    ]
+    return pa.table(columns, SCHEMA)
 
 
-def _row_groups(documents: Iterable[list[tuple]]) -> Iterator[list[tuple]]:
-    """Yields the rows of several documents at a time."""
-    group: list[tuple] = []
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yields several tables as one, while they are small."""
+    group: list[pa.Table] = []
     num_bytes = 0
-    for rows in documents:
-        group += rows
-        for _, _, text, _, _, ngram, _, *places in rows:
-            num_bytes += len(text or b"") + len(ngram) + 4 * sum(map(len, places))
-        if num_bytes >= _GROUP_BYTES or len(group) >= _GROUP_MATCHES:
-            yield group
+    for table in tables:
+        group.append(table)
+        num_bytes += table.nbytes
+        if num_bytes >= _GROUP_BYTES:
+            yield pa.concat_tables(group)
             group, num_bytes = [], 0
     if group:
-        yield group
+        yield pa.concat_tables(group)
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -215,74 +195,62 @@ def read_summary(path: str) -> ScanSummary:
     return ScanSummary(**orjson.loads(text))
 
 
-def read_matches(paths: Sequence[str], keep: Keep | None = None) -> Iterator[UnitMatch]:
-    """Yields the matches in all match files of a work unit, in the order of one match file."""
-    return heapq.merge(
-        *(_read_file(path, keep) for path in paths),
-        key=lambda match: (match.row, match.number, match.n, match.eval_places, match.ngram),
-    )
+def read_blocks(
+    paths: Sequence[str], keep: Keep | None = None, with_texts: bool = True
+) -> Iterator[Block]:
+    """Yields what the match files of a work unit hold, some whole documents at a time.
 
-
-def _read_tables(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    with _explained(path):
-        yield from read_row_groups(path, columns)
-
-
-def _read_file(path: str, keep: Keep | None) -> Iterator[UnitMatch]:
-    text, at_row, doc_id = "", -1, None
-    for table in _read_tables(path):
-        is_kept = np.ones(len(table), bool) if keep is None else keep(_columns_of(table))
-        columns = [table.column(name).to_pylist() for name in SCHEMA.names if name != "ngram_crc"]
-        for kept, (row, id_bytes, data, number, n, ngram, eval_places, train_places) in zip(
-            is_kept.tolist(), zip(*columns, strict=True), strict=True
-        ):
-            if row != at_row:
-                text, at_row = decode(data), row
-                doc_id = None if id_bytes is None else decode(id_bytes)
-            if kept:
-                places = _pairs(eval_places), _pairs(train_places)
-                yield UnitMatch(row, doc_id, text, number, n, decode(ngram), *places)
-
-
-def _pairs(flat: list[int]) -> Places:
-    return list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def _columns_of(table: pa.Table) -> MatchColumns:
-    eval_places = table.column("eval_places").combine_chunks()
-    train_places = table.column("train_places").combine_chunks()
-    return MatchColumns(
-        rows=table.column("row").to_numpy(),
-        numbers=table.column("number").to_numpy(),
-        lengths=table.column("n").to_numpy(),
-        starts=eval_places.values.to_numpy()[eval_places.offsets.to_numpy()[:-1]],
-        crcs=table.column("ngram_crc").to_numpy(),
-        occurrences=np.diff(train_places.offsets.to_numpy()).astype(np.int64) // 2,
-    )
-
-
-def read_columns(paths: Sequence[str], keep: Keep | None = None) -> Iterator[MatchColumns]:
-    """Yields the columns that counting needs, several whole documents at a time, without texts.
-
-    A block of columns is a row group. The blocks of several match files are cut at one row:
+    A block is a row group. The row groups of several match files are cut at one row:
 
       file 1  [0 0 2 5] [6 9]         → [0 0 2 5 | 0 1 5]  [6 | 6 8]  [9 | 9]
       file 2  [0 1 5 6 8] [9]
+
+    Args:
+      keep: returns which n-grams count.
+      with_texts: whether texts and ids are read.
     """
-    sources = [map(_columns_of, _read_tables(path, _COUNTED)) for path in paths]
+    sources = [_read_tables(path, None if with_texts else _COUNTED) for path in paths]
     heads = [next(source, None) for source in sources]
     while any(head is not None for head in heads):
-        last_row = min(head.rows[-1] for head in heads if head is not None)
-        taken: list[MatchColumns] = []
+        last_row = min(_rows(head)[-1] for head in heads if head is not None)
+        taken: list[tuple[int, pa.Table]] = []
         for at, head in enumerate(heads):
             if head is not None:
-                stop = np.searchsorted(head.rows, last_row, "right")
-                taken.append(_cut(head, slice(0, stop)))
-                rest = _cut(head, slice(stop, None))
-                heads[at] = rest if len(rest.rows) else next(sources[at], None)
-        joined = MatchColumns(*[np.concatenate(column) for column in zip(*taken, strict=True)])
-        yield _cut(joined, keep(joined)) if keep else joined
+                stop = int(np.searchsorted(_rows(head), last_row, "right"))
+                taken.append((at, head.slice(0, stop)))
+                heads[at] = head.slice(stop) if stop < len(head) else next(sources[at], None)
+        block = _block(taken, keep, with_texts)
+        if len(block.rows):
+            yield block
 
 
-def _cut(columns: MatchColumns, which: Any) -> MatchColumns:
-    return MatchColumns(*(column[which] for column in columns))
+def _read_tables(path: str, columns: list[str] | None) -> Iterator[pa.Table]:
+    with _explained(path):
+        yield from (table.combine_chunks() for table in read_row_groups(path, columns))
+
+
+def _rows(table: pa.Table) -> np.ndarray:
+    return table.column("row").to_numpy()
+
+
+def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts: bool) -> Block:
+    """Joins the tables of index shards, given with their numbers, ordered by document."""
+    table = pa.concat_tables([table for _, table in tables]).combine_chunks()
+    shards = np.repeat([at for at, _ in tables], [len(table) for _, table in tables])
+    all_rows, ngrams = _rows(table), table.column("ngram").to_numpy()
+    is_kept = np.ones(len(table), bool)
+    for at, _ in tables if keep is not None else ():
+        is_kept[shards == at] = keep(at, ngrams[shards == at])
+    order = np.flatnonzero(is_kept)
+    order = order[np.argsort(all_rows[order], kind="stable")]
+    rows, documents = np.unique(all_rows[order], return_inverse=True)
+    texts = ids = None
+    if with_texts and len(rows):
+        column = table.column("text").chunk(0)
+        with_text = np.flatnonzero(column.is_valid())
+        of_each, firsts = np.unique(all_rows[with_text], return_index=True)
+        which = pa.array(with_text[firsts[np.searchsorted(of_each, rows)]])
+        texts, ids = column.take(which), table.column("doc_id").chunk(0).take(which)
+    lists = table.column("tokens").combine_chunks().take(pa.array(order))
+    bounds, tokens = lists.offsets.to_numpy(), lists.values.to_numpy()
+    return Block(rows, texts, ids, documents, shards[order], ngrams[order], bounds, tokens)

@@ -25,7 +25,7 @@ from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_files_table
-from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, ExpandedUnit
+from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, ExpandedUnit
 from beam_pipeline.overlap.results.file_groups import FILE_HITS, FileGroup
 from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
@@ -52,6 +52,9 @@ class Results(NamedTuple):
     buckets: Sequence[BucketFiles]  # by number of the evaluation row
     boilerplate_paths: Sequence[str] | None  # of write_boilerplate_lines; None: nothing is filtered
     has_caps: bool
+    has_texts: bool = False  # in files of their own
+    common_paths: Sequence[str] | None = None  # of write_common_ngrams; None: all n-grams count
+    short_rows: np.ndarray | None = None  # evaluation rows that are too short, and their tokens
 
 
 def write_outputs(
@@ -87,11 +90,18 @@ def write_outputs(
     lines |= rule_lines(rules, rows, hits, instances.of_row, instances.firsts)
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
+    if results.common_paths is not None:
+        lines[layout.EVAL_BOILERPLATE] = _boilerplate_records(results.common_paths)
+    if results.short_rows is not None:
+        lines[layout.SHORT_ROWS] = _short_records(rows, *results.short_rows)
     joined: dict[str, list[str | None]] = {
         layout.DETAILS: [unit.details_path for unit in units],
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
+    if results.has_texts:
+        joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
+        joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]
     for number in range(num_files):
         first, stop = (len(units) * at // num_files for at in (number, number + 1))
         name = f"tmp/overlap_instances-{number:05d}-of-{num_files:05d}.jsonl.gz"
@@ -205,6 +215,14 @@ def _boilerplate_records(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
     contents = [Path(path).read_bytes().splitlines() for path in local_copies(paths)]
     for _, same in groupby(heapq.merge(*map(parse_lines, contents), key=key), key=key):
         yield next(same)
+
+
+def _short_records(
+    rows: EvaluationRows, numbers: np.ndarray, num_tokens: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """Yields evaluation rows that are too short to count."""
+    for row, count in zip(rows.some(numbers), num_tokens.tolist(), strict=True):
+        yield {**row._asdict(), "num_tokens": count}
 
 
 def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.counts import NGRAM_KEYS, Counts
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line, write_lines
+from beam_pipeline.overlap.results.output_files import GzipMember, json_line
 from beam_pipeline.overlap.results.row_text import RowText
 from beam_pipeline.storage.files import atomic_write
 
@@ -62,6 +62,7 @@ class BucketFiles(NamedTuple):
     ngrams_path: str  # a gzip member
     coverage_path: str
     hits: bytes  # HITS
+    texts_path: str | None = None  # of `write_eval_texts`, a gzip member
 
 
 def find_row_ngrams(
@@ -85,7 +86,7 @@ def find_row_ngrams(
         number, n = int(found["number"][0]), int(found["n"][0])
         if number != at_number:
             at_number, text = number, RowText(rows.text(number), tokenizer)
-        shared = text.first_places(n, found["start"], found["crc"])
+        shared = text.first_places(n, found["token"])
         if missing := len(found) - len(shared):
             raise ProbelineError(
                 f"the match files have {missing} n-grams of evaluation row {number} that it "
@@ -118,7 +119,7 @@ def _count_places(text: RowText, n: int, keys: np.ndarray) -> int:
     keys = keys[keys["n"] == n]
     if not len(keys):
         return 0
-    return len(text.all_places(n, text.first_places(n, keys["start"], keys["crc"])))
+    return len(text.all_places(n, text.first_places(n, keys["token"])))
 
 
 def _cover(places: np.ndarray, n: int) -> tuple[int, int]:
@@ -198,14 +199,12 @@ def write_bucket(
     return BucketFiles(ngrams_path, coverage_path, np.array(hits, HITS).tobytes())
 
 
-def write_boilerplate_lines(
-    path: str, temp_folder: str, boilerplate: np.ndarray, rows: EvaluationRows, tokenizer: Tokenizer
+def write_eval_texts(
+    path: str, temp_folder: str, numbers: np.ndarray, rows: EvaluationRows
 ) -> None:
-    """Writes lines {ngram, n, documents} of a bucket, each once, ordered by n and n-gram."""
-    found = {
-        (shared.n, count.ngram, count.documents)
-        for shared in find_row_ngrams(boilerplate, rows, tokenizer)
-        for count in shared.ngrams
-    }
-    records = ({"ngram": ngram, "n": n, "documents": num} for n, ngram, num in sorted(found))
-    write_lines(path, temp_folder, records)
+    """Writes the texts of some evaluation rows, whose numbers ascend, as a gzip member."""
+    with atomic_write(path, temp_folder) as stream, GzipMember(stream) as member:
+        for number, row in zip(numbers.tolist(), rows.some(numbers), strict=True):
+            names = {"eval_dataset": row.eval_dataset, "eval_path": row.eval_path}
+            text = {"eval_row": row.eval_row, "eval_text": rows.text(number)}
+            member.write(json_line({**names, **text}))

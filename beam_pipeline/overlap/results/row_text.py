@@ -16,7 +16,6 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     tokens_of,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
-from beam_pipeline.overlap.results.match_files import crc_of
 
 _SPACE = ord(" ")
 
@@ -57,21 +56,10 @@ class RowText:
         """Returns the n-gram that begins with a token."""
         return self._joined[self._firsts[token] : self._firsts[token + n] - 1]
 
-    def first_places(self, n: int, starts: np.ndarray, crcs: np.ndarray) -> dict[str, int]:
-        """Returns the first token of each n-gram that begins at `starts` and has the checksum.
-
-        Several tokens may begin at one place. An n-gram that is not there is left out.
-        """
-        lows = np.searchsorted(self.starts, starts, "left").tolist()
-        highs = np.searchsorted(self.starts, starts, "right").tolist()
-        firsts: dict[str, int] = {}
-        for low, high, crc in zip(lows, highs, crcs.tolist(), strict=True):
-            for token in range(low, min(high, len(self) - n + 1)):
-                ngram = self.ngram(token, n)
-                if crc_of(ngram) == crc:
-                    firsts.setdefault(ngram, token)
-                    break
-        return firsts
+    def first_places(self, n: int, tokens: np.ndarray) -> dict[str, int]:
+        """Returns the n-grams that begin with tokens; one that is not there is left out."""
+        there = tokens[tokens.astype(np.int64) + n <= len(self)].tolist()
+        return {self.ngram(token, n): token for token in there}
 
     def all_places(self, n: int, firsts: dict[str, int]) -> np.ndarray:
         """Returns the first tokens of all places of n-grams, given one of each, ascending."""

@@ -1,0 +1,261 @@
+"""The n-grams of an index shard, told apart by their texts, and the places of each.
+
+A key of the index is a hash. Nearly always all its places have one n-gram; otherwise their texts
+tell the n-grams of a key apart. An n-gram is identified by its number: that of its first place in
+the index shard.
+
+  candidates → their n-grams' numbers, -1 where the texts differ (`identify`)
+  n-grams    → the evaluation rows that have them, and their places there (`expand`)
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.index import Index
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngram_slice
+
+# What is known of a key: nothing; one n-gram; several; one, which too many evaluation rows have.
+_UNKNOWN, _ONE, _SEVERAL, _COMMON = (np.uint8(kind) for kind in range(4))
+
+
+class _Places(NamedTuple):
+    bounds: np.ndarray  # of the index: int64 [m + 1]
+    rows: np.ndarray  # uint32 [p]
+    tokens: np.ndarray  # uint32 [p]
+    lengths: np.ndarray  # uint32 [p]
+
+
+class RowPlaces(NamedTuple):
+    """The places of n-grams in evaluation rows: one entry for each n-gram and row that has it."""
+
+    which: np.ndarray  # int64 [e], the place of the n-gram among those asked for
+    rows: np.ndarray  # int64 [e], evaluation rows
+    bounds: np.ndarray  # int64 [e + 1], of its tokens
+    tokens: np.ndarray  # int64, the first token of each place, counted in the evaluation row
+
+
+class Postings:
+    """The n-grams of one index shard.
+
+    Args:
+      texts: the tokens of all evaluation rows.
+      max_rows: n-grams of more evaluation rows are not identified; 0 identifies all.
+    """
+
+    def __init__(self, index: Index, texts: TokenTexts, max_rows: int = 0):
+        self.texts = texts
+        self._places = _Places(index.bounds, index.rows, index.tokens, index.place_lengths)
+        self._kinds = np.zeros(len(index.keys), np.uint8)
+        self._max_rows = max_rows
+
+    def identify(
+        self, keys: np.ndarray, texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray
+    ) -> np.ndarray:
+        """Returns the numbers of the n-grams that begin with tokens of `texts`, -1 for others."""
+        known = self._places, self._kinds, self.texts, self._max_rows
+        return _identify(*known, keys, texts, tokens, lengths)
+
+    def lengths(self, ngrams: np.ndarray) -> np.ndarray:
+        """Returns n of each n-gram, int64."""
+        return self._places.lengths[ngrams].astype(np.int64)
+
+    def first_tokens(self, ngrams: np.ndarray) -> np.ndarray:
+        """Returns the first token of each n-gram's first place, among all of `texts`."""
+        return self.texts.firsts[self._places.rows[ngrams]] + self._places.tokens[ngrams]
+
+    def num_rows(self, ngrams: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how many evaluation rows have each n-gram, and in how many places."""
+        return _count(self._places, self._kinds, self.texts, ngrams, self._keys_of(ngrams))
+
+    def expand(self, ngrams: np.ndarray, first_row: int, stop_row: int) -> RowPlaces:
+        """Returns the places of n-grams in a range of evaluation rows, by n-gram, then by row."""
+        keys = self._keys_of(ngrams)
+        arguments = self._places, self._kinds, self.texts, ngrams, keys, first_row, stop_row
+        none: Any = np.empty(0, np.int64)
+        num_entries, num_tokens = _expand(*arguments, none, none, none, none)
+        which, rows, bounds = (np.empty(num_entries + one, np.int64) for one in (0, 0, 1))
+        tokens = np.empty(num_tokens, np.int64)
+        _expand(*arguments, which, rows, bounds, tokens)
+        return RowPlaces(which, rows, bounds, tokens)
+
+    def add_row_weights(self, ngrams: np.ndarray, own: np.ndarray, weights: np.ndarray) -> None:
+        """Adds to the weight of each evaluation row: for each of its n-grams `own` and places."""
+        keys = self._keys_of(ngrams)
+        _add_weights(self._places, self._kinds, self.texts, ngrams, keys, own, weights)
+
+    def common_ngrams(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the n-grams of more than `max_rows` evaluation rows, and of how many rows."""
+        num_places = np.diff(self._places.bounds)
+        keys = np.flatnonzero(num_places > self._max_rows)
+        room = int(num_places[keys].sum()) // (self._max_rows + 1)
+        found, counts = np.empty(room, np.int64), np.empty(room, np.int64)
+        size = _find_common(self._places, self.texts, keys, self._max_rows, found, counts)
+        return found[:size], counts[:size]
+
+    def _keys_of(self, ngrams: np.ndarray) -> np.ndarray:
+        keys = np.searchsorted(self._places.bounds, ngrams, "right") - 1
+        _learn(self._places, self._kinds, self.texts, self._max_rows, keys)
+        return keys
+
+
+@njit
+def _is_same(texts, token, other_texts, other, n):
+    """Tells whether the n-grams that begin with two tokens are the same text."""
+    start, stop = ngram_slice(texts, token, n)
+    other_start, other_stop = ngram_slice(other_texts, other, n)
+    if stop - start != other_stop - other_start:
+        return False
+    for byte in range(stop - start):
+        if texts.words[start + byte] != other_texts.words[other_start + byte]:
+            return False
+    return True
+
+
+@njit
+def _token(places, texts, place):
+    return texts.firsts[places.rows[place]] + np.int64(places.tokens[place])
+
+
+@njit
+def _are_one(places, texts, one, other):
+    """Tells whether two places have the same n-gram."""
+    n = np.int64(places.lengths[one])
+    if n != places.lengths[other]:
+        return False
+    return _is_same(texts, _token(places, texts, one), texts, _token(places, texts, other), n)
+
+
+@njit
+def _count_one(places, texts, is_alone, ngram, stop):
+    """Returns the numbers of rows and places of an n-gram whose key's places end at `stop`."""
+    num_rows, num_places, last_row = 0, 0, np.int64(-1)
+    for place in range(ngram, stop):
+        if is_alone or _are_one(places, texts, ngram, place):
+            num_places += 1
+            num_rows += places.rows[place] != last_row
+            last_row = places.rows[place]
+    return num_rows, num_places
+
+
+@njit
+def _kind_of(places, texts, common, key):
+    start, stop = places.bounds[key], places.bounds[key + 1]
+    for place in range(start + 1, stop):
+        if not _are_one(places, texts, start, place):
+            return _SEVERAL
+    if common and _count_one(places, texts, True, start, stop)[0] > common:
+        return _COMMON
+    return _ONE
+
+
+@kernel
+def _learn(places, kinds, texts, common, keys):
+    for key in keys:
+        if kinds[key] == _UNKNOWN:
+            kinds[key] = _kind_of(places, texts, common, key)
+
+
+@kernel
+def _identify(places, kinds, own, common, keys, texts, tokens, lengths):
+    found = np.full(keys.size, -1, np.int64)
+    for at in range(keys.size):
+        key, n = keys[at], lengths[at]
+        if kinds[key] == _UNKNOWN:
+            kinds[key] = _kind_of(places, own, common, key)
+        if kinds[key] == _COMMON:
+            continue
+        start, stop = places.bounds[key], places.bounds[key + 1]
+        if kinds[key] == _ONE:
+            stop = start + 1
+        for place in range(start, stop):
+            is_n = places.lengths[place] == n
+            if is_n and _is_same(own, _token(places, own, place), texts, tokens[at], n):
+                stop = places.bounds[key + 1]
+                is_common = common and kinds[key] == _SEVERAL
+                if not is_common or _count_one(places, own, False, place, stop)[0] <= common:
+                    found[at] = place
+                break
+    return found
+
+
+@kernel
+def _count(places, kinds, texts, ngrams, keys):
+    num_rows, num_places = np.empty(ngrams.size, np.int64), np.empty(ngrams.size, np.int64)
+    for at in range(ngrams.size):
+        is_alone = kinds[keys[at]] != _SEVERAL
+        stop = places.bounds[keys[at] + 1]
+        num_rows[at], num_places[at] = _count_one(places, texts, is_alone, ngrams[at], stop)
+    return num_rows, num_places
+
+
+@njit
+def _first_place(rows, start, stop, row):
+    """Returns the first of these places, whose rows ascend, that is in `row` or a later one."""
+    while start < stop:
+        middle = (start + stop) // 2
+        if rows[middle] < row:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@kernel
+def _expand(places, kinds, texts, ngrams, keys, first_row, stop_row, which, rows, bounds, tokens):
+    """Counts the entries and places of n-grams, and fills them in where there is room."""
+    fills = bounds.size > 0
+    num_entries, num_tokens = 0, 0
+    for at in range(ngrams.size):
+        ngram, stop, last_row = ngrams[at], places.bounds[keys[at] + 1], np.int64(-1)
+        is_alone = kinds[keys[at]] != _SEVERAL
+        for place in range(_first_place(places.rows, ngram, stop, first_row), stop):
+            row = np.int64(places.rows[place])
+            if row >= stop_row:
+                break
+            if not is_alone and not _are_one(places, texts, ngram, place):
+                continue
+            if row != last_row:
+                if fills:
+                    which[num_entries], rows[num_entries] = at, row
+                    bounds[num_entries] = num_tokens
+                num_entries, last_row = num_entries + 1, row
+            if fills:
+                tokens[num_tokens] = places.tokens[place]
+            num_tokens += 1
+    if fills:
+        bounds[num_entries] = num_tokens
+    return num_entries, num_tokens
+
+
+@kernel
+def _add_weights(places, kinds, texts, ngrams, keys, own, weights):
+    for at in range(ngrams.size):
+        ngram, last_row = ngrams[at], np.int64(-1)
+        is_alone = kinds[keys[at]] != _SEVERAL
+        for place in range(ngram, places.bounds[keys[at] + 1]):
+            if is_alone or _are_one(places, texts, ngram, place):
+                row = places.rows[place]
+                weights[row] += 1 + (own[at] if row != last_row else 0)
+                last_row = row
+
+
+@kernel
+def _find_common(places, texts, keys, common, found, counts):
+    size = 0
+    for key in keys:
+        start, stop = places.bounds[key], places.bounds[key + 1]
+        for place in range(start, stop - common):
+            is_first = True
+            for before in range(start, place):
+                if _are_one(places, texts, before, place):
+                    is_first = False
+                    break
+            if is_first:
+                num_rows, _ = _count_one(places, texts, False, place, stop)
+                if num_rows > common:
+                    found[size], counts[size] = place, num_rows
+                    size += 1
+    return size
