@@ -22,17 +22,31 @@ from beam_pipeline.overlap.documents.evaluation import EvaluationRows
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.index import IndexShard, build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher
-from beam_pipeline.overlap.results.counts import (
-    Counts,
-    add_counts,
+from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.token_texts import (
+    TokenTexts,
+    open_token_texts,
+    token_texts,
+    write_token_texts,
+)
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.results.boilerplate import (
     boilerplate_of,
-    count_unit,
-    cut_by_bucket,
     find_boilerplate,
     read_boilerplate,
     write_boilerplate,
+    write_boilerplate_lines,
 )
-from beam_pipeline.overlap.results.details import ExpandedUnit, count_details, expand_unit, quotas
+from beam_pipeline.overlap.results.counts import (
+    Counts,
+    add_counts,
+    add_shared,
+    count_shared,
+    count_unit,
+    cut_by_bucket,
+)
+from beam_pipeline.overlap.results.details import FULL, Evaluation, count_details, quotas
+from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.file_groups import FileGroup, group_of, join_units
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from beam_pipeline.overlap.results.match_files import (
@@ -41,7 +55,7 @@ from beam_pipeline.overlap.results.match_files import (
     write_match_file,
 )
 from beam_pipeline.overlap.results.outputs import Results, write_outputs
-from beam_pipeline.overlap.results.row_overlaps import write_boilerplate_lines, write_bucket
+from beam_pipeline.overlap.results.row_overlaps import write_bucket
 from beam_pipeline.storage.files import open_file
 from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
 
@@ -59,6 +73,14 @@ def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
     table = pa.table(columns, pa.schema(fields))
     cut = pa.Table.from_batches(table.to_batches(max_chunksize=3), table.schema)
     return EvaluationRows(cut, list(dict.fromkeys(row.dataset for row in rows)))
+
+
+def tokens_of_rows(rows: EvaluationRows, tokenizer: Tokenizer, folder: str) -> TokenTexts:
+    """Returns the tokens of evaluation rows from their file."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with open(f"{folder}/tokens", "wb") as stream:
+        write_token_texts((token_texts(*some, tokenizer) for some in rows.texts()), stream)
+    return open_token_texts(f"{folder}/tokens")
 
 
 def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
@@ -102,10 +124,27 @@ class Gathering:
         training: Sequence[TrainRow],
         options: Options,
         cut: Cut = Cut(),
+        mode: str = FULL,
     ):
         self.output, self.work, self.temp = (f"{folder}/{name}" for name in ("out", "work", "temp"))
-        self.options, self.cut = options, cut
+        self.options, self.cut, self.mode = options, cut, mode
         self.rows = rows_of(rows)
+        tokens = tokens_of_rows(self.rows, options.tokenizer, self.work)
+        indexes = [
+            build_index(
+                self.rows.texts(),
+                options.lengths,
+                options.tokenizer,
+                IndexShard(number, cut.num_index_shards),
+                options.skip_degenerate,
+            )
+            for number in range(cut.num_index_shards)
+        ]
+        postings = [Postings(index, tokens) for index in indexes]
+        self.evaluation = Evaluation(self.rows, postings, options.tokenizer)
+        self.matchers = [
+            Matcher(*pair, options.tokenizer) for pair in zip(indexes, postings, strict=True)
+        ]
         self.units = list(self._scanned(training))
         self.keep, boilerplate_paths = self._boilerplate()
         buckets = [
@@ -115,12 +154,14 @@ class Gathering:
                 counts,
                 self.rows,
                 options.tokenizer,
-                None if self.keep is None else boilerplate_of(f"{self.work}/boilerplate", bucket),
+                None
+                if self.keep is None
+                else boilerplate_of(f"{self.work}/boilerplate", bucket, self.evaluation.postings),
             )
             for bucket, counts in self.counted(self.keep)
         ]
         self.sizes = [
-            count_details(unit, self.rows, self.keep, options.max_details_per_pair)
+            count_details(unit, self.evaluation, self.keep, options.max_details_per_pair, mode)
             for unit in self.units
         ]
         self.expanded = list(self._expanded())
@@ -138,21 +179,7 @@ class Gathering:
         )
 
     def _scanned(self, training: Sequence[TrainRow]) -> Iterator[ScannedUnit]:
-        options, cut = self.options, self.cut
-        matchers = [
-            Matcher(
-                build_index(
-                    self.rows.texts(),
-                    options.lengths,
-                    options.tokenizer,
-                    IndexShard(number, cut.num_index_shards),
-                    options.skip_degenerate,
-                ),
-                self.rows.text,
-                options.tokenizer,
-            )
-            for number in range(cut.num_index_shards)
-        ]
+        cut = self.cut
         of_path = defaultdict(list)
         for row in sorted(training, key=lambda row: row[:2]):
             of_path[row.path].append(row)
@@ -163,9 +190,9 @@ class Gathering:
                 first_row = some[0].row if cut.is_relative else 0
                 batch = batch_of(some, first_row)
                 files = []
-                for index_shard, matcher in enumerate(matchers):
+                for index_shard, matcher in enumerate(self.matchers):
                     file = f"{self.work}/matches-{number}-{at}-{index_shard}"
-                    scanned = [(batch, matcher.matches(batch.utf8, batch.bounds))]
+                    scanned = [(batch, matcher.shared(batch.utf8, batch.bounds))]
                     files.append((file, write_match_file(file, self.temp, scanned)))
                 yield scanned_unit(path, files, first_row, at, number)
 
@@ -173,7 +200,8 @@ class Gathering:
         """Returns the counts of all work units by bucket, as they go through a shuffle."""
         buckets: dict[int, list[Counts]] = defaultdict(list)
         for unit in self.units:
-            for bucket, counts in cut_by_bucket(count_unit(unit.paths, keep)):
+            found = count_unit(unit.paths, self.evaluation.postings, keep)
+            for bucket, counts in cut_by_bucket(found):
                 buckets[bucket].append(counts)
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 
@@ -181,15 +209,13 @@ class Gathering:
         most = self.options.max_document_frequency
         if most is None:
             return None, None
-        found, paths = [], []
-        for bucket, counts in self.counted(None):
-            found.append(find_boilerplate(counts, most))
-            paths.append(f"{self.work}/boilerplate-{bucket:03d}")
-            write_boilerplate_lines(
-                paths[-1], self.temp, found[-1], self.rows, self.options.tokenizer
-            )
+        counts = add_shared(count_shared(unit.paths) for unit in self.units)
+        found = find_boilerplate(counts, most)
+        paths = [f"{self.work}/boilerplate-{half}" for half in range(2)]
+        for half, lines_path in enumerate(paths):
+            write_boilerplate_lines(lines_path, self.temp, found[half::2], self.evaluation.postings)
         path = f"{self.work}/boilerplate"
-        write_boilerplate(path, self.temp, found)
+        write_boilerplate(path, self.temp, [found[:3], found[3:]])
         return read_boilerplate(path), paths
 
     def _expanded(self) -> Iterator[ExpandedUnit]:
@@ -198,7 +224,14 @@ class Gathering:
         for at, (unit, quota) in enumerate(zip(self.units, may_write, strict=True)):
             prefix = f"{self.work}/unit-{at:03d}"
             yield expand_unit(
-                unit, prefix, self.temp, self.rows, self.keep, options.max_details_per_pair, quota
+                unit,
+                prefix,
+                self.temp,
+                self.evaluation,
+                self.keep,
+                options.max_details_per_pair,
+                quota,
+                self.mode,
             )
 
     def _joined(self) -> Iterator[FileGroup]:

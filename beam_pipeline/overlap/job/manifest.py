@@ -32,6 +32,7 @@ from beam_pipeline.storage.matching import FileVersion
 _NOT_COMPARED = (
     *("input_path", "decontaminate_source", "output_path"),
     *("num_shards", "processes", "index_memory_mb", "skip_existing", "overwrite", "debug"),
+    "max_details_gb",
 )
 _VERSIONS_COMPARED = {
     "probeline": "the version of Probeline",

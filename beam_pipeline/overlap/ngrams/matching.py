@@ -11,7 +11,6 @@ n-gram); `results.matches` expands the one to the others.
 """
 
 from collections.abc import Iterator
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,6 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
     token_batches,
-    tokens_of,
 )
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
@@ -179,41 +177,3 @@ def _some(
     texts = [utf8[bounds[at] : bounds[at + 1]] for at in documents.tolist()]
     joined = np.concatenate([np.empty(0, np.uint8), *texts])
     return joined, np.cumsum([0, *map(len, texts)], dtype=np.int64)
-
-
-class TokenizedText:
-    """A text with the places of its tokens, and their texts where they are asked for."""
-
-    def __init__(self, text: str, tokenizer: Tokenizer):
-        tokens = tokens_of(text, tokenizer)
-        self.starts, self.ends = tokens.starts.tolist(), tokens.ends.tolist()
-        self._words = None
-        if tokenizer.function is not None or len(text.lower()) != len(text):
-            # Places in the text and in its lower case differ: the plain tokenizer knows them.
-            self._words = [token.text for token in tokenizer.tokenize(text)]
-        self._lowered = text.lower() if tokenizer.lowercase else text
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def ngram(self, token: int, n: int) -> str:
-        """Returns the n-gram that begins with a token."""
-        if self._words is not None:
-            return " ".join(self._words[token : token + n])
-        return " ".join(
-            self._lowered[self.starts[at] : self.ends[at]] for at in range(token, token + n)
-        )
-
-    def ngrams(self, n: int) -> list[str]:
-        """Returns the n-grams that begin with each token, slices of all tokens joined."""
-        words = self._words
-        if words is None:
-            places = zip(self.starts, self.ends, strict=True)
-            words = [self._lowered[start:end] for start, end in places]
-        joined = " ".join(words)
-        firsts = list(accumulate((len(word) + 1 for word in words), initial=0))
-        return [joined[first : end - 1] for first, end in zip(firsts, firsts[n:])]
-
-    def place(self, token: int, n: int) -> tuple[int, int]:
-        """Returns the place of the n-gram that begins with a token."""
-        return self.starts[token], self.ends[token + n - 1]

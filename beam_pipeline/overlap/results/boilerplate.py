@@ -14,7 +14,8 @@ import pyarrow as pa
 from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
-from beam_pipeline.overlap.results.counts import NGRAM_KEYS, ROWS_PER_BUCKET
+from beam_pipeline.overlap.results import counts
+from beam_pipeline.overlap.results.counts import NGRAM_KEYS
 from beam_pipeline.overlap.results.match_files import Keep
 from beam_pipeline.overlap.results.output_files import write_lines
 from beam_pipeline.storage.files import atomic_write, open_file
@@ -28,17 +29,17 @@ def bucket_of(shared: np.ndarray) -> np.ndarray:
     return shared["shard"].astype(np.int64) << 40 | shared["ngram"] // NGRAMS_PER_BUCKET
 
 
-def find_boilerplate(counts: np.ndarray, max_document_frequency: int) -> np.ndarray:
+def find_boilerplate(shared: np.ndarray, max_document_frequency: int) -> np.ndarray:
     """Returns the SHARED_COUNTS of n-grams that are in more documents than that."""
-    return counts[counts["documents"] > max_document_frequency]
+    return shared[shared["documents"] > max_document_frequency]
 
 
 def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndarray]) -> None:
     """Writes the keys of SHARED_COUNTS for `read_boilerplate`."""
     with atomic_write(path, temp_folder) as stream:
-        for counts in boilerplate:
-            keys = np.empty(len(counts), _KEY)
-            keys["shard"], keys["ngram"] = counts["shard"], counts["ngram"]
+        for shared in boilerplate:
+            keys = np.empty(len(shared), _KEY)
+            keys["shard"], keys["ngram"] = shared["shard"], shared["ngram"]
             stream.write(keys.tobytes())
 
 
@@ -61,10 +62,10 @@ def read_boilerplate(path: str) -> Keep:
 
 def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
     """Returns the NGRAM_KEYS of a bucket of evaluation rows that are boilerplate, sorted."""
-    first_row = bucket * ROWS_PER_BUCKET
+    first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
     for shard, ngrams in _by_shard(path).items():
-        found = postings[shard].expand(ngrams, first_row, first_row + ROWS_PER_BUCKET)
+        found = postings[shard].expand(ngrams, first_row, stop_row)
         part = np.empty(len(found.rows), NGRAM_KEYS)
         part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
         part["n"] = postings[shard].lengths(ngrams)[found.which]
@@ -78,10 +79,10 @@ def write_boilerplate_lines(
     """Writes lines {ngram, n, documents} of SHARED_COUNTS, each once, ordered by n and n-gram."""
     found = set()
     for shard in np.unique(boilerplate["shard"]).tolist():
-        counts = boilerplate[boilerplate["shard"] == shard]
-        texts = texts_of(postings[shard], counts["ngram"])
-        lengths = postings[shard].lengths(counts["ngram"]).tolist()
-        found.update(zip(lengths, texts, counts["documents"].tolist(), strict=True))
+        shared = boilerplate[boilerplate["shard"] == shard]
+        texts = texts_of(postings[shard], shared["ngram"])
+        lengths = postings[shard].lengths(shared["ngram"]).tolist()
+        found.update(zip(lengths, texts, shared["documents"].tolist(), strict=True))
     records = ({"ngram": ngram, "n": n, "documents": num} for n, ngram, num in sorted(found))
     write_lines(path, temp_folder, records)
 

@@ -22,7 +22,7 @@ from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_sets
-from beam_pipeline.overlap.results.details import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.file_groups import group_of
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 from beam_pipeline.overlap.results.output_files import GzipMember, json_line, make_table

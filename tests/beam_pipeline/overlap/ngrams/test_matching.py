@@ -1,6 +1,7 @@
 """Matches are exact: equal to brute force on made-up corpora, also if all hashes are one."""
 
 import random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,13 +9,26 @@ import pytest
 from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import build_index
-from beam_pipeline.overlap.ngrams.matching import Match, Matcher, TokenizedText
+from beam_pipeline.overlap.ngrams.matching import Matcher
+from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_reference import ngrams
 
 DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
+
+
+class Match(NamedTuple):
+    """One n-gram that an evaluation row and a document share."""
+
+    document: int
+    row: int
+    n: int
+    ngram: str
+    eval_places: list[tuple[int, int]]
+    train_places: list[tuple[int, int]]
 
 
 def by_brute_force(
@@ -37,10 +51,30 @@ def by_brute_force(
 def matches(
     texts: list[str], training: list[str], lengths: tuple[int, ...], tokenizer: Tokenizer
 ) -> list[Match]:
-    matcher = Matcher(
-        build_index([text_buffers(texts)], lengths, tokenizer), texts.__getitem__, tokenizer
-    )
-    return list(matcher.matches(*text_buffers(training)))
+    own = token_texts(*text_buffers(texts), tokenizer)
+    index = build_index([text_buffers(texts)], lengths, tokenizer)
+    postings = Postings(index, own)
+    shared = Matcher(index, postings, tokenizer).shared(*text_buffers(training))
+    theirs = token_texts(*text_buffers(training), tokenizer)
+    found = postings.expand(shared.ngrams, 0, len(texts))
+    lengths_of = postings.lengths(shared.ngrams)
+    assert len(found.rows) == shared.num_matches
+
+    def places(of, text, tokens, n):
+        at = of.firsts[text] + tokens
+        return list(zip(of.starts[at].tolist(), of.ends[at + n - 1].tolist(), strict=True))
+
+    made = []
+    for entry, which in enumerate(found.which.tolist()):
+        document, n = int(shared.documents[which]), int(lengths_of[which])
+        here = shared.tokens[shared.bounds[which] : shared.bounds[which + 1]]
+        first = theirs.firsts[document] + here[:1]
+        (ngram,) = ngrams_of(theirs, first, np.array([n])).to_pylist()
+        row = int(found.rows[entry])
+        tokens = found.tokens[found.bounds[entry] : found.bounds[entry + 1]]
+        sides = places(own, row, tokens, n), places(theirs, document, here, n)
+        made.append(Match(document, row, n, ngram.decode("utf-8", "surrogatepass"), *sides))
+    return sorted(made, key=lambda match: (match.document, match.row, match.n, match.eval_places))
 
 
 def corpus(seed: int) -> tuple[list[str], list[str]]:
@@ -92,14 +126,6 @@ def test_ngrams_with_one_hash_are_told_apart() -> None:
     assert len(found) >= 4
 
 
-def test_small_memories_change_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(matching, "_KEYS_IN_MEMORY", 1)
-    monkeypatch.setattr(matching, "_TEXTS_IN_MEMORY", 1)
-    texts, training = corpus(3)
-    found = matches(texts, training, (1, 2), DEFAULT)
-    assert found == by_brute_force(texts, training, (1, 2), DEFAULT)
-
-
 def test_documents_without_a_match_and_no_documents() -> None:
     assert matches(["a b"], ["c d", "e"], (2,), DEFAULT) == []
     assert matches(["a b"], [], (2,), DEFAULT) == []
@@ -110,11 +136,14 @@ def test_places_may_overlap_on_both_sides() -> None:
     assert match == Match(0, 0, 2, "a a", [(0, 3), (2, 6)], [(0, 3), (2, 5)])
 
 
-@pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two"])
+@pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two", "Σ İ ȧ"])
 def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
     for tokenizer in TOKENIZERS.values():
-        plain, tokenized = tokenizer.tokenize(text), TokenizedText(text, tokenizer)
-        assert len(tokenized) == len(plain)
-        for at, token in enumerate(plain):
-            assert tokenized.ngram(at, 1) == token.text
-            assert tokenized.place(at, 1) == (token.start, token.end)
+        plain, tokens = tokenizer.tokenize(text), token_texts(*text_buffers([text]), tokenizer)
+        assert tokens.firsts.tolist() == [0, len(plain)]
+        words = ngrams_of(tokens, np.arange(len(plain)), np.ones(len(plain), np.int64))
+        assert [word.decode("utf-8", "surrogatepass") for word in words.to_pylist()] == [
+            token.text for token in plain
+        ]
+        assert tokens.starts.tolist() == [token.start for token in plain]
+        assert tokens.ends.tolist() == [token.end for token in plain]

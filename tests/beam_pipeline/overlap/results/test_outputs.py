@@ -11,7 +11,7 @@ import pytest
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.results import counts, layout, outputs
-from beam_pipeline.overlap.results.details import ExpandedUnit
+from beam_pipeline.overlap.results.expansion import ExpandedUnit
 from beam_pipeline.overlap.results.file_groups import join_units
 from beam_pipeline.overlap.results.match_files import write_match_file
 from beam_pipeline.overlap.results.outputs import (
