@@ -21,7 +21,7 @@ from beam_pipeline.overlap.documents.batch import DocumentBatch, encode, text_bu
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.index import IndexShard, build_index
-from beam_pipeline.overlap.ngrams.matching import Matcher
+from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import (
     TokenTexts,
@@ -58,6 +58,9 @@ from beam_pipeline.overlap.results.outputs import Results, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import write_bucket
 from beam_pipeline.storage.files import open_file
 from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
+
+_NONE = np.empty(0, np.int64)
+NOTHING = SharedNgrams(_NONE, _NONE, np.zeros(1, np.int64), _NONE, 0)
 
 
 def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:

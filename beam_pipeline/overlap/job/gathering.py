@@ -125,9 +125,9 @@ def write_evaluation_rows(
         dropped = boilerplate_of(boilerplate_path, bucket, postings) if boilerplate_path else None
         files = write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
         if job.config.details == COMPACT:
-            files = files._replace(texts_path=f"{prefix}.texts.gz")
-            numbers = np.unique(total.rows["number"])
-            write_eval_texts(files.texts_path, job.temp_folder, numbers, rows)
+            path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
+            write_eval_texts(path, job.temp_folder, numbers, rows)
+            files = files._replace(texts_path=path)
         return files
 
 

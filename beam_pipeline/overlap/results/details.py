@@ -291,7 +291,8 @@ def count_details(
         kept = sizes[found.is_in_first(max_details_per_pair)]
         total += len(sizes), sizes.sum(), len(kept), kept.sum()
         max_bytes = max(max_bytes, int(kept.max(initial=0)))
-    return DetailsSize(*total.tolist(), max_bytes, text_bytes)
+    num_records, num_bytes, num_kept, kept_bytes = total.tolist()
+    return DetailsSize(num_records, num_bytes, num_kept, kept_bytes, max_bytes, text_bytes)
 
 
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:

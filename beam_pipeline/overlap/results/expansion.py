@@ -249,9 +249,9 @@ class _InstanceLines:
                 piece(b"}"),
             ]
         )
-        columns = [np.concatenate(column) for column in zip(*self._pending, strict=True)]
+        documents, rows, lengths = map(np.concatenate, zip(*self._pending, strict=True))
         self._pending = []
-        lines = self._evaluation.instances.lines(*columns, ends)
+        lines = self._evaluation.instances.lines(documents, rows, lengths, ends)
         member = self._files.get("instances.gz", GzipMember)
         member.write(memoryview(array_buffers(lines)[0]))
 

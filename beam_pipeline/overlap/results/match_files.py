@@ -239,8 +239,9 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
     shards = np.repeat([at for at, _ in tables], [len(table) for _, table in tables])
     all_rows, ngrams = _rows(table), table.column("ngram").to_numpy()
     is_kept = np.ones(len(table), bool)
-    for at, _ in tables if keep is not None else ():
-        is_kept[shards == at] = keep(at, ngrams[shards == at])
+    if keep is not None:
+        for at, _ in tables:
+            is_kept[shards == at] = keep(at, ngrams[shards == at])
     order = np.flatnonzero(is_kept)
     order = order[np.argsort(all_rows[order], kind="stable")]
     rows, documents = np.unique(all_rows[order], return_inverse=True)

@@ -1,6 +1,5 @@
 """Counts are those of a plain loop, whatever order they are added up in."""
 
-
 import numpy as np
 import pytest
 

@@ -19,11 +19,9 @@ from beam_pipeline.overlap.results.match_files import (
     read_summary,
     write_match_file,
 )
-from tests.support.overlap_gathering import batch_of
+from tests.support.overlap_gathering import NOTHING, batch_of
 from tests.support.overlap_reference import TrainRow
 
-_NONE = np.empty(0, np.int64)
-NOTHING = SharedNgrams(_NONE, _NONE, np.zeros(1, np.int64), _NONE, 0)
 TEXTS = [TrainRow("/c", 2 * at, [None, "", "\ud800"][at % 3], f"text {at}") for at in range(20)]
 
 
@@ -31,8 +29,8 @@ def shared_of(records: list[tuple[int, int, list[int]]]) -> SharedNgrams:
     documents, ngrams, tokens = zip(*records, strict=True) if records else ((), (), ())
     bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
     flat = [token for some in tokens for token in some]
-    arrays = (np.array(each, np.int64) for each in (documents, ngrams, bounds, flat))
-    return SharedNgrams(*arrays, len(records))
+    one, two, tokens_of = (np.array(each, np.int64) for each in (documents, ngrams, flat))
+    return SharedNgrams(one, two, bounds, tokens_of, len(records))
 
 
 @pytest.mark.parametrize("group", [1, 200, 4 << 20])

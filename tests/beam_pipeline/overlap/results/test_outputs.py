@@ -22,6 +22,7 @@ from beam_pipeline.overlap.results.outputs import (
 from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from tests.support.engines import Gcs
 from tests.support.overlap_gathering import (
+    NOTHING,
     Cut,
     Gathering,
     batch_of,
@@ -291,7 +292,7 @@ def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path) -> None:
             num_rows=9, letters=[DeadLetter("/c", at, "json_invalid", "{") for at in (3, 8)]
         )
         path = str(tmp_path / f"matches-{number}")
-        summary = write_match_file(path, temp, [(batch, []), (batch_of([]), [])])
+        summary = write_match_file(path, temp, [(batch, NOTHING), (batch_of([]), NOTHING)])
         units.append(ExpandedUnit(scanned_unit("/c", [(path, summary)], first_row, number)))
     group = join_units(0, reversed(units), str(tmp_path / "group"), temp)
     assert group.letters_path is not None
