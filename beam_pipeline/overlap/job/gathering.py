@@ -33,9 +33,9 @@ from beam_pipeline.overlap.results.counts import (
     count_unit,
     cut_by_bucket,
 )
-from beam_pipeline.overlap.results.field_hits import write_field_hits
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
+from beam_pipeline.overlap.results.field_hits import write_field_hits
 from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
 from beam_pipeline.overlap.results.layout import FIELD_HITS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path

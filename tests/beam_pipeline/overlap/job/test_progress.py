@@ -8,9 +8,6 @@ import pytest
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job import progress
 from beam_pipeline.overlap.job.progress import Heartbeat, read_summary, write_summary
-from beam_pipeline.overlap.ngrams.matching import Match
-
-MATCH = Match(0, 0, 2, "a b", [(0, 3)], [(0, 3)])
 
 
 def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
@@ -28,11 +25,10 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     beat = heartbeat(tmp_path)
-    beat.count(10, 1000)
+    beat.count(10, 1000, 0)
     assert not (tmp_path / "progress").exists()  # not yet half a minute
     now[0] = 31.0
-    assert beat.found(MATCH) is MATCH
-    beat.count(5, 500)
+    beat.count(5, 500, 1)
     (line,) = lines(tmp_path).values()
     assert (line["records"], line["text_bytes"], line["overlaps"]) == (15, 1500, 1)
     assert (line["train_path"], line["stage"], line["is_done"]) == ("corpus/a.jsonl", "scan", False)
@@ -44,7 +40,7 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
 def test_a_retry_counts_from_the_beginning(tmp_path: Path) -> None:
     for records in (7, 3):
         beat = heartbeat(tmp_path)
-        beat.count(records, 0)
+        beat.count(records, 0, 0)
         beat.finish()
     assert [line["records"] for line in lines(tmp_path).values()] == [3]
 
