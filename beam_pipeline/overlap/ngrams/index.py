@@ -1,8 +1,8 @@
 """The index of the evaluation side: which n-grams it has, and where, in one memory-mapped file.
 
   keys      hash of each n-gram, once, sorted          bounds   where a key's places begin
-  rows      of each place: the evaluation row, `tokens` the number of its first token there, and
-            `place_lengths` its n, since n-grams of two lengths may share a hash
+  rows      of each place: the evaluation row, ascending within a key, `tokens` the number of its
+            first token there, and `place_lengths` its n, since n-grams of two lengths may share a hash
   slots     open-addressed table: part of a hash → the key's number
   bloom     three bits a key, in one word: rejects almost every hash without a key
   filters   the same for windows, shorter n-grams within the n-grams: see Level
@@ -193,6 +193,9 @@ def build_index(
             kept.append(_distinct(here))
     joined = np.concatenate([np.empty(0, _PLACE), *places])
     places.clear()
+    rows = joined["row"]
+    if (rows[1:] < rows[:-1]).any():  # texts that Python lower-cases come behind those of a batch
+        joined = joined[np.argsort(rows, kind="stable")]
     return _index_of(joined, levels, windows, in_use)
 
 
