@@ -144,21 +144,30 @@ def _tables(
 
 
 def _table(batch: DocumentBatch, shared: SharedNgrams) -> pa.Table:
-    documents, firsts, which = np.unique(shared.documents, return_index=True, return_inverse=True)
-    ids = [batch.ids[at] for at in documents.tolist()]
+    documents, firsts = np.unique(shared.documents, return_index=True)
+    ids = (batch.ids[at] for at in documents.tolist())
     encoded_ids = [None if doc_id is None else encode(doc_id) for doc_id in ids]
-    is_first = np.zeros(len(which), bool)
-    is_first[firsts] = True
-    at = pa.array(which, mask=~is_first)  # the other n-grams of a document have neither
-    texts = pa.array([batch.text_bytes(at) for at in documents.tolist()], pa.large_binary())
+    texts = [batch.text_bytes(at) for at in documents.tolist()]
     columns = [
         batch.rows[shared.documents],
-        pa.array(encoded_ids, pa.large_binary()).take(at),
-        texts.take(at),
+        _sparse(encoded_ids, firsts, len(shared.ngrams)),
+        _sparse(texts, firsts, len(shared.ngrams)),
         shared.ngrams,
         pa.LargeListArray.from_arrays(shared.bounds, shared.tokens),
     ]
     return pa.table(columns, SCHEMA)
+
+
+def _sparse(values: Sequence[bytes | None], places: np.ndarray, size: int) -> pa.LargeBinaryArray:
+    """Returns an array with values at ascending places, null at others."""
+    # `take` would reserve as much for each null as for a value.
+    is_valid, bounds = np.zeros(size, bool), np.zeros(size + 1, np.int64)
+    for place, value in zip(places.tolist(), values, strict=True):
+        is_valid[place], bounds[place + 1] = value is not None, len(value or b"")
+    data = b"".join(value or b"" for value in values)
+    bits = np.packbits(is_valid, bitorder="little")
+    buffers = [pa.py_buffer(each) for each in (bits, np.cumsum(bounds), data)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), size, buffers)
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

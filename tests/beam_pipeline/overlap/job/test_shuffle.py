@@ -106,7 +106,7 @@ def test_the_graph_shuffles_where_the_docs_say(tmp_path: Path) -> None:
     groups = {each.unique_name.split("/")[0] for each in transforms if each.spec.urn == urn}
     assert groups == {
         "Spread index shards", "Spread files", "Spread work units", "Group by training file",
-        "Add up", "Spread numbered work units", "Group by evaluation rows of boilerplate",
+        "Add up", "Spread numbered work units", "Group by n-gram",
         "Group by evaluation rows", "Group training files",
     }  # fmt: skip
 
