@@ -2,7 +2,8 @@
 
   keys      hash of each n-gram, once, sorted          bounds   where a key's places begin
   rows      of each place: the evaluation row, ascending within a key, `tokens` the number of its
-            first token there, and `place_lengths` its n, since n-grams of two lengths may share a hash
+            first token there, and `place_lengths` its n, since n-grams of two lengths may share a
+            hash
   slots     open-addressed table: part of a hash → the key's number
   bloom     three bits a key, in one word: rejects almost every hash without a key
   filters   the same for windows, shorter n-grams within the n-grams: see Level
