@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, to_parquet
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths
-from beam_pipeline.overlap.results.details import MATCHES_SCHEMA
+from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA
 from beam_pipeline.overlap.results.layout import DEAD_LETTERS
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
 from tests.support.overlap_reference import ngrams

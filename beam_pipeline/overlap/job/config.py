@@ -8,12 +8,13 @@ Building a step needs no Beam, so only `parse` imports it.
 import argparse
 import warnings
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import Field, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.flags import OneLineParser, check_range, flag, job_parser
+from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
+from beam_pipeline.overlap.job.flag_values import check_flags, several
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
@@ -35,13 +36,6 @@ _MAX_COUNT = 2**63 - 1
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
 
 
-def several(value: Any) -> tuple[Any, ...]:
-    """Returns a value, or a sequence of values, as a tuple."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        return (value,)
-    return tuple(cast(Sequence[Any], value))
-
-
 def _path_of(given: Any) -> Any:
     """Returns the output path of a step, or of a step's config, and anything else as it is."""
     for owner in (given, getattr(given, "config", None)):
@@ -56,39 +50,6 @@ def _warn_of(config: Any, names: Sequence[str]) -> None:
     if given:
         message = "has no effect: every n-gram is compared, exactly, and every overlap is reported"
         warnings.warn(f"{', '.join(given)} {message}", UserWarning, stacklevel=4)
-
-
-def _check_flags(config: Any) -> None:
-    """Raises UsageError for the first flag whose value is not of its type or not allowed."""
-    for item in fields(config):
-        if item.metadata:
-            is_repeatable = item.metadata.get("action") == "append"
-            value = getattr(config, item.name)
-            if item.default is not MISSING and value == item.default:
-                continue
-            values = several(value) if is_repeatable else (value,)
-            if not values or "" in values:
-                raise UsageError(f"--{item.name} is empty: --help says what it is")
-            for each in values:
-                _check_value(item, each)
-
-
-def _check_value(item: Field[Any], value: Any) -> None:
-    given, choices = f"--{item.name}={value!r}", item.metadata.get("choices")
-    if limits := item.metadata["limits"]:
-        is_float = item.type is float
-        if not isinstance(value, (int, float) if is_float else int) or isinstance(value, bool):
-            low, high = limits
-            kind = "number" if is_float else "whole number"
-            raise UsageError(f"{given} is no {kind}: give one from {low} to {high}")
-        check_range(item.name, value, *limits)
-    elif item.type is bool:
-        if not isinstance(value, bool):
-            raise UsageError(f"{given}: give True or False")
-    elif not isinstance(value, str):
-        raise UsageError(f"{given} is a {type(value).__name__}: give a string")
-    elif choices and value not in choices:
-        raise UsageError(f"--{item.name}={value}: give {' or '.join(choices)}")
 
 
 @dataclass(frozen=True)
@@ -119,7 +80,7 @@ class NGramConfig:
     overlap_threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_flags(self)
+        check_flags(self)
         _warn_of(self, ("stride", "overlap_threshold"))
 
     @property
@@ -306,7 +267,7 @@ class DeconConfig:
             paths = tuple(map(_path_of, several(value := getattr(self, name))))
             if paths != several(value):
                 object.__setattr__(self, name, paths)
-        _check_flags(self)
+        check_flags(self)
         _warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
         check_path("output_path", self.output_path)
         tokenizer_named(self.tokenizer)

@@ -92,26 +92,16 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         found, path = _find_boilerplate(pipeline, job, units, prepared)
         keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
     if config.details != NONE:
-        sizes: Any = AsList(
-            units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
-        )
-        quotas: Any = (
+        sizes = units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
+        results["sizes"] = AsList(sizes)
+        caps["quotas"] = AsDict(
             pipeline
             | "Begin quotas" >> beam.Impulse()
-            | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, sizes)
+            | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, AsList(sizes))
         )
-        caps["quotas"], results["sizes"] = AsDict(quotas), sizes
-    counted: Any = (
-        units
-        | "Count n-grams"
-        >> beam.FlatMap(gathering.count_ngrams, job, prepared, **keep).with_output_types(
-            tuple[int, Any]
-        )
-        | "Group by evaluation rows" >> beam.GroupByKey()
-    )
-    buckets: Any = counted | "Write evaluation rows" >> beam.Map(
-        gathering.write_evaluation_rows, job, prepared, **keep
-    )
+    buckets: Any = _count_by_bucket(
+        job, units, prepared, **keep
+    ) | "Write evaluation rows" >> beam.Map(gathering.write_evaluation_rows, job, prepared, **keep)
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
     _ = (
         pipeline
@@ -158,6 +148,18 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
         | "Spread work units" >> beam.GroupByKey()
         | "Scan"
         >> beam.ParDo(Scan(job), prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
+    )
+
+
+def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
+    """Returns (bucket of evaluation rows, counts of all work units)."""
+    return (
+        units
+        | "Count n-grams"
+        >> beam.FlatMap(gathering.count_ngrams, job, prepared, **keep).with_output_types(
+            tuple[int, Any]
+        )
+        | "Group by evaluation rows" >> beam.GroupByKey()
     )
 
 
