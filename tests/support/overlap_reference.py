@@ -6,7 +6,7 @@ Plain Python, a loop over all pairs, written to be seen to be right. The tests o
 those of whole runs on all runners, compare with it.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ class Options:
     max_details_per_pair: int | None = None
     max_details: int | None = None
     skip_degenerate: bool = False
+    max_eval_rows_per_ngram: int | None = None
+    min_tokens: int | None = None
     rules: tuple[Rule, ...] = ()
 
 
@@ -108,25 +110,61 @@ def expected_outputs(
             {"ngram": ngram, "n": n, "documents": count}
             for (n, ngram), count in sorted(boilerplate.items())
         ]
+    if options.max_eval_rows_per_ngram is not None:
+        outputs["stats/overlap_eval_boilerplate.jsonl"] = [
+            {"ngram": ngram, "n": n, "eval_rows": count}
+            for (n, ngram), count in sorted(common_ngrams(rows, options).items())
+        ]
+    if options.min_tokens is not None:
+        outputs["stats/overlap_short_rows.jsonl"] = [
+            {
+                "eval_dataset": row.dataset,
+                "instance_id": row.id,
+                "eval_path": row.path,
+                "eval_row": row.row,
+                "num_tokens": num_tokens,
+            }
+            for row in rows
+            if (num_tokens := len(options.tokenizer.tokenize(row.text))) < options.min_tokens
+        ]
     return outputs
 
 
-def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
-    """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
+def own_ngrams(
+    rows: list[EvalRow], options: Options
+) -> dict[tuple[int, int], dict[str, list[list[int]]]]:
+    """Returns the n-grams of each evaluation row that is looked up, by its number and n."""
     own = {}
     for number, row in enumerate(rows):
         tokens = options.tokenizer.tokenize(row.text)
         if options.skip_degenerate and not any(token.text for token in tokens):
             continue
+        if options.min_tokens is not None and len(tokens) < options.min_tokens:
+            continue
         for n in effective_lengths(options.lengths, len(tokens)):
             own[number, n] = ngrams(tokens, n)
+    return own
+
+
+def common_ngrams(rows: list[EvalRow], options: Options) -> dict[tuple[int, str], int]:
+    """Returns the n-grams, by n, of more evaluation rows than count, and the number of the rows."""
+    num_rows = Counter(
+        (n, gram) for (_, n), grams in own_ngrams(rows, options).items() for gram in grams
+    )
+    most = options.max_eval_rows_per_ngram
+    return {key: count for key, count in num_rows.items() if most is not None and count > most}
+
+
+def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
+    """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
+    own, common = own_ngrams(rows, options), common_ngrams(rows, options)
     hits = []
     for train in training:
         tokens = options.tokenizer.tokenize(train.text)
         theirs = {n: ngrams(tokens, n) for _, n in own}
         for (number, n), grams in own.items():
             for ngram, places in grams.items():
-                if ngram in theirs[n]:
+                if ngram in theirs[n] and (n, ngram) not in common:
                     hits.append(Hit(train, number, n, places, ngram, theirs[n][ngram]))
     return sorted(
         hits,

@@ -22,6 +22,7 @@ from beam_pipeline.overlap.documents.reading import (
 )
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
+from beam_pipeline.overlap.ngrams.index import open_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.results.match_files import (
@@ -128,7 +129,8 @@ class Scan(beam.DoFn):
         if path not in self._matchers:
             self.teardown()
             copy = on_this_machine(path)
-            index, most = prepared.open_index(index_shard), self._job.config.max_eval_rows_per_ngram
+            index = open_index(copy, prepared.fingerprint)
+            most = self._job.config.max_eval_rows_per_ngram
             postings = Postings(index, prepared.open_tokens(), most)
             self._matchers[path] = Matcher(index, postings, self._job.tokenizer), copy
         return self._matchers[path][0]

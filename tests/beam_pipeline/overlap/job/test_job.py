@@ -111,6 +111,15 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         [],
     ),
     ({"lengths": (3,), "tokenizer": TOKENIZERS["whitespace_lower"], "max_details": 0}, []),
+    ({"lengths": (1, 2), "max_eval_rows_per_ngram": 1}, ["--num_shards=2"]),
+    ({"lengths": (1, 2), "min_tokens": 3}, []),
+    (
+        {
+            "lengths": (1, 2), "max_eval_rows_per_ngram": 2, "min_tokens": 2,
+            "max_document_frequency": 2, "skip_degenerate": True,
+        },
+        [],
+    ),
 ]
 
 
@@ -121,7 +130,10 @@ def flags_of(options: Options) -> list[str]:
     flags = [f"--ngram_length={n}" for n in options.lengths]
     flags += [f"--tokenizer={options.tokenizer.name}"]
     flags += ["--degenerate=skip"] if options.skip_degenerate else []
-    for name in ("max_document_frequency", "max_details_per_pair", "max_details"):
+    for name in (
+        *("max_document_frequency", "max_details_per_pair", "max_details"),
+        *("max_eval_rows_per_ngram", "min_tokens"),
+    ):
         if (value := getattr(options, name)) is not None:
             flags.append(f"--{name}={value}")
     return flags
