@@ -58,6 +58,8 @@ class NGramConfig:
 
     Args:
       ngram_length: n, in tokens, or several of them.
+      stride: has no effect; every n-gram is compared.
+      overlap_threshold: has no effect; every overlap is reported.
 
     Raises:
       UsageError: a length is not from 1 to 2**31 - 1.
@@ -92,6 +94,12 @@ class NGramConfig:
 @dataclass(frozen=True, kw_only=True)
 class DeconConfig:
     """The options of a run; `python -m beam_pipeline.overlap --help` explains each.
+
+    Args:
+      attribute_name: has no effect, nor have the three below: they are of marin's class.
+      estimated_doc_count: has no effect; nothing is approximate.
+      false_positive_rate: has no effect.
+      mode: has no effect; there is one.
 
     Raises:
       UsageError: a value is not allowed.
