@@ -115,8 +115,11 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"lengths": (1, 2), "min_tokens": 3}, []),
     (
         {
-            "lengths": (1, 2), "max_eval_rows_per_ngram": 2, "min_tokens": 2,
-            "max_document_frequency": 2, "skip_degenerate": True,
+            "lengths": (1, 2),
+            "max_eval_rows_per_ngram": 2,
+            "min_tokens": 2,
+            "max_document_frequency": 2,
+            "skip_degenerate": True,
         },
         [],
     ),
