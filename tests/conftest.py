@@ -52,6 +52,12 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _time_of_runs() -> None:
+    """All runs start at one time, so that files which tell it have the same bytes."""
+    os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Programs that are killed leave files: here they lie in pytest's folder and go with it."""
     folder = str(tmp_path_factory.mktemp("temporary"))

@@ -8,7 +8,6 @@ anew.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from beam_pipeline.dataset.manifest import (
@@ -23,6 +22,7 @@ from beam_pipeline.dataset.manifest import (
 )
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder
+from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.storage.files import exists, is_gcs, is_local
@@ -120,7 +120,7 @@ def plan(options: Options, files: Iterable[FileVersion]) -> Generation:
         digest.update(repr(tuple(file)).encode())
     few: Sequence[FileVersion] = listed if len(listed) <= _MAX_LISTED_FILES else ()
     return Generation(
-        started=datetime.now(UTC).isoformat(timespec="microseconds"),
+        started=start_time(),
         input=list(options.input),
         options={name: getattr(options, name) for name in ("input_format", "columns")},
         versions={},

@@ -110,13 +110,15 @@ class Commit(beam.DoFn):
     def _is_finished(self) -> bool:
         """Tells whether an attempt has done everything but tidy up."""
         output = self._job.output.rstrip("/")
-        if self._job.base is None:
+        base, planned = self._job.base, self._job.planned
+        if base is None or planned is None:
             return files.exists(f"{output}/{SUCCESS_NAME}")
         try:
-            last = Manifest.from_json(committed_manifest(output)).generations[-1:]
+            found = Manifest.from_json(committed_manifest(output)).generations
         except ProbelineError:
             return False
-        return [each.started for each in last] == [self._job.planned and self._job.planned.started]
+        is_longer = len(found) == len(base.generations) + 1
+        return is_longer and found[-1].started == planned.started
 
     def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
         """Names the files of dead letters, those of earlier generations first."""

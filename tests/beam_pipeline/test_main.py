@@ -1,6 +1,5 @@
 """The whole job through `main`: what went in comes out, in the same bytes, on both runners."""
 
-import dataclasses
 import json
 import time
 from collections import defaultdict
@@ -149,8 +148,7 @@ def test_prism_writes_the_same_bytes(
     on_prism = make_dataset(source, tmp_path / "prism", flag, *runner)
     assert files_of(on_prism) == files_of(in_memory)
     told = [open_dataset(str(output)).manifest for output in (on_prism, in_memory)]
-    one, other = (dataclasses.replace(manifest, generations=[]) for manifest in told)
-    assert one == other
+    assert told[0] == told[1]
 
 
 @pytest.mark.slow

@@ -6,13 +6,13 @@ has a unique key is spread over workers by grouping, in a third of the steps of 
 """
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
 from beam_pipeline.overlap.job import gathering
@@ -60,7 +60,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
       run: the job run, which holds the output and has a folder of its own beside it.
     """
     num_eval_files = len({each.file for each in inputs.evaluation})
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    started_at = start_time()
     job = Job(config, run.folder, num_eval_files, len(inputs.training), started_at)
     prepared: Any = AsSingleton(
         pipeline
