@@ -71,6 +71,7 @@ def test_the_same_run_again_returns_the_result(
 ) -> None:
     assert main(flags(corpus)) == 0
     table = capsys.readouterr().out.splitlines()[:8]
+    before = files_below(corpus / "out")
     no_run(monkeypatch)
     others = ["--processes=1", "--num_shards=3", "--index_memory_mb=7"]  # the same bytes
     assert main(flags(corpus, "--skip_existing", *others)) == 0
@@ -167,5 +168,6 @@ def test_a_result_of_another_version_or_without_a_list_is_not_taken(corpus: Path
 
 def test_overwrite_replaces_even_the_same_result(corpus: Path) -> None:
     run(corpus)
+    before = (corpus / "out" / SUCCESS_NAME).stat().st_ino
     assert run(corpus, overwrite=True)
     assert (corpus / "out" / SUCCESS_NAME).stat().st_ino != before or sys.platform != "linux"
