@@ -30,6 +30,23 @@ def steps(workflow: str) -> list[dict[str, Any]]:
     return job["steps"]
 
 
+# What the repository holds, so that the output of a trial is not committed with a change.
+TOP_LEVEL = """.ci .dockerignore .github .gitignore .pre-commit-config.yaml .python-version CHANGELOG.md
+CITATION.cff CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md beam_pipeline
+benchmarks docs examples mkdocs.yml pyproject.toml requirements.txt scripts setup.py templates
+tests training"""
+
+
+def test_nothing_strange_lies_beside_the_packages() -> None:
+    listing = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode:
+        pytest.skip("not a checkout: git lists no files")
+    names = {path.partition("/")[0].strip('"') for path in listing.stdout.splitlines()}
+    assert names == set(TOP_LEVEL.split())
+
+
 # --- workflows ------------------------------------------------------------------------------------
 
 

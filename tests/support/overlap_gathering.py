@@ -7,6 +7,7 @@ matcher, so that what comes out can be compared with the reference record by rec
 import gzip
 import io
 import json
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,12 +79,12 @@ def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
     return EvaluationRows(cut, list(dict.fromkeys(row.dataset for row in rows)))
 
 
-def tokens_of_rows(rows: EvaluationRows, tokenizer: Tokenizer, folder: str) -> TokenTexts:
-    """Returns the tokens of evaluation rows from their file."""
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}/tokens", "wb") as stream:
+def tokens_of_rows(rows: EvaluationRows, tokenizer: Tokenizer) -> TokenTexts:
+    """Returns the tokens of evaluation rows from their file, whose name is gone by then."""
+    with tempfile.NamedTemporaryFile() as stream:
         write_token_texts((token_texts(*some, tokenizer) for some in rows.texts()), stream)
-    return open_token_texts(f"{folder}/tokens")
+        stream.flush()
+        return open_token_texts(stream.name)
 
 
 def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
@@ -132,7 +133,7 @@ class Gathering:
         self.output, self.work, self.temp = (f"{folder}/{name}" for name in ("out", "work", "temp"))
         self.options, self.cut, self.mode = options, cut, mode
         self.rows = rows_of(rows)
-        tokens = tokens_of_rows(self.rows, options.tokenizer, self.work)
+        tokens = tokens_of_rows(self.rows, options.tokenizer)
         indexes = [
             build_index(
                 self.rows.texts(),
