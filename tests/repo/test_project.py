@@ -31,10 +31,10 @@ def steps(workflow: str) -> list[dict[str, Any]]:
 
 
 # What the repository holds, so that the output of a trial is not committed with a change.
-TOP_LEVEL = """.ci .dockerignore .github .gitignore .pre-commit-config.yaml .python-version CHANGELOG.md
-CITATION.cff CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md beam_pipeline
-benchmarks docs examples mkdocs.yml pyproject.toml requirements.txt scripts setup.py templates
-tests training"""
+TOP_LEVEL = """.ci .dockerignore .github .gitignore .pre-commit-config.yaml .python-version
+CHANGELOG.md CITATION.cff CONTRIBUTING.md Dockerfile LICENSE Makefile README.md SECURITY.md
+beam_pipeline benchmarks docs examples mkdocs.yml pyproject.toml requirements.txt scripts setup.py
+templates tests training"""
 
 
 def test_nothing_strange_lies_beside_the_packages() -> None:

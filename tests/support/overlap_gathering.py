@@ -81,10 +81,10 @@ def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
 
 def tokens_of_rows(rows: EvaluationRows, tokenizer: Tokenizer) -> TokenTexts:
     """Returns the tokens of evaluation rows from their file, whose name is gone by then."""
-    with tempfile.NamedTemporaryFile() as stream:
-        write_token_texts((token_texts(*some, tokenizer) for some in rows.texts()), stream)
-        stream.flush()
-        return open_token_texts(stream.name)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/tokens", "wb") as stream:
+            write_token_texts((token_texts(*some, tokenizer) for some in rows.texts()), stream)
+        return open_token_texts(f"{folder}/tokens")
 
 
 def batch_of(training: Sequence[TrainRow], first_row: int = 0) -> DocumentBatch:
