@@ -52,6 +52,7 @@ Write = Callable[[str, bytes], None]  # writes a file, given its path
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[str, Meta(pattern=r"^([0-9T:.-]+Z)?$")]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
+Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]  # "" if an older version wrote the file
 # A file in a folder of the dataset, which no path leads out of.
 FilePath = Annotated[str, Meta(pattern=r"^[a-z_]+/[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
 
@@ -77,13 +78,14 @@ class KnownOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of records; `path` is relative to the dataset, `crc32c` of the whole file."""
+    """One file of records; `path` is relative to the dataset, checksums of the whole file."""
 
     path: FilePath
     num_records: Count
     num_measurements: Count
     num_bytes: Count
     crc32c: Checksum
+    sha256: Sha256 = ""
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,12 @@ class LetterFile:
     path: FilePath
     num_bytes: Count
     crc32c: Checksum
+    sha256: Sha256 = ""
 
 
 @dataclass(frozen=True)
 class Split:
-    """The train or the test side."""
+    """The train or the test side, and the checksums of its `rows.parquet`."""
 
     num_probes: Count
     num_records: Count
@@ -105,6 +108,7 @@ class Split:
     num_bytes: Count
     shards: list[Shard] = field(default_factory=list[Shard])
     index_crc32c: Checksum = ""
+    index_sha256: Sha256 = ""
 
 
 @dataclass(frozen=True)

@@ -123,16 +123,16 @@ class Commit(beam.DoFn):
     def _move_dead_letters(self, summaries: Sequence[UnitSummary]) -> list[LetterFile]:
         """Names the files of dead letters, those of earlier generations first."""
         kept = self._job.base.dead_letter_files if self._job.base else []
-        moves = _name_dead_letters(self._job.folder, summaries, [file.path for file in kept])
-        copies = [
-            Move(
-                f"{self._job.output}/{file.path}", move.target, file.num_bytes, int(file.crc32c, 16)
-            )
-            for file, move in zip(kept, moves, strict=False)
+        kept = [replace(file, path=f"{self._job.output}/{file.path}") for file in kept]
+        written = [_as_file(part) for each in summaries for part in each.dead_letter_files]
+        named = _name_dead_letters([*kept, *written])
+        moves = [
+            Move(old.path, f"{self._job.folder}/{new.path}", old.num_bytes, int(old.crc32c, 16))
+            for old, new in zip([*kept, *written], named, strict=True)
         ]
-        copy_files(copies, self._job.workspace.below("commit"))
+        copy_files(moves[: len(kept)], self._job.workspace.below("commit"))
         move_files(moves[len(kept) :])
-        return list(map(_letter_file, [*copies, *moves[len(kept) :]]))
+        return named
 
     def _generations(
         self, manifest: Manifest, added: Counts, summaries: Sequence[UnitSummary]
@@ -186,23 +186,16 @@ def _local_indexes(output: str) -> Iterator[str]:
         yield folder
 
 
-def _name_dead_letters(
-    output: str, summaries: Sequence[UnitSummary], kept: Sequence[str]
-) -> list[Move]:
-    parts = [LetterPart(path, 0, 0) for path in kept]
-    parts += [part for summary in summaries for part in summary.dead_letter_files]
-    folder = FileSystems.join(output, DEAD_LETTER_FOLDER)
-    names = (f"dead_letter_{n:05d}-of-{len(parts):05d}.parquet" for n in range(len(parts)))
+def _as_file(part: LetterPart) -> LetterFile:
+    return LetterFile(part.path, part.num_bytes, files.checksum_text(part.crc32c), part.sha256)
+
+
+def _name_dead_letters(letter_files: Sequence[LetterFile]) -> list[LetterFile]:
+    folder, total = DEAD_LETTER_FOLDER, len(letter_files)
     return [
-        Move(part.path, FileSystems.join(folder, name), part.num_bytes, part.crc32c)
-        for part, name in zip(parts, names, strict=True)
+        replace(file, path=f"{folder}/dead_letter_{number:05d}-of-{total:05d}.parquet")
+        for number, file in enumerate(letter_files)
     ]
-
-
-def _letter_file(move: Move) -> LetterFile:
-    path = f"{DEAD_LETTER_FOLDER}/{FileSystems.split(move.target)[1]}"
-    assert move.crc32c is not None
-    return LetterFile(path, move.num_bytes, files.checksum_text(move.crc32c))
 
 
 def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
@@ -319,17 +312,19 @@ def describe_split(folder: str, name: str, shards: Sequence[ShardInfo]) -> Split
             num_measurements=int(measurements[shard.shard]),
             num_bytes=shard.num_bytes,
             crc32c=files.checksum_text(shard.crc32c),
+            sha256=shard.sha256,
         )
         for shard in sorted(shards, key=lambda info: info.shard)
     ]
-    _, index_crc32c = files.size_and_checksum(FileSystems.join(folder, name, INDEX_NAME))
+    index = files.file_digests(FileSystems.join(folder, name, INDEX_NAME))
     return Split(
         num_probes=num_probes,
         num_records=sum(shard.num_records for shard in listed),
         num_measurements=int(measurements.sum()),
         num_bytes=sum(shard.num_bytes for shard in listed),
         shards=listed,
-        index_crc32c=files.checksum_text(index_crc32c),
+        index_crc32c=files.checksum_text(index.crc32c),
+        index_sha256=index.sha256,
     )
 
 

@@ -49,7 +49,7 @@ from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block, as_stored
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
-from beam_pipeline.storage.files import crc32c, create_file, unique_path
+from beam_pipeline.storage.files import create_file, digests_of, unique_path
 
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
@@ -64,6 +64,7 @@ class LetterPart(Message, frozen=True):
     path: str
     num_bytes: int
     crc32c: int
+    sha256: str
 
 
 class UnitSummary(Message, frozen=True):
@@ -200,7 +201,7 @@ class _LetterBox:
         data = dead_letters.to_parquet(self._letters)
         with explained_os_errors("write", path), create_file(path) as file:
             file.write(data)
-        self.files.append(LetterPart(path, len(data), crc32c(data)))
+        self.files.append(LetterPart(path, *digests_of(data)))
         self._letters = []
 
 

@@ -42,7 +42,7 @@ _FRAMING_BYTES = 1 << 10  # what a record may have around its payload
 
 
 class ShardInfo(Message, frozen=True):
-    """A shard with its final name; `crc32c` is that of the whole file."""
+    """A shard with its final name; `crc32c` and `sha256` are those of the whole file."""
 
     path: str
     shard: int
@@ -50,6 +50,7 @@ class ShardInfo(Message, frozen=True):
     num_records: int
     num_bytes: int
     crc32c: int
+    sha256: str
 
 
 class WrittenShard(Message, frozen=True):
@@ -210,18 +211,18 @@ class WriteShard(beam.DoFn):
         lines, index_path = None, None
         if target.index:  # before any payload is read, since it may refuse the records
             lines = target.index.table(records.attributes)
-        record_bytes, (num_bytes, checksum) = self._write(temporary_path, records)
+        record_bytes, digests = self._write(temporary_path, records)
         if target.index and lines is not None:
             index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
             _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
         self._records.inc(len(records))
         self._shards.inc()
-        self._bytes.inc(num_bytes)
-        info = ShardInfo(final_path, shard, num_shards, len(records), num_bytes, checksum)
+        self._bytes.inc(digests.num_bytes)
+        info = ShardInfo(final_path, shard, num_shards, len(records), *digests)
         return WrittenShard(temporary_path, index_path, info)
 
-    def _write(self, path: str, records: ShardRecords) -> tuple[list[int], tuple[int, int]]:
-        """Returns the size of each record, and the size and checksum of the file."""
+    def _write(self, path: str, records: ShardRecords) -> tuple[list[int], files.Digests]:
+        """Returns the size of each record, and the digests of the file."""
         encode = self._target.encode
         record_bytes = []
         with files.local_file(path) as local_path:
@@ -240,7 +241,7 @@ class WriteShard(beam.DoFn):
                     f"cannot write {path}: {one_line(error)}; free some space or check the storage "
                     "behind it, then run the same command again"
                 ) from error
-            return record_bytes, files.size_and_checksum(local_path)
+            return record_bytes, files.file_digests(local_path)
 
 
 def _write_index(

@@ -8,14 +8,15 @@ others are written with `atomic_write`.
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
 import tempfile
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import google_crc32c
 
@@ -186,11 +187,37 @@ def size_and_checksum(path: str) -> tuple[int, int]:
     """Returns the size of a file in bytes and its CRC-32C, which GCS keeps itself."""
     if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
         return known.num_bytes, int(known.crc32c, 16)
+    return _read_through(path, lambda block: None)
+
+
+class Digests(NamedTuple):
+    """What tells the bytes of a file; `sha256` as 64 hex digits."""
+
+    num_bytes: int
+    crc32c: int
+    sha256: str
+
+
+def digests_of(data: bytes) -> Digests:
+    """Returns the digests of a file with these bytes."""
+    return Digests(len(data), crc32c(data), hashlib.sha256(data).hexdigest())
+
+
+def file_digests(path: str) -> Digests:
+    """Returns the digests of a file, which is read once."""
+    sha256 = hashlib.sha256()
+    size, checksum = _read_through(path, sha256.update)
+    return Digests(size, checksum, sha256.hexdigest())
+
+
+def _read_through(path: str, take: Callable[[bytes], None]) -> tuple[int, int]:
+    """Gives `take` a file in blocks; returns its size and CRC-32C."""
     size = checksum = 0
     with open_file(path) as file:
         while block := file.read(COPY_BYTES):
             size += len(block)
             checksum = crc32c(block, checksum)
+            take(block)
     return size, checksum
 
 

@@ -16,13 +16,7 @@ from beam_pipeline.dataset.row_index import parse_index
 from beam_pipeline.dataset.shard_records import read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import (
-    checksum_text,
-    exists,
-    is_special_file,
-    read_file,
-    size_and_checksum,
-)
+from beam_pipeline.storage.files import exists, is_special_file, read_file
 from beam_pipeline.verify.across import (
     ROW_CHECKS,
     FactCollector,
@@ -32,6 +26,7 @@ from beam_pipeline.verify.across import (
     shard_order,
 )
 from beam_pipeline.verify.files import (
+    content,
     letters,
     shard_files,
     shard_totals,
@@ -144,7 +139,7 @@ class Verification:
 
     def _check_shard(self, shard: Shard, place: Place) -> pa.Table:
         """Checks a shard; returns the lines of rows.parquet for the records that can be read."""
-        num_bytes = self._check_file(shard.path, shard.crc32c)
+        num_bytes = self._check_file(shard.path, shard.crc32c, shard.sha256)
         self._advance(shard.num_bytes)
         if num_bytes is None:
             self.is_complete = False
@@ -166,17 +161,14 @@ class Verification:
         self._take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
         return lines
 
-    def _check_file(self, path: str, crc32c: str) -> int | None:
-        """Checks a file's checksum; returns its size, None if it cannot be read."""
+    def _check_file(self, path: str, crc32c: str, sha256: str) -> int | None:
+        """Checks a file's checksums; returns its size, None if it cannot be read."""
         full_path, size, message = self._dataset.file(path), None, "it is missing"
         try:
             if is_special_file(full_path):
                 message = "it is no regular file"
             elif exists(full_path):
-                size, checksum = size_and_checksum(full_path)
-                found = checksum_text(checksum)
-                is_same = found == crc32c
-                message = "" if is_same else f"its crc32c is {found}, the manifest says {crc32c}"
+                size, message = content(full_path, crc32c, sha256)
         except OSError as error:
             message = f"it cannot be read: {one_line(error)}"
         self._take("files", [Fault(path, None, message)] if message else [], 1)
@@ -207,7 +199,7 @@ class Verification:
     def _read_index(self, name: str, split: Split) -> pa.Table | None:
         """Reads rows.parquet, None if that is not possible."""
         path = f"{name}/{INDEX_NAME}"
-        if self._check_file(path, split.index_crc32c) is None:
+        if self._check_file(path, split.index_crc32c, split.index_sha256) is None:
             return None
         try:
             index = parse_index(read_file(self._dataset.file(path)) or b"")

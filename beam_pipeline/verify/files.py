@@ -29,7 +29,9 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
+    Digests,
     checksum_text,
+    file_digests,
     file_infos,
     is_local,
     is_special_file,
@@ -178,14 +180,31 @@ def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
         path = dataset.file(file.path)
         if file_infos([path])[path] is None:
             continue  # a fault of its own
-        size, checksum = size_and_checksum(path)
-        if (size, checksum_text(checksum)) != (file.num_bytes, file.crc32c):
-            yield Fault(
-                file.path,
-                None,
-                f"it has {size} bytes of crc32c {checksum_text(checksum)}, the manifest says "
-                f"{file.num_bytes} of {file.crc32c}",
-            )
+        size, message = content(path, file.crc32c, file.sha256)
+        if size != file.num_bytes:
+            message = f"it has {size} bytes, the manifest says {file.num_bytes}"
+        if message:
+            yield Fault(file.path, None, message)
+
+
+def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
+    """Returns a file's size, and what its checksums say otherwise than the manifest, "" if nothing.
+
+    Objects on `gs://` are not read for it: the storage keeps their CRC-32C, and no SHA-256.
+
+    Args:
+      sha256: "" if the manifest has none.
+    """
+    size, checksum, digest = file_digests(path) if is_local(path) else _kept_digests(path, sha256)
+    if (found := checksum_text(checksum)) != crc32c:
+        return size, f"its crc32c is {found}, the manifest says {crc32c}"
+    if sha256 and digest != sha256:
+        return size, f"its sha256 is {digest}, the manifest says {sha256}"
+    return size, ""
+
+
+def _kept_digests(path: str, sha256: str) -> Digests:
+    return Digests(*size_and_checksum(path), sha256)
 
 
 def _reasons(path: str) -> Counter[str]:

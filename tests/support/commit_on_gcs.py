@@ -32,7 +32,7 @@ from beam_pipeline.shards.writing import (
     shard_path,
 )
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.files import crc32c
+from beam_pipeline.storage.files import digests_of
 
 _LINES = pa.schema(list(INDEX_SCHEMA)[3:])
 
@@ -97,7 +97,7 @@ def _shard(job: Job, split: str, num_shards: int, shard: int) -> WrittenShard:
     data = b"%d of %d\n" % (shard, num_shards)
     prefix = f"{job.output}/{split}/{split}_shard"
     path = shard_path(prefix, "_SSSSS-of-NNNNN", ".arrayrecord", shard, num_shards)
-    info = ShardInfo(path, shard, num_shards, 1, len(data), crc32c(data))
+    info = ShardInfo(path, shard, num_shards, 1, *digests_of(data))
     src_addr = f"10.{SPLITS.index(split)}.{shard // 256}.{shard % 256}"
     lines: dict[str, Any] = dict.fromkeys(INDEX_SCHEMA.names, 0)
     lines |= {"shard": shard, "num_bytes": 100, "n_measurements": 1, "src_addr": src_addr}
@@ -115,7 +115,7 @@ def _unit(workspace: Workspace, unit: int, num_measurements: int) -> UnitSummary
     letter = DeadLetter("in", unit, "src_addr_invalid", "")
     data, path = dead_letters.to_parquet([letter]), workspace.below(f"{DEAD_LETTER_FOLDER}/{unit}")
     gcs.write_object(path, data, 0)
-    part = LetterPart(path, len(data), crc32c(data))
+    part = LetterPart(path, *digests_of(data))
     num_rows = num_measurements + 1
     letters = {letter.reason: 1}
     return UnitSummary(unit, num_rows, num_rows, num_measurements, letters, [part])

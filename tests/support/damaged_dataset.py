@@ -1,5 +1,6 @@
 """Datasets with one fault each, whose checksums and counts hide it."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -179,6 +180,7 @@ class DamagedDataset:
                     pq.write_table(table, path)
                     split["num_probes"] = table["row_index"].to_pylist().count(0)
                 split["index_crc32c"] = checksum_of(path.read_bytes())
+                split["index_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
                 for column in ("num_records", "num_measurements", "num_bytes"):
                     split[column] = sum(shard[column] for shard in split["shards"])
             counts = values["counts"]
@@ -194,6 +196,7 @@ class DamagedDataset:
     def _describe(self, shard: dict, index: bool) -> list[dict]:
         data = (self.folder / shard["path"]).read_bytes()
         shard |= {"num_bytes": len(data), "crc32c": checksum_of(data)}
+        shard["sha256"] = hashlib.sha256(data).hexdigest()
         if not index:
             return []
         number = int(re.findall(r"_(\d+)-of", shard["path"])[0])

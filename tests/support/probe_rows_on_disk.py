@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +35,7 @@ from beam_pipeline.probe_rows.pipeline import ATTRIBUTES, describe, encode, inde
 from beam_pipeline.probe_rows.row_splitting import CutRows, Segment
 from beam_pipeline.shards.staging import Records
 from beam_pipeline.shards.writing import ShardInfo, shard_path
-from beam_pipeline.storage.files import checksum_text, crc32c
+from beam_pipeline.storage.files import checksum_text, file_digests
 from tests.support.helpers import (
     MAPPED_IPV4,
     YEAR_2024_US,
@@ -137,7 +137,7 @@ def _write_split(
         }
         tables.append(pa.table({**numbers, **{c: lines[c] for c in lines.column_names}}))
         shards.append(
-            ShardInfo(str(path), shard, options.num_shards, len(own), *_size_and_crc(path))
+            ShardInfo(str(path), shard, options.num_shards, len(own), *file_digests(str(path)))
         )
     pq.write_table(pa.concat_tables(tables), folder / split / INDEX_NAME)
     return shards
@@ -180,11 +180,6 @@ def read_records(path: Path) -> list[bytes]:
     return records
 
 
-def _size_and_crc(path: Path) -> tuple[int, int]:
-    data = path.read_bytes()
-    return len(data), crc32c(data)
-
-
 def shard_paths(dataset: Path, split: str = "train") -> list[Path]:
     """Returns the shards of a split, by number."""
     return sorted((dataset / split).glob("*.arrayrecord"))
@@ -197,12 +192,17 @@ def restamp(dataset: Path) -> None:
     for name, split in manifest.splits.items():
         shards = []
         for shard in split.shards:
-            num_bytes, crc = _size_and_crc(dataset / shard.path)
-            changes = {"num_bytes": num_bytes, "crc32c": checksum_text(crc)}
-            shards.append(dataclasses.replace(shard, **changes))
-        index_crc32c = checksum_text(_size_and_crc(dataset / name / INDEX_NAME)[1])
-        splits[name] = dataclasses.replace(split, shards=shards, index_crc32c=index_crc32c)
+            shards.append(dataclasses.replace(shard, **_fields_of(dataset / shard.path)))
+        index = _fields_of(dataset / name / INDEX_NAME)
+        changes = {f"index_{name}": index[name] for name in ("crc32c", "sha256")}
+        splits[name] = dataclasses.replace(split, shards=shards, **changes)
     write_success(str(dataset), dataclasses.replace(manifest, splits=splits).to_json())
+
+
+def _fields_of(path: Path) -> dict[str, Any]:
+    """Returns what a manifest says of the bytes of a file."""
+    digests = file_digests(str(path))
+    return {**digests._asdict(), "crc32c": checksum_text(digests.crc32c)}
 
 
 def damage_record(dataset: Path, shard: int, position: int, at: int, new: bytes) -> None:

@@ -4,6 +4,7 @@ A damage changes a copy of a good dataset and stamps its checksums and counts an
 writer would have; it returns where the fault is, and only the check aimed at may fail.
 """
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,17 @@ def test_a_good_dataset_keeps_every_promise(
     assert report.checks["files"].num_checked == 2 * NUM_SHARDS + 2
     num_rows = report.checks["probe_rows"].num_checked
     assert num_rows == report.checks["index"].num_checked > 15  # some probes are split
+
+
+def test_the_manifest_has_the_sha256_of_every_file(arrow_dataset: Path) -> None:
+    manifest = open_dataset(str(arrow_dataset)).manifest
+    told = {file.path: file.sha256 for file in manifest.dead_letter_files}
+    for name, split in manifest.splits.items():
+        told |= {shard.path: shard.sha256 for shard in split.shards}
+        told[f"{name}/rows.parquet"] = split.index_sha256
+    assert len(told) == 1 + 2 * NUM_SHARDS + 2
+    for path, sha256 in told.items():
+        assert sha256 == hashlib.sha256((arrow_dataset / path).read_bytes()).hexdigest(), path
 
 
 def test_stamping_alone_is_no_damage(copy: DamagedDataset) -> None:
@@ -401,6 +413,14 @@ def extra(copy: DamagedDataset) -> Where:
     return name, None
 
 
+def other_sha256(copy: DamagedDataset) -> Where:
+    def change(values: dict) -> None:
+        values["splits"]["train"]["shards"][0]["sha256"] = "0" * 64
+
+    copy.manifest(change)
+    return copy.shards[0], None
+
+
 def misnamed(copy: DamagedDataset) -> Where:
     name = "train/train_shard_0-of-3.arrayrecord"
     (copy.folder / copy.shards[0]).rename(copy.folder / name)
@@ -416,8 +436,11 @@ def index_missing(copy: DamagedDataset) -> Where:
 def change_index(copy: DamagedDataset, change: Callable[[pa.Table], pa.Table]) -> None:
     path = copy.folder / "train/rows.parquet"
     pq.write_table(change(pq.read_table(path)), path)
-    checksum = checksum_of(path.read_bytes())
-    copy.manifest(lambda values: values["splits"]["train"].update(index_crc32c=checksum))
+    checksums = {
+        "index_crc32c": checksum_of(path.read_bytes()),
+        "index_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+    copy.manifest(lambda values: values["splits"]["train"].update(checksums))
 
 
 def index_line_wrong(copy: DamagedDataset) -> Where:
@@ -502,6 +525,7 @@ OF_FILES: dict[Any, set[str]] = {
     truncated: {"files", "records"},
     missing: {"files"},
     extra: {"files"},
+    other_sha256: {"files"},
     misnamed: {"files"},
     index_missing: {"files"},
     index_line_wrong: {"index"},
