@@ -94,6 +94,7 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
             f"Warning: {counts['degenerate_eval_rows']:,} evaluation rows hold empty tokens alone "
             "and match nearly any text; --degenerate=skip leaves them out"
         )
+    lines += summary["warnings"]
     if counts["details_left_out"]:
         caps = [
             f"--{name}={getattr(config, name)}"

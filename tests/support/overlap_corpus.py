@@ -32,6 +32,8 @@ WORDS = [
     "\ud800",
     "ΟΔΟΣ",
     "x\u2028y",
+    "世界",
+    "b。界",
 ]
 FORMATS = [
     ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".parquet", ".jsonl", ".jsonl",

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from beam_pipeline.overlap.ngrams.index import (
     count_index_shards,
     count_places,
     count_tokens,
+    count_unspaced,
     open_index,
     write_index,
 )
@@ -50,7 +51,7 @@ from beam_pipeline.overlap.ngrams.token_texts import (
     token_texts,
     write_token_texts,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named
+from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results import match_files
 from beam_pipeline.overlap.results.boilerplate import write_common_ngrams
 from beam_pipeline.overlap.results.details import NONE, Evaluation
@@ -121,6 +122,7 @@ class Prepared(NamedTuple):
     num_index_shards: int
     counts: dict[str, int]
     letters: dict[str, int]  # dead letters by reason
+    warnings: tuple[str, ...] = ()
 
     def index_path(self, index_shard: int) -> str:
         """Returns the path of an index shard."""
@@ -182,6 +184,8 @@ def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
         if letters:
             with atomic_write(letters_path(prepared.rows_path), temp) as stream:
                 stream.write(dead_letters.to_parquet(letters))
+    for warning in prepared.warnings:
+        print(warning, file=sys.stderr, flush=True)
     summarize(job, prepared, "index", {})
     return prepared
 
@@ -190,7 +194,13 @@ def _prepare(
     job: Job, rows_path: str, counts: dict[str, int], letters: Sequence[DeadLetter]
 ) -> Prepared:
     config, lengths = job.config, job.config.lengths
-    tokens = count_tokens(EvaluationRows.open(rows_path).texts(), job.tokenizer)
+    texts = EvaluationRows.open(rows_path).texts()
+    tokens = count_tokens(texts, job.tokenizer)
+    counts |= {
+        "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
+        "short_eval_rows": int((tokens.counts < config.min_tokens).sum()),
+        "unspaced_eval_rows": count_unspaced(texts, tokens.counts, job.tokenizer),
+    }
     num_places = count_places(tokens.counts, lengths)
     num_index_shards = config.num_shards or choose_index_shards(num_places, config)
     options = {
@@ -212,14 +222,20 @@ def _prepare(
         FileSystems.join(folder, _ROWS_NAME),
         fingerprint,
         num_index_shards,
-        {
-            **counts,
-            "eval_ngrams": num_places,
-            "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
-            "short_eval_rows": int((tokens.counts < config.min_tokens).sum()),
-        },
+        {**counts, "eval_ngrams": num_places},
         dead_letters.count_by_reason(letters),
+        tuple(_warnings_of(counts, config)),
     )
+
+
+def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str]:
+    """Yields what should be known before the scan, and what to do about it."""
+    if counts["unspaced_eval_rows"]:
+        yield (
+            f"Warning: {counts['unspaced_eval_rows']:,} of {counts['eval_rows']:,} evaluation rows "
+            f"are in scripts without spaces and have few tokens with --tokenizer={config.tokenizer}"
+            f", so that little of them is found; --tokenizer={MULTILINGUAL} finds it"
+        )
 
 
 def choose_index_shards(num_places: int, config: DeconConfig) -> int:
@@ -297,6 +313,7 @@ def summarize(
         "started_at": job.started_at,
         **describe(job.config),
         "counts": {**prepared.counts, **counts},
+        "warnings": list(prepared.warnings),
         "outputs": list(outputs),
     }
     write_summary(folder or job.config.output_path, job.temp_folder, summary)

@@ -31,7 +31,12 @@ from beam_pipeline.overlap.ngrams.token_kernels import (
     power_of,
     token_batches,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
+from beam_pipeline.overlap.ngrams.tokenizers import (
+    MULTILINGUAL,
+    TOKENIZERS,
+    Tokenizer,
+    effective_lengths,
+)
 from beam_pipeline.storage.lines import explained_damage
 
 Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
@@ -39,6 +44,10 @@ Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each beg
 NO_KEY = np.uint32(0xFFFF_FFFF)
 BYTES_PER_PLACE = 96  # of memory while an index is made, about; half of it later
 _FINGERPRINT = b"fingerprint"
+# A row is in a script without spaces if MULTILINGUAL makes that many tokens of it, and so many
+# times those of another tokenizer. With 0xE2, of quotation marks, no such character begins.
+_MANY, _TIMES_AS_MANY = 16, 3
+_UNSPACED_BYTES = np.array([0xE0, 0xE1, *range(0xE3, 0xF5)], np.uint8)
 _FILTER_BITS = 16  # a hash, at least
 _MIN_WINDOW_TOKENS = 4  # where the n-grams have as many: three are too common
 _ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63: a mask of the number of a bit
@@ -126,6 +135,23 @@ def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
         counts[here] += np.diff(firsts)
         words[here] += np.diff(np.append(0, np.cumsum(batch.hashes != empty_token()))[firsts])
     return RowTokens(counts, (counts > 0) & (words == 0))
+
+
+def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokenizer) -> int:
+    """Returns of how many rows MULTILINGUAL makes many more tokens than a built-in tokenizer.
+
+    Args:
+      counts: int64 [rows], the tokens of each row.
+    """
+    if tokenizer.characters or tokenizer.function is not None:
+        return 0
+    found = first_row = 0
+    for utf8, bounds in texts:
+        here = slice(first_row, first_row := first_row + len(bounds) - 1)
+        if np.isin(utf8, _UNSPACED_BYTES).any():
+            better = count_tokens([(utf8, bounds)], TOKENIZERS[MULTILINGUAL]).counts
+            found += int(((better >= _MANY) & (better > _TIMES_AS_MANY * counts[here])).sum())
+    return found
 
 
 def _rows_of(texts: Sequence[Texts], tokenizer: Tokenizer) -> Iterator[tuple[int, TokenBatch]]:

@@ -1,10 +1,10 @@
 """Tokens and n-gram hashes of UTF-8, compiled: the work of `tokenizers` without Python objects.
 
-A tokenizer becomes a table of code points: the lower case of each, or that it separates. The hash
-of a token is over its lower case, sixteen bytes of UTF-8 at a time; that of an n-gram is over its
-tokens' hashes, and a difference of two prefix hashes for any n. Many documents are tokenized in one
-call. Final sigma depends on its context: a text with a capital sigma is lower-cased by Python
-first.
+A tokenizer becomes a table of code points: the lower case of each, or that it separates, and
+whether it is a token of its own. The hash of a token is over its lower case, sixteen bytes of UTF-8
+at a time; that of an n-gram is over its tokens' hashes, and a difference of two prefix hashes for
+any n. Many documents are tokenized in one call. Final sigma depends on its context: a text with a
+capital sigma is lower-cased by Python first.
 """
 
 import functools
@@ -30,6 +30,7 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
+_ALONE = np.uint32(1 << 31)  # added to a character that is a token of its own
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
 HASH_NAME = "mixed_pairs"  # another one where the hash of an n-gram becomes another
@@ -49,14 +50,17 @@ _TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache 
 
 @functools.cache
 def table_of(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns uint32 [1,114,112]: each code point's lower case, or a mark."""
+    """Returns uint32 [1,114,112]: each code point's lower case, with or without a mark."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     everything = table.tobytes().decode("utf-32-le", "surrogatepass")
     if tokenizer.lowercase:
         lowered = everything.replace(EXPANDS, " ").lower().encode("utf-32-le", "surrogatepass")
         table[:] = np.frombuffer(lowered, np.uint32)
         table[_DOTTED_I], table[_CAPITAL_SIGMA] = _DOTTED_I, _NEEDS_PYTHON
-    for run in re.finditer(tokenizer.separators, everything):
+    if tokenizer.characters:
+        for run in re.finditer(f"{tokenizer.characters}+", everything):
+            table[run.start() : run.end()] |= _ALONE
+    for run in tokenizer.separator_pattern.finditer(everything):
         table[run.start() : run.end()] = _SEPARATOR
     return table
 
@@ -99,6 +103,14 @@ def _next_code_point(utf8, at):
 
 
 @njit
+def _put_edge(count, size, edges, place, places, with_places):
+    edges[count] = size
+    if with_places:
+        places[count] = place
+    return count + _ONE
+
+
+@njit
 def find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
@@ -106,8 +118,9 @@ def find_edges(
 
     Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` are the same in code points. Each
     separator of ASCII is one byte. ASCII goes in blocks, the rest by code points; a few characters
-    go with the rest, since a block costs as much for them. Returns the number of edges, none for a
-    document that Python has to lower-case.
+    go with the rest, since a block costs as much for them. A character that is a token ends as if a
+    separator of no bytes followed it; the empty tokens that this leaves must not be kept. Returns
+    the number of edges, none for a document that Python has to lower-case.
     """
     count, size, place = _ONE, np.uint64(0), np.uint64(0)
     was_separator = np.uint64(0)
@@ -150,16 +163,22 @@ def find_edges(
                     text[size] = _I
                     size = put_code_point(_COMBINING_DOT, text, size + _ONE)
                 elif lowered != _SEPARATOR:
-                    size = put_code_point(lowered, text, size)
+                    is_alone = lowered & _ALONE != 0
+                    if is_alone:
+                        count += _ONE - was_separator
+                        count = _put_edge(count, size, edges, place, places, with_places)
+                    size = put_code_point(lowered & ~_ALONE, text, size)
+                    if is_alone:
+                        place += _ONE
+                        count = _put_edge(count, size, edges, place, places, with_places)
+                        was_separator = _ONE
+                        continue
             is_separator = np.uint64(lowered == _SEPARATOR)
             count += is_separator ^ was_separator  # an edge is written anyway, and counts if one
             was_separator = is_separator
             place += _ONE
     for _ in range(_ONE + was_separator):  # a separator leaves an empty token behind it
-        edges[count] = size
-        if with_places:
-            places[count] = place
-        count += _ONE
+        count = _put_edge(count, size, edges, place, places, with_places)
     return count
 
 

@@ -60,7 +60,8 @@ def token_texts(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> T
     text, edges = scratch_for(int(sizes.max(initial=0)) // 2 + 2)
     firsts, word_bounds = np.empty(len(bounds), np.int64), np.empty(room + 1, np.int64)
     starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    words = np.empty(3 * room, np.uint8)
+    # Lower case and a space: 8 bytes of 5 at most, a letter of 2 and a character that is a token.
+    words = np.empty(4 * room, np.uint8)
     count, size = _fill(
         utf8, bounds, table_of(tokenizer), ascii_separators(tokenizer), tokenizer.lowercase,
         tokenizer.keep_empty, text, edges, np.empty_like(edges), firsts, starts, ends,

@@ -6,19 +6,22 @@ compare the two. The whole text is lower-cased first, since lower case depends o
 sigma) and may change the length (U+0130).
 """
 
+import functools
 import importlib
 import re
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from typing import NamedTuple, cast
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.overlap.ngrams.characters import UNSPACED, spaces_and_punctuation
 
 _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
 EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
+MULTILINGUAL = "multilingual"
 
 
 class Token(NamedTuple):
@@ -34,11 +37,19 @@ class Tokenizer:
     """How a text becomes tokens."""
 
     name: str  # or the import path of a function
-    separators: str = _PUNCTUATION  # a regular expression of the text between tokens
+    # A regular expression of the text between tokens; "" is `spaces_and_punctuation`.
+    separators: str = _PUNCTUATION
     lowercase: bool = True  # the whole text first
     keep_empty: bool = True  # a separator at an end of the text leaves an empty token there
+    # A regular expression of a character that is a token of its own; not with `keep_empty`.
+    characters: str = ""
     # Replaces all this: takes a text, returns Tokens or (text, start, end).
     function: Callable[[str], list[Token]] | None = None
+
+    @functools.cached_property
+    def separator_pattern(self) -> re.Pattern[str]:
+        """The compiled form of `separators`."""
+        return re.compile(self.separators or spaces_and_punctuation())
 
     def tokenize(self, text: str) -> list[Token]:
         """Returns the tokens of a text, in order."""
@@ -46,16 +57,25 @@ class Tokenizer:
             return self._call(self.function, text)
         lowered = text.lower() if self.lowercase else text
         tokens, start = [], 0
-        for separator in re.finditer(self.separators, lowered):
+        for separator in self.separator_pattern.finditer(lowered):
             tokens.append(Token(lowered[start : separator.start()], start, separator.start()))
             start = separator.end()
         tokens.append(Token(lowered[start:], start, len(lowered)))
+        if self.characters:
+            tokens = [part for token in tokens for part in self._split(token)]
         if not self.keep_empty:
             tokens = [token for token in tokens if token.text]
         if len(lowered) == len(text):
             return tokens
         origin = origins(text)
         return [Token(token.text, origin[token.start], origin[token.end]) for token in tokens]
+
+    def _split(self, token: Token) -> Iterator[Token]:
+        """Yields the characters in a token that are tokens, and what is between them."""
+        start = token.start
+        for part in re.split(f"({self.characters})", token.text):
+            yield Token(part, start, start + len(part))
+            start += len(part)
 
     def _call(self, function: Callable[[str], list[Token]], text: str) -> list[Token]:
         """Returns the tokens of a function of the user; ProbelineError for what is none."""
@@ -98,6 +118,7 @@ TOKENIZERS = {
         Tokenizer("drop_empty", keep_empty=False),
         Tokenizer("whitespace", _WHITESPACE, lowercase=False, keep_empty=False),
         Tokenizer("whitespace_lower", _WHITESPACE, keep_empty=False),
+        Tokenizer(MULTILINGUAL, "", keep_empty=False, characters=UNSPACED),
     )
 }
 

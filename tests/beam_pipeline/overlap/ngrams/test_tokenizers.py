@@ -2,6 +2,7 @@
 
 import re
 import string
+import unicodedata
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.overlap.ngrams.characters import UNSPACED
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
@@ -33,6 +35,8 @@ from tests.support.properties import num_examples
 DEFAULT = TOKENIZERS["default"]
 # Characters that lower-case, separate or encode in their own way.
 ODD = "aZ \t\n\x1c\x85\xa0\u2003\u2028\u3000.,_-~İΣσςÀßŸΑ̇K\U00010400\U0001f600\ud800\udc00ǅⅣ'"
+UNSPACED_ODD = "世界ゐーｦกำ๒ຝကខ។𠀀𗀀，。「々\u3099ㄅ"  # scripts without spaces
+ODD += UNSPACED_ODD
 texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()), max_size=60)
 
 
@@ -92,7 +96,17 @@ def test_compiled_tokens_are_the_plain_ones(name: str, text: str) -> None:
     same(text, TOKENIZERS[name])
 
 
-RUNS = [*ODD, "The Quick,  brown-fox. ", "a" * 15, "B_" * 9, "[@`{" * 17, "x" * 70, "Ünï, "]
+RUNS = [
+    *ODD,
+    "İ世" * 20,
+    "a世" * 9,
+    "The Quick,  brown-fox. ",
+    "a" * 15,
+    "B_" * 9,
+    "[@`{" * 17,
+    "x" * 70,
+    "Ünï, ",
+]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -111,6 +125,48 @@ def test_tokens_found_in_blocks_are_the_plain_ones(name: str, texts: list[str]) 
             found.setdefault(at, []).extend(batch.hashes[start:stop].tolist())
     expected = {at: tokens_of(text, tokenizer).hashes.tolist() for at, text in enumerate(texts)}
     assert found == expected
+
+
+def multilingual(text: str) -> list[tuple[str, int, int]]:
+    """The rule as the docs state it, character by character."""
+    tokens, start = [], None
+    for at, char in enumerate(f"{text} "):
+        is_space = char.isspace() or unicodedata.category(char)[0] == "P"
+        is_space |= char in string.punctuation or unicodedata.normalize("NFKC", char) in "$+<=>^`|~"
+        is_alone = not is_space and re.match(UNSPACED, char)
+        if start is not None and (is_space or is_alone):
+            tokens.append((text[start:at], start, at))
+            start = None
+        if is_alone:
+            tokens.append((char, at, at + 1))
+        elif not is_space and start is None:
+            start = at
+    return tokens
+
+
+@given(st.text(st.sampled_from([*UNSPACED_ODD, *"aé1 ,$«＋。"]), max_size=40))
+@example("你好,world2026年。«เพื่อน»")
+@settings(max_examples=num_examples(500))
+def test_a_character_of_a_script_without_spaces_is_a_token(text: str) -> None:
+    assert TOKENIZERS["multilingual"].tokenize(text) == multilingual(text)
+
+
+SCRIPTS = (
+    *("CJK UNIFIED", "CJK COMPATIBILITY IDEOGRAPH", "CJK RADICAL", "KANGXI RADICAL", "HANGZHOU"),
+    *("IDEOGRAPHIC", "VERTICAL IDEOGRAPHIC", "OLD CHINESE", "VIETNAMESE", "MASU", "HENTAIGANA"),
+    *("HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "VERTICAL KANA", "COMBINING KATAKANA"),
+    *("BOPOMOFO", "YI SYLLABLE", "TANGUT", "NUSHU", "KHITAN", "THAI", "LAO", "KHMER", "MYANMAR"),
+    *("TAI LE", "NEW TAI LUE", "TAI THAM", "TAI VIET", "AHOM"),
+)
+
+
+def test_scripts_without_spaces_are_those_named() -> None:
+    for code in range(0x110000):
+        name, kind = unicodedata.name(chr(code), ""), unicodedata.category(chr(code))
+        is_text = kind[0] in "LM" or kind == "Nl" or " RADICAL" in name
+        if name:
+            is_found = bool(re.match(UNSPACED, chr(code)))
+            assert is_found == (is_text and name.startswith(SCRIPTS)), name
 
 
 def test_every_code_point_is_lowered_and_separates_as_python_says() -> None:

@@ -143,7 +143,9 @@ def shared_places(text: str, rows: list[str], length: int, tokenizer: Tokenizer)
     return merged(places)
 
 
-_TEXTS = st.lists(st.sampled_from(["a", "b", "Σ", "é", "İ", "x", ".", "'", "  "]), max_size=25)
+_TEXTS = st.lists(
+    st.sampled_from(["a", "b", "Σ", "é", "İ", "x", ".", "'", "  ", "世", "ก"]), max_size=25
+)
 
 
 @given(
