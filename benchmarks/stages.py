@@ -70,7 +70,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     with watch.time("sort each bucket"):
         outputs = [out for bucket in buckets.items() for out in sort.process(bucket)]
     with watch.time("cut rows"):
-        rows = list(_cut(outputs, options.row_format))
+        rows = list(_cut(outputs, options.row_format))  # type: ignore[arg-type]
     with watch.time("describe rows"):
         records = [probe_rows.describe(some, options) for some in rows]
     with watch.time("stage rows"):

@@ -28,7 +28,7 @@ from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.pregroup import Grouped
-from beam_pipeline.probe_rows.row_splitting import OpenRows
+from beam_pipeline.probe_rows.row_splitting import OpenRows, Segment
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
 from beam_pipeline.shards.writing import ShardTarget, WriteShard
@@ -100,7 +100,7 @@ def run(unit: WorkUnit, num_measurements: int, folder: Path) -> dict[str, float]
     sort.setup()
     with steps.measured("sort"):
         tagged = list(sort.process((0, chunks(num_measurements))))
-    segments = [out.value for out in tagged]  # type: ignore[union-attr]
+    segments: list[tuple[str, Segment]] = [out.value for out in tagged]  # type: ignore[union-attr]
     rows = OpenRows(segments[0][0], [], 0, options.row_format, ClaimReader())
     with steps.measured("cut"):
         records = (

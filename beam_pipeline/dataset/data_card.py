@@ -175,8 +175,11 @@ def _input_text(counts: Counts) -> str:
         f"{counts.input_files:,} input files, {counts.rows_read:,} rows read: "
         f"{counts.measurements:,} measurements and {counts.num_dead_letters:,} dead letters"
     )
-    left_out = counts.rows_left_out
-    text += f"; {left_out:,} rows are not in the sample.\n" if left_out else ".\n"
+    if counts.rows_left_out:
+        text += f"; {counts.rows_left_out:,} rows are not in the sample"
+    if counts.duplicates_dropped:
+        text += f"; {counts.duplicates_dropped:,} duplicates were dropped"
+    text += ".\n"
     if not counts.dead_letters:
         return text
     letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
@@ -248,6 +251,11 @@ def _limits(manifest: Manifest) -> Iterator[str]:
         )
     if sample := _sample_text(options):
         yield f"This is a sample of the input: {sample}, chosen by hashes. The rest is not in it."
+    if options.get("duplicates") == "drop":
+        yield (
+            "Of measurements of a probe with the same time, destination and RTT, as stored here, "
+            "one is in it: failed pings of one moment to one destination count once."
+        )
     yield (
         "Nothing was judged but the rules of the format: a wrong clock, a probe that moved, or an "
         "RTT of a cache looks like any other measurement. Failed pings have RTT -1."

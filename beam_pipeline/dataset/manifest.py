@@ -26,7 +26,7 @@ import msgspec
 import orjson
 from msgspec import Meta
 
-from beam_pipeline.dataset.options import Encoding, OutputFormat, RecordEncoding
+from beam_pipeline.dataset.options import Duplicates, Encoding, OutputFormat, RecordEncoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.storage.files import (
     check_regular,
@@ -74,6 +74,7 @@ class KnownOptions(TypedDict, total=False):
     sample_measurements: Annotated[float, Meta(gt=0, le=1)]
     since: Time
     until: Time
+    duplicates: Duplicates
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,14 @@ class Split:
 
 @dataclass(frozen=True)
 class Counts:
-    """The input by outcome: rows_read = measurements + dead letters + rows_left_out."""
+    """The input by outcome: `rows_read` is the sum of all others but `input_files`."""
 
     input_files: Count
     rows_read: Count
     measurements: Count
     dead_letters: dict[str, Count]
     rows_left_out: Count = 0  # not in the sample
+    duplicates_dropped: Count = 0
 
     def plus(self, other: "Counts") -> "Counts":
         """Returns the counts of both together."""
@@ -135,7 +137,8 @@ class Counts:
     @property
     def accounted(self) -> int:
         """The rows whose outcome is known; they must be `rows_read`."""
-        return self.measurements + self.num_dead_letters + self.rows_left_out
+        left_out = self.rows_left_out + self.duplicates_dropped
+        return self.measurements + self.num_dead_letters + left_out
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ RecordEncoding = Literal["arrow_ipc", "tf_example"]
 RECORD_ENCODINGS: tuple[RecordEncoding, ...] = ("arrow_ipc", "tf_example")
 OutputFormat = Literal["arrayrecord", "tfrecord"]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = ("arrayrecord", "tfrecord")
+Duplicates = Literal["keep", "drop"]
+DUPLICATES: tuple[Duplicates, ...] = ("keep", "drop")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class DatasetOptions:
     array_record_options: str
     output_format: OutputFormat = "arrayrecord"
     record_encoding: RecordEncoding = "arrow_ipc"
+    duplicates: Duplicates = "keep"
 
     @property
     def row_format(self) -> RowFormat:

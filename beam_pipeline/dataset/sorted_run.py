@@ -117,6 +117,35 @@ def _break_ties(records: np.ndarray, bounds: np.ndarray) -> None:
     records[rows] = some[order]
 
 
+@kernel
+def _move_distinct_up(words, bounds, distinct_bounds):
+    """Moves the records of each group that differ from the one before to the front, in order."""
+    to = 0
+    for group in range(len(bounds) - 1):
+        distinct_bounds[group] = to
+        for i in range(bounds[group], bounds[group + 1]):
+            differs = to == distinct_bounds[group]
+            for word in range(words.shape[1]):
+                differs |= words[i, word] != words[to - 1, word]
+            if differs:
+                words[to] = words[i]
+                to += 1
+    distinct_bounds[-1] = to
+
+
+def distinct(records: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns sorted groups, and their bounds, without records that equal the one before.
+
+    Args:
+      records: NARROW or WIDE [n], group after group; overwritten.
+      bounds: int64 [num_groups + 1], as of `sort_groups`.
+    """
+    distinct_bounds = np.empty_like(bounds)
+    words = records.view(np.uint32).reshape(len(records), records.itemsize // 4)
+    _move_distinct_up(words, bounds, distinct_bounds)
+    return records[: distinct_bounds[-1]], distinct_bounds
+
+
 def widen(run: np.ndarray) -> np.ndarray:
     """Returns a run as WIDE records: IPv4 destinations become ::ffff:a.b.c.d."""
     if run.dtype == WIDE:

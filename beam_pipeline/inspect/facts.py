@@ -182,6 +182,16 @@ def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
     )
 
 
+def _find_duplicates(facts: Facts) -> Iterator[Finding]:
+    counts = facts.dataset.manifest.counts
+    if counts.duplicates_dropped:
+        yield Finding(
+            f"{counts.duplicates_dropped:,} of {counts.rows_read:,} input rows equal another "
+            "measurement of their probe and were dropped.",
+            False,
+        )
+
+
 def _find_busy_probes(facts: Facts) -> Iterator[Finding]:
     for split, probes in facts.busiest.items():
         counts = np.sort(facts.indexes[split].probes.n_measurements)[::-1]
@@ -257,6 +267,7 @@ _FINDERS = (
     _find_small_splits,
     _find_differences,
     _find_dead_letters,
+    _find_duplicates,
     _find_busy_probes,
     _find_failed_pings,
     _find_gaps,

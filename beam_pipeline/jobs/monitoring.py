@@ -23,6 +23,7 @@ COUNTERS = {
     "chunks": "chunks of a bucket of probes from one work unit",
     "grouped_by_probe_bytes": "bytes that went into the GroupByKey by probe",
     "probes": "probes sorted",
+    "duplicates_dropped": "measurements that equal another, with --duplicates=drop",
     "spilled_bytes": "bytes that sorting wrote to storage because a probe exceeded its memory",
     "cut_bytes": "bytes that went into the stateful row split",
     "row_splits": "rows of probes with several rows",

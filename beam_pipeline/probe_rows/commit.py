@@ -62,15 +62,19 @@ class Commit(beam.DoFn):
         _: bytes,
         planned: Iterable[tuple[int, int]],
         summaries: Iterable[UnitSummary],
+        dropped: Iterable[int],
         *splits: Iterable[ShardInfo],
     ) -> None:
         with logged("Commit the dataset", output=self._job.output):
             read = sorted(summaries)
             check_plan(sorted(planned), read)
-            self._commit(read, splits)
+            self._commit(read, sum(dropped), splits)
 
     def _commit(
-        self, summaries: Sequence[UnitSummary], splits: Sequence[Iterable[ShardInfo]]
+        self,
+        summaries: Sequence[UnitSummary],
+        num_dropped: int,
+        splits: Sequence[Iterable[ShardInfo]],
     ) -> None:
         job, marker = self._job, self._job.marker
         # An attempt that finished, but whose result was lost, has released the marker.
@@ -87,10 +91,10 @@ class Commit(beam.DoFn):
             }
             check_shards(job.folder, described.values())
             check_src_ids(indexes)
-            added = _count(summaries, self._num_files)
+            added = _count(summaries, self._num_files, num_dropped)
             counts = job.base.counts.plus(added) if job.base else added
             if job.base:
-                check_kept(job.base, summaries)
+                check_kept(job.base, added, summaries)
             check_counts(counts, described.values())
             letters = self._move_dead_letters(summaries)
             for name, split in described.items():
@@ -198,18 +202,21 @@ def _name_dead_letters(letter_files: Sequence[LetterFile]) -> list[LetterFile]:
     ]
 
 
-def _count(summaries: Sequence[UnitSummary], num_files: int) -> Counts:
-    """Counts the input, without what the dataset that is added to has already."""
+def _count(summaries: Sequence[UnitSummary], num_files: int, num_dropped: int) -> Counts:
+    """Counts the input, without what the dataset that is added to has already.
+
+    Of duplicates, that dataset's measurement counts as the one that is kept.
+    """
     dead_letters: Counter[str] = Counter()
     for summary in summaries:
         dead_letters.update(summary.dead_letters)
     rows_read = sum(summary.num_rows for summary in summaries)
     measurements = sum(summary.num_measurements for summary in summaries)
     num_kept = sum(summary.num_kept for summary in summaries)
-    rows_read, measurements = rows_read - num_kept, measurements - num_kept
+    rows_read, measurements = rows_read - num_kept, measurements - num_kept - num_dropped
     left_out = sum(summary.num_left_out for summary in summaries)
     letters = dict(sorted(dead_letters.items()))
-    return Counts(num_files, rows_read, measurements, letters, left_out)
+    return Counts(num_files, rows_read, measurements, letters, left_out, num_dropped)
 
 
 def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSummary]) -> None:
@@ -229,24 +236,30 @@ def check_plan(planned: Sequence[tuple[int, int]], summaries: Sequence[UnitSumma
         )
 
 
-def check_kept(base: Manifest, summaries: Iterable[UnitSummary]) -> None:
-    """Raises ProbelineError unless all of the dataset that is added to was read."""
+def check_kept(base: Manifest, added: Counts, summaries: Iterable[UnitSummary]) -> None:
+    """Raises ProbelineError unless all of the dataset that is added to was read, and stays."""
     kept, said = sum(summary.num_kept for summary in summaries), base.counts.measurements
     if kept != said:
         raise ProbelineError(
             f"{kept} of the dataset's {said} measurements were read: this is a fault of Probeline "
             "or of the runner, report it"
         )
+    if added.measurements < 0:
+        raise ProbelineError(
+            f"the dataset has {-added.measurements} duplicates or more, though its option "
+            "duplicates is drop: it was altered; write it anew with it as --input"
+        )
 
 
 def check_counts(counts: Counts, splits: Iterable[Split]) -> None:
-    """Raises ProbelineError unless every row read is in a shard, a dead letter or left out."""
+    """Raises ProbelineError unless every row read is in a shard, a dead letter or not wanted."""
     written = sum(split.num_measurements for split in splits)
     if counts.rows_read != counts.accounted:
         raise ProbelineError(
             f"{counts.rows_read} rows were read, but {counts.measurements} were grouped, "
-            f"{counts.num_dead_letters} are dead letters and {counts.rows_left_out} not in the "
-            "sample: this is a fault of Probeline, report it"
+            f"{counts.num_dead_letters} are dead letters, {counts.rows_left_out} not in the "
+            f"sample and {counts.duplicates_dropped} duplicates: this is a fault of Probeline, "
+            "report it"
         )
     if counts.measurements != written:
         raise ProbelineError(

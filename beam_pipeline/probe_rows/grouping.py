@@ -9,7 +9,7 @@ v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on
 v  GroupByKey
 | (bucket, [Chunk])
 v  SortBucket    merges each probe's runs in bounded memory
-| CutRows                           | (src_addr, Segment), of probes that exceed the memory
+| CutRows  | duplicates dropped     | (src_addr, Segment), of probes that exceed the memory
 |                                   v  SplitRows, stateful, see `row_splitting`
 |                                   | CutRows
 """
@@ -26,7 +26,7 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.options import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE
 from beam_pipeline.errors import explained_os_errors
@@ -40,6 +40,7 @@ from beam_pipeline.probe_rows.bucket import (
     num_buckets,
     store_chunks,
 )
+from beam_pipeline.probe_rows.duplicates import DuplicateFilter
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
@@ -206,16 +207,21 @@ class _LetterBox:
 
 
 RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]
+SortedBucket = RowsOrSegment | TaggedOutput[Literal["dropped"], int]
 
 
 class SortBucket(beam.DoFn):
-    """(bucket, [Chunk]) → CutRows; tagged SEGMENTS: (src_addr, Segment) of very long histories."""
+    """(bucket, [Chunk]) → CutRows; tagged SEGMENTS: (src_addr, Segment) of very long histories.
 
-    SEGMENTS = "segments"
+    Tagged DROPPED: the number of duplicates that a bucket had, if they are dropped.
+    """
 
-    def __init__(self, workspace: Workspace, row_format: RowFormat):
+    SEGMENTS, DROPPED = "segments", "dropped"
+
+    def __init__(self, workspace: Workspace, row_format: RowFormat, drops_duplicates: bool = False):
         self._workspace = workspace
         self._row_format = row_format
+        self._drops_duplicates = drops_duplicates
         self._memory_bytes = SORT_MEMORY_BYTES
         self._segment_bytes = SEGMENT_BYTES
         self._probes = counter("probes")
@@ -223,6 +229,7 @@ class SortBucket(beam.DoFn):
         self._splits = counter("row_splits")
         self._spilled = counter("spilled_bytes")
         self._cut_bytes = counter("cut_bytes")
+        self._dropped = counter("duplicates_dropped")
 
     def setup(self) -> None:
         self._reader = ClaimReader(self._workspace.folder)
@@ -231,8 +238,9 @@ class SortBucket(beam.DoFn):
     def teardown(self) -> None:
         self._reader.close()
 
-    def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[RowsOrSegment]:
+    def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[SortedBucket]:
         number, chunks = element
+        duplicates = DuplicateFilter() if self._drops_duplicates else None
         with (
             logged("Sort each bucket", bucket=number),
             tempfile.TemporaryDirectory(prefix="probeline-") as local_folder,
@@ -241,13 +249,23 @@ class SortBucket(beam.DoFn):
             self._probes.inc(len(bucket.src_addrs))
             for history in bucket.histories():
                 if isinstance(history, LargeHistory):
-                    yield from self._sort_large(history)
+                    yield from self._sort_large(history, duplicates)
                 else:
-                    yield from self._cut(history)
+                    yield from self._cut(
+                        duplicates.filter_history(history) if duplicates else history
+                    )
+        if duplicates and duplicates.num_dropped:
+            self._dropped.inc(duplicates.num_dropped)
+            yield TaggedOutput(self.DROPPED, duplicates.num_dropped)
 
-    def _sort_large(self, history: LargeHistory) -> Iterator[RowsOrSegment]:
+    def _sort_large(
+        self, history: LargeHistory, duplicates: DuplicateFilter | None
+    ) -> Iterator[RowsOrSegment]:
         spilled_before = self._sorter.spilled_bytes
-        yield from self._as_segments(history.src_addr, self._sorter.sort(history.runs))
+        blocks = self._sorter.sort(history.runs)
+        if duplicates:
+            blocks = duplicates.filter_blocks(blocks)
+        yield from self._as_segments(history.src_addr, blocks)
         self._spilled.inc(self._sorter.spilled_bytes - spilled_before)
 
     def _cut(self, history: History) -> Iterator[CutRows]:
@@ -320,19 +338,20 @@ class GroupedRows(NamedTuple):
     cut: beam.PCollection  # CutRows: probes whose history fits in memory
     split: beam.PCollection  # CutRows: all others
     summaries: beam.PCollection  # UnitSummary
+    dropped: beam.PCollection  # numbers of duplicates
 
 
 class GroupIntoRows(beam.PTransform):
-    """WorkUnit → GroupedRows, three PCollections.
+    """WorkUnit → GroupedRows, four PCollections.
 
     The two kinds of rows stay apart, since some runners would hold a joined collection in memory.
     """
 
-    def __init__(self, read_options: ReadOptions, workspace: Workspace, row_format: RowFormat):
+    def __init__(self, read_options: ReadOptions, workspace: Workspace, options: DatasetOptions):
         super().__init__()
         self._pregroup = PreGroup(read_options, workspace)
-        self._sort = SortBucket(workspace, row_format)
-        self._split = SplitRows(row_format)
+        self._sort = SortBucket(workspace, options.row_format, options.duplicates == "drop")
+        self._split = SplitRows(options.row_format)
 
     def expand(self, units: beam.PCollection) -> Any:
         read = units | "Read, check and pre-group" >> beam.ParDo(self._pregroup).with_outputs(
@@ -342,7 +361,9 @@ class GroupIntoRows(beam.PTransform):
             read.chunks
             | "Group by probe" >> beam.GroupByKey()
             | "Sort each bucket"
-            >> beam.ParDo(self._sort).with_outputs(SortBucket.SEGMENTS, main="rows")
+            >> beam.ParDo(self._sort).with_outputs(
+                SortBucket.SEGMENTS, SortBucket.DROPPED, main="rows"
+            )
         )
         # Without a step between them, Beam's in-memory runner would sort and cut with one thread.
         split = (
@@ -350,4 +371,4 @@ class GroupIntoRows(beam.PTransform):
             | "Spread segments" >> beam.Reshuffle()
             | "Cut rows" >> beam.ParDo(self._split)
         )
-        return GroupedRows(ordered.rows, split, read.summary)
+        return GroupedRows(ordered.rows, split, read.summary, ordered.dropped)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
 from beam_pipeline.dataset.options import (
+    DUPLICATES,
     ENCODINGS,
     OUTPUT_FORMATS,
     RECORD_ENCODINGS,
@@ -106,6 +107,13 @@ class Options:
     )
     max_row_size_mb: float = flag(
         "Largest record in MiB.", 8.0, (0.001, 1024), group="rows, splits and shards"
+    )
+    duplicates: str = flag(
+        "Measurements of a probe that are equal, as the dataset stores them, all stay (keep) or "
+        "become one (drop).",
+        "keep",
+        choices=DUPLICATES,
+        group="rows, splits and shards",
     )
     train_ratio: float = flag(
         "Share of the probes that go to train.", 0.9, (0, 1), group="rows, splits and shards"
@@ -216,7 +224,8 @@ class Options:
             skip_bad_files=self.on_bad_file == "dead_letter",
             encoding=self.measurement_encoding,  # type: ignore[arg-type]
             sample=self.sample(),
-            as_stored=self.append and self.measurement_encoding == "compact",
+            as_stored=self.measurement_encoding == "compact"
+            and (self.append or self.duplicates == "drop"),
         )
 
     def dataset_options(self) -> DatasetOptions:

@@ -4,7 +4,7 @@
                                            |  describe, StageRecords
                     one per split:  StagedRecords -> WriteShards -> ShardInfo
                                                                        |
-       planned rows, UnitSummary ----------------------------------> Commit -> _SUCCESS
+       planned rows, UnitSummary, duplicates ----------------------> Commit -> _SUCCESS
 
 Whatever a worker writes goes to the job run's own folder first.
 """
@@ -122,7 +122,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
     rows = (
         units
         | "Spread units" >> beam.Reshuffle()
-        | "Group into rows" >> GroupIntoRows(job.read_options, workspace, options.row_format)
+        | "Group into rows" >> GroupIntoRows(job.read_options, workspace, options)
     )
     stage = StageRecords(workspace.below("records"), workspace.inline_bytes, ATTRIBUTES)
     staged = [
@@ -147,6 +147,7 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
             Commit(job, sum(not _is_of_output(file) for file in files)),
             beam.pvalue.AsList(planned),
             beam.pvalue.AsList(rows.summaries),
+            beam.pvalue.AsList(rows.dropped),
             *[beam.pvalue.AsList(part) for part in shards],
         )
     )

@@ -30,6 +30,8 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
     )
     if counts.rows_left_out:
         say(console, f"{counts.rows_left_out:,} of {counts.rows_read:,} rows are not in the sample")
+    if counts.duplicates_dropped:
+        say(console, f"{counts.duplicates_dropped:,} duplicates were dropped")
     if counts.dead_letters:
         reasons = ", ".join(f"{count:,} {name}" for name, count in counts.dead_letters.items())
         folder = dataset.file(DEAD_LETTER_FOLDER)

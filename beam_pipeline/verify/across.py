@@ -238,10 +238,12 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
         ends, next_ends = facts["ends"][i : i + 2]
         if min(ends, next_ends) < 0:
             continue  # not a full row: a fault of its own
-        if rows.ends[ends]["last"].tolist() > rows.ends[next_ends]["first"].tolist():
-            yield rows.fault(
-                i + 1, f"its first measurement belongs before the last one of {rows.name(i)}"
-            )
+        before, after = rows.ends[ends]["last"].tolist(), rows.ends[next_ends]["first"].tolist()
+        if before > after:
+            message = f"its first measurement belongs before the last one of {rows.name(i)}"
+            yield rows.fault(i + 1, message)
+        elif before == after and options.duplicates == "drop":
+            yield rows.fault(i + 1, f"its first measurement equals the last one of {rows.name(i)}")
 
 
 def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:

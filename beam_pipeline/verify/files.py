@@ -44,15 +44,15 @@ from beam_pipeline.verify.across import Fault
 
 
 def sums(manifest: Manifest) -> Iterator[Fault]:
-    """Every row read is in one shard, a dead letter or not in the sample; shards add up."""
+    """Every row read is in one shard, a dead letter or not wanted; shards add up."""
     counts = manifest.counts
     if sorted(manifest.splits) != sorted(SPLITS):
         yield _manifest_fault(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
     if counts.rows_read != counts.accounted:
         yield _manifest_fault(
             f"rows_read is {counts.rows_read}, {counts.measurements} measurements, "
-            f"{counts.num_dead_letters} dead letters and {counts.rows_left_out} rows left out are "
-            f"{counts.accounted}"
+            f"{counts.num_dead_letters} dead letters, {counts.rows_left_out} rows left out and "
+            f"{counts.duplicates_dropped} duplicates are {counts.accounted}"
         )
     if manifest.generations:
         first, *others = (generation.counts for generation in manifest.generations)

@@ -151,17 +151,24 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
 
 
 def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """Measurements are ordered by event_time, destination, rtt (compact: by whole seconds)."""
+    """Measurements are ordered by event_time, destination, rtt; with `drop`, none are equal.
+
+    Compact rows are ordered by the seconds alone, unless all was rounded before it was sorted.
+    """
     time_us, hi, lo, _, rtt, *_ = stored.columns
     if len(time_us) and time_us[0] < 0:
         yield f"measurement 0 is from before 1970 ({time_us[0]} µs)"
     is_wrong, by = time_us[1:] < time_us[:-1], "event_time"
-    if stored.row.encoding == "arrow" and not is_wrong.any():
+    is_strict = options.duplicates == "drop"
+    if (stored.row.encoding == "arrow" or is_strict) and not is_wrong.any():
         by = "dst_addr and rtt"
         a = np.flatnonzero(time_us[1:] == time_us[:-1])
         b = a + 1
         lower = (lo[b] < lo[a]) | ((lo[b] == lo[a]) & (rtt[b] < rtt[a]))
         is_wrong[a] = (hi[b] < hi[a]) | ((hi[b] == hi[a]) & lower)
+        if is_strict and not is_wrong.any():
+            is_equal = (hi[b] == hi[a]) & (lo[b] == lo[a]) & (rtt[b] == rtt[a])
+            yield from _first(is_equal, lambda at: f"measurement {b[at]} equals the one before it")
     yield from _first(is_wrong, lambda at: f"measurement {at + 1} belongs before {at} by {by}")
 
 

@@ -65,7 +65,7 @@ class StagedRun(NamedTuple):
     def commit(self, shards: Sequence[Sequence[ShardInfo]]) -> None:
         """Does the step `Commit the dataset`."""
         planned = [(summary.unit, summary.planned_rows) for summary in self.summaries]
-        Commit(self.job, 1).process(b"", planned, self.summaries, *shards)
+        Commit(self.job, 1).process(b"", planned, self.summaries, [], *shards)
 
 
 def staged_run(output: str, run: JobRun, num_shards: int, num_units: int) -> StagedRun:

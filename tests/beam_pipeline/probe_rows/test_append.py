@@ -182,6 +182,8 @@ def test_nothing_is_added_by_files_without_rows(old: Path, tmp_path: Path) -> No
     [
         (["--train_ratio=0.5"], "train_ratio is 0.5, but"),
         (["--measurement_encoding=compact"], "measurement_encoding is 'compact', but"),
+        (["--duplicates=drop"], "duplicates is 'drop', but"),
+        (["--sample_probes=0.5"], "sample_probes is 0.5, but"),
         (["--split_seed=1"], "was written with 0: leave it out"),
         (["--overwrite"], "--append adds to a dataset and --overwrite replaces it: give one"),
     ],

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from apache_beam.pvalue import TaggedOutput
@@ -24,18 +25,27 @@ from tests.support.properties import num_examples
 Rows = dict[RowKey, list[Record]]
 
 
+class Sorted(NamedTuple):
+    """What SortBucket gives: rows, the segments of each other probe, and dropped duplicates."""
+
+    rows: list[CutRows]
+    segments: dict[str, list[Segment]]
+    num_dropped: int = 0
+
+
 def sort_bucket(
-    folder: Path, chunks: list[Chunk], row_format: RowFormat
-) -> tuple[list[CutRows], dict[str, list[Segment]]]:
-    """Returns the rows that SortBucket gives, and the segments of each other probe."""
-    rows, segments = [], defaultdict(list)
-    for out in run_do_fn(SortBucket(Workspace(str(folder), 0), row_format), [(0, chunks)]):
-        if isinstance(out, TaggedOutput):
+    folder: Path, chunks: list[Chunk], row_format: RowFormat, drop: bool = False
+) -> Sorted:
+    rows, segments, num_dropped = [], defaultdict(list), 0
+    for out in run_do_fn(SortBucket(Workspace(str(folder), 0), row_format, drop), [(0, chunks)]):
+        if isinstance(out, TaggedOutput) and out.tag == SortBucket.DROPPED:
+            num_dropped += out.value
+        elif isinstance(out, TaggedOutput):
             src_addr, segment = out.value
             segments[src_addr].append(Segment.decode(segment.encode()))
         else:
             rows.append(CutRows.decode(out.encode()))
-    return rows, segments
+    return Sorted(rows, segments, num_dropped)
 
 
 def rows_of_segments(segments: dict[str, list[Segment]], row_format: RowFormat) -> list[CutRows]:
@@ -80,6 +90,8 @@ def wanted_rows(histories: dict[str, list[Record]], row_format: RowFormat) -> Ro
     cut_rows_bytes=st.sampled_from([1, 500, 1 << 20]),
     segment_bytes=st.sampled_from([1, 100, 1 << 20]),
     large=st.sampled_from([2, 100_000]),
+    num_repeated=st.integers(0, 80),
+    drop=st.booleans(),
 )
 def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     tmp_path_factory,
@@ -92,19 +104,25 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     cut_rows_bytes,
     segment_bytes,
     large,
+    num_repeated,
+    drop,
 ):
+    """Duplicates that are dropped are those of a set, within a work unit and between them."""
     monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
     monkeypatch.setattr(grouping, "_CUT_ROWS_BYTES", cut_rows_bytes)
     monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
     folder, row_format = tmp_path_factory.mktemp("grouping"), RowFormat(encoding, limit)
     units = [measurements[number::num_units] for number in range(num_units)]
+    units[-1] += measurements[:num_repeated]
     ((_, chunks),) = store(folder, units).items()
-    cut, segments = sort_bucket(folder, chunks, row_format)
+    cut, segments, num_dropped = sort_bucket(folder, chunks, row_format, drop)
     histories = reference(units)
+    wanted = {s: sorted(set(records)) if drop else records for s, records in histories.items()}
     assert as_rows([*cut, *rows_of_segments(segments, row_format)]) == wanted_rows(
-        histories, row_format
+        wanted, row_format
     )
+    assert num_dropped == sum(len(histories[source]) - len(wanted[source]) for source in wanted)
     for src_addr, records in histories.items():
         assert (src_addr in segments) == (run_of_tuples(records).nbytes > memory_bytes)
     for rows in cut:
@@ -116,7 +134,7 @@ def test_single_rows_travel_together_up_to_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(grouping, "_CUT_ROWS_BYTES", 4000)
     units = some_units(2, num_probes=100, per_probe=5, wide_share=0.3)
     ((_, chunks),) = store(tmp_path, units).items()
-    single, segments = sort_bucket(tmp_path, chunks, RowFormat("compact", 1 << 20))
+    single, segments, _ = sort_bucket(tmp_path, chunks, RowFormat("compact", 1 << 20))
     assert segments == {}
     assert as_rows(single) == wanted_rows(reference(units), RowFormat("compact", 1 << 20))
     for is_wide, row_bytes, num_probes in ((False, 160, 70), (True, 280, 30)):
@@ -132,7 +150,7 @@ def test_a_split_probe_between_others_leaves_them_whole(tmp_path):
     units += [[unit for unit in some_units(1, 9, 400, 0)[0] if unit[0] & 0xFF in (3, 4)]]
     ((_, chunks),) = store(tmp_path, units).items()
     row_format = RowFormat("arrow", 8000)
-    cut, segments = sort_bucket(tmp_path, chunks, row_format)
+    cut, segments, _ = sort_bucket(tmp_path, chunks, row_format)
     assert segments == {}
     lengths = [len(rows.keys) for rows in cut]
     assert [length for length in lengths if length > 1] == [4, 2] and len(lengths) > 6
