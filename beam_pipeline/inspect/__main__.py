@@ -4,6 +4,8 @@
   python -m beam_pipeline.inspect gs://bucket/rows --html=report.html
   python -m beam_pipeline.inspect rows --row=train:12          one row, decoded
   python -m beam_pipeline.inspect rows --context=7,train:12,3  a training context: seed, row, K
+  python -m beam_pipeline.inspect rows --compare=yesterday     what rows has that yesterday has not
+  python -m beam_pipeline.inspect rows --compare=1             what was added since generation 1
 
 Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
 destinations and silences come from a bounded sample of the rows, the same each time. Needs no
@@ -17,6 +19,7 @@ from functools import partial
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.names import parse_context_name, parse_row_name
 
 
@@ -47,11 +50,27 @@ def make_parser() -> OneLineParser:
         metavar="SEED,ROW,K",
         help="show one training context in place of the summary: 7,train:12,3",
     )
+    parser.add_argument(
+        "--compare",
+        metavar="DATASET|GENERATION",
+        help="show, in place of the summary, what differs from another dataset or from an earlier "
+        "generation of this one, by its number: yesterday, gs://bucket/rows, 1",
+    )
     return parser
 
 
 def _run(argv: Sequence[str]) -> None:
     args = make_parser().parse_args(argv)
+    if args.compare is not None:
+        if args.html is not None or args.row or args.context:
+            raise UsageError(
+                f"--compare={args.compare} is a view of its own: leave out --html, --row and "
+                "--context"
+            )
+        from beam_pipeline.inspect.terminal import show_changes
+
+        show_changes(args.dataset, args.compare)
+        return
     if args.html is not None:
         require_packages("--html", "matplotlib", "jinja2")
     from beam_pipeline.inspect.terminal import show

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from beam_pipeline.dataset.manifest import SPLITS, open_dataset
 from beam_pipeline.errors import printable
+from beam_pipeline.inspect import changes
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import draw_context, print_context
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
@@ -67,6 +68,24 @@ def show(
         print_facts(facts, console)
     if html is not None:
         say(console, f"{html}: {len(data):,} bytes, to open in a browser")
+
+
+def show_changes(path: str, other: str) -> None:
+    """Shows what a dataset has that another one, or an earlier generation of it, has not.
+
+    Args:
+      path: the dataset's folder.
+      other: the folder of the other one, or the number of a generation.
+
+    Raises:
+      UsageError: there is no such generation.
+      ProbelineError: a dataset is not finished or damaged.
+    """
+    found = changes.compare_datasets(open_dataset(path), other)
+    console = new_console()
+    say(console, changes.summary(found))
+    for sheet in changes.sheets(found):
+        print_sheet(console, sheet)
 
 
 def print_facts(facts: Facts, console: Console) -> None:
