@@ -160,7 +160,7 @@ class Gathering:
                 options.tokenizer,
                 None
                 if self.keep is None
-                else boilerplate_of(f"{self.work}/boilerplate", bucket, self.evaluation.postings),
+                else boilerplate_of([f"{self.work}/boilerplate"], bucket, self.evaluation.postings),
             )
             for bucket, counts in self.counted(self.keep)
         ]

@@ -93,16 +93,17 @@ def expected_outputs(
         if most is not None and len(found) > most
     }
     hits = [hit for hit in every_hit if (hit.n, hit.ngram) not in boilerplate]
+    scores = coverage(rows, hits, options.tokenizer, boilerplate | common_ngrams(rows, options))
     outputs = {
         "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
         "stats/overlap_matches.parquet": [match_record(rows, hit) for hit in hits],
         "stats/overlap_documents.parquet": contaminated(rows, hits),
         "stats/overlap_ngrams.jsonl.gz": ngram_counts(rows, hits, options.tokenizer),
-        "stats/overlap_coverage.jsonl": coverage(rows, hits, options.tokenizer, boilerplate),
+        "stats/overlap_coverage.jsonl": scores,
         INSTANCES: overlap_instances(rows, hits),
         **clean_lists(rows, hits, options),
-        **rule_outputs(rows, coverage(rows, hits, options.tokenizer, boilerplate), options),
+        **rule_outputs(rows, scores, options),
         **details(rows, hits, options),
     }
     if most is not None:

@@ -122,7 +122,10 @@ def write_evaluation_rows(
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(counts)
         postings = prepared.evaluation(job.tokenizer).postings
-        dropped = boilerplate_of(boilerplate_path, bucket, postings) if boilerplate_path else None
+        paths = [boilerplate_path] if boilerplate_path else []
+        if job.config.max_eval_rows_per_ngram:
+            paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
+        dropped = boilerplate_of(paths, bucket, postings)
         files = write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])

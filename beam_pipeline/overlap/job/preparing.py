@@ -142,6 +142,10 @@ class Prepared(NamedTuple):
         """Returns the path of the n-grams of an index shard that many evaluation rows have."""
         return f"{self.index_path(index_shard)}.common.jsonl"
 
+    def common_keys_path(self, index_shard: int) -> str:
+        """Returns the path of the keys of these n-grams."""
+        return f"{self.index_path(index_shard)}.common.keys"
+
     def open_rows(self) -> EvaluationRows:
         """Maps the rows into memory, once in a process."""
         return _open_rows(self.rows_path)
@@ -279,7 +283,8 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
             )
             if most := job.config.max_eval_rows_per_ngram:
                 postings = Postings(index, prepared.open_tokens(), most)
-                write_common_ngrams(prepared.common_path(index_shard), job.temp_folder, postings)
+                paths = prepared.common_path(index_shard), prepared.common_keys_path(index_shard)
+                write_common_ngrams(*paths, job.temp_folder, index_shard, postings)
             with atomic_write(path, job.temp_folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
     return path

@@ -2,10 +2,13 @@
 
 SHARED_COUNTS → those in more than k documents → a file of their keys → Keep (`read_boilerplate`)
                                                → lines {ngram, n, documents}
-Postings      → n-grams of more than k evaluation rows → lines {ngram, n, eval_rows}
+Postings      → n-grams of more than k evaluation rows → a file of their keys
+                                                       → lines {ngram, n, eval_rows}
+files of keys → NGRAM_KEYS of a bucket of evaluation rows (`boilerplate_of`)
 """
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -35,7 +38,7 @@ def find_boilerplate(shared: np.ndarray, max_document_frequency: int) -> np.ndar
 
 
 def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndarray]) -> None:
-    """Writes the keys of SHARED_COUNTS for `read_boilerplate`."""
+    """Writes the keys of SHARED_COUNTS, or of keys, for `read_boilerplate`."""
     with atomic_write(path, temp_folder) as stream:
         for shared in boilerplate:
             keys = np.empty(len(shared), _KEY)
@@ -43,7 +46,7 @@ def write_boilerplate(path: str, temp_folder: str, boilerplate: Iterable[np.ndar
             stream.write(keys.tobytes())
 
 
-@functools.lru_cache(1)
+@functools.lru_cache(16)
 def _by_shard(path: str) -> dict[int, np.ndarray]:
     """Returns the n-grams of each index shard, sorted, from a file of `write_boilerplate`."""
     with open_file(path) as stream:
@@ -60,11 +63,15 @@ def read_boilerplate(path: str) -> Keep:
     return lambda shard, ngrams: ~np.isin(ngrams, by_shard.get(shard, nothing))
 
 
-def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
-    """Returns the NGRAM_KEYS of a bucket of evaluation rows that are boilerplate, sorted."""
+def boilerplate_of(paths: Iterable[str], bucket: int, postings: Sequence[Postings]) -> np.ndarray:
+    """Returns the NGRAM_KEYS of a bucket of evaluation rows that are boilerplate, sorted.
+
+    Args:
+      paths: files of `write_boilerplate` and `write_common_ngrams`, which share no n-gram.
+    """
     first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
-    for shard, ngrams in _by_shard(path).items():
+    for shard, ngrams in itertools.chain(*(_by_shard(path).items() for path in paths)):
         found = postings[shard].expand(ngrams, first_row, stop_row)
         part = np.empty(len(found.rows), NGRAM_KEYS)
         part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
@@ -87,13 +94,23 @@ def write_boilerplate_lines(
     write_lines(path, temp_folder, records)
 
 
-def write_common_ngrams(path: str, temp_folder: str, postings: Postings) -> None:
-    """Writes lines {ngram, n, eval_rows} of what too many evaluation rows have in common."""
+def write_common_ngrams(
+    lines_path: str, keys_path: str, temp_folder: str, index_shard: int, postings: Postings
+) -> None:
+    """Writes what too many evaluation rows have in common.
+
+    Args:
+      lines_path: gets lines {ngram, n, eval_rows}, ordered by n and n-gram.
+      keys_path: gets keys, as `write_boilerplate` writes them.
+    """
     ngrams, num_rows = postings.common_ngrams()
+    keys = np.empty(len(ngrams), _KEY)
+    keys["shard"], keys["ngram"] = index_shard, ngrams
+    write_boilerplate(keys_path, temp_folder, [keys])
     lengths = postings.lengths(ngrams).tolist()
     found = zip(lengths, texts_of(postings, ngrams), num_rows.tolist(), strict=True)
     records = ({"ngram": ngram, "n": n, "eval_rows": num} for n, ngram, num in sorted(found))
-    write_lines(path, temp_folder, records)
+    write_lines(lines_path, temp_folder, records)
 
 
 def texts_of(postings: Postings, ngrams: np.ndarray) -> list[str]:
