@@ -158,6 +158,16 @@ def test_privacy(desk: Desk, data: Path) -> None:
 
 
 @pytest.mark.slow
+def test_growing(desk: Desk, data: Path) -> None:
+    (desk.folder / "data").symlink_to(data)
+    (block,) = taken("test_growing")
+    desk.sh(block)
+    first, second = json.loads((desk.folder / "rows/manifest.json").read_bytes())["generations"]
+    assert (first["counts"]["rows_read"], second["counts"]["rows_read"]) == (50_000, 200_000)
+    assert second["counts"]["duplicates_dropped"] >= first["counts"]["measurements"]
+
+
+@pytest.mark.slow
 def test_sample(desk: Desk, data: Path) -> None:
     (desk.folder / "data").symlink_to(data)
     (block,) = taken("test_sample")

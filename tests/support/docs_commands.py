@@ -51,7 +51,10 @@ EXECUTED: dict[str, dict[str, str]] = {
         "import tensorflow as tf\n\ntf.data": f"{HERE}::test_tensorflow",
         "import apache_beam as beam": f"{HERE}::test_readers_of_tfrecord",
     },
-    "docs/pipeline.md": {"python -m beam_pipeline.main": f"{HERE}::test_sample"},
+    "docs/growing.md": {
+        "python -m beam_pipeline.main --input 'data/measure": f"{HERE}::test_growing",
+        "python -m beam_pipeline.main --input 'data/*": f"{HERE}::test_sample",
+    },
     "docs/dataflow.md": {
         "python -m beam_pipeline.main --input 'gs://": f"{GOOGLE}::test_on_dataflow",
     },
