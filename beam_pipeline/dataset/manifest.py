@@ -309,9 +309,12 @@ def write_success(folder: str, manifest: bytes, write: Write = write_durably) ->
 def dataset_folder(path: str) -> str:
     """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
     folder = path.rstrip("/")
-    while any(char in folder for char in "*?[") or folder.endswith((".arrayrecord", ".tfrecord")):
-        if is_local(folder) and exists(f"{folder}/{SUCCESS_NAME}"):
-            break  # a folder whose name looks like a glob
+    suffixes = (".arrayrecord", ".tfrecord")
+    while any(char in folder for char in "*?[") or folder.endswith(suffixes):
+        # A folder may look like a glob. On `gs://` a shard, or a glob of them, takes no request.
+        may_be_folder = is_local(folder) or not folder.endswith(suffixes)
+        if may_be_folder and exists(f"{folder}/{SUCCESS_NAME}"):
+            break
         folder = folder.rpartition("/")[0]
     parent, _, name = folder.rpartition("/")
     is_bucket = parent.endswith(":/")

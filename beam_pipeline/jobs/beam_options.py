@@ -10,6 +10,7 @@ import copy
 import difflib
 import io
 import os
+import socket
 import sys
 import threading
 import time
@@ -21,17 +22,19 @@ from apache_beam.options.pipeline_options import (
     DebugOptions,
     DirectOptions,
     PipelineOptions,
+    PortableOptions,
     ProfilingOptions,
     StandardOptions,
     TypeOptions,
 )
 
 from beam_pipeline.cli.flags import OneLineParser
-from beam_pipeline.errors import UsageError
+from beam_pipeline.errors import UsageError, one_line
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
 _MOMENTS = 50  # of 10 ms
+_ANSWER_S = 10  # for a connection to a job server
 # Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
 
@@ -89,6 +92,32 @@ def suited(given: PipelineOptions) -> PipelineOptions:
     if standard.streaming:
         raise UsageError("--streaming: the input is files that end; leave it out")
     return beam_options
+
+
+def check_job_server(beam_options: PipelineOptions) -> None:
+    """Makes sure that somebody listens at --job_endpoint: Beam would try for five minutes.
+
+    Raises:
+      UsageError: nobody does, or the runner needs the flag.
+    """
+    runner = beam_options.view_as(StandardOptions).runner
+    endpoint = beam_options.view_as(PortableOptions).job_endpoint
+    if runner not in RUNNERS_WITH_OWN_FLAGS or endpoint == "embed":
+        return
+    if not endpoint:
+        if runner == "PortableRunner":
+            raise UsageError(
+                "--runner=PortableRunner needs --job_endpoint: give HOST:PORT of a job server"
+            )
+        return  # Beam starts a job server
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UsageError(
+            f"--job_endpoint={endpoint}: there is no job server ({one_line(error)}): start one, or "
+            "give its HOST:PORT"
+        ) from error
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:

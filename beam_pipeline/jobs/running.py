@@ -86,6 +86,11 @@ def unexpected(error: BaseException) -> str:
             f"the runner does not answer ({details or type(error).__name__}): check that it is "
             "running and what its log says, then run the same command again"
         )
+    if "job server jar" in str(error):
+        return (
+            "the runner's job server could not be downloaded: start one and give --job_endpoint, "
+            "or name its file, such as with --flink_job_server_jar"
+        )
     last_line = (str(error).strip().splitlines() or ["no message"])[-1]
     return f"unexpected {type(error).__name__}: {last_line}; --debug shows where"
 

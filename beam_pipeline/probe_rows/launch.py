@@ -43,6 +43,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     Raises:
       ProbelineError: the job failed; no dataset that looks finished is left.
     """
+    runners.check_job_server(beam_options)
     dataflow_job = dataflow.job_of(beam_options)
     if dataflow_job is not None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]

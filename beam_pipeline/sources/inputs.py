@@ -18,7 +18,13 @@ from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD
 from beam_pipeline.sources.options import InputFormat, ReadOptions
 from beam_pipeline.storage.files import check_path, check_regular, is_local, open_file
-from beam_pipeline.storage.lines import BYTE_ORDER_MARK, DAMAGE, decompressed
+from beam_pipeline.storage.lines import (
+    BYTE_ORDER_MARK,
+    DAMAGE,
+    SMALLER_WINDOW,
+    decompressed,
+    needs_large_window,
+)
 from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
 from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
@@ -159,6 +165,8 @@ def _problem_of(head: bytes, is_compressed: bool, options: ReadOptions) -> str |
 
 def reason_of(error: Exception, options: ReadOptions) -> str:
     """Returns why a file cannot be read; with --anonymize, without any content of the file."""
+    if needs_large_window(error):
+        return f"its Zstandard window is too large: {SMALLER_WINDOW}"
     if options.anonymize is None:
         return one_line(error)
     if isinstance(error, OSError) and error.errno:

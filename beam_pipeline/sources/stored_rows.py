@@ -26,8 +26,6 @@ from beam_pipeline.storage.matching import file_versions
 
 def is_dataset(path: str) -> bool:
     """Tells whether a path is the folder of a dataset, finished or not, by its manifest."""
-    if any(char in path for char in "*?["):
-        return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
     return manifest is not None and b'"format_version"' in manifest
 

@@ -25,6 +25,7 @@ DAMAGE: tuple[type[Exception], ...] = (
     pa.ArrowException,
     cast(type[Exception], igzip_lib.IsalError),  # which its stub takes for an instance
 )
+SMALLER_WINDOW = "compress it again without --long, whose window is too large for a worker"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP_MAGIC, BZIP2_MAGIC = b"\x1f\x8b", b"BZh"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a frame, or skippable
@@ -47,9 +48,14 @@ def explained_damage(
         if isinstance(error, OSError) and is_storage:
             raise explained("read", path, error) from error
         reason, place = one_line(error), "" if row is None else f" (row {row})"
-        if "too much memory" in reason:  # says Zstandard
-            cure = "compress it again without --long, whose window is too large for a worker"
+        if needs_large_window(error):
+            cure = SMALLER_WINDOW
         raise ProbelineError(f"cannot read {path}{place}: {reason}; {cure}") from error
+
+
+def needs_large_window(error: Exception) -> bool:
+    """Tells whether Zstandard refused a file for its window, of --long=28 to --long=31."""
+    return "too much memory" in str(error)
 
 
 def decompressed(stream: BinaryIO) -> BinaryIO:

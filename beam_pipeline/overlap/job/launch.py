@@ -22,6 +22,7 @@ from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import (
     IN_MEMORY_RUNNER,
     RUNNERS_WITH_OWN_FLAGS,
+    check_job_server,
     parse_beam_options,
     suited,
     use_cores,
@@ -70,6 +71,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
       UsageError: with skip_existing, the output holds the result of another run.
       ProbelineError: the run failed and left no finished output.
     """
+    check_job_server(beam_options)
     job = dataflow.job_of(beam_options)
     if job is not None:
         evaluation = [parse_evaluation_source(source).path for source in config.sources]

@@ -22,7 +22,7 @@ from apache_beam.pvalue import AsList
 from beam_pipeline import __version__
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
-from beam_pipeline.jobs.beam_options import use_cores
+from beam_pipeline.jobs.beam_options import check_job_server, use_cores
 from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
@@ -51,6 +51,7 @@ def run(options: RemovalOptions, beam_options: PipelineOptions) -> str | None:
       UsageError: the result is not finished, or the options do not suit it.
       ProbelineError: a file was changed since it was scanned, or cannot be written.
     """
+    check_job_server(beam_options)
     job = dataflow.job_of(beam_options)
     if job is not None:
         running.check_paths_are_shared(

@@ -1,10 +1,15 @@
 """Flags that cannot be meant: one line, before anything is read or written."""
 
 import os
+import socket
+from pathlib import Path
 
 import pytest
 
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs import running
+from beam_pipeline.jobs.beam_options import check_job_server
+from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.sources.inputs import InputFile
@@ -40,6 +45,34 @@ def test_one_line_with_the_flag(flag: str, message: str) -> None:
         parse(["--input=i", "--output=o", flag])
     assert flag.partition("=")[0].replace("-", "_").strip("_") in str(refusal.value)
     assert "\n" not in str(refusal.value) and str(refusal.value).isprintable()
+
+
+def test_a_job_server_that_does_not_answer_is_one_line_at_once(tmp_path: Path) -> None:
+    """Beam alone tries for five minutes. Nothing of the output is touched before."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
+        given = ["--input=i", f"--output={tmp_path}/o", f"--job_endpoint={endpoint}"]
+        runners = ["PortableRunner", "FlinkRunner"]
+        for _, beam_options in (parse([*given, f"--runner={name}"]) for name in runners):
+            with pytest.raises(UsageError, match=f"--job_endpoint={endpoint}: there is no job ser"):
+                check_job_server(beam_options)
+        assert main([*given, "--runner=PortableRunner"]) == 2
+        listening.listen()
+        check_job_server(parse([*given, "--runner=PortableRunner"])[1])
+    for flags, message in (
+        (["--runner=PortableRunner"], "needs --job_endpoint: give HOST:PORT"),
+        (["--runner=SparkRunner", "--job_endpoint=nowhere"], "--job_endpoint=nowhere: there is no"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_job_server(parse(["--input=i", "--output=o", *flags])[1])
+    check_job_server(parse(["--input=i", "--output=o", "--runner=FlinkRunner"])[1])
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_job_server_that_cannot_be_downloaded() -> None:
+    error = RuntimeError("Unable to fetch remote job server jar at https://…: HTTP Error 404")
+    assert "start one and give --job_endpoint" in running.unexpected(error)
 
 
 def test_more_shards_than_rows_are_refused() -> None:

@@ -124,6 +124,17 @@ def test_an_unreadable_file_may_become_a_dead_letter(
     assert letter["file"] == str(source) and letter["value"]
 
 
+def test_a_zstandard_window_larger_than_a_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """As `zstd --long=31` writes it: the magic, the descriptor, a window of 2^31 bytes, no data."""
+    path = tmp_path / "pings.json.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x00" + b"\xa8" + b"\x01\0\0")
+    for flags in ([], ["--input_format=atlas_json"]):
+        line = fails(capsys, 1, tmp_path / "out", f"--input={path}", *flags)
+        assert str(path) in line and "compress it again without --long" in line
+
+
 def test_truncated_json_is_an_unreadable_file(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
