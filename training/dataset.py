@@ -31,11 +31,11 @@ from training.batches.config import DataConfig
 from training.batches.lanes import CURSOR, DONE, LANE_ITEM, LARGE, STUCK, peek
 from training.batches.memory import keep_large_blocks
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
-from training.batches.planning import deal, plan_host
+from training.batches.planning import HostPlan
 from training.batches.shard_store import ShardStore
 from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
 from training.rows.row_source import ShardReader, check_shards
-from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
+from training.rows.row_table import ShardSet, find_shards
 
 _LOG = logging.getLogger("training")
 
@@ -60,9 +60,7 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
     """
     shards = find_shards(config.files)
     check_shards(shards)
-    rows = load_rows(shards)
-    deal(rows, config)  # raises what plan_host would
-    return BatchDataset(config, shards, rows)
+    return BatchDataset(config, shards, HostPlan(shards, config))
 
 
 def create_probe_training_pipeline(
@@ -117,15 +115,11 @@ class _LaneDataset(grain.IterDataset[Batch]):
     Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
     """
 
-    def __init__(
-        self, config: DataConfig, shards: ShardSet, rows: RowTable | None, state: HostState
-    ):
+    def __init__(self, dataset: "BatchDataset", cursors: np.ndarray, num_left: int | None):
         super().__init__()
-        self.config = config
-        self.shards = shards
-        self.rows = rows
-        self.state = state
-        self.lanes, self.cursors = config.lanes, state.cursors
+        self.config, self.shards, self.plan = dataset.config, dataset.shards, dataset.plan
+        self.num_left = num_left
+        self.lanes, self.cursors = dataset.config.lanes, cursors
         self.is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
@@ -148,7 +142,7 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         self._config = dataset.config
         self._cursors = dataset.cursors.copy()
         self._items = np.zeros(len(dataset.lanes), LANE_ITEM)
-        self._num_left: int | None = None  # batches; None if they never end
+        self._num_left = dataset.num_left  # batches; None if they never end
         self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
         self._store: ShardStore | CacheStore | None = None
@@ -159,18 +153,13 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
             _end_with_parent()
-        lanes, state, rows = dataset.lanes, dataset.state, dataset.rows
-        rows, dataset.rows = rows or load_rows(dataset.shards), None
-        host = plan_host(rows, config, lanes.start, len(lanes), state.first_epoch)
-        self._plan = host.plan
-        if host.num_batches is not None:
-            self._num_left = host.num_batches - (state.step - state.first_step)
+        rows, self._plan = dataset.plan.rows(), dataset.plan.plan(dataset.lanes)
         if config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
+        reader = ShardReader(dataset.shards, rows)
         if config.cache_dir is not None:
-            return CacheStore(config, ShardReader(dataset.shards, rows), host, self._executor)
-        reader = ShardReader(dataset.shards, rows.take(host.rows))
-        return ShardStore(reader, host.plan, config.on_bad_row == "skip", self._executor)
+            return CacheStore(config, reader, self._plan, self._executor)
+        return ShardStore(reader, self._plan, config.on_bad_row == "skip", self._executor)
 
     def __next__(self) -> dict[str, Any]:
         if self._store is None:
@@ -247,16 +236,11 @@ class BatchDataset(grain.IterDataset[Batch]):
         batches.set_state(state)
     """
 
-    def __init__(self, config: DataConfig, shards: ShardSet, rows: RowTable | None = None):
+    def __init__(self, config: DataConfig, shards: ShardSet, plan: HostPlan):
         super().__init__()
         self.config = config
         self.shards = shards
-        self._rows = rows
-
-    def take_rows(self) -> RowTable | None:
-        """Returns the row index that `build_dataset` has read, once: it may be large."""
-        rows, self._rows = self._rows, None
-        return rows
+        self.plan = plan
 
     def __iter__(self) -> "BatchIterator":
         return BatchIterator(self)
@@ -335,10 +319,12 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return crops
 
     def _start(self, state: HostState) -> grain.DatasetIterator[dict[str, Any]]:
-        rows = self._dataset.take_rows()
+        num_left = self._dataset.plan.count_batches(self._config, state.first_epoch)
+        if num_left is not None:
+            num_left -= state.step - state.first_step
+        lanes = _LaneDataset(self._dataset, state.cursors, num_left)
         if self._num_workers == 0:
-            return iter(_LaneDataset(self._config, self._dataset.shards, rows, state))
-        lanes = _LaneDataset(self._config, self._dataset.shards, None, state)
+            return iter(lanes)
         if not flags.FLAGS.is_parsed():
             flags.FLAGS.mark_as_parsed()  # Grain's workers read absl flags
         options = grain.multiprocessing.MultiprocessingOptions(

@@ -1,7 +1,8 @@
 """The row index: `rows.parquet` of a split, one line per row in the order of shard and position.
 
 Exact counts follow from it without reading a row, an epoch is planned from it, and every record
-that is read is compared with its line. As arrays it takes about 90 bytes of memory a row.
+that is read is compared with its line. As arrays it takes about 90 bytes of memory a row;
+`read_lines` gives some columns of some lines at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,15 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset, Manifest
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.storage.files import check_regular, checksum_text, crc32c, read_file
+from beam_pipeline.storage.files import (
+    check_regular,
+    checksum_text,
+    crc32c,
+    file_infos,
+    local_copy,
+    read_file,
+    size_and_checksum,
+)
 from beam_pipeline.storage.parquet import open_parquet
 
 INDEX_SCHEMA = pa.schema(
@@ -33,6 +42,7 @@ INDEX_SCHEMA = pa.schema(
     ]
 )
 _MAX_ROW_BYTES = 1024 << 20  # the limit of --max_row_size_mb
+_MAX_LINES = 1 << 16
 _INTEGERS = [field.name for field in INDEX_SCHEMA if pa.types.is_integer(field.type)]
 
 
@@ -52,6 +62,14 @@ class IndexedRows:
     def __len__(self) -> int:
         return len(self.shard)
 
+    def place(self, row: int) -> tuple[int, int]:
+        """Returns the shard of a row and its position there."""
+        return int(self.shard[row]), int(self.position[row])
+
+    def of_shard(self, shard: int) -> slice:
+        """Returns the lines of a shard."""
+        return slice(*np.searchsorted(self.shard, [shard, shard + 1]).tolist())
+
 
 @dataclass(frozen=True)
 class RowIndex(IndexedRows):
@@ -66,14 +84,14 @@ class RowIndex(IndexedRows):
         """Reads the row index of a split; raises as `read_index`."""
         table = read_index(dataset, split)
         return cls(
-            **{name: _numbers(table, name) for name in _INTEGERS},
-            first_us=_numbers(table, "first_timestamp"),
-            last_us=_numbers(table, "last_timestamp"),
+            **{name: numbers(table, name) for name in _INTEGERS},
+            first_us=numbers(table, "first_timestamp"),
+            last_us=numbers(table, "last_timestamp"),
             src_addr=table.column("src_addr").combine_chunks(),
         )
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
+def numbers(table: pa.Table, name: str) -> np.ndarray:
     """Returns a column without nulls, not copied; times as int64.
 
     Arrow's own conversion imports pandas where it is installed.
@@ -87,59 +105,99 @@ def read_index(dataset: Dataset, split: str) -> pa.Table:
     """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
     path = dataset.file(f"{split}/{INDEX_NAME}")
     check_regular([path])
-    data, said = read_file(path), dataset.manifest.splits[split].index_crc32c
-    found = "missing" if data is None else checksum_text(crc32c(data))
-    if data is None or found != said:
+    data = read_file(path)
+    _check_checksum(dataset, split, "missing" if data is None else checksum_text(crc32c(data)))
+    try:
+        table = parse_index(data or b"")
+        _check_number(table.num_rows, dataset.manifest, split)
+        _check_lines(table, 0, dataset.manifest, split)
+    except ValueError as error:
+        raise _not_the_index(path, error) from error
+    return table
+
+
+def read_lines(dataset: Dataset, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yields some columns of the row index, _MAX_LINES lines or fewer at a time, in order.
+
+    Raises:
+      ProbelineError: it is not the row index of the manifest.
+    """
+    path = dataset.file(f"{split}/{INDEX_NAME}")
+    check_regular([path])
+    if file_infos([path])[path] is None:
+        _check_checksum(dataset, split, "missing")
+    with local_copy(path) as copy:  # an object is read once, in few requests
+        _check_checksum(dataset, split, checksum_text(size_and_checksum(copy)[1]))
+        begin = 0
+        try:
+            with pq.ParquetFile(copy) as file:
+                _check_schema(file.schema_arrow)
+                _check_number(file.metadata.num_rows, dataset.manifest, split)
+                # Arrow's threads would take as much CPU and hold several row groups.
+                for batch in file.iter_batches(_MAX_LINES, columns=columns, use_threads=False):
+                    lines = pa.Table.from_batches([batch])
+                    _check_lines(lines, begin, dataset.manifest, split)
+                    yield lines
+                    begin += len(lines)
+        except (ValueError, OSError, pa.ArrowException) as error:
+            raise _not_the_index(path, error) from error
+
+
+def _check_checksum(dataset: Dataset, split: str, found: str) -> None:
+    path, said = dataset.file(f"{split}/{INDEX_NAME}"), dataset.manifest.splits[split].index_crc32c
+    if found != said:
         raise ProbelineError(
             f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
             "another dataset; copy the dataset again as a whole"
         )
-    try:
-        table = parse_index(data)
-        _check_lines(table, dataset.manifest, split)
-    except ValueError as error:
-        raise ProbelineError(
-            f"{path} is not the row index of the dataset: {error}; copy the dataset again as a "
-            "whole"
-        ) from error
-    return table
 
 
-def _check_lines(table: pa.Table, manifest: Manifest, split: str) -> None:
-    """Raises ValueError unless the lines are those of the manifest's records, one by one.
+def _not_the_index(path: str, error: Exception) -> ProbelineError:
+    return ProbelineError(
+        f"{path} is not the row index of the dataset: {one_line(error)}; copy the dataset again as "
+        "a whole"
+    )
+
+
+def _check_number(num_lines: int, manifest: Manifest, split: str) -> None:
+    num_records = sum(shard.num_records for shard in manifest.splits[split].shards)
+    if num_records != num_lines:
+        raise ValueError(f"it has {num_lines} lines for {num_records} records")
+
+
+def _check_lines(table: pa.Table, begin: int, manifest: Manifest, split: str) -> None:
+    """Raises ValueError unless lines from `begin` on are those of the manifest's records.
 
     What a reader computes with stays in range then. Whether it is true, `verify` tells.
     """
-    described = manifest.splits[split]
-    columns = {
-        name: _numbers(table, name)
-        for name in INDEX_SCHEMA.names
-        if name != "src_addr" and not table.column(name).null_count
-    }
-    if nulls := [name for name in INDEX_SCHEMA.names if table.column(name).null_count]:
+    if nulls := [name for name in table.column_names if table.column(name).null_count]:
         raise ValueError(f"it has nulls in {', '.join(nulls)}")
-    counts = [shard.num_records for shard in described.shards]
-    if sum(counts) != table.num_rows:
-        raise ValueError(f"it has {table.num_rows} lines for {sum(counts)} records")
-    num_records = np.array(counts, np.int64)
-    begins = np.cumsum(num_records) - num_records
-    n, first = columns["n_measurements"], columns["first_timestamp"]
-    is_right = {
-        "shard": columns["shard"] == np.repeat(np.arange(len(counts)), num_records),
-        "position": columns["position"]
-        == np.arange(table.num_rows) - np.repeat(begins, num_records),
-        "num_bytes": (columns["num_bytes"] > 0) & (columns["num_bytes"] <= _MAX_ROW_BYTES),
-        "row_index": columns["row_index"] >= 0,
-        "n_measurements": (n > 0) & (n < columns["num_bytes"]),
-        "num_ipv6": (columns["num_ipv6"] >= 0) & (columns["num_ipv6"] <= n),
-        "num_failed": (columns["num_failed"] >= 0) & (columns["num_failed"] <= n),
-        "first_timestamp": first >= 0,
-        "last_timestamp": columns["last_timestamp"] >= first,
+    columns = {name: numbers(table, name) for name in table.column_names if name != "src_addr"}
+    line = np.arange(begin, begin + len(table))
+    ends = np.cumsum([shard.num_records for shard in manifest.splits[split].shards])
+    shard = np.searchsorted(ends, line, "right")
+    n, size = columns.get("n_measurements"), columns.get("num_bytes")
+    limits = {
+        "shard": (shard, shard),
+        "position": (position := line - np.append(0, ends)[shard], position),
+        "num_bytes": (1, _MAX_ROW_BYTES),
+        "row_index": (0, None),
+        "n_measurements": (1, None if size is None else size - 1),
+        "num_ipv6": (0, n),
+        "num_failed": (0, n),
+        "first_timestamp": (0, None),
+        "last_timestamp": (columns.get("first_timestamp"), None),
     }
-    for name, right in is_right.items():
-        if not right.all():
-            line = int(np.argmin(right))
-            raise ValueError(f"its line {line} has {name} {columns[name][line]}")
+    for name, values in columns.items():
+        least, most = limits.get(name, (None, None))
+        is_right = np.ones(len(table), bool)
+        if least is not None:
+            is_right &= values >= least
+        if most is not None:
+            is_right &= values <= most
+        if not is_right.all():
+            wrong = int(np.argmin(is_right))
+            raise ValueError(f"its line {begin + wrong} has {name} {values[wrong]}")
 
 
 def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -154,8 +212,12 @@ def parse_index(data: bytes) -> pa.Table:
         table = pq.ParquetFile(pa.BufferReader(data)).read()
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"it cannot be read: {one_line(error)}") from error
-    if not table.schema.equals(INDEX_SCHEMA):
-        columns = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+    _check_schema(table.schema)
+    return table
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    if not schema.equals(INDEX_SCHEMA):
+        columns = ", ".join(f"{field.name} {field.type}" for field in schema)
         wanted = ", ".join(f"{field.name} {field.type}" for field in INDEX_SCHEMA)
         raise ValueError(f"its columns are {columns}, not {wanted}")
-    return table

@@ -20,7 +20,6 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
-from beam_pipeline.dataset.row_index import IndexedRows
 from beam_pipeline.dataset.tfrecord import FRAMING_BYTES, HEAD_BYTES
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import file_infos, is_local, open_ranges
@@ -55,7 +54,23 @@ class _OpenShard(Protocol):
     def close(self) -> None: ...
 
 
-class RowReader[Rows: IndexedRows]:
+class Lines(Protocol):
+    """What is known of rows: arrays [rows], as in `row_index.IndexedRows`, and their places."""
+
+    @property
+    def num_bytes(self) -> np.ndarray: ...
+    @property
+    def src_id(self) -> np.ndarray: ...
+    @property
+    def row_index(self) -> np.ndarray: ...
+    @property
+    def n_measurements(self) -> np.ndarray: ...
+
+    def place(self, row: int) -> tuple[int, int]: ...
+    def of_shard(self, shard: int) -> slice: ...
+
+
+class RowReader[Rows: Lines]:
     """Reads the rows of a split by number; threads may share it, and it can be pickled.
 
     Args:
@@ -78,9 +93,9 @@ class RowReader[Rows: IndexedRows]:
 
     def read(self, row: int) -> bytes:
         """Returns the record of a row; BadRowError if it cannot be read."""
-        shard = int(self.rows.shard[row])
+        shard, position = self.rows.place(row)
         try:
-            return self._open(shard).read(int(self.rows.position[row]))
+            return self._open(shard).read(position)
         except READ_ERRORS as error:
             self._opened().pop(shard, None)
             raise self.bad_row(row, one_line(error)) from error
@@ -106,8 +121,9 @@ class RowReader[Rows: IndexedRows]:
 
     def bad_row(self, row: int, reason: str) -> BadRowError:
         """Returns the error that says why a row cannot be used."""
-        path = self._dataset.file(self._shards[int(self.rows.shard[row])].path)
-        return BadRowError(f"{path} record {self.rows.position[row]}: {reason}; {self._cure}")
+        shard, position = self.rows.place(row)
+        path = self._dataset.file(self._shards[shard].path)
+        return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
 
     def map_shard(self, number: int) -> mmap.mmap:
         """Returns the bytes of a local ArrayRecord shard; what is wrong raises READ_ERRORS."""
@@ -139,7 +155,7 @@ class RowReader[Rows: IndexedRows]:
             found = f"it has {info.num_bytes} bytes" if info else "it is missing or no regular file"
             raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
         if self._dataset.manifest.output_format == "tfrecord":
-            shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.shard == number])
+            shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.of_shard(number)])
         else:
             shards[number] = _ArrayRecordShard(path, shard.num_records)
         if len(shards) > _MAX_OPEN_SHARDS:

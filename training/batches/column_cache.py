@@ -17,6 +17,7 @@ the first shard without a JSON file.
 import itertools
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -25,24 +26,17 @@ import orjson
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
+from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import checksum_text, locked, size_and_checksum, write_file
 from training.batches.config import DataConfig
 from training.batches.lanes import Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
-from training.batches.planning import HostPlan
-from training.rows.row_layout import COMPACT, ranks_bytes, to_compact
+from training.rows.row_layout import COMPACT, cached_bytes, ranks_bytes, to_compact
 from training.rows.row_source import BadRowError, ShardReader
-from training.rows.row_table import RowTable, ShardSet
-from training.tokens.draws import Scratch, new_scratch
+from training.rows.row_table import ShardSet
+from training.tokens.draws import MIN_MEASUREMENT_TOKENS, Scratch, new_scratch
 
 _COLUMNS = "columns"
-
-
-def row_offsets(rows: RowTable) -> np.ndarray:
-    """Returns the offset of each row in the file, then the file's length: int64 [rows + 1]."""
-    n, num_ipv6 = rows.n_measurements.astype(np.int64), rows.num_ipv6.astype(np.int64)
-    sizes = row_codec.compact_measurements_bytes(n, num_ipv6) + ranks_bytes(n, num_ipv6)
-    return np.concatenate([[0], np.cumsum((sizes + 7) // 8 * 8)])
 
 
 class CacheStore:
@@ -61,28 +55,33 @@ class CacheStore:
     """
 
     def __init__(
-        self, config: DataConfig, reader: ShardReader, host: HostPlan, executor: Executor | None
+        self, config: DataConfig, reader: ShardReader, plan: Plan, executor: Executor | None
     ):
         self._reader = reader
-        self._offsets = row_offsets(reader.rows)
         self._skip_bad_rows = config.on_bad_row == "skip"
         self._map = executor.map if executor else map
-        rows, plan = host.rows, host.plan
+        rows = reader.rows
+        self._num_bytes = 0
+        if len(rows):
+            last = rows.n_measurements[-1:], rows.num_ipv6[-1:]
+            self._num_bytes = int(rows.cache_offset[-1] + cached_bytes(*last)[0])
         self._folder = self._open_folder(config.cache_dir or "")
-        bad_rows = self._cache_shards(np.unique(reader.rows.shard[rows]).tolist())
-        plan.is_bad[:] = np.isin(rows, list(bad_rows))
-        self.bad_rows = [reader.describe(row, bad_rows[row]) for row in rows[plan.is_bad].tolist()]
-        own, raw = reader.rows.take(rows), np.frombuffer(b"", np.uint8)
-        if self._offsets[-1] > 0:
+        bad_rows = self._cache_shards(_used_shards(plan, rows.shard_begins))
+        self.bad_rows = [
+            reader.describe(row, bad_rows[row]) for row in _own_rows(plan, sorted(bad_rows))
+        ]
+        plan.is_bad[list(bad_rows)] = True
+        raw = np.frombuffer(b"", np.uint8)
+        if self._num_bytes:
             raw = np.asarray(np.memmap(self._folder / _COLUMNS, np.uint8, "r"))
         self._row_bytes = RowBytes(
             raw,
-            offsets=self._offsets[rows],
-            num_measurements=own.n_measurements,
-            num_ipv6=own.num_ipv6,
-            first_second=own.first_second,
+            offsets=rows.cache_offset,
+            num_measurements=rows.n_measurements,
+            num_ipv6=rows.num_ipv6,
+            first_second=rows.first_second,
         )
-        largest = int(own.n_measurements[plan.small_rows].max(initial=0))
+        largest = plan.drawing.num_tokens // MIN_MEASUREMENT_TOKENS  # a small row fills no crop
         num_lanes = len(plan.lane)
         num_parts = min(num_lanes, config.num_threads) if executor else 1
         bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
@@ -91,7 +90,6 @@ class CacheStore:
             (lanes, plan.of_lanes(lanes), new_scratch(plan.drawing.num_tokens, largest))
             for lanes in (slice(*ends) for ends in itertools.pairwise(bounds))
         ]
-        del self._reader, self._offsets  # 100 bytes for each row of the split
 
     def load(self, items: np.ndarray, cursors: np.ndarray) -> bool:
         """Does nothing: all rows are cached."""
@@ -115,7 +113,7 @@ class CacheStore:
         """Creates the folder of these shards and the file of columns in it; returns the folder."""
         if "://" in cache_dir:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
-        shards, num_bytes = self._reader.shards, int(self._offsets[-1])
+        shards, num_bytes = self._reader.shards, self._num_bytes
         folder = Path(cache_dir) / f"{shards.split}-{shards.fingerprint}"
         with explained_os_errors("write", cache_dir):
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,12 +140,10 @@ class CacheStore:
     def _note(self, shard: int) -> Path:
         return self._folder / f"shard_{shard:05d}.json"
 
-    def _rows(self, shard: int) -> range:
-        return range(*np.searchsorted(self._reader.rows.shard, [shard, shard + 1]).tolist())
-
     def _check_room(self, missing: list[int]) -> None:
-        rows = [self._rows(shard) for shard in missing]
-        needed = sum(int(self._offsets[each.stop] - self._offsets[each.start]) for each in rows)
+        rows, needed = self._reader.rows, 0
+        for own in map(rows.of_shard, missing):
+            needed += int(cached_bytes(rows.n_measurements[own], rows.num_ipv6[own]).sum())
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ProbelineError(
@@ -163,9 +159,10 @@ class CacheStore:
             _check_shard(self._reader.shards, shard)
             bad_rows = []
             with open(self._folder / _COLUMNS, "r+b") as file:
-                for row in self._rows(shard):
+                own = self._reader.rows.of_shard(shard)
+                for row in range(own.start, own.stop):
                     try:
-                        file.seek(int(self._offsets[row]))
+                        file.seek(int(self._reader.rows.cache_offset[row]))
                         file.write(self._compact(row))
                     except BadRowError as error:
                         if not self._skip_bad_rows:
@@ -208,3 +205,32 @@ def _check_shard(shards: ShardSet, number: int) -> None:
             f"{path} has checksum {found}, the manifest says {shard.crc32c}: copy the dataset "
             "again as a whole"
         )
+
+
+@kernel
+def _mark_shards(rows, shard_begins, is_used):
+    for row in rows:
+        is_used[np.searchsorted(shard_begins, row, "right") - 1] = True
+
+
+def _rows_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the large and the small rows of some consecutive lanes."""
+    return (
+        plan.large_rows[int(plan.large_begin[0]) : int(plan.large_end[-1])],
+        plan.small_rows[int(plan.small_begin[0]) : int(plan.small_end[-1])],
+    )
+
+
+def _used_shards(plan: Plan, shard_begins: np.ndarray) -> list[int]:
+    """Returns the shards that have rows of these lanes."""
+    is_used = np.zeros(len(shard_begins) - 1, bool)
+    for rows in _rows_of(plan):
+        _mark_shards(rows, shard_begins, is_used)
+    return np.flatnonzero(is_used).tolist()
+
+
+def _own_rows(plan: Plan, rows: Sequence[int]) -> list[int]:
+    """Returns those of some rows that these lanes have."""
+    if not rows:
+        return []
+    return [row for row in rows if any((own == row).any() for own in _rows_of(plan))]

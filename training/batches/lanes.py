@@ -60,7 +60,7 @@ _CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
 
 
 class Plan(NamedTuple):
-    """The rows of a host's lanes, or of all lanes, and the options that kernels need.
+    """The rows of a split, some or all lanes, and the options that kernels need.
 
     Rows are numbered from 0 in the order of shard and position.
     """
@@ -74,14 +74,13 @@ class Plan(NamedTuple):
     rounds_visits: bool  # visits are fractions, rounded anew in every epoch
     # Of each row:
     identity: np.ndarray  # uint64, the key of (src_id, row_index)
-    src_hi: np.ndarray  # uint64
+    src_hi: np.ndarray  # uint64, or empty: all sources are IPv4
     src_lo: np.ndarray  # uint64
-    src_is_ipv6: np.ndarray  # bool
     is_bad: np.ndarray  # bool, set when a row turns out to be unreadable
     # Of each large row, and of each small one:
-    large_rows: np.ndarray  # int64, their numbers
+    large_rows: np.ndarray  # int32, their numbers
     visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
-    small_rows: np.ndarray  # int64, their numbers
+    small_rows: np.ndarray  # int32, their numbers
     # Of each lane:
     lane: np.ndarray  # int64, its number in the global batch
     large_begin: np.ndarray  # int64, index into large_rows
@@ -106,6 +105,14 @@ MIN_VISITS = 1e-3  # contexts an epoch of a lane that never ends
 def context_key(seed, epoch, identity, k):
     """Returns the key of one context, which follows from its key and its row."""
     return combine(combine(combine(combine(seed, epoch), _CONTEXTS), identity), k)
+
+
+@njit
+def source_of(plan, row):
+    """Returns the address of a row's probe: its halves, and whether it is IPv6."""
+    lo = plan.src_lo[row]
+    hi = plan.src_hi[row] if len(plan.src_hi) else uint64(0)
+    return hi, lo, hi != 0 or lo >> uint64(32) != uint64(0xFFFF)
 
 
 @kernel

@@ -16,7 +16,14 @@ from numba import njit
 from numba.np.unsafe.ndarray import to_fixed_tuple
 
 from beam_pipeline.kernels import kernel
-from training.batches.lanes import LARGE, SMALL, context_key, settle_small, small_at
+from training.batches.lanes import (
+    LARGE,
+    SMALL,
+    context_key,
+    settle_small,
+    small_at,
+    source_of,
+)
 from training.rows.row_layout import Layout, compact_layout
 from training.tokens.contexts import DAMAGED, draw_context, write_items
 from training.tokens.draws import draw_all
@@ -75,13 +82,13 @@ def widen(inputs, targets, segmentation, crops, first):
 class RowBytes(NamedTuple):
     """The bytes of rows, for kernels.
 
-    Either only the rows in use have bytes, and a slot each, or every row is compact and lies at its
-    offset (the column cache).
+    Either some rows have bytes, and a layout each, or every row is compact and lies at its offset
+    (the column cache).
     """
 
     raw: np.ndarray  # uint8, read-only
-    slots: np.ndarray = np.zeros(0, np.int32)  # [rows], -1 for a row without bytes
-    layouts: np.ndarray = np.zeros((0, 0), np.int64)  # [slots, 10], the `Layout` of each
+    held: np.ndarray = np.zeros(0, np.int64)  # the rows that have bytes, in order
+    layouts: np.ndarray = np.zeros((0, 0), np.int64)  # [held, 10], the `Layout` of each
     offsets: np.ndarray = np.zeros(0, np.int64)  # [rows]
     num_measurements: np.ndarray = np.zeros(0, np.int32)  # [rows]
     num_ipv6: np.ndarray = np.zeros(0, np.int32)  # [rows]
@@ -89,20 +96,24 @@ class RowBytes(NamedTuple):
 
 
 @njit
+def _has_bytes(row_bytes, row):
+    if len(row_bytes.offsets):
+        return True
+    slot = np.searchsorted(row_bytes.held, row)
+    return slot < len(row_bytes.held) and row_bytes.held[slot] == row
+
+
+@njit
 def _layout_of(row_bytes, row):
-    if len(row_bytes.slots):
-        return Layout(*_to_tuple(row_bytes.layouts[row_bytes.slots[row]], _NUM_OFFSETS))
+    if len(row_bytes.offsets) == 0:
+        slot = np.searchsorted(row_bytes.held, row)
+        return Layout(*_to_tuple(row_bytes.layouts[slot], _NUM_OFFSETS))
     return compact_layout(
         row_bytes.offsets[row],
         np.int64(row_bytes.num_measurements[row]),
         np.int64(row_bytes.num_ipv6[row]),
         row_bytes.first_second[row],
     )
-
-
-@njit
-def _src_of(plan, row):
-    return plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]
 
 
 @njit
@@ -123,10 +134,10 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
     at = segment = 0
     while at < crop_size and settle_small(plan, i, cursor):
         row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
-        if len(row_bytes.slots) and row_bytes.slots[row] < 0:
+        if not _has_bytes(row_bytes, row):
             return False
         raw, layout = row_bytes.raw, _layout_of(row_bytes, row)
-        src, count = _src_of(plan, row), layout.num_measurements
+        src, count = source_of(plan, row), layout.num_measurements
         key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], 0)
         draw_all(count, key, plan.drawing, scratch)
         limit = crop_size - at + 1
@@ -149,7 +160,7 @@ def pack_small(plan, cursors, items, row_bytes, crops, scratch):
     """Fills the crops of lanes whose next item is a group of small rows, and moves their cursors.
 
     Returns:
-      False if a row has no slot or is damaged; the crops are then incomplete.
+      False if a row has no bytes or is damaged; the crops are then incomplete.
     """
     for i in range(len(cursors)):
         if items[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
@@ -165,7 +176,7 @@ def draw_large(plan, items, row_bytes, crops, scratch):
         if item.kind != LARGE:
             continue
         raw, layout = row_bytes.raw, _layout_of(row_bytes, item.row)
-        src = _src_of(plan, item.row)
+        src = source_of(plan, item.row)
         key = context_key(plan.seed, item.epoch, plan.identity[item.row], item.k)
         num, _, _ = draw_context(raw, layout, src, key, plan.drawing, scratch)
         _put_segment(crops, i, 0, 1, scratch.tokens, num)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from training.batches.lanes import (
     visits_rounding,
 )
 from training.rows.keyed_random import key_of
-from training.rows.row_table import RowTable
+from training.rows.mapped_arrays import MappedArrays
+from training.rows.row_table import MappedRows, RowTable, ShardSet
 from training.tokens.draws import draw_mode, draw_untimed_share
 from training.tokens.tokenizer import (
     ABS_TOKENS,
@@ -29,12 +29,6 @@ from training.tokens.tokenizer import (
 )
 
 _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment's first timestamp
-
-
-def num_contexts(n_measurements: np.ndarray, config: DataConfig) -> np.ndarray:
-    """Returns how many contexts an epoch has of each row: int64."""
-    contexts = -(-n_measurements.astype(np.int64) // config.avg_tokens_per_measurement)
-    return np.clip(contexts, 1, config.max_contexts_per_row)
 
 
 def deal(rows: RowTable, config: DataConfig) -> Plan:
@@ -60,10 +54,9 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
         identity=rows.identity,
         src_hi=rows.src_hi,
         src_lo=rows.src_lo,
-        src_is_ipv6=rows.src_is_ipv6,
         is_bad=np.zeros(len(rows), bool),
         large_rows=large_rows,
-        visits=visits.astype(float),
+        visits=visits,
         small_rows=small_rows,
         lane=np.arange(config.batch_size),
         large_begin=np.minimum(begin, end),
@@ -85,25 +78,60 @@ type _Shares = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
     """Gives lanes equally many contexts of large rows, and about as many tokens of small ones."""
+    num_large = int(np.count_nonzero(rows.untimed_tokens > config.crop_size))
+    large_rows, visits = np.empty(num_large, np.int32), np.zeros(num_large + 1)
+    small_rows = np.empty(len(rows) - num_large, np.int32)
+    small_tokens = _part_by_size(
+        rows.untimed_tokens,
+        rows.n_measurements,
+        (config.crop_size, config.avg_tokens_per_measurement, config.max_contexts_per_row),
+        large_rows,
+        visits,
+        small_rows,
+    )
     lanes = np.arange(config.batch_size + 1)
-    tokens = rows.untimed_tokens
-    is_small = tokens <= config.crop_size
-    large_rows, small_rows = np.flatnonzero(~is_small), np.flatnonzero(is_small)
-    contexts = num_contexts(rows.n_measurements[large_rows], config)
-    visits = np.concatenate([[0], np.cumsum(contexts)])
-    # Timestamps add about a third to the tokens of any row.
-    ends = np.concatenate([[0], np.cumsum(tokens[small_rows])])
-    middles = ends[1:] - tokens[small_rows] / 2
-    small_bounds = np.searchsorted(middles, ends[-1] * lanes / config.batch_size)
-    visits_bounds = visits[-1] * lanes // config.batch_size
+    small_bounds = np.full(config.batch_size + 1, len(small_rows))
+    shares = small_tokens * lanes / config.batch_size
+    _find_bounds(rows.untimed_tokens, small_rows, shares, small_bounds)
+    visits_bounds = int(visits[-1]) * lanes // config.batch_size
     return large_rows, visits, visits_bounds, small_rows, small_bounds
+
+
+@kernel
+def _part_by_size(untimed_tokens, n_measurements, limits, large_rows, visits, small_rows):
+    """Lists large rows, the contexts before each, and small rows; returns the latter's tokens."""
+    crop_size, avg_tokens, max_contexts = limits
+    num_large = num_small = small_tokens = 0
+    for row in range(len(untimed_tokens)):
+        if untimed_tokens[row] > crop_size:
+            contexts = min((n_measurements[row] + avg_tokens - 1) // avg_tokens, max_contexts)
+            large_rows[num_large] = row
+            visits[num_large + 1] = visits[num_large] + max(contexts, 1)
+            num_large += 1
+        else:
+            small_rows[num_small] = row
+            small_tokens += untimed_tokens[row]
+            num_small += 1
+    return small_tokens
+
+
+@kernel
+def _find_bounds(untimed_tokens, small_rows, shares, bounds):
+    """Fills the number of small rows whose middle token lies before each share."""
+    lane, end = 0, 0
+    for place in range(len(small_rows)):
+        tokens = untimed_tokens[small_rows[place]]
+        end += tokens  # timestamps add about a third to the tokens of any row
+        while lane < len(shares) and end - tokens / 2 >= shares[lane]:
+            bounds[lane] = place
+            lane += 1
 
 
 def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
     weights = _weights(rows, config.weights)[order]
-    visits = np.concatenate([[0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
+    visits = np.concatenate([[0.0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
     visits[-1] = len(rows)
     src_id = rows.src_id[order]
     starts = np.flatnonzero(np.diff(src_id, prepend=src_id[:1] - 1))
@@ -119,7 +147,8 @@ def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     bounds = np.minimum(bounds, len(starts) - config.batch_size + lanes)
     bounds[0], bounds[-1] = 0, len(starts)
     visits_bounds = np.append(visits[starts], visits[-1])[bounds]
-    return order, visits, visits_bounds, np.zeros(0, np.int64), np.zeros_like(lanes)
+    no_rows = np.zeros(0, np.int32)
+    return order.astype(np.int32), visits, visits_bounds, no_rows, np.zeros_like(lanes)
 
 
 def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
@@ -176,113 +205,115 @@ def fitting(config: DataConfig, rows: RowTable) -> DataConfig:
 # --- one host -----------------------------------------------------------------------------------
 
 
-class HostPlan(NamedTuple):
-    """The part of a host, or of one of its workers.
+class HostPlan:
+    """The rows of a split and the lanes of the global batch, for a host and its workers.
 
-    Attributes:
-      rows: int64, the rows of its lanes, as numbers in the split; `plan` numbers them from 0.
-      plan: for the kernels.
-      num_batches: the same for every host; None if batches never end.
-    """
-
-    rows: np.ndarray
-    plan: Plan
-    num_batches: int | None
-
-
-def plan_host(
-    rows: RowTable, config: DataConfig, first_lane: int, num_lanes: int, first_epoch: int = 0
-) -> HostPlan:
-    """Plans lanes [first_lane, first_lane + num_lanes) of the global batch.
+    It is made once a host. Its arrays are in temporary files, so that workers share them, and a
+    process has in memory only what its lanes touch.
 
     Args:
-      rows: of the whole split.
-      first_epoch: the first of the epochs that `num_batches` counts.
+      shards: whose row index is read.
 
     Raises:
+      ProbelineError: as `load_rows`, or the files cannot be written.
       UsageError: as `deal`.
     """
-    whole = deal(rows, config)
-    part = whole.of_lanes(slice(first_lane, first_lane + num_lanes))
-    large = slice(int(part.large_begin[0]), int(part.large_end[-1]))
-    small = slice(int(part.small_begin[0]), int(part.small_end[-1]))
-    large_rows, small_rows = whole.large_rows[large], whole.small_rows[small]
-    own = np.union1d(large_rows, small_rows)
-    plan = part._replace(
-        identity=whole.identity[own],
-        src_hi=whole.src_hi[own],
-        src_lo=whole.src_lo[own],
-        src_is_ipv6=whole.src_is_ipv6[own],
-        is_bad=whole.is_bad[own],
-        large_rows=np.searchsorted(own, large_rows),
-        visits=whole.visits[large.start : large.stop + 1].copy(),
-        small_rows=np.searchsorted(own, small_rows),
-        large_begin=part.large_begin - large.start,
-        large_end=part.large_end - large.start,
-        small_begin=part.small_begin - small.start,
-        small_end=part.small_end - small.start,
-    )
-    num_batches = None
-    if config.num_epochs is not None:
-        num_batches = _count_batches(rows, whole, config, range(first_epoch, config.num_epochs))
-    return HostPlan(own, plan, num_batches)
+
+    def __init__(self, shards: ShardSet, config: DataConfig):
+        names: set[str] = set()
+        if config.cache_dir is not None:
+            names |= {"first_second", "cache_offset"}
+        if config.num_epochs is not None:
+            names |= {"first_second", "last_second"}
+        if config.sampler == "windows":
+            names |= {"src_id", "row_index"}
+        self._rows = MappedRows(shards, names)
+        plan = deal(self._rows.table(), config)
+        dealt = {name: getattr(plan, name) for name in ("large_rows", "visits", "small_rows")}
+        sizes = {name: (values.dtype, len(values)) for name, values in dealt.items()}
+        self._dealt = MappedArrays(sizes)
+        for name, values in dealt.items():
+            self._dealt.write(name, 0, values)
+        # What is pickled for a worker has none of them.
+        of_rows = ("identity", "src_hi", "src_lo", "is_bad", *dealt)
+        self._plan = plan._replace(**{name: getattr(plan, name)[:0].copy() for name in of_rows})
+
+    def rows(self) -> RowTable:
+        """Returns the rows of the split."""
+        return self._rows.table()
+
+    def plan(self, lanes: range) -> Plan:
+        """Returns the plan of some lanes of the global batch, over all rows of the split."""
+        rows = self.rows()
+        return self._plan.of_lanes(slice(lanes.start, lanes.stop))._replace(
+            identity=rows.identity,
+            src_hi=rows.src_hi,
+            src_lo=rows.src_lo,
+            is_bad=np.zeros(len(rows), bool),
+            **self._dealt.arrays(),
+        )
+
+    def count_batches(self, config: DataConfig, first_epoch: int) -> int | None:
+        """Returns what `count_batches` does, for all lanes."""
+        all_lanes = range(config.batch_size)
+        return count_batches(self.rows(), self.plan(all_lanes), config, first_epoch)
 
 
 # --- how many batches ---------------------------------------------------------------------------
 
 
-def _count_batches(rows: RowTable, plan: Plan, config: DataConfig, epochs: range) -> int:
-    """Returns a number of batches that surely holds these epochs, without reading a row.
+def count_batches(rows: RowTable, plan: Plan, config: DataConfig, first_epoch: int) -> int | None:
+    """Returns a number of batches that surely holds the epochs from one on; None for no end.
 
     Hosts must agree on it, and how well small rows pack is known only when they are read. So the
     crops of a lane are bounded: exactly for large rows; for small ones by what rows.parquet says
     of them, as if every crop lost as much as it can.
+
+    Args:
+      plan: of all lanes.
     """
+    if config.num_epochs is None:
+        return None
     crops = np.zeros(config.batch_size)
-    small = rows.take(plan.small_rows)
-    totals = np.zeros(len(small) + 1, np.int64)  # crops before each small row, positions if packed
+    # Crops before each small row, positions if packed.
+    totals = np.zeros(len(plan.small_rows) + 1, np.int64)
     # The positions of a crop that new tokens take at least: less one measurement, cut at its end.
     has_ipv6 = bool(rows.num_ipv6.any() or rows.src_is_ipv6.any())
     largest = MAX_MEASUREMENT_TOKENS if has_ipv6 else MAX_MEASUREMENT_TOKENS - 2 * 12
     per_crop = config.crop_size - (largest - 1) - _RESTART_TOKENS
-    for epoch in epochs:
+    for epoch in range(first_epoch, config.num_epochs):
         rounding = visits_rounding(plan.seed, epoch, plan.rounds_visits)
         crops += np.floor(plan.visits_end + rounding) - np.floor(plan.visits_begin + rounding)
-        positions = _max_positions(
-            plan.seed,
-            epoch,
-            small.identity,
-            small.n_measurements,
-            small.untimed_tokens,
-            small.last_second - small.first_second,
-            plan.drawing,
-        )
-        totals[1:] += np.cumsum(positions if config.pack else -(-positions // per_crop))
+        of_rows = rows.n_measurements, rows.untimed_tokens, rows.first_second, rows.last_second
+        divisor = 1 if config.pack else per_crop
+        _add_positions(epoch, plan, of_rows, divisor, totals)
     of_small = totals[plan.small_end] - totals[plan.small_begin]
     crops += -(-of_small // per_crop) if config.pack else of_small
     return int(crops.max(initial=0))
 
 
 @kernel
-def _max_positions(seed, epoch, identity, n_measurements, untimed_tokens, span, drawing):
-    """Bounds the positions of each small row in an epoch: int64 [rows].
+def _add_positions(epoch, plan, of_rows, divisor, totals):
+    """Adds to totals[i + 1] a bound of the positions, over `divisor`, of small rows up to i.
 
-    Only the number of its timestamps is known. Within `span` seconds, at most span / 256 of them
-    are 256 seconds or more after the one before; likewise for differences beyond 32 bits.
+    Only the number of a row's timestamps is known. Within a span of seconds, at most span / 256 of
+    them are 256 seconds or more after the one before; likewise for differences beyond 32 bits.
     """
-    positions = np.empty(len(identity), np.int64)
+    n_measurements, untimed_tokens, first_second, last_second = of_rows
     stream = np.empty(1, np.uint64)
-    for row in range(len(identity)):
-        stream[0] = context_key(seed, epoch, identity[row], 0)
-        mode = draw_mode(stream, drawing)
-        num = np.int64(n_measurements[row])
+    total = 0
+    for i in range(len(plan.small_rows)):
+        row = plan.small_rows[i]
+        stream[0] = context_key(plan.seed, epoch, plan.identity[row], 0)
+        mode = draw_mode(stream, plan.drawing)
+        num, span = np.int64(n_measurements[row]), last_second[row] - first_second[row]
         num_timed = num - np.int64(num * draw_untimed_share(stream, mode))
-        tokens = untimed_tokens[row]
+        tokens = np.int64(untimed_tokens[row])
         if num_timed > 0:
-            num_long = min(num_timed - 1, span[row] >> 8)
-            num_longest = min(num_timed - 1, span[row] >> 32)
+            num_long = min(num_timed - 1, span >> 8)
+            num_longest = min(num_timed - 1, span >> 32)
             tokens += ABS_TOKENS + (num_timed - 1) * DELTA1_TOKENS
             tokens += num_long * (DELTA4_TOKENS - DELTA1_TOKENS)
             tokens += num_longest * (ABS_TOKENS - DELTA4_TOKENS)
-        positions[row] = tokens - 1
-    return positions
+        total += (tokens - 1 + divisor - 1) // divisor
+        totals[i + 1] += total

@@ -54,7 +54,7 @@ class ShardStore:
     """The rows and contexts that the lanes of one process hold in memory.
 
     Args:
-      reader: of the rows that `plan` numbers.
+      reader: of the rows of the split.
       skip_bad_rows: note unusable rows in `plan.is_bad` and `bad_rows` instead of raising.
       executor: reads rows in parallel, if given.
     """
@@ -72,11 +72,9 @@ class ShardStore:
         self._drawn: list[dict[tuple[int, int], _Share]] = [{} for _ in plan.lane]
         self._windows = np.full((num_lanes, 2), -1, np.int64)  # the lanes' (epoch, window)
         self._local = threading.local()
-        self._untimed_tokens = reader.rows.untimed_tokens.astype(np.int32)
         self._small: dict[int, Columns] = {}
-        self._slots = np.full(len(reader.rows), -1, np.int32)
-        largest = reader.rows.n_measurements[plan.small_rows].max(initial=0)
-        self._scratch = new_scratch(num_tokens, int(largest))
+        # A small row fills no crop.
+        self._scratch = new_scratch(num_tokens, num_tokens // MIN_MEASUREMENT_TOKENS)
         per_lane = num_tokens // (MIN_MEASUREMENT_TOKENS - 1) + 3
         self._listed = np.empty(num_lanes * per_lane, np.int64)
 
@@ -96,7 +94,9 @@ class ShardStore:
         for lane, item in self._due:
             if (item.row, item.epoch) not in self._drawn[lane]:
                 large[item.row, item.epoch] = self._add_shares(lane, item)
-        count = list_small(self._plan, cursors, items, self._untimed_tokens, self._listed)
+        count = list_small(
+            self._plan, cursors, items, self._reader.rows.untimed_tokens, self._listed
+        )
         of_large = [row for row, _ in large]
         needed = np.unique(np.concatenate([self._listed[:count], np.array(of_large, np.int64)]))
         needed = needed[~self._plan.is_bad[needed]]
@@ -129,11 +129,10 @@ class ShardStore:
             if not share.left:
                 del self._drawn[lane][item.row, item.epoch]
         put_contexts(contexts, facts, lanes, crops)
-        if (items["kind"] == SMALL).any():
-            rows, row_bytes = self._join_small()
-            if not pack_small(self._plan, cursors, items, row_bytes, crops, self._scratch):
-                raise AssertionError("a small row was packed that load has not read and checked")
-            self._slots[rows] = -1
+        if not (items["kind"] == SMALL).any():
+            return
+        if not pack_small(self._plan, cursors, items, self._join_small(), crops, self._scratch):
+            raise AssertionError("a small row was packed that load has not read and checked")
 
     def _note(self, row: int, error: BadRowError) -> None:
         if not self._skip_bad_rows:
@@ -201,7 +200,7 @@ class ShardStore:
                 return located
             columns, ranks = located.columns, located.ranks
         identity, scratch = plan.identity[row], self._local.scratch._replace(ranks=ranks)
-        src = plan.src_hi[row], plan.src_lo[row], plan.src_is_ipv6[row]
+        src = self._reader.rows.source(row)
         for first_k, contexts, facts, *_ in shares:
             keys = context_keys(plan.seed, epoch, identity, first_k, len(facts))
             if not draw_contexts(*columns, src, keys, plan.drawing, scratch, contexts, facts):
@@ -213,11 +212,10 @@ class ShardStore:
     def _read_small(self, row: int) -> Located | BadRowError:
         return self._read(row, self._reader.locate)
 
-    def _join_small(self) -> tuple[np.ndarray, RowBytes]:
+    def _join_small(self) -> RowBytes:
         """Returns all small rows that `load` has read, and their bytes one after the other."""
         gathered, held = self._gathered, list(self._small.values())
         rows = np.concatenate([gathered.rows, np.fromiter(self._small, np.int64)])
-        self._slots[rows] = np.arange(len(rows))
         raw, layouts = gathered.raw, gathered.layouts
         if held:
             parts = [raw, *(columns.raw for columns in held)]
@@ -226,7 +224,8 @@ class ShardStore:
             of_held[:, FIRST_OFFSET:] += begins
             raw, layouts = np.concatenate(parts), np.concatenate([layouts, of_held])
             raw.flags.writeable = False  # kernels are compiled for read-only bytes
-        return rows, RowBytes(raw, slots=self._slots, layouts=layouts)
+        order = np.argsort(rows)
+        return RowBytes(raw, held=rows[order], layouts=layouts[order])
 
 
 _Context = collections.namedtuple("_Context", LANE_ITEM.names or ())

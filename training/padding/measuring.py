@@ -13,7 +13,7 @@ import numpy as np
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
-from training.batches.planning import fitting
+from training.batches.planning import HostPlan, fitting
 from training.dataset import BatchDataset
 from training.padding.extent import Extent
 from training.padding.statistics import (
@@ -268,7 +268,7 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     )
     config = fitting(config, statistics.rows)
     size = statistics.batch_size = config.batch_size
-    batches = iter(BatchDataset(config, statistics.shards))
+    batches = iter(BatchDataset(config, statistics.shards, HostPlan(statistics.shards, config)))
     padding = [statistics.batch_padding]
     try:
         for number, batch in enumerate(itertools.islice(batches, extent.num_batches)):

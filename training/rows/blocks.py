@@ -26,19 +26,17 @@ _MAX_HEADS_BYTES = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + 5
 _ONE_RECORD = ord("r") | 1 << 8
 
 
-def record_offsets(shard: np.ndarray, num_bytes: np.ndarray) -> np.ndarray:
-    """Returns the offset of each record in its shard, if that has `group_size:1,uncompressed`.
+def record_offsets(num_bytes: np.ndarray) -> np.ndarray:
+    """Returns the offset of each record in a shard, if that has `group_size:1,uncompressed`.
 
     Args:
-      shard: int [rows], in order.
-      num_bytes: int64 [rows], of the record.
+      num_bytes: int [records], of each.
     """
+    num_bytes = num_bytes.astype(np.int64)
     size_bytes = 1 + sum(num_bytes >= 1 << bits for bits in (7, 14, 21, 28))
     heads = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + size_bytes
-    ends = np.cumsum(heads + num_bytes)
-    before_shard = np.concatenate([[0], ends])[np.searchsorted(shard, shard)]
     # The file begins with a chunk that has a header only.
-    return _CHUNK_HEADER_BYTES + ends - before_shard - num_bytes
+    return _CHUNK_HEADER_BYTES + np.cumsum(heads + num_bytes) - num_bytes
 
 
 class Blocks(NamedTuple):

@@ -21,7 +21,7 @@ from training.rows.row_layout import (
     find_row,
     ranks_bytes,
 )
-from training.rows.row_table import RowTable
+from training.rows.row_table import RowTable, row_key
 
 _NUM_FIELDS = len(Layout._fields)
 
@@ -53,71 +53,57 @@ NO_ROWS = GatheredRows(
 
 
 def gather(
-    rows: np.ndarray, table: RowTable, is_checked: np.ndarray, file_of: Callable[[int], np.ndarray]
+    rows: np.ndarray,
+    table: RowTable,
+    is_checked: np.ndarray,
+    offsets_of: Callable[[int], np.ndarray],
+    file_of: Callable[[int], np.ndarray],
 ) -> GatheredRows:
     """Copies those of some rows that are as they should be; reading the others tells what is wrong.
 
     Args:
       rows: int64, their lines in `table`, in order.
       is_checked: bool [lines], whether a row's bytes were compared with their checksum; updated.
+      offsets_of: returns the offset of each record of a shard.
       file_of: returns a shard, uint8 [1, bytes].
     """
-    lines = table.take(rows)
-    sizes = lines.num_bytes + ranks_bytes(lines.n_measurements, lines.num_ipv6)
+    num_bytes, n = table.num_bytes[rows], table.n_measurements[rows]
+    identity, shards = table.identity[rows], table.shards_of(rows)
+    sizes = num_bytes + ranks_bytes(n, table.num_ipv6[rows])
     begins = np.cumsum(sizes) - sizes
     raw = np.empty(sizes.sum(), np.uint8)
     layouts = np.zeros((len(rows), _NUM_FIELDS), np.int64)
     is_right = is_checked[rows]
-    changes = np.flatnonzero(np.diff(lines.shard, append=-1)) + 1
+    changes = np.flatnonzero(np.diff(shards, append=-1)) + 1
     for begin, end in itertools.pairwise([0, *changes.tolist()]):
-        own = slice(begin, end)
+        own, shard = slice(begin, end), int(shards[begin])
         try:
-            file = file_of(int(lines.shard[begin]))
+            file = file_of(shard)
         except READ_ERRORS:
             is_right[own] = False
             continue
-        _take_rows(
-            file,
-            lines.offset[own],
-            lines.num_bytes[own],
-            lines.src_id[own],
-            lines.row_index[own],
-            lines.n_measurements[own],
-            begins[own],
-            raw,
-            layouts[own],
-            is_right[own],
-        )
+        offsets = offsets_of(shard)[rows[own] - table.shard_begins[shard]]
+        of_rows = offsets, num_bytes[own], identity[own], n[own], begins[own]
+        _take_rows(file, of_rows, raw, layouts[own], is_right[own])
     is_checked[rows] = is_right
     raw.flags.writeable = False  # kernels are compiled for read-only bytes
     return GatheredRows(rows[is_right], raw, layouts[is_right])
 
 
 @kernel
-def _take_rows(
-    file,
-    offset,
-    num_bytes,
-    src_id,
-    row_index,
-    n_measurements,
-    begins,
-    raw,
-    layouts,
-    is_right,
-):
+def _take_rows(file, of_rows, raw, layouts, is_right):
     """Copies rows of one shard to raw[begins] and fills their layouts; is_right: see `gather`."""
+    offset, num_bytes, identity, n_measurements, begins = of_rows
     for j in range(len(offset)):
         is_checked = is_right[j]
         is_right[j] = is_checked or holds_record(file, offset[j], num_bytes[j])
         if not is_right[j]:
             continue
         copy_record(file, offset[j], num_bytes[j], raw, begins[j])
-        found_src, found_index, layout = find_row(raw, begins[j], num_bytes[j])
+        src_id, row_index, layout = find_row(raw, begins[j], num_bytes[j])
         is_right[j] = (
             layout.kind != NEITHER
-            and found_src == src_id[j]
-            and found_index == row_index[j]
+            and row_key(src_id, row_index) == identity[j]
             and layout.num_measurements == n_measurements[j]
         )
         if not is_right[j]:

@@ -171,6 +171,13 @@ def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
     return np.where(is_mixed, (num + RANK_BLOCK - 1) // RANK_BLOCK * 4, 0)
 
 
+def cached_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
+    """Returns the size of each row in the column cache, with its ranks: int64 [rows]."""
+    num, num_ipv6 = num.astype(np.int64), num_ipv6.astype(np.int64)
+    sizes = row_codec.compact_measurements_bytes(num, num_ipv6) + ranks_bytes(num, num_ipv6)
+    return (sizes + 7) // 8 * 8
+
+
 def _ranks(is_ipv6: np.ndarray) -> bytes:
     """Counts the IPv6 destinations before each block of RANK_BLOCK: uint32 [blocks]."""
     counts = np.add.reduceat(is_ipv6, np.arange(0, len(is_ipv6), RANK_BLOCK), dtype=np.uint32)

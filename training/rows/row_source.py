@@ -24,8 +24,9 @@ from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import file_infos, is_local
-from training.rows.blocks import blocks_of, is_intact
+from training.rows.blocks import blocks_of, is_intact, record_offsets
 from training.rows.gathered_rows import NO_ROWS, GatheredRows, gather
+from training.rows.keyed_random import key_of
 from training.rows.measurement_at import dst_at
 from training.rows.row_layout import ARROW, Columns, Located, locate, locate_in_file
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
@@ -44,6 +45,8 @@ __all__ = [
 _MAX_GATHERED_BYTES = 1 << 16
 # those from this size on are used in place, between the headers of blocks, which costs some time.
 _MIN_IN_PLACE_BYTES = 1 << 19
+# Of so many shards the offsets of records are kept.
+_MAX_OFFSETS = 256
 
 
 class BadRow(NamedTuple):
@@ -65,6 +68,7 @@ class ShardReader(RowReader[RowTable]):
         is_plain = sorted(options) == ["group_size:1", "uncompressed"]
         self._is_plain, self._is_local = is_plain, is_local(shards.dataset.path)
         self._is_checked = np.zeros(len(rows), bool)
+        self._offsets: dict[int, np.ndarray] = {}  # of the records of a shard
 
     def locate_in_place(self, row: int) -> Located:
         """Returns the measurements of a row, a large one as it lies in an uncompressed shard.
@@ -79,7 +83,18 @@ class ShardReader(RowReader[RowTable]):
         """Copies those of some rows that are mapped, small and as they should be."""
         is_small = self.rows.num_bytes[rows] <= _MAX_GATHERED_BYTES
         small = rows[is_small & (self._is_plain and self._is_local)]
-        return gather(small, self.rows, self._is_checked, self._file) if len(small) else NO_ROWS
+        if not len(small):
+            return NO_ROWS
+        return gather(small, self.rows, self._is_checked, self._offsets_of, self._file)
+
+    def _offsets_of(self, shard: int) -> np.ndarray:
+        """Returns the offset of each record of a shard, see `blocks`."""
+        if (offsets := self._offsets.get(shard)) is None:
+            if len(self._offsets) >= _MAX_OFFSETS:
+                self._offsets = {}
+            offsets = record_offsets(self.rows.num_bytes[self.rows.of_shard(shard)])
+            self._offsets[shard] = offsets
+        return offsets
 
     def _file(self, shard: int) -> np.ndarray:
         """Returns a shard for kernels, uint8 [1, bytes]."""
@@ -90,12 +105,13 @@ class ShardReader(RowReader[RowTable]):
 
         Its checksum is compared when it is fetched, or else when it is first used.
         """
-        offset, num_bytes = int(self.rows.offset[row]), int(self.rows.num_bytes[row])
+        shard, position = self.rows.place(row)
+        offset, num_bytes = int(self._offsets_of(shard)[position]), int(self.rows.num_bytes[row])
         try:
             if self._is_local:
-                file = self._map_row(row)
+                file = self._map_row(shard, offset, num_bytes)
             else:
-                file, offset = self._fetch_row(row)
+                file, offset = self._fetch_row(shard, offset, num_bytes)
         except (*READ_ERRORS, ProbelineError):
             return None
         is_checked = self._is_local and self._is_checked[row]
@@ -106,17 +122,16 @@ class ShardReader(RowReader[RowTable]):
             self._is_checked[row] = True
         return located
 
-    def _map_row(self, row: int) -> np.ndarray:
+    def _map_row(self, shard: int, offset: int, num_bytes: int) -> np.ndarray:
         """Returns the shard of a row; what of the row is not in memory is read at once."""
-        shard, begin = int(self.rows.shard[row]), int(self.rows.offset[row])
-        begin -= begin % mmap.PAGESIZE
-        self.map_shard(shard).madvise(mmap.MADV_WILLNEED, begin, int(self.rows.num_bytes[row]))
+        begin = offset - offset % mmap.PAGESIZE
+        self.map_shard(shard).madvise(mmap.MADV_WILLNEED, begin, num_bytes)
         return self._file(shard)
 
-    def _fetch_row(self, row: int) -> tuple[np.ndarray, int]:
+    def _fetch_row(self, shard: int, offset: int, num_bytes: int) -> tuple[np.ndarray, int]:
         """Returns the blocks of a shard that a row lies in, and its offset in these."""
-        blocks = blocks_of(int(self.rows.offset[row]), int(self.rows.num_bytes[row]))
-        data = self.read_range(int(self.rows.shard[row]), blocks.begin, blocks.end)
+        blocks = blocks_of(offset, num_bytes)
+        data = self.read_range(shard, blocks.begin, blocks.end)
         return np.frombuffer(data, np.uint8)[np.newaxis], blocks.offset
 
     def locate(self, row: int) -> Located:
@@ -137,12 +152,15 @@ class ShardReader(RowReader[RowTable]):
         return located
 
     def _check(self, row: int, located: Located) -> None:
-        num = located.columns.layout.num_measurements
-        self.check(row, located.src_id, located.row_index, num)
+        found = located.src_id, located.row_index, located.columns.layout.num_measurements
+        rows = self.rows
+        if (key_of(*found[:2]), found[2]) != (rows.identity[row], rows.n_measurements[row]):
+            names = "(src_id, row_index, n_measurements)"
+            raise self.bad_row(row, f"it holds {names} {found}, rows.parquet says otherwise")
 
     def describe(self, row: int, reason: str) -> BadRow:
         """Returns the place of a row that is skipped."""
-        return BadRow(int(self.rows.shard[row]), int(self.rows.position[row]), reason)
+        return BadRow(*self.rows.place(row), reason)
 
 
 def check_shards(shards: ShardSet) -> None:

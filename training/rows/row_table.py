@@ -3,50 +3,87 @@
 import fnmatch
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+from numba import njit
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
-from beam_pipeline.dataset.row_index import IndexedRows, RowIndex
+from beam_pipeline.dataset.row_index import numbers, read_lines
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from training.rows.blocks import record_offsets
 from training.rows.keyed_random import combine
+from training.rows.mapped_arrays import MappedArrays
+from training.rows.row_layout import cached_bytes
 
 _US_PER_SECOND = 1_000_000
 
 
-@dataclass(frozen=True)
-class RowTable(IndexedRows):
-    """The row index, arrays [rows] in the order of shard and position.
+def _no_array() -> np.ndarray:
+    return np.zeros(0, np.int64)
 
-    Seconds are since 1970, src_hi and src_lo as in `beam_pipeline.dataset.addresses`; `identity` is
-    the key of (src_id, row_index), `offset` the place of the record in a shard that is not
-    compressed, see `blocks`.
+
+@dataclass(frozen=True)
+class RowTable:
+    """What the row index says of some shards' rows: arrays [rows] in order of shard and position.
+
+    Those from `src_id` on are empty unless `load_rows` was asked for them.
+
+    Attributes:
+      shard_begins: the number of rows before each shard of the split, and of all.
+      untimed_tokens: tokens of a row's measurements without timestamps, at most 2**31 - 1.
+      identity: the key of (src_id, row_index).
+      src_hi, src_lo: as in `beam_pipeline.dataset.addresses`; src_hi is empty if it is always 0.
+      first_second, last_second: since 1970.
+      cache_offset: of the row in the column cache.
     """
 
-    first_second: np.ndarray
-    last_second: np.ndarray
+    shard_begins: np.ndarray
+    num_bytes: np.ndarray
+    n_measurements: np.ndarray
+    num_ipv6: np.ndarray
+    untimed_tokens: np.ndarray
+    identity: np.ndarray
     src_hi: np.ndarray
     src_lo: np.ndarray
-    src_is_ipv6: np.ndarray
-    identity: np.ndarray
-    offset: np.ndarray
+    src_id: np.ndarray = field(default_factory=_no_array)
+    row_index: np.ndarray = field(default_factory=_no_array)
+    first_second: np.ndarray = field(default_factory=_no_array)
+    last_second: np.ndarray = field(default_factory=_no_array)
+    cache_offset: np.ndarray = field(default_factory=_no_array)
 
-    def take(self, rows: np.ndarray) -> "RowTable":
-        """Returns some of the rows, by number or as a mask."""
-        return RowTable(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+    def __len__(self) -> int:
+        return int(self.shard_begins[-1])
 
     @property
-    def untimed_tokens(self) -> np.ndarray:
-        """The number of tokens of each row's measurements without timestamps: int64 [rows]."""
-        n = self.n_measurements.astype(np.int64)
-        addresses_tokens = n * (10 + 12 * self.src_is_ipv6) + 12 * self.num_ipv6
-        return n + addresses_tokens + 3 * n - 2 * self.num_failed
+    def src_is_ipv6(self) -> np.ndarray:
+        """Whether each source is IPv6: bool [rows]."""
+        hi = self.src_hi if len(self.src_hi) else np.uint64(0)
+        return (hi != 0) | (self.src_lo >> np.uint64(32) != np.uint64(0xFFFF))
+
+    def source(self, row: int) -> tuple[np.uint64, np.uint64, np.bool_]:
+        """Returns the address of a row's probe: its halves, and whether it is IPv6."""
+        hi = self.src_hi[row] if len(self.src_hi) else np.uint64(0)
+        lo = self.src_lo[row]
+        return hi, lo, np.bool_(hi != 0 or lo >> np.uint64(32) != np.uint64(0xFFFF))
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Returns the shard of a row and its position there."""
+        shard = int(self.shards_of(np.array(row)))
+        return shard, row - int(self.shard_begins[shard])
+
+    def shards_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the shard of each of some rows."""
+        return np.searchsorted(self.shard_begins, rows, "right") - 1
+
+    def of_shard(self, shard: int) -> slice:
+        """Returns the rows of a shard."""
+        return slice(*self.shard_begins[shard : shard + 2].tolist())
 
 
 @dataclass(frozen=True)
@@ -66,6 +103,14 @@ class ShardSet:
     def path(self, shard: int) -> str:
         """Returns the path of a shard."""
         return self.dataset.file(self.shards[shard].path)
+
+    @property
+    def row_begins(self) -> np.ndarray:
+        """The number of chosen rows before each shard of the split, and of all."""
+        counts = np.zeros(len(self.shards) + 1, np.int64)
+        for number in self.chosen:
+            counts[number + 1] = self.shards[number].num_records
+        return np.cumsum(counts)
 
     @property
     def fingerprint(self) -> str:
@@ -130,32 +175,135 @@ def _plain(path: str) -> str:
     return path.rstrip("/") if "://" in path else os.path.normpath(path)
 
 
+# The columns of rows.parquet that arrays are made from, …
+_LINES = (
+    "num_bytes",
+    "src_id",
+    "src_addr",
+    "row_index",
+    "n_measurements",
+    "num_ipv6",
+    "num_failed",
+)
+_TIMES = {"first_second": "first_timestamp", "last_second": "last_timestamp"}
+# … and the arrays: those that every table has, and all.
+_DTYPES: dict[str, Any] = {
+    **dict.fromkeys(("num_bytes", "n_measurements", "num_ipv6", "untimed_tokens"), np.int32),
+    **dict.fromkeys(("identity", "src_hi", "src_lo"), np.uint64),
+}
+_MORE_DTYPES: dict[str, Any] = {
+    "src_id": np.int64,
+    "row_index": np.int32,
+    "first_second": np.int64,
+    "last_second": np.int64,
+    "cache_offset": np.int64,
+}
+
+
 def load_rows(shards: ShardSet) -> RowTable:
-    """Reads the chosen shards' lines of rows.parquet.
+    """Reads the chosen shards' lines of rows.parquet, with all arrays of a table.
 
     Raises:
       ProbelineError: the file is missing, or differs from the one that the manifest describes.
     """
-    index = RowIndex.read(shards.dataset, shards.split)
-    hi, lo, family = addresses.parse(index.src_addr)
-    rows = RowTable(
-        **{field.name: getattr(index, field.name) for field in fields(IndexedRows)},
-        first_second=index.first_us // _US_PER_SECOND,
-        last_second=index.last_us // _US_PER_SECOND,
-        src_hi=hi,
-        src_lo=lo,
-        src_is_ipv6=family == addresses.FAMILY_IPV6,
-        identity=_identities(index.src_id, index.row_index),
-        offset=record_offsets(index.shard, index.num_bytes),
+    begins, names = shards.row_begins, {**_DTYPES, **_MORE_DTYPES}
+    arrays = {name: np.zeros(begins[-1], dtype) for name, dtype in names.items()}
+    for begin, values in _parts_of(shards, set(_MORE_DTYPES)):
+        for name, part in values.items():
+            arrays[name][begin : begin + len(part)] = part
+    return RowTable(begins, **arrays)
+
+
+class MappedRows:
+    """A row table in a temporary file, for a process and its workers, see `MappedArrays`.
+
+    Args:
+      names: the arrays of a table that are wanted beside those that each has.
+
+    Raises:
+      ProbelineError: as `load_rows`, or the file cannot be written.
+    """
+
+    def __init__(self, shards: ShardSet, names: Collection[str]):
+        self._begins = shards.row_begins
+        dtypes = {**_DTYPES, **{name: _MORE_DTYPES[name] for name in names}}
+        sizes = {name: (dtype, int(self._begins[-1])) for name, dtype in dtypes.items()}
+        self._mapped, self._has_hi = MappedArrays(sizes), False
+        for begin, values in _parts_of(shards, names):
+            if not self._has_hi and not values["src_hi"].any():
+                del values["src_hi"]
+            self._has_hi |= "src_hi" in values
+            for name, part in values.items():
+                self._mapped.write(name, begin, part)
+        pa.default_memory_pool().release_unused()  # a few hundred MiB, of row groups
+
+    def table(self) -> RowTable:
+        """Returns the table."""
+        arrays = self._mapped.arrays()
+        if not self._has_hi:
+            arrays["src_hi"] = np.zeros(0, np.uint64)
+        return RowTable(self._begins, **arrays)
+
+
+def _parts_of(
+    shards: ShardSet, names: Collection[str]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields arrays of consecutive rows, and the number of rows before them."""
+    columns = [*_LINES, *(_TIMES[name] for name in names if name in _TIMES)]
+    counts = [shard.num_records for shard in shards.shards]
+    ends, is_chosen = np.cumsum(counts), np.isin(np.arange(len(counts)), shards.chosen)
+    line = begin = cache_offset = 0
+    for lines in read_lines(shards.dataset, shards.split, columns):
+        chosen = is_chosen[np.searchsorted(ends, np.arange(line, line + len(lines)), "right")]
+        line += len(lines)
+        if not chosen.all():
+            lines = lines.filter(pa.array(chosen)).combine_chunks()
+        values = _arrays_of(lines, names)
+        if "cache_offset" in names:
+            sizes = cached_bytes(values["n_measurements"], values["num_ipv6"])
+            ends_in_cache = cache_offset + np.cumsum(sizes)
+            values["cache_offset"] = ends_in_cache - sizes
+            cache_offset = int(ends_in_cache[-1]) if len(sizes) else cache_offset
+        yield begin, values
+        begin += len(lines)
+
+
+def _arrays_of(lines: pa.Table, names: Collection[str]) -> dict[str, np.ndarray]:
+    src_id, row_index, n, num_ipv6, num_failed = (
+        numbers(lines, name)
+        for name in ("src_id", "row_index", "n_measurements", "num_ipv6", "num_failed")
     )
-    if len(shards.chosen) < len(shards.shards):
-        rows = rows.take(np.isin(rows.shard, shards.chosen))
-    return rows
+    hi, lo, family = addresses.parse(lines.column("src_addr").combine_chunks())
+    # IPv4 to IPv4 takes 14 tokens; IPv6 adds 12 for either end, a failure takes 2 off.
+    tokens = n * (14 + 12 * (family == addresses.FAMILY_IPV6).astype(np.int64))
+    tokens += 12 * num_ipv6.astype(np.int64) - 2 * num_failed
+    return {
+        "num_bytes": numbers(lines, "num_bytes"),
+        "n_measurements": n,
+        "num_ipv6": num_ipv6,
+        "untimed_tokens": np.minimum(tokens, np.iinfo(np.int32).max),
+        "identity": _identities(src_id, row_index),
+        "src_hi": hi,
+        "src_lo": lo,
+        **({"src_id": src_id} if "src_id" in names else {}),
+        **({"row_index": row_index} if "row_index" in names else {}),
+        **{
+            name: numbers(lines, column) // _US_PER_SECOND
+            for name, column in _TIMES.items()
+            if name in names
+        },
+    }
+
+
+@njit
+def row_key(src_id, row_index):
+    """Returns the identity of a row."""
+    return combine(combine(0, src_id), row_index)
 
 
 @kernel
 def _identities(src_id, row_index):
     keys = np.empty(len(src_id), np.uint64)
     for row in range(len(src_id)):
-        keys[row] = combine(combine(0, src_id[row]), row_index[row])
+        keys[row] = row_key(src_id[row], row_index[row])
     return keys

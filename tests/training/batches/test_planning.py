@@ -22,7 +22,7 @@ from tests.support.batches import (
     segments,
     split_by_size,
 )
-from tests.support.helpers import quick_and_slow
+from tests.support.helpers import MAPPED_IPV4, quick_and_slow
 from tests.support.probe_rows_on_disk import (
     CROP,
     RowSpec,
@@ -34,9 +34,8 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
 )
 from tests.support.properties import num_examples
-from training.batches import planning
 from training.batches.lanes import CURSOR, LANE_ITEM, LARGE, Plan, peek, window_of
-from training.batches.planning import plan_host
+from training.batches.planning import count_batches, deal
 from training.dataset import DataConfig, build_dataset
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import RowTable, find_shards, load_rows
@@ -55,11 +54,11 @@ def sources(batches: Sequence[Batch], lane: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("n", "expected"),
-    [(1, 1), (30, 1), (31, 2), (60, 2), (61, 3), (480, 16), (481, 16), (10**6, 16)],
+    [(19, 1), (30, 1), (31, 2), (60, 2), (61, 3), (480, 16), (481, 16), (10**6, 16)],
 )
 def test_contexts_of_a_row(n: int, expected: int) -> None:
-    config = DataConfig("rows", 1)
-    assert planning.num_contexts(np.array([n], np.int32), config).tolist() == [expected]
+    config = DataConfig("rows", 1, crop_size=CROP)
+    assert int(deal(table_of([n]), config).visits[-1]) == expected
 
 
 def test_contexts_of_a_row_follow_the_configuration(mixed: dict[Encoding, Path]) -> None:
@@ -76,24 +75,21 @@ def test_contexts_of_a_row_follow_the_configuration(mixed: dict[Encoding, Path])
 
 def table_of(sizes: Sequence[int]) -> RowTable:
     """Returns what rows.parquet would say of IPv4 rows of so many measurements."""
-    num = len(sizes)
+    num, n = len(sizes), np.array(sizes, np.int32)
     zeros = np.zeros(num, np.int64)
     return RowTable(
-        shard=zeros.astype(np.int32),
-        position=np.arange(num),
-        num_bytes=zeros + 1000,
+        shard_begins=np.array([0, num]),
+        num_bytes=n + 1000,
+        n_measurements=n,
+        num_ipv6=zeros.astype(np.int32),
+        untimed_tokens=14 * n,
+        identity=np.arange(num).astype(np.uint64),
+        src_hi=np.zeros(0, np.uint64),
+        src_lo=np.arange(num).astype(np.uint64) | np.uint64(MAPPED_IPV4),
         src_id=np.arange(num),
         row_index=zeros.astype(np.int32),
-        n_measurements=np.array(sizes, np.int32),
-        num_ipv6=zeros.astype(np.int32),
-        num_failed=zeros.astype(np.int32),
         first_second=zeros,
         last_second=zeros + 10**5,
-        src_hi=zeros.astype(np.uint64),
-        src_lo=np.arange(num).astype(np.uint64),
-        src_is_ipv6=zeros.astype(bool),
-        identity=np.arange(num).astype(np.uint64),
-        offset=np.arange(num),
     )
 
 
@@ -113,18 +109,19 @@ def test_hosts_plan_the_same_lanes_and_the_same_number_of_batches(
         sizes = sizes * batch_size
     rows = table_of(sizes)
     config = DataConfig("rows", batch_size, CROP, sampler=sampler, num_epochs=num_epochs)
-    whole = plan_host(rows, config, 0, batch_size)
-    parts = [plan_host(rows, config, h * share, share) for h in range(num_hosts)]
-    assert {part.num_batches for part in parts} == {whole.num_batches}
+    whole = deal(rows, config)
+    parts = [whole.of_lanes(slice(h * share, (h + 1) * share)) for h in range(num_hosts)]
+    num_batches = count_batches(rows, whole, config, 0)
+    assert num_batches is not None and num_batches * batch_size >= whole.visits[-1]
     for name in ("lane", "visits_begin", "visits_end"):
-        joined = np.concatenate([getattr(part.plan, name) for part in parts])
-        assert np.array_equal(joined, getattr(whole.plan, name))
-    bounds = [*whole.plan.visits_begin, whole.plan.visits_end[-1]]
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        assert np.array_equal(joined, getattr(whole, name))
+    bounds = [*whole.visits_begin, whole.visits_end[-1]]
     assert bounds == sorted(bounds) and bounds[0] == 0
     small = [
-        part.plan.identity[part.plan.small_rows[begin:end]].tolist()
+        part.identity[part.small_rows[begin:end]].tolist()
         for part in parts
-        for begin, end in zip(part.plan.small_begin, part.plan.small_end, strict=True)
+        for begin, end in zip(part.small_begin, part.small_end, strict=True)
     ]
     is_small = np.array(sizes) * 14 <= CROP if sampler == "rows" else np.zeros(len(sizes), bool)
     assert list(itertools.chain(*small)) == np.flatnonzero(is_small).tolist()
@@ -299,7 +296,7 @@ def test_contexts_are_mixed_within_windows_of_rows(tmp_path: Path) -> None:
 def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
     num_rows = 400
     config = DataConfig("rows", 32, CROP, mixed_rows=width)
-    plan = plan_host(table_of([480] * 32 * num_rows), config, 0, 32).plan
+    plan = deal(table_of([480] * 32 * num_rows), config)
     for lane in range(32):
         windows = [window_of(plan, lane, number) for number in range(num_rows)]
         ends = [0, *(end for _, end in windows)]
@@ -320,7 +317,7 @@ def test_the_first_steps_are_as_mixed_as_any(
     rows, spans = table_of(sizes), []
     for seed in range(num_seeds):
         config = DataConfig("rows", batch_size, CROP, seed=seed, mixed_rows=mixed_rows)
-        order = large_rows_of(plan_host(rows, config, 0, batch_size).plan, 16 * 30)
+        order = large_rows_of(deal(rows, config), 16 * 30)
         spans.append([len(np.unique(span)) for span in order.reshape(30, -1)])
     counts = np.array(spans)  # one probe a row
     chance = 3 * counts[:, 1:].std() / num_seeds**0.5
