@@ -77,8 +77,11 @@ NOTEBOOK = ["ipykernel>=6.29,<8", "nbclient>=0.10,<0.12"]  # runs examples/first
 DEV = [
     *NOTEBOOK,  # by a test
     "duckdb>=1.4,<3",  # a peer in benchmarks/
+    "huggingface-hub>=1,<3",  # the reader of a data card's metadata
     "hypothesis>=6.100,<7",
+    "jsonschema>=4.23,<5",  # manifests against their schema
     "markdown-it-py>=3,<5",  # pages as a repository's site shows them
+    "mlcroissant>=1.1,<2",  # the reader of croissant.json
     # Pages in the Chromium of the system. It brings its driver, speaks over a pipe, and
     # tells of every request; Selenium needs a driver of the browser's own version.
     "playwright>=1.50,<2",

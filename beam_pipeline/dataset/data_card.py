@@ -1,63 +1,41 @@
 """The data card of a dataset: README.md in its folder, for people who find it.
 
 The card has no date and no machine. People may add to it, so no checksum covers it. A README.md
-without FIRST_LINE is not a data card and is never overwritten.
+that begins otherwise than CARD_HEADS is not a data card and is never overwritten. At its top is the
+metadata of a dataset card of Hugging Face (huggingface.co/docs/hub/datasets-cards), in YAML.
 """
 
 import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
+import orjson
 
-from beam_pipeline.dataset.manifest import SPLITS, Counts, Manifest, Split, Write
-from beam_pipeline.dataset.row_index import index_batches
+from beam_pipeline.dataset.card_facts import (
+    KEYWORDS,
+    SplitTotals,
+    about,
+    address_note,
+    input_text,
+    limits,
+    num_rows,
+    splits_of,
+    title,
+)
+from beam_pipeline.dataset.manifest import INDEX_NAME, Counts, Manifest, Split, Write
 from beam_pipeline.storage.files import begins_with, exists, write_durably
 
 CARD_NAME = "README.md"
-FIRST_LINE = (
-    "<!-- Data card by Probeline, written with the dataset; --overwrite writes it anew. -->"
-)
+_MARK = "Data card by Probeline, written with the dataset; --overwrite writes it anew."
+CARD_HEAD = f"---\n# {_MARK}\n"
+CARD_HEADS = (CARD_HEAD, f"<!-- {_MARK} -->")  # what it begins with; the latter in older versions
 # The place of the key of --anonymize stays secret.
 _PLACEHOLDERS = {"anonymize_key_file": "KEY_FILE"}
 # These do not shape the bytes of a dataset.
 _NOT_SHAPING = ("output", "overwrite", "append", "debug", "inline_bytes")
-CARD_COLUMNS = (
-    *("row_index", "n_measurements", "num_bytes", "num_ipv6", "num_failed"),
-    *("first_timestamp", "last_timestamp"),
-)
-
-
-class SplitTotals(NamedTuple):
-    """Totals of the row index of a split; times are µs since 1970 UTC."""
-
-    num_ipv6: int = 0
-    num_failed: int = 0
-    max_measurements: int = 0
-    max_bytes: int = 0
-    probes_with_several_rows: int = 0
-    first_us: int | None = None
-    last_us: int | None = None
-
-
-def totals_of(batches: Iterable[pa.RecordBatch]) -> SplitTotals:
-    """Returns the totals of a row index, of which CARD_COLUMNS are read."""
-    by_batch = [_batch_totals(batch) for batch in batches if batch.num_rows]
-    functions = (sum, sum, max, max, sum, min, max)
-    columns = zip(*by_batch, strict=True)
-    return SplitTotals(*(add(column) for add, column in zip(functions, columns, strict=False)))
-
-
-def _batch_totals(batch: pa.RecordBatch) -> tuple[int, ...]:
-    row_index, n_measurements, num_bytes, num_ipv6, num_failed, first, last = (
-        batch.column(name).cast(pa.int64()).to_numpy() for name in CARD_COLUMNS
-    )
-    several = (row_index == 1).sum()
-    ends = (n_measurements.max(), num_bytes.max(), several, first.min(), last.max())
-    return tuple(map(int, (num_ipv6.sum(), num_failed.sum(), *ends)))
 
 
 def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
@@ -80,32 +58,24 @@ def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
 
 
 def write_card(
-    folder: str, manifest: Manifest, command: str, indexes: str, write: Write = write_durably
+    folder: str,
+    manifest: Manifest,
+    totals: dict[str, SplitTotals],
+    command: str,
+    write: Write = write_durably,
 ) -> None:
-    """Writes the data card, unless the folder has a README.md that is not a data card.
-
-    Args:
-      indexes: a folder with the row indexes of the dataset, itself or a copy.
-    """
+    """Writes the data card, unless the folder has a README.md that is not a data card."""
     path = f"{folder}/{CARD_NAME}"
-    if exists(path) and not begins_with(path, FIRST_LINE):
-        return
-    totals = {split: totals_of(index_batches(indexes, split, CARD_COLUMNS)) for split in SPLITS}
-    write(path, data_card(manifest, totals, command).encode())
+    if not exists(path) or begins_with(path, *CARD_HEADS):
+        write(path, data_card(manifest, totals, command).encode())
 
 
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
     """Returns the Markdown of the card."""
-    measurements = manifest.counts.measurements
-    probes = sum(split.num_probes for split in manifest.splits.values())
     parts = [
-        f"{FIRST_LINE}\n\n# {measurements:,} ping measurements of {probes:,} probes\n",
-        "Everything that each probe (source address) measured, in time order, as *probe rows* in "
-        f"sharded {_FORMATS[manifest.output_format]}: one record is one row of one probe, at "
-        f"most {manifest.options.get('max_row_size_mb', '–')} MiB. Made by Probeline "
-        f"{manifest.versions.get('probeline', '–')} for training transformers; a probe is in one "
-        "split only.\n",
-        _table(("", *manifest.splits), _numbers(manifest, totals)),
+        f"{CARD_HEAD}{_front_matter(manifest)}---\n\n# {title(manifest)}\n",
+        about(manifest) + "\n",
+        _table(("", *splits_of(manifest)), _numbers(manifest, totals)),
         "## How it was made\n",
         f"{_fence(command)}sh\n{command}\n{_fence(command)}\n",
         "The same command on the same input, with the versions below, writes the same bytes, "
@@ -115,7 +85,7 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
         _table(("option", "value"), [(n, f"`{v}`") for n, v in sorted(manifest.options.items())]),
         _table(("library", "version"), sorted(manifest.versions.items())),
         "## Known limits\n",
-        "\n".join(f"- {limit}" for limit in _limits(manifest)) + "\n",
+        "\n".join(f"- {limit}" for limit in (address_note(manifest), *limits(manifest))) + "\n",
         "## Reading it\n",
         _READING,
     ]
@@ -127,7 +97,36 @@ def _fence(text: str) -> str:
     return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
 
 
-_FORMATS = {"arrayrecord": "ArrayRecord", "tfrecord": "TFRecord"}
+_SIZE = "size_categories"
+_BOUNDS = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+
+def _front_matter(manifest: Manifest) -> str:
+    """Returns the metadata for the Hub, a line each; JSON is YAML.
+
+    The license is not known here. The viewer shows the row index, of splits that have rows.
+    """
+    with_rows = [name for name, split in splits_of(manifest).items() if split.num_records]
+    files = [{"split": name, "path": f"{name}/{INDEX_NAME}"} for name in with_rows]
+    metadata = {
+        "pretty_name": title(manifest),
+        "task_categories": ["time-series-forecasting"],
+        "tags": KEYWORDS,
+        "configs": [{"config_name": "row_index", "data_files": files}] if files else [],
+    }
+    lines = [f"{name}: {orjson.dumps(value).decode()}" for name, value in metadata.items()]
+    return "".join(f"{line}\n" for line in (*lines, _size_line(manifest)))
+
+
+def _size_line(manifest: Manifest) -> str:
+    """Returns the Hub's bin of the number of examples, here rows: n<1K, 1K<n<10K, …, n>1T."""
+    rows = num_rows(manifest)
+    step = min(max(len(str(rows)) - 3, 0), len(_BOUNDS))
+    low, high = ("", *_BOUNDS)[step], (*_BOUNDS, "")[step]
+    category = f"{low}<n<{high}" if low and high else f"n<{high}" if high else f"n>{low}"
+    return f'{_SIZE}: ["{category}"]'
+
+
 _READING = """\
 ```sh
 python -m beam_pipeline.inspect DATASET --html=report.html    # what is in it
@@ -138,25 +137,40 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 | --- | --- |
 | `train/`, `test/` | the shards; in each `rows.parquet`, a line a record |
 | `dead_letter/` | input rows that broke a rule, if there are any |
-| `manifest.json` | options, counts, every shard with its checksum |
+| `manifest.json` | options, counts, every shard with its checksums |
+| `croissant.json` | this description for programs, in Croissant 1.1 |
 | `_SUCCESS` | the checksum of the manifest; without it the dataset is not finished |
 """
 
 
 def _numbers(manifest: Manifest, totals: dict[str, SplitTotals]) -> Iterator[tuple[str, ...]]:
-    splits = [(split, totals[name]) for name, split in manifest.splits.items()]
-    yield "probes", *(f"{split.num_probes:,}" for split, _ in splits)
+    splits = [(split, totals[name]) for name, split in splits_of(manifest).items()]
+    probes, *others = _counted(manifest)
+    yield probes
     yield "of these with several rows", *(f"{t.probes_with_several_rows:,}" for _, t in splits)
-    yield "rows", *(f"{split.num_records:,}" for split, _ in splits)
-    yield "measurements", *(f"{split.num_measurements:,}" for split, _ in splits)
-    yield "bytes", *(f"{split.num_bytes:,}" for split, _ in splits)
-    yield "shards", *(f"{len(split.shards):,}" for split, _ in splits)
+    yield from others
     yield "first measurement, UTC", *(_time(total.first_us) for _, total in splits)
     yield "last measurement, UTC", *(_time(total.last_us) for _, total in splits)
     yield "failed pings", *(_share(total.num_failed, split) for split, total in splits)
     yield "IPv6 destinations", *(_share(total.num_ipv6, split) for split, total in splits)
     yield "measurements of the largest row", *(f"{t.max_measurements:,}" for _, t in splits)
     yield "bytes of the largest row", *(f"{total.max_bytes:,}" for _, total in splits)
+
+
+def _counted(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """Yields the numbers of each split that the manifest has, too."""
+    splits = splits_of(manifest).values()
+    yield "probes", *(f"{split.num_probes:,}" for split in splits)
+    yield "rows", *(f"{split.num_records:,}" for split in splits)
+    yield "measurements", *(f"{split.num_measurements:,}" for split in splits)
+    yield "bytes", *(f"{split.num_bytes:,}" for split in splits)
+    yield "shards", *(f"{len(split.shards):,}" for split in splits)
+
+
+def claims(manifest: Manifest) -> dict[str, str]:
+    """Returns the lines of a card that repeat the manifest, by what each of them begins with."""
+    told = {f"| {row[0]} |": _line(row) for row in _counted(manifest)}
+    return {f"{_SIZE}:": _size_line(manifest)} | told
 
 
 def _share(num_measurements: int, split: Split) -> str:
@@ -171,15 +185,7 @@ def _time(time_us: int | None) -> str:
 
 
 def _input_text(counts: Counts) -> str:
-    text = (
-        f"{counts.input_files:,} input files, {counts.rows_read:,} rows read: "
-        f"{counts.measurements:,} measurements and {counts.num_dead_letters:,} dead letters"
-    )
-    if counts.rows_left_out:
-        text += f"; {counts.rows_left_out:,} rows are not in the sample"
-    if counts.duplicates_dropped:
-        text += f"; {counts.duplicates_dropped:,} duplicates were dropped"
-    text += ".\n"
+    text = input_text(counts) + "\n"
     if not counts.dead_letters:
         return text
     letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
@@ -221,68 +227,8 @@ def generation_rows(manifest: Manifest) -> Iterator[tuple[str, ...]]:
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [list(head), *map(list, rows)]
     lines.insert(1, ["---", *["---:"] * (len(lines[0]) - 1)])
-    return "".join(f"| {' | '.join(cell.replace('|', '\\|') for cell in x)} |\n" for x in lines)
+    return "".join(f"{_line(cells)}\n" for cells in lines)
 
 
-def _sample_text(options: dict[str, Any]) -> str:
-    """Returns what is in the sample, "" if it is all of the input."""
-    parts = [
-        f"{100 * share:g} % of the {what}"
-        for what in ("probes", "measurements")
-        if (share := options.get(f"sample_{what}", 1)) < 1
-    ]
-    parts += [f"{name} {time}" for name in ("since", "until") if (time := options.get(name))]
-    return ", ".join(parts)
-
-
-def _limits(manifest: Manifest) -> Iterator[str]:
-    options = manifest.options
-    method = options.get("anonymize", "none")
-    if method == "none":
-        yield (
-            "Source addresses are where probes stand, often in homes: treat them as personal data "
-            "where the law does. Nothing here says who may use the measurements for what."
-        )
-    else:
-        yield (
-            f"Addresses are not the real ones (`--anonymize={method}`): equal ones stay equal and "
-            "common prefixes common, under a key that whoever made the dataset keeps. Timing, RTTs "
-            "and volumes are real and can give a probe away."
-        )
-    if sample := _sample_text(options):
-        yield f"This is a sample of the input: {sample}, chosen by hashes. The rest is not in it."
-    if options.get("duplicates") == "drop":
-        yield (
-            "Of measurements of a probe with the same time, destination and RTT, as stored here, "
-            "one is in it: failed pings of one moment to one destination count once."
-        )
-    yield (
-        "Nothing was judged but the rules of the format: a wrong clock, a probe that moved, or an "
-        "RTT of a cache looks like any other measurement. Failed pings have RTT -1."
-    )
-    if options.get("measurement_encoding") == "compact":
-        yield (
-            "Times are whole seconds, rounded down; RTTs are off by at most 0.5 µs below 2.048 ms "
-            "and 0.049 % above (`compact`)."
-        )
-    else:
-        yield "Times are in microseconds and RTTs 32-bit floats, as they came in (`arrow`)."
-    if options.get("record_encoding") == "tf_example":
-        yield (
-            "`time_span_seconds` is a 32-bit float; the exact span is between the two timestamps."
-        )
-    ratio = options.get("train_ratio")
-    share = "–" if ratio is None else f"{100 * ratio:g} %"
-    yield (
-        f"Probes were split by a hash of their address, {share} of them to train; "
-        "measurements and destinations were not. Test tells how a model does on new probes to "
-        "known destinations at known times, not on new destinations or in the future."
-    )
-    for name, split in manifest.splits.items():
-        if not split.num_probes:
-            yield f"There is no {name} set."
-    if manifest.counts.num_dead_letters:
-        what = "with their values" if method == "none" else "without their values"
-        yield f"Dead letters are not in it; `dead_letter/` has them, {what}."
-    if manifest.output_format != "arrayrecord":
-        yield "Shards are TFRecord, which has no access by number: `training` does not read them."
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '\\|') for cell in cells)} |"

@@ -37,8 +37,8 @@ class OutputFiles:
 
     Attributes:
       patterns: by folder, a regular expression for the names of the job's files.
-      marked: by name, the first line of a file that belongs to the job; a file of that name with
-        another first line belongs to somebody else.
+      marked: by name, what a file that belongs to the job begins with; a file of that name that
+        begins otherwise belongs to somebody else.
     """
 
     flag: str  # of the output folder
@@ -46,7 +46,7 @@ class OutputFiles:
     success: str  # the file that marks a finished output
     patterns: Mapping[str, str]
     folders: tuple[str, ...] = ()  # the job's with everything below them
-    marked: Mapping[str, str] = field(default_factory=dict)
+    marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Ends what a dead run has committed and not yet tidied up, given the output, a folder for
     # temporary files and what must be called before a file gets its name.
     settle: Callable[[str, str, Callable[[], None] | None], None] | None = None
@@ -195,9 +195,9 @@ def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
         path = os.path.join(output, folder).rstrip("/")
         names = (name for name in _names(path) if re.fullmatch(pattern, name))
         yield from (os.path.join(path, name) for name in names)
-    for name, first_line in files.marked.items():
+    for name, heads in files.marked.items():
         path = os.path.join(output, name)
-        if exists(path) and begins_with(path, first_line):
+        if exists(path) and begins_with(path, *heads):
             yield path
 
 

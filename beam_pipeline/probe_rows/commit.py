@@ -1,4 +1,4 @@
-"""The last step: dead letters, the check of the counts, data card, manifest and `_SUCCESS`."""
+"""The last step: dead letters, the check of the counts, descriptions, manifest and `_SUCCESS`."""
 
 import contextlib
 import os
@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
+from beam_pipeline.dataset.card_facts import read_totals
+from beam_pipeline.dataset.croissant import write_croissant
 from beam_pipeline.dataset.data_card import write_card
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
@@ -47,7 +49,7 @@ from beam_pipeline.storage.many_files import Move, copy_files, move_files, write
 
 
 class Commit(beam.DoFn):
-    """Moves the dead letters, checks the counts, writes card, manifest and `_SUCCESS`, tidies up.
+    """Moves the dead letters, checks the counts, describes and commits the dataset, tidies up.
 
     An earlier attempt may have done any of these steps.
     """
@@ -104,7 +106,9 @@ class Commit(beam.DoFn):
             manifest = replace(manifest, generations=self._generations(manifest, added, summaries))
             data, success = manifest.to_json(), f"{job.folder}/{SUCCESS_NAME}"
             with self._unless(lambda: files.read_file(success) == success_stamp(data)):
-                write_card(job.folder, manifest, job.command, indexes, self._write)
+                totals = read_totals(indexes)
+                write_card(job.folder, manifest, totals, job.command, self._write)
+                write_croissant(job.folder, manifest, totals, data, self._write)
                 write_success(job.folder, data, self._write)
         if job.base:
             with self._unless(self._is_finished):

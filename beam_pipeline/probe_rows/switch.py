@@ -14,7 +14,8 @@ So readers find one whole generation, the old or the new one, whenever a run is 
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE
+from beam_pipeline.dataset.croissant import CROISSANT_NAME
+from beam_pipeline.dataset.data_card import CARD_HEADS, CARD_NAME
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     INDEX_NAME,
@@ -30,6 +31,7 @@ from beam_pipeline.jobs.output_folder import OutputFiles, leftovers
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, copy_files, write_guarded
 
+_DESCRIPTIONS = (CARD_NAME, CROISSANT_NAME)
 Guard = Callable[[], None] | None  # raises if another run has taken the output
 
 
@@ -61,15 +63,20 @@ def switch(output: str, temp_folder: str, guard: Guard) -> None:
     if guard is not None:
         guard()
     copy_files(list(named.values()), temp_folder)
-    kept = {f"{output}/{name}" for name in (*named, MANIFEST_NAME, SUCCESS_NAME, CARD_NAME)}
+    kept = {f"{output}/{name}" for name in (*named, *_DESCRIPTIONS, MANIFEST_NAME, SUCCESS_NAME)}
     files.delete_files([path for path in leftovers(output, DATASET_FILES) if path not in kept])
-    card = f"{output}/{CARD_NAME}"
-    if not files.exists(card) or files.begins_with(card, FIRST_LINE):
-        write(card, files.read_file(f"{following}/{CARD_NAME}") or b"")
+    for name in _DESCRIPTIONS:
+        path, text = f"{output}/{name}", files.read_file(f"{following}/{name}")
+        if text is not None and (name != CARD_NAME or _is_ours(path)):
+            write(path, text)
     write(f"{output}/{SUCCESS_NAME}", success_stamp(data))
     if files.exists(f"{following}/{SUCCESS_NAME}"):
         files.delete_files([f"{following}/{SUCCESS_NAME}"])
     files.remove_folder(following)
+
+
+def _is_ours(card: str) -> bool:
+    return not files.exists(card) or files.begins_with(card, *CARD_HEADS)
 
 
 def _files_of(manifest: Manifest, folder: str) -> Iterator[tuple[str, int, int]]:
@@ -89,13 +96,14 @@ DATASET_FILES = OutputFiles(
     name="dataset",
     success=SUCCESS_NAME,
     patterns={
-        "": rf"{MANIFEST_NAME}|({SUCCESS_NAME}|{MANIFEST_NAME}|{CARD_NAME})\.\d+\.tmp",
+        "": rf"{MANIFEST_NAME}|{CROISSANT_NAME}"
+        rf"|({SUCCESS_NAME}|{MANIFEST_NAME}|{CROISSANT_NAME}|{CARD_NAME})\.\d+\.tmp",
         **{
             split: rf"({split}_shard_\d+-of-\d+\.(arrayrecord|tfrecord)|{INDEX_NAME})"
             for split in SPLITS
         },
         DEAD_LETTER_FOLDER: r"dead_letter_\d+-of-\d+\.parquet",
     },
-    marked={CARD_NAME: FIRST_LINE},
+    marked={CARD_NAME: CARD_HEADS},
     settle=settle,
 )

@@ -147,13 +147,14 @@ def _reading_local(path: str) -> Iterator[None]:
         ) from error
 
 
-def begins_with(path: str, text: str) -> bool:
-    """Tells whether a file begins with a text; a pipe or a device does not."""
+def begins_with(path: str, *texts: str) -> bool:
+    """Tells whether a file begins with one of some texts; a pipe or a device does not."""
     if is_special_file(path):
         return False
-    head = text.encode()
-    with explained_os_errors("read", path), open_file(path, len(head)) as file:
-        return file.read(len(head)) == head
+    heads = tuple(text.encode() for text in texts)
+    num_bytes = max(map(len, heads))
+    with explained_os_errors("read", path), open_file(path, num_bytes) as file:
+        return file.read(num_bytes).startswith(heads)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from beam_pipeline.verify.across import (
     row_indices,
     shard_order,
 )
+from beam_pipeline.verify.descriptions import descriptions, num_claims
 from beam_pipeline.verify.files import (
     content,
     letters,
@@ -38,6 +39,7 @@ from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Place,
 # Name of a check: its promise, and what it counts.
 PROMISES = {
     "counts": ("the manifest's sums add up", "sums"),
+    "descriptions": ("README.md, croissant.json say the same", "figures"),
     "dead_letters": ("none is missing, by reason", "rows"),
     "files": ("names, checksums, none extra", "files"),
     "records": ("readable, one schema, one row", "records"),
@@ -54,7 +56,7 @@ PROMISES = {
     "index": ("rows.parquet says the same", "lines"),
 }
 # What an unreadable record leaves partly checked.
-_OF_RECORDS = tuple(PROMISES)[4:]
+_OF_RECORDS = tuple(PROMISES)[5:]
 
 
 @dataclass
@@ -96,6 +98,7 @@ class Verification:
         """Checks the manifest, each split, and last what only all rows together show."""
         manifest = self._dataset.manifest
         self._take("counts", sums(manifest), 2 + 3 * len(manifest.splits))
+        self._take("descriptions", descriptions(self._dataset), num_claims(manifest))
         self._take("dead_letters", letters(self._dataset), manifest.counts.num_dead_letters)
         splits = [split for split in manifest.splits if split in SPLITS]
         for split in splits:

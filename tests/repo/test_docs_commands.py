@@ -97,7 +97,7 @@ def shards(dataset: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_your_data(desk: Desk) -> None:
-    commands, row, batches, batches_too, decoded, stream, query = taken("test_your_data")
+    commands, row, batches, batches_too, decoded, stream, query, described = taken("test_your_data")
     desk.sh(commands)
     told = json.loads((desk.folder / "rows/manifest.json").read_bytes())
     assert told["counts"]["rows_read"] == 1_000_000
@@ -116,6 +116,7 @@ def test_your_data(desk: Desk) -> None:
         "print(len(measurements), measurements[0])",
     )
     assert re.match(r"\d+ Measurement\(src_addr='[\d.:a-f]+', dst_addr=", printed)
+    assert len(desk.python(described).splitlines()) == told["splits"]["train"]["num_records"]
     connection = duckdb.connect()
     connection.execute(f"SET file_search_path = '{desk.folder}'")
     counts = connection.execute(query).fetchall()

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import json
 import re
+import runpy
 import shlex
 import sys
 from collections.abc import Iterator
@@ -249,6 +250,10 @@ def test_the_fields_of_the_manifest_are_listed(dataset: Path) -> None:
         *split["shards"][0],
     }
     assert listed - {"probeline", "measurements", "rows.parquet"} == named
+    script = runpy.run_path(str(ROOT / "scripts/manifest_schema.py"))
+    assert script["PATH"].read_bytes() == script["schema"](), (
+        "run python scripts/manifest_schema.py"
+    )
     files = {path.name for path in dataset.iterdir()}
     layout = documents.blocks("docs/format.md")[0].text
     assert {name for name in files if f"  {name}" not in layout} == set()

@@ -17,8 +17,11 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.card_facts import SplitTotals
+from beam_pipeline.dataset.croissant import croissant
+from beam_pipeline.dataset.data_card import data_card
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.manifest import SPLITS, Manifest
 from beam_pipeline.dataset.row_codec import decode_record, is_ipv6
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
@@ -74,6 +77,19 @@ def checksum_of(data: bytes) -> str:
 def commit(folder: Path, manifest: bytes) -> None:
     (folder / "manifest.json").write_bytes(manifest)
     (folder / "_SUCCESS").write_text(checksum_of(manifest) + "\n")
+    describe_anew(folder)
+
+
+def describe_anew(folder: Path) -> None:
+    """Makes README.md and croissant.json say what the manifest says."""
+    data = (folder / "manifest.json").read_bytes()
+    try:
+        manifest = Manifest.from_json(data)
+    except ValueError:
+        return
+    totals: dict[str, SplitTotals] = dict.fromkeys(SPLITS, SplitTotals())
+    (folder / "README.md").write_text(data_card(manifest, totals, "python"))
+    (folder / "croissant.json").write_bytes(croissant(manifest, totals, data))
 
 
 def one_batch(stream: bytes) -> pa.RecordBatch:

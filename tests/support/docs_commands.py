@@ -47,6 +47,7 @@ EXECUTED: dict[str, dict[str, str]] = {
         "import pyarrow as pa": f"{HERE}::test_your_data",
         "SELECT src_addr": f"{HERE}::test_your_data",
         "python -m beam_pipeline.main": f"{HERE}::test_tensorflow",
+        "import mlcroissant": f"{HERE}::test_your_data",
         "import tensorflow as tf\n\nfeatures": f"{HERE}::test_tensorflow",
         "import tensorflow as tf\n\ntf.data": f"{HERE}::test_tensorflow",
         "import apache_beam as beam": f"{HERE}::test_readers_of_tfrecord",

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import DatasetCard, DatasetCardData
 from markdown_it import MarkdownIt
 
-from beam_pipeline.dataset.data_card import CARD_NAME, FIRST_LINE, command_of, write_card
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.card_facts import SplitTotals, read_totals
+from beam_pipeline.dataset.data_card import (
+    CARD_HEAD,
+    CARD_HEADS,
+    CARD_NAME,
+    command_of,
+    data_card,
+    write_card,
+)
+from beam_pipeline.dataset.manifest import SPLITS, open_dataset
 from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows.options import parse
@@ -60,7 +69,7 @@ def tables_of(card: str) -> dict[str, list[str]]:
 
 def test_it_tells_what_is_in_the_dataset(dataset: Path) -> None:
     card = (dataset / CARD_NAME).read_text("utf-8")
-    assert card.startswith(FIRST_LINE)
+    assert card.startswith(CARD_HEAD)
     assert "# 3,000 ping measurements of 15 probes" in card
     rows = tables_of(card)
     expected = reference_rows(measurements_table(3000, seed=8, num_probes=15))
@@ -144,7 +153,8 @@ def test_limits_are_those_of_the_options(
 
 
 def test_it_is_markdown_that_renders(dataset: Path) -> None:
-    tokens = MarkdownIt("commonmark").enable("table").parse((dataset / CARD_NAME).read_text())
+    text = DatasetCard.load(dataset / CARD_NAME).text
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
     kinds = [token.type for token in tokens]
     assert kinds.count("table_open") == 5
     headings = [
@@ -156,13 +166,61 @@ def test_it_is_markdown_that_renders(dataset: Path) -> None:
     assert len(max((t.content for t in tokens if t.type == "fence"), key=len)) > 60
 
 
+def test_its_metadata_is_that_of_a_dataset_card_of_the_hub(dataset: Path) -> None:
+    card = DatasetCard.load(dataset / CARD_NAME)
+    told = card.data.to_dict()
+    assert told == {
+        "pretty_name": "3,000 ping measurements of 15 probes",
+        "task_categories": ["time-series-forecasting"],
+        "tags": ["ping", "round-trip time", "latency", "network measurement", "time series"],
+        "configs": [
+            {
+                "config_name": "row_index",
+                "data_files": [
+                    {"split": "train", "path": "train/rows.parquet"},
+                    {"split": "test", "path": "test/rows.parquet"},
+                ],
+            }
+        ],
+        "size_categories": ["n<1K"],  # rows, as the viewer counts; the license is not known
+    }
+    assert all((dataset / file["path"]).is_file() for file in told["configs"][0]["data_files"])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "category"),
+    [
+        (0, "n<1K"),
+        (999, "n<1K"),
+        (1000, "1K<n<10K"),
+        (99_999, "10K<n<100K"),
+        (10**9, "1B<n<10B"),
+        (10**12 - 1, "100B<n<1T"),
+        (10**12, "n>1T"),
+        (10**15, "n>1T"),
+    ],
+)
+def test_the_size_is_one_of_the_bins_of_the_hub(
+    num_rows: int, category: str, dataset: Path
+) -> None:
+    manifest = open_dataset(str(dataset)).manifest
+    train = dataclasses.replace(manifest.splits["train"], num_records=num_rows)
+    test = dataclasses.replace(manifest.splits["test"], num_records=0)
+    changed = dataclasses.replace(manifest, splits={"train": train, "test": test})
+    card = DatasetCard(data_card(changed, dict.fromkeys(SPLITS, SplitTotals()), ""))
+    assert card.data.to_dict()["size_categories"] == [category]
+    assert f"'{category}'" in (DatasetCardData.__doc__ or "")  # which lists them
+    files = [file for config in card.data.to_dict()["configs"] for file in config["data_files"]]
+    assert [file["split"] for file in files] == (["train"] if num_rows else [])
+
+
 def test_backticks_in_a_path_do_not_end_the_command(dataset: Path, tmp_path: Path) -> None:
     manifest = open_dataset(str(dataset)).manifest
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
         data = (dataset / split / "rows.parquet").read_bytes()
         (tmp_path / split / "rows.parquet").write_bytes(data)
-    write_card(str(tmp_path), manifest, "a ```` b", str(tmp_path))
+    write_card(str(tmp_path), manifest, read_totals(str(tmp_path)), "a ```` b")
     fences = [
         token.content
         for token in MarkdownIt().parse((tmp_path / CARD_NAME).read_text())
@@ -185,8 +243,10 @@ def test_overwriting_replaces_it(source: Path, tmp_path: Path) -> None:
     assert "--split_seed=5" in after and "somebody" not in after
 
 
-def test_a_dead_run_leaves_none(tmp_path: Path) -> None:
-    (tmp_path / CARD_NAME).write_text(f"{FIRST_LINE}\n\n# Some\n")
+@pytest.mark.parametrize("head", CARD_HEADS)
+def test_a_dead_run_leaves_none(head: str, tmp_path: Path) -> None:
+    (tmp_path / CARD_NAME).write_text(f"{head}\n\n# Some\n")
+    (tmp_path / "croissant.json").write_text("{}")
     (tmp_path / f"{CARD_NAME}.123.tmp").write_text("half")
     with taken(str(tmp_path), overwrite=False, files=DATASET_FILES):
         assert [path.name for path in tmp_path.iterdir()] == [".probeline-temp"]
@@ -196,7 +256,12 @@ def test_a_dead_run_leaves_none(tmp_path: Path) -> None:
 def test_somebody_elses_readme_stays(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows"
     output.mkdir()
-    for text in ("# Mine\n", f"About <!-- Data card by Probeline -->\n{FIRST_LINE}\n", ""):
+    for text in (
+        "# Mine\n",
+        "---\n---\n",
+        f"About <!-- Data card by Probeline -->\n{CARD_HEAD}\n",
+        "",
+    ):
         (output / CARD_NAME).write_text(text)
         assert make(source, output, "--overwrite") == 0
         assert (output / CARD_NAME).read_text() == text

@@ -222,7 +222,7 @@ def test_the_launcher_waits_and_the_dataset_is_that_of_a_local_run(
     found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
-    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
+    assert set(found) == {*expected, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
 
 
 def test_a_failed_job_is_the_last_thing_it_said(dataflow: DataflowApi, bucket: str, capsys) -> None:
@@ -429,4 +429,4 @@ def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
     found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
-    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
+    assert set(found) == {*expected, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}

@@ -30,6 +30,7 @@ from tests.support.warm_python import warm_python
 _GOOD = measurements_table(2400, seed=11, num_probes=12)
 # A row that breaks a rule in each part.
 _BAD = _GOOD.slice(0, 2).set_column(4, "rtt", pa.array([None, None], pa.float32()))
+TOLD = ("README.md", "croissant.json", "manifest.json", "_SUCCESS")
 OLD = pa.concat_tables([_GOOD.slice(0, 1500), _BAD.slice(0, 1)])
 NEW = pa.concat_tables([_GOOD.slice(1500), _BAD.slice(1)])
 
@@ -76,8 +77,7 @@ def test_it_is_what_one_job_writes(
     assert append(new_input, rows) == 0
     assert files_of(rows) == whole
     assert verify.main([str(rows)]) == 0
-    kept = {"train", "test", "dead_letter", "README.md", "manifest.json", "_SUCCESS"}
-    assert {path.name for path in rows.iterdir()} == kept
+    assert {path.name for path in rows.iterdir()} == {"train", "test", "dead_letter", *TOLD}
     told = open_dataset(str(rows)).manifest
     assert told.counts.dead_letters == {"rtt_null": 2}
     assert told.counts.input_files == 2
@@ -269,8 +269,7 @@ def test_a_kill_leaves_the_old_or_the_new(
     assert verify.main([str(left.path)]) == 0
     assert append(new_input, rows) == 0
     assert files_of(rows) == whole and verify.main([str(rows)]) == 0
-    kept = {"train", "test", "dead_letter", "README.md", "manifest.json", "_SUCCESS"}
-    assert {path.name for path in rows.iterdir()} == kept
+    assert {path.name for path in rows.iterdir()} == {"train", "test", "dead_letter", *TOLD}
     assert len(open_dataset(str(rows)).manifest.generations) == 2
 
 
@@ -329,7 +328,6 @@ def test_on_gs(
     delete_object(f"{rows}/.probeline-temp/lock.json")
     assert main(flags) == 0
     found = stored_objects(rows)
-    kept = {"README.md", "manifest.json", "_SUCCESS"}
     assert {n: d for n, d in found.items() if n.startswith("t")} == whole
-    assert all(n in kept or n in whole or n.startswith("dead_letter/") for n in found), found
+    assert all(n in TOLD or n in whole or n.startswith("dead_letter/") for n in found), found
     assert verify.main([rows]) == 0

@@ -44,7 +44,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     files = whole(make_dataset(source, tmp_path_factory.mktemp("memory") / "out"))
     kinds = {Path(name).parts[0] for name in files}
-    assert kinds == {"train", "test", "dead_letter", "README.md", "manifest.json", "_SUCCESS"}
+    assert kinds == {
+        "train",
+        "test",
+        "dead_letter",
+        "README.md",
+        "croissant.json",
+        "manifest.json",
+        "_SUCCESS",
+    }
     return files
 
 
@@ -85,7 +93,7 @@ def test_flink_reads_and_writes_objects(
     written = stored_objects(f"{bucket}/out")
     # A dead letter names its file, the data card the input: others here.
     letters = {name for name in expected if name.startswith("dead_letter/")}
-    told = {"README.md", "manifest.json", "_SUCCESS", *letters}
+    told = {"README.md", "croissant.json", "manifest.json", "_SUCCESS", *letters}
     assert set(written) == set(expected)
     assert {name: written[name] for name in set(written) - told} == {
         name: expected[name] for name in set(expected) - told

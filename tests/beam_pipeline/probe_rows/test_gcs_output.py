@@ -40,7 +40,8 @@ from training.rows.row_source import ProbeRowDataSource
 taken = partial(output_folder.taken, files=DATASET_FILES)
 
 _LETTERS = "dead_letter/dead_letter_00000-of-00001.parquet"
-_WITH_PATHS = {_LETTERS, "README.md", "manifest.json", "_SUCCESS"}  # of the input, or their hashes
+# With paths of the input, or their hashes.
+_WITH_PATHS = {_LETTERS, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """All that a run on local files writes, by its name in the dataset."""
     output = make_dataset(source / "*.parquet", tmp_path_factory.mktemp("local") / "out")
-    names = ("README.md", "manifest.json", "_SUCCESS", _LETTERS)
+    names = ("README.md", "croissant.json", "manifest.json", "_SUCCESS", _LETTERS)
     return files_of(output) | {name: (output / name).read_bytes() for name in names}
 
 
@@ -142,9 +143,9 @@ def test_success_and_the_manifest_come_last(bucket: str, gcs: Gcs, monkeypatch) 
     ]
     named = [name for name in named if not name.startswith("/batch/")]
     written = [name.rpartition("/")[2] for name in named if TEMP_FOLDER not in name]
-    assert written[-3:] == ["README.md", "manifest.json", "_SUCCESS"]
-    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-3]) == 8
-    assert len(written) == 11
+    assert written[-4:] == ["README.md", "croissant.json", "manifest.json", "_SUCCESS"]
+    assert sum(name.endswith((".arrayrecord", ".parquet")) for name in written[:-4]) == 8
+    assert len(written) == 12
 
 
 # --- faults -------------------------------------------------------------------------------------

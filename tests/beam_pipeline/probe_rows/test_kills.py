@@ -49,7 +49,7 @@ def test_a_kill_changes_nothing(
     again = make_dataset(source, output)
     assert files_of(again) == expected
     left = {path.name for path in again.iterdir()}
-    assert left == {"train", "test", "README.md", "manifest.json", "_SUCCESS"}
+    assert left == {"train", "test", "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
     assert {str(p.relative_to(again)) for p in again.glob("t*/*")} == set(expected)
 
 
@@ -134,5 +134,5 @@ def test_a_kill_on_prism_changes_nothing(
         open_dataset(str(output))
     assert files_of(make_dataset(source, output, *on_prism)) == expected
     assert {path.name for path in output.iterdir()} == {
-        "train", "test", "README.md", "manifest.json", "_SUCCESS"
+        "train", "test", "README.md", "croissant.json", "manifest.json", "_SUCCESS"
     }  # fmt: skip
