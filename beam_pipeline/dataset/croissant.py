@@ -249,7 +249,7 @@ def _record_fields(record_set: str) -> Iterator[Node]:
     for column in RECORD_SCHEMA:
         name = f"{record_set}/{column.name}"
         if column.name != "measurements":
-            yield _of_column(record_set, source, column)
+            yield _column_field(record_set, source, column)
             continue
         yield {
             **_named("cr:Field", name, _MEASUREMENTS),
@@ -266,10 +266,10 @@ _MEASUREMENTS = (
 
 def _fields(parent: str, source: Node, schema: pa.Schema, within: str = "") -> Iterator[Node]:
     for column in schema:
-        yield _of_column(parent, source, column, within)
+        yield _column_field(parent, source, column, within)
 
 
-def _of_column(parent: str, source: Node, column: pa.Field, within: str = "") -> Node:
+def _column_field(parent: str, source: Node, column: pa.Field, within: str = "") -> Node:
     """Returns the field of a column; `within` is the column that holds it, if it is nested."""
     node = _field(f"{parent}/{column.name}", _DATA_TYPES[column.type], _COLUMNS[column.name])
     return {**node, "source": {**source, "extract": {"column": within or column.name}}}
