@@ -9,14 +9,18 @@ import json
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter, to_parquet
+from beam_pipeline.overlap.job.config import flag_fields
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, TRAIN_FILES_SCHEMA
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA
 from beam_pipeline.overlap.results.layout import DEAD_LETTERS
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
@@ -51,13 +55,18 @@ def write_output(
     left_out: Iterable[dict[str, Any]] | None = None,
     boilerplate: Iterable[dict[str, Any]] = (),
     dead_letters: Mapping[str, int] | None = None,
+    max_details_per_pair: int | None = None,
+    rules: Iterable[dict[str, Any]] = (),
+    **options: Any,
 ) -> Path:
     """Writes an output.
 
     Args:
-      max_details: how many details a training file may have; no limit if None.
-      left_out, boilerplate: lines of the files of these names.
+      max_details, max_details_per_pair: no limit if None.
+      left_out, boilerplate, rules: lines of the files of these names.
       dead_letters: how many there are, by reason.
+      options: other options of the run, as its summary tells them; `details` decides which files
+        have texts.
     """
     rows = [row for name, texts in sets.items() for row in _rows(name, texts, lengths)]
     details = [d for path, texts in training.items() for d in _details(path, texts, rows)]
@@ -65,17 +74,23 @@ def write_output(
     _write_by_train_path(folder, details)
     _write_coverage(folder, rows, details)
     _write_matches(folder, rows, details)
-    kept: Counter[str] = Counter()
-    lines = []
-    for detail in details:
-        if max_details is None or kept[detail["train_path"]] < max_details:
-            lines.append(detail)
-        kept[detail["train_path"]] += 1
+    _write_documents(folder, training, details)
+    caps = {"max_details": max_details, "max_details_per_pair": max_details_per_pair}
+    given = {name: -1 if value is None else value for name, value in caps.items()} | options
+    has_caps = any(value is not None for value in caps.values())
+    lines = list(_kept(details, max_details_per_pair))[:max_details]
+    if given.get("details") == "none":
+        lines = []
+    if given.get("details") == "compact":
+        _write_texts(folder, rows, details, lines)
+        lines = [{k: v for k, v in d.items() if not k.endswith("_text")} for d in lines]
     _write_lines(folder / "stats/overlap_details.jsonl.gz", lines)
     if left_out is not None:
         _write_lines(folder / "stats/overlap_details_left_out.jsonl", left_out)
     if boilerplate:
         _write_lines(folder / "stats/overlap_boilerplate.jsonl", boilerplate)
+    if rules:
+        _write_lines(folder / "stats/overlap_rules.jsonl", rules)
     letters = [
         DeadLetter("train/bad.jsonl", number, reason, "{")
         for reason, count in (dead_letters or {}).items()
@@ -92,6 +107,15 @@ def write_output(
         "outputs": ["stats/overlap_stats.jsonl"],
         "ngram_lengths": sorted(lengths),
         "tokenizer": "default",
+        "started_at": "2026-11-23T13:08:42.735241+00:00",
+        "options": {
+            **_defaults(),
+            "input_path": ["corpus"],
+            "decontaminate_source": [f"eval/{name}" for name in sets],
+            "ngram_length": sorted(lengths),
+            **given,
+        },
+        "versions": {"probeline": __version__, "unicode": "15.0.0"},
         "counts": {
             "train_rows": sum(map(len, training.values())),
             "eval_rows": sum(map(len, sets.values())),
@@ -99,13 +123,86 @@ def write_output(
             "dead_letters": dead_letters or {},
             "matches": len(details),
             "details": len(lines),
-            "details_left_out": len(details) - len(lines),
+            "details_left_out": (len(details) - len(lines)) * has_caps,
         },
     }
     (folder / "progress").mkdir()
     (folder / "progress/progress_summary.json").write_text(json.dumps(summary))
     (folder / ".SUCCESS").touch()
     return folder
+
+
+def _defaults() -> dict[str, Any]:
+    return {item.name: item.default for item in flag_fields() if item.default is not MISSING}
+
+
+def _pair(detail: Mapping[str, Any]) -> tuple:
+    return *_key(detail), detail["train_path"], detail["train_row"]
+
+
+def _kept(details: Sequence[dict[str, Any]], per_pair: int | None) -> Iterable[dict[str, Any]]:
+    kept: Counter[tuple] = Counter()
+    for detail in details:
+        kept[_pair(detail)] += 1
+        if per_pair is None or kept[_pair(detail)] <= per_pair:
+            yield detail
+
+
+def _write_texts(
+    folder: Path,
+    rows: Sequence[Row],
+    details: Sequence[dict[str, Any]],
+    lines: Sequence[dict[str, Any]],
+) -> None:
+    """Writes the texts of all rows that are hit, and of the documents in the details."""
+    hit = {_key(detail) for detail in details}
+    of_rows = [
+        {
+            "eval_dataset": row.eval_dataset,
+            "eval_path": row.eval_path,
+            "eval_row": row.eval_row,
+            "eval_text": row.text,
+        }
+        for row in rows
+        if (row.eval_path, row.eval_row) in hit
+    ]
+    _write_lines(folder / "stats/overlap_eval_texts.jsonl.gz", of_rows)
+    names = ("train_path", "train_row", "train_text")
+    of_documents = {
+        (line["train_path"], line["train_row"]): {name: line[name] for name in names}
+        for line in lines
+    }
+    _write_lines(folder / "stats/overlap_train_texts.jsonl.gz", of_documents.values())
+
+
+def _write_documents(
+    folder: Path, training: Mapping[str, Texts], details: Sequence[dict[str, Any]]
+) -> None:
+    found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for detail in details:
+        found[detail["train_path"], detail["train_row"]].append(detail)
+    documents = []
+    for (path, row), of_document in found.items():
+        spans = merge_spans((s, e) for detail in of_document for s, e in detail["train_offsets"])
+        documents.append(
+            {
+                "train_path": _in_parquet(path),
+                "train_row": row,
+                "train_doc_id": _in_parquet(of_document[0].get("train_doc_id")),
+                "eval_datasets": sorted({detail["eval_dataset"] for detail in of_document}),
+                "spans": [{"start": start, "end": end} for start, end in spans],
+                "num_covered_chars": sum(end - start for start, end in spans),
+            }
+        )
+    table = pa.Table.from_pylist(documents, schema=DOCUMENTS_SCHEMA)
+    pq.write_table(table, folder / "stats/overlap_documents.parquet", row_group_size=2)
+    files = [
+        dict.fromkeys(TRAIN_FILES_SCHEMA.names, 0)
+        | {"train_path": _in_parquet(path), "num_rows": len(texts), "num_texts": len(texts)}
+        for path, texts in training.items()
+    ]
+    table = pa.Table.from_pylist(files, schema=TRAIN_FILES_SCHEMA)
+    pq.write_table(table, folder / "stats/overlap_train_files.parquet")
 
 
 def _rows(name: str, texts: Texts, lengths: Sequence[int]) -> Iterable[Row]:
@@ -194,7 +291,7 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
     found: dict[tuple[str, int, int], list[dict[str, Any]]] = defaultdict(list)
     for detail in details:
         found[*_key(detail), detail["n"]].append(detail)
-    lines = []
+    lines, ngram_lines = [], []
     for row in rows:
         tokens = TOKENIZERS["default"].tokenize(row.text)
         for n in row.by_length:
@@ -209,13 +306,26 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
             spans = merge_spans((start, end) for start, end in places)
             begun = [token.start for token in tokens[: len(tokens) - n + 1]]
             num_shared = sum(any(start == at for start, _ in places) for at in begun)
+            head = {
+                "eval_dataset": row.eval_dataset,
+                "instance_id": row.instance_id,
+                "eval_path": row.eval_path,
+                "eval_row": row.eval_row,
+                "n": n,
+            }
+            documents = Counter(hit["ngram"] for hit in hits)
+            occurrences = Counter(dict.fromkeys(documents, 0))
+            for hit in hits:
+                occurrences[hit["ngram"]] += len(hit["train_offsets"])
+            ngrams_of_row = [
+                [ngram, occurrences[ngram], documents[ngram]]
+                for ngram in row.by_length[n]
+                if ngram in documents
+            ]
+            ngram_lines.append({**head, "overlapping_ngram_counts": ngrams_of_row})
             lines.append(
                 {
-                    "eval_dataset": row.eval_dataset,
-                    "instance_id": row.instance_id,
-                    "eval_path": row.eval_path,
-                    "eval_row": row.eval_row,
-                    "n": n,
+                    **head,
                     "num_train_documents": len({(h["train_path"], h["train_row"]) for h in hits}),
                     "spans": spans,
                     "longest_span": max((end - start for start, end in spans), default=0),
@@ -229,6 +339,7 @@ def _write_coverage(folder: Path, rows: Sequence[Row], details: Sequence[dict[st
                 }
             )
     _write_lines(folder / "stats/overlap_coverage.jsonl", lines)
+    _write_lines(folder / "stats/overlap_ngrams.jsonl.gz", ngram_lines)
 
 
 def _write_matches(folder: Path, rows: Sequence[Row], details: Sequence[dict[str, Any]]) -> None:

@@ -1,169 +1,214 @@
-"""The evaluation rows that overlap most, each with the training documents that share most with it.
+"""The evaluation rows with most covered tokens, each with the training documents that share most.
 
-  Output → [Instance]: coverage at each n, and passages of both texts
+  HitRows, overlap_matches → [Instance]: its scores by n, and what each document shares with it
 
-Coverage and details are read once each, line by line, and only a few documents' passages are kept
-of each row.
+The matches are read once in row groups, as columns. Of those of the rows that are shown only the
+ones of a few documents a row are kept.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.overlap.report.output import Advance, Output, reading
-from beam_pipeline.overlap.report.passages import Passages, passages
-from beam_pipeline.overlap.results.layout import COVERAGE, DETAILS, MATCHES
-from beam_pipeline.overlap.results.output_files import escape_surrogates
+from beam_pipeline.overlap.report.passages import Passages
+from beam_pipeline.overlap.report.rows import ROW_KEY, HitRows
+from beam_pipeline.overlap.results.contaminated import merge_spans_of
+from beam_pipeline.overlap.results.layout import MATCHES
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 DOCUMENTS_PER_INSTANCE = 3
-_BUFFER_BYTES, _BATCH_ROWS = 8 << 20, 16_384
-RowKey = tuple[str, str, int]  # an evaluation row: set, path, number
+DOCUMENT_KEY = ("train_path", "train_row")
+_VALUES = ("train_doc_id", "n", "eval_offsets", "train_offsets")
+_ROW, _MATCH = "row", "match"  # columns: place among the rows shown, number of the match
 
 
-class RowRecord(msgspec.Struct):
-    """The fields of a record that name its evaluation row."""
-
-    eval_dataset: str
-    eval_path: str
-    eval_row: int
-
-    @property
-    def key(self) -> RowKey:
-        """The evaluation row."""
-        return self.eval_dataset, self.eval_path, self.eval_row
-
-
-class Coverage(RowRecord):
+class Score(NamedTuple):
     """How much of a row the n-grams of one n share with the training data."""
 
-    instance_id: str
     n: int
     coverage: float
     num_covered_tokens: int
-    num_tokens: int
+    longest_run: int
     num_train_documents: int
-
-
-class Detail(RowRecord):
-    """An n-gram that a row and a document share; matches in Parquet have no texts."""
-
-    n: int
-    train_path: str
-    train_row: int
-    eval_offsets: list[Span | dict[str, int]]
-    train_offsets: list[Span | dict[str, int]]
-    train_doc_id: str | None = None
-    eval_text: str | None = None
-    train_text: str | None = None
-
-
-class Shared(NamedTuple):
-    """What of a text is shared, in code points; no passages if the output lacks the text."""
-
-    spans: list[Span]
-    passages: Passages | None = None
 
 
 @dataclass
 class Document:
-    """A training document and what it shares with a row."""
+    """A training document and what it shares with a row; passages if there are texts."""
 
     train_path: str
     train_row: int
     doc_id: str | None
+    first_match: int  # the number of its first match with the row, of all matches
     num_ngrams: Counter[int]  # by n
-    in_eval: Shared
-    in_train: Shared
-    num_left_out: int = 0  # n-grams that a cap keeps out of the details
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Less for a document that shares more: characters of the row, then n-grams."""
-        num_chars = sum(end - start for start, end in self.in_eval.spans)
-        return -num_chars, -self.num_ngrams.total()
+    eval_spans: list[Span]
+    train_spans: list[Span]
+    in_eval: Passages | None = None
+    in_train: Passages | None = None
 
 
-class Instance(NamedTuple):
-    """An evaluation row with a hit."""
+@dataclass
+class Instance:
+    """An evaluation row with a hit; a lone surrogate in a name is an escape."""
 
-    key: RowKey
-    coverage: list[Coverage]  # by n
-    documents: list[Document]  # those that share most first
-
-
-def worst_instances(output: Output, num_instances: int, advance: Advance) -> list[Instance]:
-    """Returns the rows of highest coverage, of equal ones those in more documents first."""
-
-    def rank(instance: Instance) -> tuple:
-        lines = ((-line.coverage, -line.num_train_documents) for line in instance.coverage)
-        return min(lines), instance.key
-
-    lines = output.records(COVERAGE, Coverage)  # those of a row are consecutive
-    rows = (Instance(key, list(group), []) for key, group in groupby(lines, lambda line: line.key))
-    worst = heapq.nsmallest(num_instances, rows, key=rank)
-    if worst:
-        chosen = {instance.key: instance for instance in worst}
-        details = output.records(DETAILS, Detail, advance)
-        _add_documents((detail for detail in details if detail.key in chosen), chosen)
-        if textless := [instance for instance in worst if not instance.documents]:
-            in_matches = {
-                (escape_surrogates(dataset), escape_surrogates(path), row): instance
-                for instance in textless
-                for dataset, path, row in [instance.key]
-            }
-            _add_documents(_matches(output, in_matches), in_matches)
-    return worst
+    eval_dataset: str
+    eval_path: str
+    eval_row: int
+    instance_id: str
+    num_tokens: int
+    num_covered_tokens: int
+    coverage: float
+    scores: list[Score]
+    documents: list[Document] = field(default_factory=list)  # those that share most first
 
 
-def _matches(output: Output, chosen: Mapping[RowKey, Instance]) -> Iterator[Detail]:
-    """Yields the matches of rows, which have no texts."""
-    rows = pa.array(sorted({row for _, _, row in chosen}), pa.int64())
-    columns = [name for name in Detail.__struct_fields__ if not name.endswith("_text")]
-    path = output.file(MATCHES)
-    with reading(path), open_parquet(path, buffer_bytes=_BUFFER_BYTES) as file:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-            found = batch.filter(pc.is_in(batch["eval_row"].cast(pa.int64()), value_set=rows))
-            records = msgspec.convert(found.to_pylist(), list[Detail])
-            yield from (record for record in records if record.key in chosen)
+def worst_instances(
+    output: Output, rows: HitRows, num_instances: int, advance: Advance
+) -> list[Instance]:
+    """Returns the first of the rows, with documents but without passages."""
+    keys = rows.keys.slice(0, num_instances)
+    instances = [Instance(**key, **_figures(rows, at)) for at, key in enumerate(keys.to_pylist())]
+    best: list[pa.Table] = []
+    for found in _matches(output, keys, advance) if instances else ():
+        best = [_best(pa.concat_tables([*best, found]), goes_on=True)]
+    for matches in best:
+        for row, document in _documents(_best(matches, goes_on=False)):
+            instances[row].documents.append(document)
+    return instances
 
 
-def _add_documents(records: Iterator[Detail], instances: Mapping[RowKey, Instance]) -> None:
-    """Adds to each row the documents that share most; the records of a pair are consecutive."""
-    pairs = groupby(records, lambda detail: (detail.key, detail.train_path, detail.train_row))
-    for (key, train_path, train_row), details in pairs:
-        num_ngrams: Counter[int] = Counter()
-        eval_spans: list[Span] = []
-        train_spans: list[Span] = []
-        for detail in details:
-            num_ngrams[detail.n] += 1
-            eval_spans += _spans(detail.eval_offsets)
-            train_spans += _spans(detail.train_offsets)
-        in_eval = _shared(eval_spans, detail.eval_text)
-        in_train = _shared(train_spans, detail.train_text)
-        documents = instances[key].documents
-        documents.append(
-            Document(train_path, train_row, detail.train_doc_id, num_ngrams, in_eval, in_train)
+def _figures(rows: HitRows, at: int) -> dict:
+    scores = [
+        Score(
+            n,
+            float(rows.coverage[place, at]),
+            int(rows.scores["num_covered_tokens"][place, at]),
+            int(rows.scores["longest_run"][place, at]),
+            int(rows.scores["num_train_documents"][place, at]),
         )
-        documents.sort(key=lambda document: document.rank)
-        del documents[DOCUMENTS_PER_INSTANCE:]
+        for place, n in enumerate(rows.lengths)
+        if rows.scores["num_train_documents"][place, at]
+    ]
+    return {
+        "num_covered_tokens": int(rows.covered[at]),
+        "coverage": float(rows.coverage[-1, at]),
+        "scores": scores,
+    }
 
 
-def _spans(offsets: Iterable[Span | dict[str, int]]) -> list[Span]:
-    pairs = (at.values() if isinstance(at, dict) else at for at in offsets)
-    return [(start, end) for start, end in pairs if start < end]
+def _matches(output: Output, keys: pa.Table, advance: Advance) -> Iterator[pa.Table]:
+    """Yields the matches of some rows.
+
+    Args:
+      keys: ROW_KEY of the rows; their places there are the column `row`.
+    """
+    choose = _Choice(keys)
+    path = output.file(MATCHES)
+    number = 0
+    with reading(path), open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
+        for group in range(file.num_row_groups):
+            names = file.read_row_group(group, columns=[*ROW_KEY, *DOCUMENT_KEY])
+            places = choose(names)
+            chosen = np.flatnonzero(places >= 0)
+            if len(chosen):
+                found = names.select(DOCUMENT_KEY).take(chosen)
+                values = file.read_row_group(group, columns=list(_VALUES)).take(chosen)
+                columns = {_ROW: places[chosen], _MATCH: chosen + number}
+                for name, column in (columns | dict(zip(_VALUES, values.columns))).items():
+                    found = found.append_column(name, column if name in _VALUES else [column])
+                yield found
+            number += len(names)
+            advance(output.num_bytes(MATCHES) / file.num_row_groups)
 
 
-def _shared(spans: list[Span], text: str | None) -> Shared:
-    merged = merge_spans(spans)
-    return Shared(merged, None if text is None else passages(text, merged))
+class _Choice:
+    """Tells which of some evaluation rows those of a table are."""
+
+    def __init__(self, keys: pa.Table):
+        self._values = [pc.unique(keys.column(name)) for name in ROW_KEY]
+        codes, _ = self._codes(keys)
+        self._order = np.argsort(codes)
+        self._codes_in_order = codes[self._order]
+
+    def _codes(self, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a number for each row, and which rows have values that are known."""
+        codes, is_known = np.zeros(len(table), np.int64), np.ones(len(table), bool)
+        for name, values in zip(ROW_KEY, self._values, strict=True):
+            places = pc.index_in(table.column(name), values).fill_null(-1).to_numpy()
+            codes = codes * len(values) + places
+            is_known &= places >= 0
+        return codes, is_known
+
+    def __call__(self, table: pa.Table) -> np.ndarray:
+        """Returns the place of each row, -1 for another one; int64."""
+        codes, is_known = self._codes(table)
+        at = np.searchsorted(self._codes_in_order, codes)
+        at = np.minimum(at, len(self._order) - 1)
+        is_known &= self._codes_in_order[at] == codes
+        return np.where(is_known, self._order[at], -1)
+
+
+def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
+    """Keeps the documents that share most with each row, and the last pair if that may go on.
+
+    A document shares more than another if it shares more characters of the row, then more n-grams.
+    """
+    rows = matches.column(_ROW).to_numpy()
+    begins = np.append(True, rows[1:] != rows[:-1])
+    for name in DOCUMENT_KEY:
+        column = matches.column(name)
+        begins[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy()
+    pair_of_match, firsts = np.cumsum(begins) - 1, np.flatnonzero(begins)
+    num_ngrams = np.bincount(pair_of_match)
+    offsets = matches.column("eval_offsets").combine_chunks()
+    starts, ends = (each.to_numpy().astype(np.int64) for each in offsets.flatten().flatten())
+    pairs = np.repeat(pair_of_match, np.diff(offsets.offsets.to_numpy()))
+    spans = merge_spans_of(pairs, starts, ends)
+    num_chars = np.add.reduceat(spans.ends - spans.starts, _firsts(spans.counts))
+    order = np.lexsort((-num_ngrams, -num_chars, rows[firsts]))
+    row_of_pair = rows[firsts][order]
+    run_begins = np.append(True, row_of_pair[1:] != row_of_pair[:-1])
+    run = np.flatnonzero(run_begins)[np.cumsum(run_begins) - 1]
+    is_kept = np.zeros(len(firsts), bool)
+    is_kept[order[np.arange(len(order)) - run < DOCUMENTS_PER_INSTANCE]] = True
+    is_kept[-1] |= goes_on
+    return matches.filter(pa.array(is_kept[pair_of_match]))
+
+
+def _firsts(counts: np.ndarray) -> np.ndarray:
+    return np.cumsum(counts) - counts
+
+
+def _documents(matches: pa.Table) -> Iterator[tuple[int, Document]]:
+    """Yields the row and the document of each pair, of a row those that share most first."""
+    found: dict[tuple, Document] = {}
+    for match in matches.to_pylist():
+        key = match[_ROW], match["train_path"], match["train_row"]
+        if key not in found:
+            found[key] = Document(*key[1:], match["train_doc_id"], match[_MATCH], Counter(), [], [])
+        document = found[key]
+        document.num_ngrams[match["n"]] += 1
+        for spans, name in (
+            (document.eval_spans, "eval_offsets"),
+            (document.train_spans, "train_offsets"),
+        ):
+            spans += [(at["start"], at["end"]) for at in match[name] if at["start"] < at["end"]]
+    for document in found.values():
+        document.eval_spans = merge_spans(document.eval_spans)
+        document.train_spans = merge_spans(document.train_spans)
+
+    def rank(item: tuple[tuple, Document]) -> tuple[int, int]:
+        num_chars = sum(end - start for start, end in item[1].eval_spans)
+        return -num_chars, -item[1].num_ngrams.total()
+
+    for (row, *_), document in sorted(found.items(), key=rank):
+        yield row, document

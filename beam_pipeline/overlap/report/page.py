@@ -1,4 +1,4 @@
-"""The report as one HTML file that loads nothing; text and colours of shares, for the picture too.
+"""The report as one HTML file that loads nothing; colours of shares, for the picture too.
 
 Jinja escapes all data, and the page's policy allows no script but its own, which it names by hash.
 Shares have one hue from light to dark (on a dark page from dark to light), so that colour-blind
@@ -8,15 +8,26 @@ small, and 0.1 % must not look like none.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline import __version__
-from beam_pipeline.overlap.report.statistics import Statistics
-from beam_pipeline.report.formatting import count_text, number_of, percent
+from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS
+from beam_pipeline.overlap.report.sets import LEVELS
+from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Statistics
+from beam_pipeline.overlap.report.tables import (
+    Table,
+    option_facts,
+    run_facts,
+    share_text,
+    started_text,
+    tables_of,
+)
+from beam_pipeline.report.formatting import count_text, number_of
 from beam_pipeline.report.page import environment, part
 
 LIGHT = ("#eaf2fb", "#a9cce8", "#4f97cd", "#1c62a5", "#08306b")
@@ -26,8 +37,8 @@ NONE_LIGHT, NONE_DARK = "#ffffff", "#171b21"
 _WHITE_ON_LIGHT, _BLACK_ON_DARK = 0.4085, 0.1987
 
 
-def page(statistics: Statistics) -> bytes:
-    """Returns the page; its texts and tables are in page.html.jinja."""
+def page(statistics: Statistics, tables: Mapping[str, Table] | None = None) -> bytes:
+    """Returns the page; its texts are in page.html.jinja, most of its tables in `tables`."""
     style, script, template = (
         part("beam_pipeline.overlap.report", f"page.{suffix}")
         for suffix in ("css", "js", "html.jinja")
@@ -38,9 +49,18 @@ def page(statistics: Statistics) -> bytes:
         "number": count_text,
         "number_of": number_of,
         "cell": _cell_style,
+        "level": lambda level: f"{level:.0%}".replace("%", "\u00a0%"),
+        "quoted": shlex.quote,
     }
     html = templates.from_string(template).render(
         statistics=statistics,
+        tables=tables_of(statistics) if tables is None else tables,
+        started=started_text(statistics),
+        run_facts=run_facts(statistics),
+        option_facts=option_facts(statistics),
+        levels=LEVELS,
+        max_table_rows=MAX_TABLE_ROWS,
+        margin_chars=MARGIN_CHARS,
         style=Markup(style),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -61,17 +81,6 @@ class CellColors(NamedTuple):
     light_text: str
     dark: str
     dark_text: str
-
-
-def share_text(share: float) -> str:
-    """Returns a share in percent; only none is 0 % and only all is 100 %."""
-    if 0 < share < 0.0005:
-        text = "<0.1 %"
-    elif 0.9995 <= share < 1:
-        text = ">99.9 %"
-    else:
-        text = percent(share, digits=0 if share in (0, 1) else 1)
-    return text.replace(" ", "\u00a0")
 
 
 def cell_colors(share: float) -> CellColors:

@@ -7,9 +7,10 @@ import io
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from beam_pipeline.overlap.report.page import cell_colors, share_text
-from beam_pipeline.overlap.report.statistics import EvaluationSet, Hits, Statistics
-from beam_pipeline.report.formatting import NONE
+from beam_pipeline.overlap.report.page import cell_colors
+from beam_pipeline.overlap.report.sets import EvaluationSet, Hits
+from beam_pipeline.overlap.report.statistics import Statistics
+from beam_pipeline.overlap.report.tables import share_text
 from beam_pipeline.report.page import shown
 from beam_pipeline.report.plot_style import new_figure
 
@@ -31,7 +32,7 @@ def matrix_picture(statistics: Statistics) -> bytes:
     picture.suptitle("Instances that share an n-gram with the training data", fontsize=11)
     axes = picture.subplots()
     if sets:
-        _draw_cells(axes, [[*map(one.by_length.get, lengths), one.at_any] for one in sets])
+        _draw_cells(axes, [[*one.levels[0].by_length, one.levels[0].at_any] for one in sets])
     axes.set_xticks(range(len(lengths) + 1), [*(f"n = {n}" for n in lengths), "any n"])
     axes.xaxis.tick_top()
     names = [shown(one.name) for one in sets]
@@ -47,17 +48,17 @@ def matrix_picture(statistics: Statistics) -> bytes:
 
 
 def _highest_shares(sets: list[EvaluationSet]) -> list[EvaluationSet]:
-    order = sorted(range(len(sets)), key=lambda place: (-sets[place].at_any.share, place))
+    order = sorted(range(len(sets)), key=lambda place: (-sets[place].levels[0].at_any.share, place))
     return [sets[place] for place in sorted(order[:MAX_SETS])]
 
 
-def _draw_cells(axes: Axes, rows: list[list[Hits | None]]) -> None:
-    colors = [[cell_colors(hits.share if hits else 0.0) for hits in row] for row in rows]
+def _draw_cells(axes: Axes, rows: list[list[Hits]]) -> None:
+    colors = [[cell_colors(hits.share) for hits in row] for row in rows]
     axes.imshow([[to_rgb(cell.light) for cell in row] for row in colors], aspect="auto")
     for y, row in enumerate(rows):
         for x, hits in enumerate(row):
-            text = NONE if hits is None else f"{share_text(hits.share)}\n{hits}"
-            color = "grey" if hits is None else colors[y][x].light_text
+            text = f"{share_text(hits.share)}\n{hits}"
+            color = colors[y][x].light_text
             style = {"ha": "center", "va": "center", "color": color, "fontsize": 7.5}
             # The layout must not measure hundreds of texts, which lie within the axes.
             axes.text(x, y, text, **style).set_in_layout(False)

@@ -1,9 +1,9 @@
-"""What an overlap report shows: evaluation sets, instances, training files, and what is omitted.
+"""What an overlap report shows: evaluation sets, rows, training files, and what is omitted.
 
   Output → Statistics
 
-Memory grows with the instances that are hit and with one training file's hits, not with matches
-or texts.
+Memory grows with the rows that are hit and with one training file's hits, not with matches or
+texts.
 """
 
 from __future__ import annotations
@@ -17,40 +17,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from beam_pipeline.overlap.report.instances import Document, Instance, worst_instances
+from beam_pipeline.overlap.report.caps import Cap, caps_of
+from beam_pipeline.overlap.report.instances import Instance, worst_instances
 from beam_pipeline.overlap.report.output import Advance, Output
+from beam_pipeline.overlap.report.removal_effects import RemovalEffects, read_removal_effects
+from beam_pipeline.overlap.report.rows import HitRows, read_rows
+from beam_pipeline.overlap.report.search_index import SearchIndex, make_search_index
+from beam_pipeline.overlap.report.sets import EvaluationSet, Hits, all_sets, read_sets
+from beam_pipeline.overlap.report.texts import add_texts, text_files
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DETAILS_LEFT_OUT,
-    STATS,
+    EVAL_BOILERPLATE,
+    MATCHES,
+    NGRAMS,
+    RULES,
     STATS_BY_TRAIN_PATH,
     SUMMARY,
 )
 
 MAX_TABLE_ROWS = 50
-
-
-class Hits(NamedTuple):
-    """How many instances are hit, of how many."""
-
-    num_hit: int
-    num_instances: int
-
-    @property
-    def share(self) -> float:
-        """The share of the instances that are hit; 0 if there are none."""
-        return self.num_hit / self.num_instances if self.num_instances else 0.0
-
-    def __str__(self) -> str:
-        return f"{self.num_hit:,} of {self.num_instances:,}"
-
-
-class EvaluationSet(NamedTuple):
-    """An evaluation set: its hits by n, and at any n."""
-
-    name: str
-    by_length: dict[int, Hits]
-    at_any: Hits
 
 
 class TrainFile(NamedTuple):
@@ -62,79 +48,119 @@ class TrainFile(NamedTuple):
 
 
 class Boilerplate(msgspec.Struct):
-    """An n-gram in more documents than a cap allows; it is not counted."""
+    """An n-gram in more documents, or in more evaluation rows, than a cap allows."""
 
     ngram: str
     n: int
-    documents: int
+    documents: int = 0
+    eval_rows: int = 0
+
+
+class Frequent(NamedTuple):
+    """The most frequent n-grams of boilerplate, and how many there are."""
+
+    ngrams: list[Boilerplate]
+    num_ngrams: int
+
+
+class Verdicts(msgspec.Struct):
+    """What a rule says of the instances of an evaluation set."""
+
+    eval_dataset: str
+    rule: str
+    n: int
+    num_instances: int
+    num_clean: int
+    num_between: int
+    num_dirty: int
+    num_dirty_by_short_texts: int
 
 
 class Summary(msgspec.Struct):
     """What is shown of progress_summary.json."""
 
+    started_at: str
     ngram_lengths: list[int]
-    tokenizer: str
     num_eval_files: int
     num_train_files: int
     num_shards: int
     max_parallelism: int
+    options: dict[str, Any]
+    versions: dict[str, str]
     counts: dict[str, Any]
 
 
 @dataclass
 class Statistics:
-    """All that a report shows of an output; `lengths` are the n of all hits."""
+    """All that a report shows of an output."""
 
     path: str
     summary: Summary
-    sets: list[EvaluationSet]
-    lengths: list[int]
+    sets: list[EvaluationSet]  # those with most covered tokens first
+    verdicts: list[Verdicts]
+    rows: HitRows
+    index: SearchIndex
     instances: list[Instance]
-    train_files: list[TrainFile]  # those that hit most instances
-    num_train_files_hit: int
-    boilerplate: list[Boilerplate]  # the most frequent
-    num_boilerplate: int
-    left_out: Counter[str]  # of the details: pairs, pair_matches, files, file_matches
+    train_files: list[TrainFile]  # those that hit most instances first
+    removal: RemovalEffects
+    boilerplate: Frequent
+    eval_boilerplate: Frequent
+    num_matches: int  # without those of boilerplate
+    caps: list[Cap]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The configured n."""
+        return self.rows.lengths
+
+    @property
+    def overall(self) -> list[Hits]:
+        """What all evaluation sets have at each of LEVELS, at any n."""
+        return all_sets(self.sets)
 
     @property
     def at_any(self) -> Hits:
-        """The hits of all evaluation sets, at any n."""
-        hits = [one.at_any for one in self.sets]
-        return Hits(sum(one.num_hit for one in hits), sum(one.num_instances for one in hits))
+        """The hits of all evaluation sets, at any n and coverage."""
+        return self.overall[0]
+
+
+def num_bytes_read(output: Output) -> int:
+    """Returns the size of the large files that a report reads, for a bar of its progress."""
+    options = output.record(SUMMARY, Summary).options
+    return sum(map(output.num_bytes, (MATCHES, NGRAMS, *text_files(options))))
 
 
 def read_statistics(output: Output, num_instances: int, advance: Advance) -> Statistics:
-    """Reads what a report shows; `num_instances` of them with their texts."""
+    """Reads what a report shows; `num_instances` of the rows with their texts."""
     summary = output.record(SUMMARY, Summary)
-    sets = list(_sets(output))
-    instances = worst_instances(output, num_instances, advance)
-    train_files = _first(_train_files(output), key=lambda file: (-file.num_hit, file.path))
-    ngrams = output.records(BOILERPLATE, Boilerplate)
-    boilerplate = _first(ngrams, key=lambda one: (-one.documents, one.n, one.ngram))
-    left_out = _left_out(output, instances)
-    lengths = sorted({n for one in sets for n in one.by_length})
+    options = summary.options
+    rows = read_rows(output, sorted(summary.ngram_lengths))
+    instances = worst_instances(output, rows, num_instances, advance)
+    add_texts(output, instances, options, advance)
+    boilerplate = _frequent(output, BOILERPLATE)
+    eval_boilerplate = _frequent(output, EVAL_BOILERPLATE)
+    num_ngrams = boilerplate.num_ngrams, eval_boilerplate.num_ngrams
     return Statistics(
-        output.path, summary, sets, lengths, instances, *train_files, *boilerplate, left_out
+        path=output.path,
+        summary=summary,
+        sets=read_sets(output, rows),
+        verdicts=list(output.records(RULES, Verdicts)),
+        rows=rows,
+        index=make_search_index(output, rows, advance),
+        instances=instances,
+        train_files=sorted(_train_files(output), key=lambda file: (-file.num_hit, file.path)),
+        removal=read_removal_effects(output),
+        boilerplate=boilerplate,
+        eval_boilerplate=eval_boilerplate,
+        num_matches=output.num_rows(MATCHES),
+        caps=caps_of(options, summary.counts, *num_ngrams, _left_out(output)),
     )
 
 
 class _Stat(msgspec.Struct):
     eval_dataset: str
-    n: int
-    num_instances: int
+    train_path: str
     instance_ids: list[str]
-    train_path: str = ""
-
-
-def _sets(output: Output) -> Iterator[EvaluationSet]:
-    by_length: dict[str, dict[int, Hits]] = defaultdict(dict)
-    hit: dict[str, set[str]] = defaultdict(set)
-    for stat in output.records(STATS, _Stat):
-        by_length[stat.eval_dataset][stat.n] = Hits(len(stat.instance_ids), stat.num_instances)
-        hit[stat.eval_dataset].update(stat.instance_ids)
-    for name, lengths in by_length.items():
-        num_instances = max(hits.num_instances for hits in lengths.values())
-        yield EvaluationSet(name, lengths, Hits(len(hit[name]), num_instances))
 
 
 def _train_files(output: Output) -> Iterator[TrainFile]:
@@ -149,6 +175,11 @@ def _train_files(output: Output) -> Iterator[TrainFile]:
             yield TrainFile(path, sum(by_set.values()), by_set)
 
 
+def _frequent(output: Output, name: str) -> Frequent:
+    ngrams = output.records(name, Boilerplate)
+    return Frequent(*_first(ngrams, lambda one: (-one.documents - one.eval_rows, one.n, one.ngram)))
+
+
 def _first[T](items: Iterable[T], key: Callable[[T], Any]) -> tuple[list[T], int]:
     """Returns the first items in the order of `key`, and how many items there are."""
     counter = count()
@@ -159,27 +190,15 @@ def _first[T](items: Iterable[T], key: Callable[[T], Any]) -> tuple[list[T], int
 class _LeftOut(msgspec.Struct):
     """What a cap leaves out: of a pair of rows or, without an eval_row, of a training file."""
 
-    train_path: str
     num_left_out: int
-    eval_dataset: str | None = None
-    eval_path: str | None = None
     eval_row: int | None = None
-    train_row: int | None = None
 
 
-def _left_out(output: Output, instances: Iterable[Instance]) -> Counter[str]:
-    """Counts what caps leave out, and adds to the documents shown how much of their pair it is."""
-    shown: dict[tuple, Document] = {
-        (*instance.key, document.train_path, document.train_row): document
-        for instance in instances
-        for document in instance.documents
-    }
+def _left_out(output: Output) -> Counter[str]:
+    """Counts what caps leave out of the details."""
     counts: Counter[str] = Counter()
     for one in output.records(DETAILS_LEFT_OUT, _LeftOut):
         place = "file" if one.eval_row is None else "pair"
         counts[f"{place}s"] += 1
         counts[f"{place}_matches"] += one.num_left_out
-        pair = (one.eval_dataset, one.eval_path, one.eval_row, one.train_path, one.train_row)
-        if document := shown.get(pair):
-            document.num_left_out += one.num_left_out
     return counts

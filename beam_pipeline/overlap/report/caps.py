@@ -1,0 +1,83 @@
+"""Options that change what the figures of a report count, each beside the figures that it touches.
+
+options and counts of progress_summary.json, lists of what is left out → [Cap]
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Literal, NamedTuple
+
+from beam_pipeline.report.formatting import number_of
+
+Touched = Literal["sets", "texts"]
+
+
+class Cap(NamedTuple):
+    """An option that took effect, and what it did."""
+
+    touches: Touched  # the figures beside which it stands
+    flag: str
+    effect: str
+
+
+def caps_of(
+    options: dict[str, Any],
+    counts: dict[str, Any],
+    num_boilerplate: int,
+    num_eval_boilerplate: int,
+    left_out: Counter[str],
+) -> list[Cap]:
+    """Returns the options that left something out, in the order of the page.
+
+    Args:
+      num_boilerplate, num_eval_boilerplate: n-grams that are listed as boilerplate.
+      left_out: of the details: pairs, pair_matches, files, file_matches.
+    """
+    found: list[Cap] = []
+
+    def add(touches: Touched, name: str, count: int, effect: str) -> None:
+        if count:
+            found.append(Cap(touches, f"--{name}={options[name]}", effect))
+
+    add(
+        "sets",
+        "limit_test_instances",
+        options["limit_test_instances"],
+        "only the first rows of each evaluation set were looked up",
+    )
+    add(
+        "sets",
+        "max_document_frequency",
+        num_boilerplate,
+        f"{number_of(num_boilerplate, 'n-gram')} in more training documents not counted",
+    )
+    add(
+        "sets",
+        "max_eval_rows_per_ngram",
+        num_eval_boilerplate,
+        f"{number_of(num_eval_boilerplate, 'n-gram')} of more evaluation rows not counted",
+    )
+    num_short = counts.get("short_eval_rows", 0)
+    add("sets", "min_tokens", num_short, f"{number_of(num_short, 'shorter row')} not looked up")
+    num_degenerate = counts["degenerate_eval_rows"] if options["degenerate"] == "skip" else 0
+    rows = number_of(num_degenerate, "evaluation row")
+    add("sets", "degenerate", num_degenerate, f"{rows} without a word not looked up")
+    if options["details"] == "none":
+        add("texts", "details", 1, "the result has no texts")
+    matches, pairs = left_out["pair_matches"], left_out["pairs"]
+    add(
+        "texts",
+        "max_details_per_pair",
+        pairs,
+        f"{matches:,} matches of {number_of(pairs, 'pair')} of an evaluation row and a training "
+        "row are not in the details",
+    )
+    matches, files = left_out["file_matches"], left_out["files"]
+    add(
+        "texts",
+        "max_details",
+        files,
+        f"{matches:,} matches of {number_of(files, 'training file')} are not in the details",
+    )
+    return found
