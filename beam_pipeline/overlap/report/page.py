@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from beam_pipeline import __version__
 from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS
+from beam_pipeline.overlap.report.search_index import ROW_CHARS
 from beam_pipeline.overlap.report.sets import LEVELS
 from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Statistics
 from beam_pipeline.overlap.report.tables import (
@@ -61,6 +62,7 @@ def page(statistics: Statistics, tables: Mapping[str, Table] | None = None) -> b
         levels=LEVELS,
         max_table_rows=MAX_TABLE_ROWS,
         margin_chars=MARGIN_CHARS,
+        row_chars=ROW_CHARS,
         style=Markup(style),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -22,8 +22,8 @@ from beam_pipeline.overlap.report.rows import HitRows
 from beam_pipeline.overlap.results.layout import NGRAMS
 
 MAX_ROWS = 200_000
-MAX_WORD_CHARS = 32_000_000
-_ROW_CHARS = 2_000
+MAX_WORD_CHARS = 100_000_000
+ROW_CHARS = 2_000
 _CHARS_PER_TOKEN = 8
 
 
@@ -60,7 +60,7 @@ def make_search_index(output: Output, rows: HitRows, advance: Advance) -> Search
 
 def _words(output: Output, rows: HitRows, num_rows: int, advance: Advance) -> list[str]:
     """Returns the shared words of the first rows."""
-    quotas = np.minimum(rows.covered[:num_rows] * _CHARS_PER_TOKEN, _ROW_CHARS)
+    quotas = np.minimum(rows.covered[:num_rows] * _CHARS_PER_TOKEN, ROW_CHARS)
     num_words = int(np.searchsorted(np.cumsum(quotas), MAX_WORD_CHARS, "right"))
     words = [""] * num_words
     # overlap_ngrams has the lines of overlap_coverage; the first of a row is of its smallest n.
