@@ -24,7 +24,7 @@ from beam_pipeline.overlap.results.layout import NGRAMS
 MAX_ROWS = 200_000
 MAX_WORD_CHARS = 100_000_000
 ROW_CHARS = 2_000
-_CHARS_PER_TOKEN = 8
+_CHARS_PER_TOKEN = 8  # by which rows are chosen, before their words are read
 
 
 class SearchIndex(NamedTuple):
@@ -71,5 +71,6 @@ def _words(output: Output, rows: HitRows, num_rows: int, advance: Advance) -> li
         for at, line in zip(order.tolist(), lines, strict=True):
             ngrams = [ngram for ngram, _, _ in decoded(line, decoder).overlapping_ngram_counts]
             once = dict.fromkeys(" ".join(ngrams).split(" "))
-            words[at] = " ".join(once)[: int(quotas[at])].encode("utf-8", "replace").decode()
-    return words
+            words[at] = " ".join(once)[:ROW_CHARS].encode("utf-8", "replace").decode()
+    sizes = np.cumsum([len(one) for one in words])
+    return words[: int(np.searchsorted(sizes, MAX_WORD_CHARS, "right"))]
