@@ -68,10 +68,12 @@ def read_removal_effects(output: Output) -> RemovalEffects:
             values = table.column("train_path").to_pylist(), table.column("num_texts").to_pylist()
             num_texts.update(dict(zip(*values, strict=True)))
     total = sum(by_file.values(), Taken())
-    return RemovalEffects(total, most_first(by_file.items()), most_first(by_set.items()), num_texts)
+    return RemovalEffects(
+        total, by_num_documents(by_file.items()), by_num_documents(by_set.items()), num_texts
+    )
 
 
-def most_first(taken: Iterable[tuple[str, Taken]]) -> dict[str, Taken]:
+def by_num_documents(taken: Iterable[tuple[str, Taken]]) -> dict[str, Taken]:
     """Returns what is taken by name, most documents first, then by name."""
     return dict(sorted(taken, key=lambda item: (-item[1].num_documents, item[0])))
 
