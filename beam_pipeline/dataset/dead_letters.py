@@ -16,6 +16,7 @@ SCHEMA = pa.schema(
     ]
 )
 MAX_VALUE_CHARS = 4096
+_MAX_BYTES_PER_CHAR = 4
 
 
 class DeadLetter(NamedTuple):
@@ -25,6 +26,12 @@ class DeadLetter(NamedTuple):
     row: int
     reason: str
     value: str
+
+
+def excerpt(data: bytes) -> str:
+    """Returns the beginning of a record as text for a dead letter, invalid bytes as escapes."""
+    head = data[: MAX_VALUE_CHARS * _MAX_BYTES_PER_CHAR].decode("utf-8", "backslashreplace")
+    return head[:MAX_VALUE_CHARS]
 
 
 def to_parquet(letters: Sequence[DeadLetter]) -> bytes:

@@ -53,36 +53,58 @@ class TFRecordWriter:
 
 
 def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a file, or why it cannot be read; holds twice the size of a record.
+    """Yields each record of a file, or why it cannot be read, as `read_records`."""
+    with open_file(path) as file:
+        yield from read_records(file)
+
+
+def read_records(
+    file: BinaryIO, max_record_bytes: int | None = None
+) -> Iterator[bytes | DamagedRecordError]:
+    """Yields each record of a stream, or why it cannot be read; holds twice the size of a record.
+
+    Args:
+      max_record_bytes: longer records are passed over.
 
     Raises:
       DamagedRecordError: later records cannot be found, since the file ends within a record or
         a record's length is damaged.
     """
-    with open_file(path) as file:
-        number = 0
-        while head := _read(file, HEAD_BYTES):
-            length = _length_of(head, number)
+    number = 0
+    while head := _read(file, HEAD_BYTES):
+        length = _length_of(head, number)
+        if max_record_bytes is not None and length > max_record_bytes:
+            record, num_read = None, _pass_over(file, length)
+        else:
             record = _read(file, length)
-            tail = _read(file, _CHECKSUM.size)
-            if len(record) + len(tail) < length + _CHECKSUM.size:
-                raise DamagedRecordError(
-                    f"it ends within record {number}, after {len(record)} of its {length} bytes"
-                )
+            num_read = len(record)
+        tail = _read(file, _CHECKSUM.size)
+        if num_read + len(tail) < length + _CHECKSUM.size:
+            raise DamagedRecordError(
+                f"it ends within record {number}, after {num_read} of its {length} bytes"
+            )
+        if record is None:
+            yield DamagedRecordError(f"it has {length} bytes, more than {max_record_bytes}")
+        else:
             is_whole = masked_crc32c(record) == _CHECKSUM.unpack(tail)[0]
             yield record if is_whole else DamagedRecordError("its checksum is another")
-            number += 1
+        number += 1
+
+
+def begins_tfrecord(head: bytes) -> bool:
+    """Tells whether the first bytes of a file are the length of a record with its checksum."""
+    length, checksum = head[: _LENGTH.size], head[_LENGTH.size : HEAD_BYTES]
+    return len(head) >= HEAD_BYTES and _CHECKSUM.pack(masked_crc32c(length)) == checksum
 
 
 def _length_of(head: bytes, number: int) -> int:
     if len(head) < HEAD_BYTES:
         raise DamagedRecordError(f"it ends within the length of record {number}")
-    length, checksum = head[: _LENGTH.size], head[_LENGTH.size :]
-    if masked_crc32c(length) != _CHECKSUM.unpack(checksum)[0]:
+    if not begins_tfrecord(head):
         raise DamagedRecordError(
             f"the length of record {number} is damaged, what follows cannot be found"
         )
-    return _LENGTH.unpack(length)[0]
+    return _LENGTH.unpack_from(head)[0]
 
 
 def _read(file: BinaryIO, num_bytes: int) -> bytes:
@@ -92,3 +114,11 @@ def _read(file: BinaryIO, num_bytes: int) -> bytes:
         blocks.append(block)
         num_bytes -= len(block)
     return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+def _pass_over(file: BinaryIO, num_bytes: int) -> int:
+    """Reads that many bytes, fewer at the end of the file, and returns how many there were."""
+    left = num_bytes
+    while left and (block := file.read(min(left, _READ_BYTES))):
+        left -= len(block)
+    return num_bytes - left

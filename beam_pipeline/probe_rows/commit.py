@@ -40,9 +40,10 @@ from beam_pipeline.dataset.row_index import index_batches
 from beam_pipeline.errors import ProbelineError, same_src_id
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_lease import LostOutputError
-from beam_pipeline.probe_rows.grouping import LetterPart, UnitSummary
+from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.switch import switch
+from beam_pipeline.shards.letters import LetterPart, dead_letter_names
 from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, copy_files, move_files, write_guarded
@@ -199,10 +200,10 @@ def _as_file(part: LetterPart) -> LetterFile:
 
 
 def _name_dead_letters(letter_files: Sequence[LetterFile]) -> list[LetterFile]:
-    folder, total = DEAD_LETTER_FOLDER, len(letter_files)
+    names = dead_letter_names(len(letter_files))
     return [
-        replace(file, path=f"{folder}/dead_letter_{number:05d}-of-{total:05d}.parquet")
-        for number, file in enumerate(letter_files)
+        replace(file, path=f"{DEAD_LETTER_FOLDER}/{name}")
+        for file, name in zip(letter_files, names, strict=True)
     ]
 
 

@@ -15,7 +15,6 @@ v  SortBucket    merges each probe's runs in bounded memory
 """
 
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -24,12 +23,9 @@ import msgspec
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset import dead_letters
-from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.options import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE
-from beam_pipeline.errors import explained_os_errors
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
 from beam_pipeline.probe_rows.bucket import (
@@ -46,26 +42,16 @@ from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
+from beam_pipeline.shards.letters import LetterBox, LetterPart
 from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
 from beam_pipeline.sources.measurements import Block, as_stored
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
-from beam_pipeline.storage.files import create_file, digests_of, unique_path
 
 SORT_MEMORY_BYTES = 32 << 20
 SEGMENT_BYTES = 1 << 20
 _SEGMENT_FILE_BYTES = 64 << 20
 _CUT_ROWS_BYTES, _MAX_CUT_ROWS = 4 << 20, 10_000  # of rows that travel together
-_MAX_LETTERS_IN_MEMORY = 20_000
-
-
-class LetterPart(Message, frozen=True):
-    """A Parquet file of dead letters with its temporary name."""
-
-    path: str
-    num_bytes: int
-    crc32c: int
-    sha256: str
 
 
 class UnitSummary(Message, frozen=True):
@@ -103,7 +89,7 @@ class PreGroup(beam.DoFn):
     ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
-        letters, added = _LetterBox(unit.index, self._workspace), _Added()
+        letters, added = _letter_box(unit.index, self._workspace), _Added()
         for piece in unit.pieces:
             for batch in self._read_piece(piece):
                 letters.add(batch.letters)
@@ -163,6 +149,10 @@ class PreGroup(beam.DoFn):
         return chunks
 
 
+def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
+    return LetterBox(workspace.below("dead_letters"), f"unit-{unit:06d}")
+
+
 class _Added:
     """Tells new measurements from those of the dataset that is added to."""
 
@@ -177,33 +167,6 @@ class _Added:
             ends = int(block.event_time.min()), int(block.event_time.max())
             self.first_us = ends[0] if self.first_us is None else min(self.first_us, ends[0])
             self.last_us = max(ends[1], self.last_us or 0)
-
-
-class _LetterBox:
-    """Collects the dead letters of a work unit and writes them to files of bounded size."""
-
-    def __init__(self, unit: int, workspace: Workspace):
-        self.counts: Counter[str] = Counter()
-        self.files: list[LetterPart] = []
-        self._unit = unit
-        self._folder = workspace.below("dead_letters")
-        self._letters: list[DeadLetter] = []
-
-    def add(self, letters: list[DeadLetter]) -> None:
-        self.counts.update(dead_letters.count_by_reason(letters))
-        self._letters += letters
-        if len(self._letters) > _MAX_LETTERS_IN_MEMORY:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._letters:
-            return
-        path = unique_path(self._folder, f"unit-{self._unit:06d}")
-        data = dead_letters.to_parquet(self._letters)
-        with explained_os_errors("write", path), create_file(path) as file:
-            file.write(data)
-        self.files.append(LetterPart(path, *digests_of(data)))
-        self._letters = []
 
 
 RowsOrSegment = CutRows | TaggedOutput[Literal["segments"], tuple[str, Segment]]

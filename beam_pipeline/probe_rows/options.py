@@ -4,8 +4,6 @@
 """
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,8 @@ from beam_pipeline.dataset.options import (
     RECORD_ENCODINGS,
     DatasetOptions,
 )
-from beam_pipeline.errors import ProbelineError, UsageError, one_line, printable
+from beam_pipeline.errors import ProbelineError, UsageError, printable
+from beam_pipeline.shards.writer_options import check_writer_options
 from beam_pipeline.sources.anonymize_key import KEY_VARIABLE, METHODS, check_source, find_key
 from beam_pipeline.sources.options import COLUMNS, INPUT_FORMATS, ReadOptions, Sample, parse_time
 from beam_pipeline.storage.files import check_path
@@ -186,7 +185,7 @@ class Options:
                 f"--input_format={self.input_format}: leave one of them out"
             )
         if self.output_format == "arrayrecord":
-            _check_array_record_options(self.array_record_options)
+            check_writer_options(self.array_record_options, DEFAULT_RECORD_OPTIONS)
         elif self.array_record_options != Options.array_record_options:
             raise UsageError(
                 f"--array_record_options={self.array_record_options} says nothing of "
@@ -234,30 +233,6 @@ class Options:
         if self.output_format != "arrayrecord":
             values["array_record_options"] = ""  # it has no effect
         return DatasetOptions(**values)
-
-
-# The options are parsed before the file is opened; nothing is written to /dev/null.
-_OPEN_WRITER = """
-import sys
-from array_record.python.array_record_module import ArrayRecordWriter
-try:
-    ArrayRecordWriter("/dev/null", sys.argv[1]).close()
-except (RuntimeError, ValueError) as error:
-    sys.exit(str(error))
-"""
-
-
-def _check_array_record_options(options: str) -> None:
-    if options == DEFAULT_RECORD_OPTIONS:
-        return
-    # In a process of its own: a writer that compresses leaves a thread, and this one is forked.
-    command = [sys.executable, "-c", _OPEN_WRITER, options]
-    opened = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    if opened.returncode:
-        raise UsageError(
-            f"--array_record_options={options} is not understood by ArrayRecord: "
-            f"{one_line(RuntimeError(opened.stderr))}; try {DEFAULT_RECORD_OPTIONS}"
-        )
 
 
 def _renamed(columns: str) -> tuple[tuple[str, str], ...]:

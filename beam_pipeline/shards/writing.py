@@ -223,25 +223,40 @@ class WriteShard(beam.DoFn):
 
     def _write(self, path: str, records: ShardRecords) -> tuple[list[int], files.Digests]:
         """Returns the size of each record, and the digests of the file."""
-        encode = self._target.encode
-        record_bytes = []
+        record_bytes: list[int] = []
+
+        def batches() -> Iterator[list[bytes]]:
+            for start, end in records.batches():
+                batch = records.payloads(start, end)
+                if encode := self._target.encode:
+                    batch = encode(batch, records.attributes.slice(start, end - start))
+                record_bytes.extend(map(len, batch))
+                yield batch
+
         with files.local_file(path) as local_path:
-            try:
-                with contextlib.closing(self._target.open_writer(local_path)) as writer:
-                    for start, end in records.batches():
-                        batch = records.payloads(start, end)
-                        if encode:
-                            batch = encode(batch, records.attributes.slice(start, end - start))
-                        for data in batch:
-                            writer.write(data)
-                            record_bytes.append(len(data))
-                            self._record_bytes.update(len(data))
-            except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
-                raise ProbelineError(
-                    f"cannot write {path}: {one_line(error)}; free some space or check the storage "
-                    "behind it, then run the same command again"
-                ) from error
+            write_records(path, local_path, self._target.open_writer, batches())
+            for size in record_bytes:
+                self._record_bytes.update(size)
             return record_bytes, files.file_digests(local_path)
+
+
+def write_records(
+    path: str,
+    local_path: str,
+    open_writer: Callable[[str], RecordWriter],
+    batches: Iterable[list[bytes]],
+) -> None:
+    """Writes a local file of records; ProbelineError if that fails, which names `path`."""
+    try:
+        with contextlib.closing(open_writer(local_path)) as writer:
+            for batch in batches:
+                for data in batch:
+                    writer.write(data)
+    except RuntimeError as error:  # ArrayRecord's only kind; a full disk is among them
+        raise ProbelineError(
+            f"cannot write {path}: {one_line(error)}; free some space or check the storage "
+            "behind it, then run the same command again"
+        ) from error
 
 
 def _write_index(

@@ -19,10 +19,11 @@ from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.probe_rows.commit import Commit
-from beam_pipeline.probe_rows.grouping import LetterPart, UnitSummary
+from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.probe_rows.pipeline import index_table
+from beam_pipeline.shards.letters import LetterPart
 from beam_pipeline.shards.writing import (
     Finalise,
     RecordIndex,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, DeadLetter
+from beam_pipeline.dataset.dead_letters import DeadLetter
 
 # Why a record is a dead letter.
 REASONS = (
@@ -19,7 +19,6 @@ REASONS = (
     "text_not_a_string",
     "utf8_invalid",
 )
-_MAX_BYTES_PER_CHAR = 4
 
 
 class DocumentBatch(NamedTuple):
@@ -50,12 +49,6 @@ def encode(text: str) -> bytes:
 def decode(data: bytes) -> str:
     """Returns the text that `encode` encoded."""
     return data.decode("utf-8", "surrogatepass")
-
-
-def excerpt(data: bytes) -> str:
-    """Returns the beginning of a record as text for a dead letter, invalid bytes as escapes."""
-    head = data[: MAX_VALUE_CHARS * _MAX_BYTES_PER_CHAR].decode("utf-8", "backslashreplace")
-    return head[:MAX_VALUE_CHARS]
 
 
 def text_buffers(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.overlap.documents.batch import DocumentBatch, excerpt, text_buffers
+from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
+from beam_pipeline.overlap.documents.batch import DocumentBatch, text_buffers
 from beam_pipeline.overlap.documents.json_text import (
     MARK,
     Records,

@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import (
     DocumentBatch,
     array_buffers,
     decode,
-    excerpt,
     text_buffers,
 )
 from beam_pipeline.overlap.documents.json import Fields

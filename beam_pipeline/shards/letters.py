@@ -1,0 +1,61 @@
+"""Dead letters on their way to the output: files of each work unit, named when the run commits.
+
+  LetterBox of a work unit -> [LetterPart], temporary names -> dead_letter_names
+"""
+
+from collections import Counter
+
+from beam_pipeline.dataset import dead_letters
+from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.errors import explained_os_errors
+from beam_pipeline.jobs.messages import Message
+from beam_pipeline.storage.files import create_file, digests_of, unique_path
+
+_MAX_LETTERS_IN_MEMORY = 20_000
+
+
+class LetterPart(Message, frozen=True):
+    """A Parquet file of dead letters with its temporary name."""
+
+    path: str
+    num_bytes: int
+    crc32c: int
+    sha256: str
+
+
+class LetterBox:
+    """Collects the dead letters of a work unit and writes them to files of bounded size.
+
+    Args:
+      folder: of the files, whose names start with `name`.
+    """
+
+    def __init__(self, folder: str, name: str):
+        self.counts: Counter[str] = Counter()
+        self.files: list[LetterPart] = []
+        self._folder = folder
+        self._name = name
+        self._letters: list[DeadLetter] = []
+
+    def add(self, letters: list[DeadLetter]) -> None:
+        """Adds letters to those that wait; many are written at once."""
+        self.counts.update(dead_letters.count_by_reason(letters))
+        self._letters += letters
+        if len(self._letters) > _MAX_LETTERS_IN_MEMORY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the letters that wait."""
+        if not self._letters:
+            return
+        path = unique_path(self._folder, self._name)
+        data = dead_letters.to_parquet(self._letters)
+        with explained_os_errors("write", path), create_file(path) as file:
+            file.write(data)
+        self.files.append(LetterPart(path, *digests_of(data)))
+        self._letters = []
+
+
+def dead_letter_names(count: int) -> list[str]:
+    """Returns the final names of so many files of dead letters."""
+    return [f"dead_letter_{number:05d}-of-{count:05d}.parquet" for number in range(count)]
