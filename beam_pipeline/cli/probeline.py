@@ -31,6 +31,11 @@ class Program(NamedTuple):
 PROGRAMS = {
     "generate": Program("beam_pipeline.generate", "simulate ping measurements"),
     "rows": Program("beam_pipeline.main", "turn measurements into a dataset", tidies_up=True),
+    "convert": Program(
+        "beam_pipeline.convert.__main__",
+        "write JSON lines, Parquet or TFRecord as ArrayRecord",
+        tidies_up=True,
+    ),
     "verify": Program("beam_pipeline.verify.__main__", "check every byte of a dataset"),
     "inspect": Program("beam_pipeline.inspect.__main__", "show what is in a dataset"),
     "padding": Program("training.analyze_padding", "measure padding and sampling of a dataset"),

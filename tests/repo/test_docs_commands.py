@@ -6,11 +6,13 @@ dry run in place of an installation. The commands for Google's services are in t
 """
 
 import ast
+import gzip
 import json
 import os
 import re
 import shutil
 from collections import Counter
+from importlib.resources import files
 from pathlib import Path
 
 import duckdb
@@ -176,6 +178,19 @@ def test_sample(desk: Desk, data: Path) -> None:
     told = json.loads((desk.folder / "sample/manifest.json").read_bytes())
     assert told["counts"]["rows_left_out"] + told["counts"]["measurements"] == 200_000
     assert told["options"]["until"] == "2026-11-08T00:00:00Z"
+
+
+def test_convert(desk: Desk) -> None:
+    """MaxText has the keys of the page, too."""
+    (desk.folder / "c4").mkdir()
+    lines = [json.dumps({"text": f"document {number}"}) for number in range(40)]
+    (desk.folder / "c4/a.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    command, reading = taken("test_convert")
+    desk.sh(command)
+    assert desk.python(reading).startswith("40 b")
+    (keys,) = [b.text for b in documents.blocks("docs/convert.md") if b.language == "yaml"]
+    known = files("maxtext").joinpath("configs/base.yml").read_text()
+    assert all(re.search(rf"^{line.split(':')[0]}:", known, re.M) for line in keys.splitlines())
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ PAGES = [page for page in documents.pages() if page != "CHANGELOG.md"]
 TEXT = {page: "\n".join(documents.code(page)) for page in PAGES}
 COMMAND = re.compile(r"python3? -m ([\w.]+)((?:[^\n\\|;&]|\\\n)*)")
 FLAG = re.compile(r"(?<![\w-])--(?!x\b)[A-Za-z][\w-]*")  # --x stands for any
-TAKE_BEAMS = {"beam_pipeline.main", "beam_pipeline.overlap"}
+TAKE_BEAMS = {"beam_pipeline.main", "beam_pipeline.overlap", "beam_pipeline.convert"}
 # Flags of other programs that pages name: gcloud, gcsfuse, curl, pip, bq and our shell scripts.
 OF_OTHERS = {
     *(flag for flags in [*GCLOUD.values(), *BQ.values()] for flag in flags),

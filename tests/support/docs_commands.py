@@ -56,6 +56,10 @@ EXECUTED: dict[str, dict[str, str]] = {
         "python -m beam_pipeline.main --input 'data/measure": f"{HERE}::test_growing",
         "python -m beam_pipeline.main --input 'data/*": f"{HERE}::test_sample",
     },
+    "docs/convert.md": {
+        "python -m beam_pipeline.convert": f"{HERE}::test_convert",
+        "import glob, grain": f"{HERE}::test_convert",
+    },
     "docs/dataflow.md": {
         "python -m beam_pipeline.main --input 'gs://": f"{GOOGLE}::test_on_dataflow",
     },

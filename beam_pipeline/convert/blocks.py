@@ -1,0 +1,158 @@
+"""Staged records: blocks in files of their own, and which parts of them make up each shard.
+
+  batches of records → BlockWriter → StagedBlock, one closed file each
+  all StagedBlocks, in the order of the input → plan_shards → ShardPlan → read_part → batches
+
+A block is the bytes of its records, one after another, and behind them a table with the length and
+the checksum of each. So a shard may begin anywhere, and memory depends neither on the number of
+records nor on that of shards.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from beam_pipeline.errors import ProbelineError, explained_os_errors
+from beam_pipeline.jobs.messages import Message
+from beam_pipeline.shards.claim_checks import ClaimWriter
+from beam_pipeline.storage.files import crc32c, open_file
+
+BLOCK_BYTES = 64 << 20
+MAX_BLOCK_RECORDS = 1 << 18
+_BATCH_BYTES = 4 << 20
+_TABLE = np.dtype([("length", "<u8"), ("crc32c", "<u4")])
+
+
+class StagedBlock(Message, frozen=True):
+    """A closed file of some consecutive records."""
+
+    path: str
+    num_records: int
+    record_bytes: int  # where its table begins
+    table_crc32c: int
+
+
+class BlockPart(Message, frozen=True):
+    """The records [start, stop) of a block."""
+
+    block: StagedBlock
+    start: int
+    stop: int
+
+
+class ShardPlan(Message, frozen=True):
+    """What a shard consists of."""
+
+    shard: int
+    num_shards: int
+    first_record: int  # of all
+    parts: list[BlockPart]
+
+    @property
+    def num_records(self) -> int:
+        """The number of records in the shard."""
+        return sum(part.stop - part.start for part in self.parts)
+
+
+class BlockWriter:
+    """Writes records to blocks of about BLOCK_BYTES in a folder."""
+
+    def __init__(self, folder: str, name: str):
+        self.blocks: list[StagedBlock] = []
+        self._folder = folder
+        self._name = name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._file = ClaimWriter(self._folder, self._name)
+        self._lengths: list[int] = []
+        self._checksums: list[int] = []
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends some records; what they belong to is in `blocks` after `close`."""
+        if not records:
+            return
+        self._file.append(b"".join(records) if len(records) > 1 else records[0])
+        self._lengths += map(len, records)
+        self._checksums += map(crc32c, records)
+        if self._file.num_bytes >= BLOCK_BYTES or len(self._lengths) >= MAX_BLOCK_RECORDS:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the block that is being written."""
+        if not self._lengths:
+            return
+        table = np.empty(len(self._lengths), _TABLE)
+        table["length"], table["crc32c"] = self._lengths, self._checksums
+        data, num_bytes = table.tobytes(), self._file.num_bytes
+        self._file.append(data)
+        self._file.close()
+        block = StagedBlock(self._file.path, len(table), num_bytes, crc32c(data))
+        self.blocks.append(block)
+        self._begin()
+
+
+def plan_shards(
+    blocks: Sequence[StagedBlock], num_shards: int, shard_bytes: int
+) -> list[ShardPlan]:
+    """Divides all records, in order, among shards whose numbers of records differ by 1 at most.
+
+    Args:
+      num_shards: 0 for as many as `shard_bytes` asks for, at least 1.
+    """
+    total = sum(block.num_records for block in blocks)
+    num_bytes = sum(block.record_bytes for block in blocks)
+    count = num_shards or max(1, -(-num_bytes // shard_bytes))
+    plans, at, rest = [], 0, iter(blocks)
+    block, taken = next(rest, None), 0  # of the current block, so many records are in a shard
+    for shard in range(count):
+        first, end, parts = at, (shard + 1) * total // count, []
+        while at < end and block is not None:
+            stop = min(block.num_records, taken + end - at)
+            parts.append(BlockPart(block, taken, stop))
+            at += stop - taken
+            taken = stop
+            if taken == block.num_records:
+                block, taken = next(rest, None), 0
+        plans.append(ShardPlan(shard, count, first, parts))
+    return plans
+
+
+def read_part(part: BlockPart) -> Iterator[list[bytes]]:
+    """Yields the records of a part, some MiB at a time; ProbelineError if they have changed."""
+    block = part.block
+    with explained_os_errors("read back", block.path), open_file(block.path) as file:
+        file.seek(block.record_bytes)
+        data = file.read(block.num_records * _TABLE.itemsize)
+        if crc32c(data) != block.table_crc32c:
+            raise _damaged(block)
+        table = np.frombuffer(data, _TABLE)
+        ends = np.cumsum(table["length"], dtype=np.int64)
+        at = int(ends[part.start] - table["length"][part.start].astype(np.int64))
+        file.seek(at)
+        start = part.start
+        while start < part.stop:
+            stop = int(np.searchsorted(ends[: part.stop], at + _BATCH_BYTES, "right"))
+            stop = max(start + 1, stop)
+            yield _read(file, block, at, ends[start:stop].tolist(), table["crc32c"][start:stop])
+            at, start = int(ends[stop - 1]), stop
+
+
+def _read(
+    file: BinaryIO, block: StagedBlock, at: int, ends: list[int], checksums: np.ndarray
+) -> list[bytes]:
+    data = file.read(ends[-1] - at)
+    bounds = itertools.pairwise([0, *(end - at for end in ends)])
+    records = [data[start:end] for start, end in bounds] if len(ends) > 1 else [data]
+    if list(map(crc32c, records)) != checksums.tolist():
+        raise _damaged(block)
+    return records
+
+
+def _damaged(block: StagedBlock) -> ProbelineError:
+    return ProbelineError(
+        f"{block.path} does not hold what was written there: something else changes files of the "
+        "output, or its storage is at fault; run the command again"
+    )

@@ -1,0 +1,268 @@
+"""The conversion as a command, in memory: what it writes, what it counts, what it refuses."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grain
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from maxtext.input_pipeline.input_pipeline_utils import ParseFeatures
+
+from beam_pipeline.convert import staging
+from beam_pipeline.convert.__main__ import main
+from beam_pipeline.convert.layout import SUCCESS
+from beam_pipeline.jobs.output_folder import TEMP_FOLDER
+from beam_pipeline.jobs.output_lease import lock_folder
+from beam_pipeline.storage.files import checksum_text, size_and_checksum
+from tests.support.conversions import (
+    flags_of,
+    manifest_of,
+    records_of,
+    shards_of,
+    small_units,
+    write_sources,
+    write_tfrecord,
+)
+from tests.support.overlap_jobs import files_below
+
+__all__ = ["small_units"]
+ONE = "--direct_num_workers=1"
+
+
+def convert(source: Path, output: Path, *flags: str) -> Path:
+    assert main([f"--input={source}", f"--output={output}", ONE, *flags]) == 0
+    return output
+
+
+def dead_letters(output: Path) -> list[tuple[str, int, str]]:
+    """Returns file name, row and reason of each dead letter."""
+    rows = pa.concat_tables(map(pq.read_table, sorted(output.glob("dead_letters/*")))).to_pylist()
+    return [(Path(row["file"]).name, row["row"], row["reason"]) for row in rows]
+
+
+@pytest.mark.usefixtures("small_units")
+def test_records_of_every_format_keep_their_order_and_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = write_sources(tmp_path / "in")
+    output = tmp_path / "c4"
+    assert main([*flags_of(tmp_path / "in", output), ONE]) == 0
+    assert "1,600 records of 5 files in 3 shards" in capsys.readouterr().out
+    assert records_of(output) == records
+    source: Any = grain.sources.ArrayRecordDataSource(shards_of(output))
+    assert [source[at] for at in range(len(source))] == records
+
+    manifest = manifest_of(output)
+    assert manifest["counts"] == {
+        "records_in": 1600,
+        "records_out": 1600,
+        "dead_letters": {},
+        "blank_lines": 299,
+    }
+    names = [Path(each["path"]).name for each in manifest["inputs"]]
+    assert names == ["a.jsonl", "b.jsonl.gz", "c.parquet", "d.tfrecord", "e.tfrecord.gz"]
+    assert [each["records_out"] for each in manifest["inputs"]] == [600, 300, 300, 200, 200]
+    first = (tmp_path / "in/a.jsonl").stat()
+    assert manifest["inputs"][0]["num_bytes"] == first.st_size
+    assert manifest["inputs"][0]["version"] == first.st_mtime_ns
+    shards = manifest["shards"]
+    assert [output / shard["path"] for shard in shards] == list(map(Path, shards_of(output)))
+    assert shards[0]["path"] == "c4-00000-of-00003.array_record"
+    assert [shard["first_record"] for shard in shards] == [0, 533, 1066]
+    for shard in shards:
+        num_bytes, checksum = size_and_checksum(str(output / shard["path"]))
+        assert (shard["num_bytes"], shard["crc32c"]) == (num_bytes, checksum_text(checksum))
+    names = {*(shard["path"] for shard in shards), "convert_manifest.json", SUCCESS}
+    assert set(files_below(output)) == names
+
+
+def test_maxtext_reads_what_parquet_and_json_become(tmp_path: Path) -> None:
+    rows = [{"text": f"row {n}", "ids": [n, n + 1]} for n in range(5)]
+    source = tmp_path / "in"
+    source.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), source / "a.parquet")
+    (source / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = convert(source, tmp_path / "out", "--record=tf_example")
+    data: Any = grain.sources.ArrayRecordDataSource(shards_of(output))
+    parse = ParseFeatures(["text", "ids"], tokenize=True)
+    found = [parse.map(data[at]) for at in range(len(data))]
+    read = [{"text": each["text"][0].decode(), "ids": each["ids"].tolist()} for each in found]
+    assert read == rows + rows
+    only = convert(source, tmp_path / "text", "--record=tf_example", "--fields=text")
+    with pytest.raises(ValueError, match=r"Available columns: \['text'\]"):
+        parse.map(records_of(only)[0])
+
+
+def test_bad_records_and_files_become_dead_letters(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.jsonl").write_bytes(b'{"a": 1}\nnot json\n\n{"a": 2}\n')
+    lines = [b"%d" % (n * n * 7919) for n in range(300_000)]
+    (source / "b.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines))[:-30])
+    (source / "c").write_bytes(b"\x00" * 50)
+    write_tfrecord(source / "d.tfrecord", [b"first", b"second"])
+    whole = (source / "d.tfrecord").read_bytes()
+    (source / "d.tfrecord").write_bytes(whole[:-5])
+    flags = ["--on_bad_file=dead_letter", "--on_bad_record=dead_letter", "--record=auto"]
+    output = convert(source, tmp_path / "out", *flags, "--record=bytes")
+    assert records_of(output)[:3] == [b'{"a": 1}', b"not json", b'{"a": 2}']  # taken unseen
+    assert records_of(output)[-1] == b"first"
+    (source / "d.tfrecord").unlink()
+    output = convert(source, tmp_path / "out", *flags, "--record=json", "--overwrite")
+    counts = manifest_of(output)["counts"]
+    kept = counts["records_out"] - 2
+    assert 100_000 < kept < 300_000
+    assert records_of(output) == [b'{"a": 1}', b'{"a": 2}', *lines[:kept]]
+    assert counts["dead_letters"] == {"file_unreadable": 2, "json_invalid": 1}
+    assert counts["records_in"] == counts["records_out"] + 3
+    assert dead_letters(output) == [
+        ("a.jsonl", 1, "json_invalid"),
+        ("b.jsonl.gz", kept, "file_unreadable"),
+        ("c", 0, "file_unreadable"),
+    ]
+
+
+def _truncated(source: Path) -> None:
+    write_tfrecord(source / "x", [b"first", b"second"])
+    (source / "x").write_bytes((source / "x").read_bytes()[:-5])
+
+
+def _damaged(source: Path) -> None:
+    write_tfrecord(source / "x", [b"first", b"second"])
+    (source / "x").write_bytes((source / "x").read_bytes().replace(b"second", b"SECOND"))
+
+
+def _table(**columns: Any) -> Callable[[Path], None]:
+    return lambda source: pq.write_table(pa.table(columns), source / "x")
+
+
+def _text(text: str) -> Callable[[Path], None]:
+    def write(source: Path) -> None:
+        (source / "x").write_text(text)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "flags", "code", "said"),
+    [
+        (_text("{}"), ["--input=nothing*"], 2, "nothing* matches no file"),
+        (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes; repair"),
+        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum is anot"),
+        (
+            _text("{}\nno\n"),
+            ["--record=json"],
+            1,
+            "x (row 1) cannot be converted, json_invalid: 'no",
+        ),
+        (_text("a,b\n1,2\n"), [], 1, "neither Parquet nor TFRecord nor JSON lines by its first"),
+        (_text("{}"), ["--input_format=parquet"], 1, "cannot read"),
+        (_table(a=[1]), ["--fields=b"], 1, "x has 0 columns named 'b'; it has a"),
+        (_table(a=[{"b": 1}]), [], 1, "the column 'a' of"),
+        (_table(a=[1]), ["--record=bytes"], 1, "--record=bytes takes strings or binary"),
+        (_table(a=["x"], b=["x"]), ["--record=bytes"], 2, "takes one column, and"),
+        (_table(a=["x", None]), ["--record=bytes"], 1, "x (row 1) cannot be converted, value_null"),
+        (_table(a=["x"]), ["--record=json"], 2, "--record=json is for JSON lines, and"),
+        (_text("{}"), ["--fields=a"], 2, "needs --record=tf_example for"),
+        (_text("{}"), ["--fields=a,"], 2, "--fields=a,: give each name once"),
+        (_text("{}"), ["--num_shards=1", "--shard_bytes=9"], 2, "both set the number of shards"),
+        (_text("{}"), ["--array_record_options=brotly"], 2, "is not understood by ArrayRecord"),
+        (_truncated, ["--record=tf_example"], 2, "are taken as they are: leave it out"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_converted_is_said_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    write: Callable[[Path], None],
+    flags: list[str],
+    code: int,
+    said: str,
+) -> None:
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in")
+    output = tmp_path / "out"
+    given = [f"--input={tmp_path}/in/x", f"--output={output}", ONE]
+    assert main([*given, *flags]) == code
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert said in shown
+    assert files_below(output) == {}
+
+
+def test_an_output_in_use_or_finished_is_refused_and_other_files_in_it_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.jsonl", tmp_path / "out"
+    source.write_text('{"a": 1}\n{"a": 2}\n')
+    flags = [f"--input={source}", f"--output={output}", ONE]
+    with lock_folder(str(output / TEMP_FOLDER), "lock", f"--output={output}"):
+        assert main(flags) == 2
+    assert "--output" in capsys.readouterr().err
+    (output / "notes.txt").write_text("mine")
+    assert main([*flags, "--num_shards=2"]) == 0
+    assert main(flags) == 2
+    assert "holds a finished set of records" in capsys.readouterr().err
+    assert main([*flags, "--overwrite"]) == 0
+    assert [Path(path).name for path in shards_of(output)] == ["out-00000-of-00001.array_record"]
+    assert (output / "notes.txt").read_text() == "mine"
+    inside = output / "out-00000-of-00001.array_record"
+    assert main([*flags[1:], f"--input={inside}", "--input_format=jsonl", "--overwrite"]) == 2
+    assert "is among the files of --output" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("name", ["a.jsonl", "c.parquet", "e.tfrecord.gz"])
+def test_a_file_that_changes_under_the_job_ends_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    write_sources(tmp_path / "in")
+    changed, original = tmp_path / "in" / name, staging.read_unit
+
+    def changing(unit: Any, options: Any) -> Any:
+        if unit.file.file.path.endswith(name) and unit.number == 0:
+            changed.write_bytes(changed.read_bytes()[:-1])
+        return original(unit, options)
+
+    monkeypatch.setattr(staging, "read_unit", changing)
+    bad = ["--on_bad_file=dead_letter", "--on_bad_record=dead_letter"]
+    assert main([*flags_of(tmp_path / "in", tmp_path / "out"), ONE, *bad]) == 1
+    assert f"{name} was changed while the job ran" in capsys.readouterr().err
+    assert files_below(tmp_path / "out") == {}
+
+
+def test_what_was_lost_is_noticed_at_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_sources(tmp_path / "in")
+    original = staging.BlockWriter.write
+
+    def losing(self: Any, records: list[bytes]) -> None:
+        original(self, records[:-1])
+
+    monkeypatch.setattr(staging.BlockWriter, "write", losing)
+    assert main([*flags_of(tmp_path / "in", tmp_path / "out"), ONE]) == 1
+    assert "records were read, but" in capsys.readouterr().err
+    assert files_below(tmp_path / "out") == {}
+
+
+def test_nothing_becomes_one_empty_shard(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"\n \n")
+    output = convert(tmp_path / "x.jsonl", tmp_path / "out")
+    assert records_of(output) == []
+    source: Any = grain.sources.ArrayRecordDataSource(shards_of(output))
+    assert len(source) == 0
+    assert orjson.loads((output / "convert_manifest.json").read_bytes())["counts"] == {
+        "records_in": 0,
+        "records_out": 0,
+        "dead_letters": {},
+        "blank_lines": 2,
+    }
