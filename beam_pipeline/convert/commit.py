@@ -18,7 +18,8 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.jobs.output_lease import LostOutputError
-from beam_pipeline.shards.letters import letter_moves
+from beam_pipeline.shards.letters import LetterPart, dead_letter_names
+from beam_pipeline.shards.writing import ShardInfo
 from beam_pipeline.storage.files import checksum_text, exists
 from beam_pipeline.storage.lines import BYTE_ORDER_MARK
 from beam_pipeline.storage.many_files import Move, move_files, write_guarded
@@ -76,12 +77,14 @@ def _commit(
     output, guard = job.layout.output, job.run.marker.check if job.run.marker else None
     if guard is not None:
         guard()
-    letters = letter_moves(
-        f"{output}/{DEAD_LETTERS}", [part for unit in staged for part in unit.letter_files]
-    )
+    parts = [part for unit in staged for part in unit.letter_files]
+    letters = [f"{DEAD_LETTERS}/{name}" for name in dead_letter_names(len(parts))]
     infos = [shard.info for shard in written]
     move_files(
-        letters
+        [
+            Move(part.path, f"{output}/{path}", part.num_bytes, part.crc32c)
+            for part, path in zip(parts, letters, strict=True)
+        ]
         + [
             Move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
             for shard, info in zip(written, infos, strict=True)
@@ -99,22 +102,22 @@ def _commit(
                 "path": info.path.removeprefix(f"{output}/"),
                 "first_record": shard.first_record,
                 "num_records": info.num_records,
-                "num_bytes": info.num_bytes,
-                "crc32c": checksum_text(info.crc32c),
+                **_digests(info),
             }
             for shard, info in zip(written, infos, strict=True)
         ],
-        "dead_letter_files": [_letter_file(move, output) for move in letters],
+        "dead_letter_files": [
+            {"path": path, **_digests(part)} for part, path in zip(parts, letters, strict=True)
+        ],
     }
     data = orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
     for name, content in ((MANIFEST, data), (SUCCESS, success_stamp(data))):
         write_guarded(f"{output}/{name}", content, job.run.folder, guard)
 
 
-def _letter_file(move: Move, output: str) -> dict[str, Any]:
-    assert move.crc32c is not None
-    path = move.target.removeprefix(f"{output}/")
-    return {"path": path, "num_bytes": move.num_bytes, "crc32c": checksum_text(move.crc32c)}
+def _digests(file: ShardInfo | LetterPart) -> dict[str, Any]:
+    crc32c = checksum_text(file.crc32c)
+    return {"num_bytes": file.num_bytes, "crc32c": crc32c, "sha256": file.sha256}
 
 
 def _counts(units: Iterable[StagedUnit]) -> dict[str, Any]:

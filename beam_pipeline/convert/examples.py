@@ -16,8 +16,8 @@ from beam_pipeline.dataset.tf_example import (
     BYTES_LIST,
     FLOAT_LIST,
     INT64_LIST,
-    Feature,
-    encode_features,
+    entry_encoder,
+    join_entries,
 )
 
 _TARGETS = {BYTES_LIST: pa.large_binary(), FLOAT_LIST: pa.float32(), INT64_LIST: pa.int64()}
@@ -65,16 +65,16 @@ def bytes_of_rows(batch: pa.RecordBatch) -> list[bytes | None]:
 def examples_of_rows(batch: pa.RecordBatch) -> list[bytes | None]:
     """Returns each row as a tf.train.Example, None if one of its lists holds a null or a number
     is too large for a float32."""
-    features: list[list[Feature]] = [[] for _ in range(batch.num_rows)]
     is_bad = np.zeros(batch.num_rows, bool)
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+    columns: list[list[bytes]] = []
+    for name in sorted(batch.schema.names):
+        column = batch.column(name)
         is_list = any(check(column.type) for check in _IS_LIST)
-        read = _values_of_lists if is_list else _values
-        kind, values = read(column, is_bad)
-        for feature, value in zip(features, values, strict=True):
-            if value is not None:
-                feature.append(Feature(name, kind, value))
-    return [None if bad else encode_features(row) for bad, row in zip(is_bad.tolist(), features)]
+        kind, values = (_values_of_lists if is_list else _values)(column, is_bad)
+        encode = entry_encoder(name, kind)
+        columns.append([b"" if value is None else encode(value) for value in values])
+    rows = zip(*columns, strict=True) if columns else iter([()] * batch.num_rows)
+    return [None if bad else join_entries(row) for bad, row in zip(is_bad.tolist(), rows)]
 
 
 def _values(column: Any, is_bad: np.ndarray) -> tuple[int, list[Sequence[Any] | None]]:
@@ -95,7 +95,8 @@ def _values_of_lists(column: Any, is_bad: np.ndarray) -> tuple[int, list[Any]]:
     plain = _plain(flat, kind)
     wrong = _overflow(flat, plain, kind) | flat.is_null().to_numpy(zero_copy_only=False)
     is_bad[np.searchsorted(ends, np.flatnonzero(wrong), "right")] = True
-    values = plain.to_pylist() if kind == BYTES_LIST else plain.to_numpy(zero_copy_only=False)
+    # With a null, NumPy would have floats.
+    values = plain.to_pylist() if kind == BYTES_LIST else pc.fill_null(plain, 0).to_numpy()
     is_null = column.is_null().to_pylist()
     return kind, [
         None if null else values[start:end]

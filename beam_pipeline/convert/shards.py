@@ -38,12 +38,11 @@ def write_shard(
     with files.local_file(temporary_path) as local_path:
         open_writer = partial(ArrayRecordWriter, options=writer_options)
         write_records(temporary_path, local_path, open_writer, batches)
-        num_bytes, checksum = files.size_and_checksum(local_path)
+        digests = files.file_digests(local_path)
         reader = ArrayRecordReader(local_path, options=READER_OPTIONS)
         num_records = reader.num_records()
         reader.close()
-    numbers = plan.shard, plan.num_shards, num_records, num_bytes, checksum
-    info = ShardInfo(final_path, *numbers)
+    info = ShardInfo(final_path, plan.shard, plan.num_shards, num_records, *digests)
     return ConvertedShard(temporary_path, info, plan.first_record, plan.num_records)
 
 

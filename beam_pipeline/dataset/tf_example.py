@@ -12,8 +12,9 @@ On the wire an Example is `features`; each of them an entry (name, feature); a f
 the three lists; a list is its value. All of these are delimited: a tag, a length, the bytes.
 """
 
+import functools
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,13 +75,33 @@ def encode_features(features: Iterable[Feature]) -> bytes:
     Raises:
       OverflowError: a number is too large for a float32 or an int64.
     """
-    entries: list[Any] = []
-    for name, kind, values in sorted(features, key=lambda feature: feature.name):
-        entries += _entry(name, kind, _list_of(kind, values))
-    return b"".join(_delimited(_ONE, entries))
+    in_order = sorted(features, key=lambda feature: feature.name)
+    return join_entries([entry_encoder(name, kind)(values) for name, kind, values in in_order])
+
+
+def join_entries(entries: Iterable[bytes]) -> bytes:
+    """Returns an Example of features that `entry_encoder` has encoded, in the order of names."""
+    return b"".join(_delimited(_ONE, [b"".join(entries)]))
+
+
+@functools.cache
+def entry_encoder(name: str, kind: int) -> Callable[[Sequence[Any] | np.ndarray], bytes]:
+    """Returns what encodes the values of a feature, as `_entry`, with its name encoded once."""
+    named, tag = b"".join(_delimited(_ONE, [name.encode()])), bytes([kind << 3 | _DELIMITED])
+
+    def encode(values: Sequence[Any] | np.ndarray) -> bytes:
+        content = _list_of(kind, values)
+        content_size = _varint(sum(map(len, content)))
+        feature = b"".join((tag, content_size, *content))
+        feature_size = _varint(len(feature))
+        num_bytes = len(named) + 1 + len(feature_size) + len(feature)
+        return b"".join((b"\x0a", _varint(num_bytes), named, b"\x12", feature_size, feature))
+
+    return encode
 
 
 def _entry(name: str, kind: int, values: list[Any]) -> list[Any]:
+    """Returns a feature as parts, none of which is copied."""
     feature = _delimited(kind << 3 | _DELIMITED, values)
     return _delimited(_ONE, _delimited(_ONE, [name.encode()]) + _delimited(_TWO, feature))
 
@@ -114,6 +135,12 @@ def _delimited(tag: int, parts: list[Any]) -> list[Any]:
 
 
 def _varint(number: int) -> bytes:
+    if 0 <= number < len(_SMALL):
+        return _SMALL[number]
+    return _long_varint(number)
+
+
+def _long_varint(number: int) -> bytes:
     number &= 2**64 - 1  # two's complement
     digits = bytearray()
     while number > 0x7F:
@@ -121,6 +148,9 @@ def _varint(number: int) -> bytes:
         number >>= 7
     digits.append(number)
     return bytes(digits)
+
+
+_SMALL = [_long_varint(number) for number in range(1 << 14)]
 
 
 def _encode_value(value: Any) -> Any:

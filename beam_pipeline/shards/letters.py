@@ -1,6 +1,6 @@
 """Dead letters on their way to the output: files of each work unit, named when the run commits.
 
-  LetterBox of a work unit -> [LetterPart], temporary names -> dead_letter_names
+LetterBox of a work unit -> [LetterPart], temporary names -> dead_letter_names
 """
 
 from collections import Counter

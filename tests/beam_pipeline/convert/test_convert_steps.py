@@ -153,6 +153,8 @@ def test_rows_become_examples_whatever_their_type() -> None:
     assert [examples_of_rows(batch.slice(at, 1))[0] for at in range(4)] == rows
     holed = pa.record_batch({"ids": pa.array([[1], [2, None], [3], None])})
     assert [row is None for row in examples_of_rows(holed)] == [False, True, False, False]
+    large = pa.record_batch({"ids": pa.array([[2**62 + 1], [None]], pa.list_(pa.int64()))})
+    assert features_of(examples_of_rows(large)[0]) == {"ids": [2**62 + 1]}
 
 
 @pytest.mark.property
