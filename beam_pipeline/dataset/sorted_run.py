@@ -86,6 +86,40 @@ def _sort_groups_by_time(records, bounds, scratch):
     return ties
 
 
+@kernel
+def _order_short_ties(records, bounds, dst_hi, dst_lo, rtt):
+    """Orders records of equal time in each group by the other columns, which are views of them.
+
+    Returns the number of ties that are too long to be ordered so.
+    """
+    num_long = 0
+    for group in range(len(bounds) - 1):
+        start, end = bounds[group], bounds[group + 1]
+        while start < end:
+            after = start + 1
+            while after < end and records[after].event_time == records[start].event_time:
+                after += 1
+            num_long += after - start > _INSERTION_SORT_UP_TO
+            for i in range(start + 1, after if after - start <= _INSERTION_SORT_UP_TO else start):
+                hi, lo, value = dst_hi[i], dst_lo[i], rtt[i]
+                to = i
+                while to > start and (
+                    hi < dst_hi[to - 1]
+                    or (
+                        hi == dst_hi[to - 1]
+                        and (lo < dst_lo[to - 1] or (lo == dst_lo[to - 1] and value < rtt[to - 1]))
+                    )
+                ):
+                    to -= 1
+                if to < i:
+                    moved = records[i : i + 1].copy()
+                    for k in range(i, to, -1):
+                        records[k] = records[k - 1]
+                    records[to] = moved[0]
+            start = after
+    return num_long
+
+
 def sort_groups(records: np.ndarray, bounds: np.ndarray) -> None:
     """Sorts every group of a NARROW or WIDE array in place.
 
@@ -95,7 +129,11 @@ def sort_groups(records: np.ndarray, bounds: np.ndarray) -> None:
     """
     largest = int(np.diff(bounds).max(initial=0))
     scratch = np.empty(largest if largest > _INSERTION_SORT_UP_TO else 0, records.dtype)
-    if _sort_groups_by_time(records, bounds, scratch):
+    if not _sort_groups_by_time(records, bounds, scratch):
+        return
+    no_hi = np.broadcast_to(np.zeros(1, np.uint64), len(records))
+    dst_hi = records["dst_hi"] if records.dtype == WIDE else no_hi
+    if _order_short_ties(records, bounds, dst_hi, records["dst_lo"], records["rtt"]):
         _break_ties(records, bounds)
 
 
