@@ -20,12 +20,20 @@ from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.inputs import InputFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
-from beam_pipeline.storage.files import checksum_text, is_gcs, read_file, size_and_checksum
+from beam_pipeline.storage.files import (
+    checksum_text,
+    is_gcs,
+    is_local,
+    read_file,
+    size_and_checksum,
+)
 from beam_pipeline.storage.matching import file_versions
 
 
 def is_dataset(path: str) -> bool:
     """Tells whether a path is the folder of a dataset, finished or not, by its manifest."""
+    if not is_local(path) and not is_gcs(path):
+        return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
     return manifest is not None and b'"format_version"' in manifest
 

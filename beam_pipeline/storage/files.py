@@ -16,6 +16,7 @@ import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import google_crc32c
@@ -233,6 +234,10 @@ def create_file(path: str) -> BinaryIO:
     return _beam().create(path, compression_type="uncompressed")
 
 
+# Of filesystems of Beam, by their scheme: what they import, and the extra that has it.
+_EXTRAS = {"s3": ("boto3", "aws"), "hdfs": ("hdfs", "hadoop"), "azfs": ("azure", "azure")}
+
+
 def check_path(flag: str, path: str) -> None:
     """Raises UsageError unless a flag names a path that a filesystem can have."""
     given = f"--{flag}={printable(path)}"
@@ -246,10 +251,15 @@ def check_path(flag: str, path: str) -> None:
         raise UsageError(f"{given} is not UTF-8: rename it, or give a link to it") from error
     if path.startswith("file://"):
         raise UsageError(f"{given}: give a local path without file://")
+    scheme = path.partition("://")[0]
+    module, extra = _EXTRAS.get(scheme, ("sys", ""))
+    if find_spec(module) is None:
+        raise UsageError(
+            f"{given}: Beam lacks what {scheme}:// needs: pip install 'apache-beam[{extra}]'"
+        )
     try:
         _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
     except ValueError as error:
-        scheme = path.partition("://")[0]
         raise UsageError(
             f"{given}: nothing here reads or writes {scheme}://: give a local path or one on "
             f"{gcs.SCHEME}"

@@ -7,6 +7,8 @@ import pytest
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
+from beam_pipeline.probe_rows.input_datasets import sort_inputs
+from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Gcs
 from tests.support.helpers import measurements_table
@@ -34,6 +36,14 @@ def test_on_this_machine(tmp_path: Path, name: str) -> None:
     days = [str(write_input(tmp_path / day, part).parent) for day, part in parts.items()]
     use(days, str(tmp_path / name))
     assert list((tmp_path / "o1 xy").iterdir()) == []
+
+
+def test_other_filesystems_of_beam_have_no_datasets() -> None:
+    """Their files are read by Beam alone, globs or not."""
+    assert sort_inputs(Options(input=("objects://b/x", "objects://b/*"), output="o")) == (
+        [],
+        ["objects://b/x", "objects://b/*"],
+    )
 
 
 def test_on_gs(tmp_path: Path, gcs: Gcs) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,11 +102,19 @@ def damaged(source: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
 def test_an_unreadable_file(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, how: str
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
 ) -> None:
+    """Beam's own temporary files go, too."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     damaged(source, how)
     line = fails(capsys, 1, tmp_path / "out", f"--input={source}")
     assert str(source) in line and "--on_bad_file=dead_letter" in line
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
