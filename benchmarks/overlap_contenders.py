@@ -72,14 +72,14 @@ def command(name: str, job: OverlapJob) -> list[str]:
         return [*module_command("benchmarks.peers.joined_strings"), *flags]
     script = ROOT / "benchmarks" / "peers" / "datatrove_decontamination.py"
     tokenizer = f"--tokenizer={CONTENDERS[name].tokenizer}"
-    return [str(datatrove_python()), str(script), *flags, tokenizer]
+    return [str(peer_python("datatrove")), str(script), *flags, tokenizer]
 
 
 def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
     """Returns why a contender cannot run on files of a format here, or None."""
     contender = CONTENDERS[name]
-    if contender.tokenizer and not os.access(datatrove_python(), os.X_OK):
-        return "datatrove has no environment: benchmarks/README.md tells how to make it"
+    if contender.tokenizer and (missing := no_environment("datatrove")):
+        return missing
     if contender.max_lengths and num_lengths > contender.max_lengths:
         return f"it takes {contender.max_lengths} value of n at a time"
     if not file_format.startswith("jsonl") and not contender.reads_parquet:
@@ -87,8 +87,15 @@ def obstacle(name: str, file_format: str, num_lengths: int) -> str | None:
     return None
 
 
-def datatrove_python() -> Path:
-    """Returns $DATATROVE_PYTHON, else that of the environment that the README makes."""
-    given = os.environ.get("DATATROVE_PYTHON")
+def peer_python(name: str) -> Path:
+    """Returns $NAME_PYTHON, else that of the environment of a peer that the README makes."""
+    given = os.environ.get(f"{name.upper()}_PYTHON")
     # Not resolved: the link is what tells Python of which environment it is.
-    return Path(given or ROOT / ".engines" / "datatrove" / "bin" / "python").absolute()
+    return Path(given or ROOT / ".engines" / name / "bin" / "python").absolute()
+
+
+def no_environment(name: str) -> str | None:
+    """Returns that a peer has no environment, or None."""
+    if os.access(peer_python(name), os.X_OK):
+        return None
+    return f"{name} has no environment: benchmarks/README.md tells how to make it"

@@ -22,6 +22,7 @@ from benchmarks import (
     learning,
     loading_table,
     overlap_table,
+    recall_table,
     scale_table,
 )
 from benchmarks import markdown as md
@@ -53,6 +54,7 @@ DOCUMENTS = {
     "learning": Document(Path("docs/learning.md"), _newest("learning", learning.markdown)),
     "loading": Document(Path("docs/training_speed.md"), _newest("loading", loading_table.markdown)),
     "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
+    "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }
 

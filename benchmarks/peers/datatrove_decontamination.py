@@ -7,12 +7,13 @@ Its reader, its filter and its index format. The step that makes an index requir
 tasks from a server, so only that step's function for the hashes of a text is used. `english` is its
 default tokeniser, spaCy's; `split` cuts at spaces, into which its normalisation turns punctuation,
 and is many times as fast. A document is dropped at its first hit; nothing else is reported. The
-output is {"num_read", "num_documents", "version"}.
+output is {"num_read", "num_documents", "documents": ids dropped, "version"}.
 """
 
 import argparse
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -62,13 +63,15 @@ def main() -> None:
     parser.add_argument("--output", required=True, type=Path)
     parser.add_argument("--tokenizer", choices=("english", "split"), default="english")
     args = parser.parse_args()
-    num_read = num_kept = 0
+    num_read = 0
+    dropped: Counter[str] = Counter()  # by id, which a user's documents may share
 
     def documents() -> Iterator[Document]:
         nonlocal num_read
         for path in args.input_path:
             for document in read(path):
                 num_read += 1
+                dropped[document.id] += 1
                 yield document
 
     with tempfile.TemporaryDirectory() as folder:
@@ -76,11 +79,12 @@ def main() -> None:
         config = NGramsDecontConfig(n_grams=args.ngram_length)
         step = NGramsDecontFilter(folder, config, language=language)
         write_index(folder, step, args.evaluation)
-        for _ in step.run(documents()):
-            num_kept += 1
+        for kept in step.run(documents()):
+            dropped[kept.id] -= 1
     result = {
         "num_read": num_read,
-        "num_documents": num_read - num_kept,
+        "num_documents": dropped.total(),
+        "documents": [name for name, count in dropped.items() if count],
         "version": metadata.version("datatrove"),
     }
     args.output.write_text(json.dumps(result))

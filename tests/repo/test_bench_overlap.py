@@ -1,7 +1,6 @@
 """The overlap bench: its corpus, its peers, the check of what they found, its tables."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -25,7 +24,7 @@ from benchmarks.overlap_contenders import (
     CONTENDERS,
     OverlapJob,
     command,
-    datatrove_python,
+    no_environment,
     obstacle,
 )
 from benchmarks.peers import joined_strings
@@ -118,8 +117,8 @@ def test_a_row_of_few_tokens_is_one_ngram_of_the_peer(
 def test_datatrove_drops_the_documents_with_a_hit(
     name: str, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    if not os.access(datatrove_python(), os.X_OK):
-        pytest.skip("datatrove has no environment: benchmarks/README.md tells how to make it")
+    if missing := no_environment("datatrove"):
+        pytest.skip(missing)
     job = OverlapJob([own[0]], own[1], [6], tmp_path)
     done = subprocess.run(command(name, job), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -87,7 +87,7 @@ EXECUTED: dict[str, dict[str, str]] = {
         "python -m beam_pipeline.main --input 'data/*.parquet' --output rows-of-flink": ENGINES,
     },
     "docs/learning.md": {"python -m beam_pipeline.generate": f"{HERE}::test_learning"},
-    "benchmarks/README.md": {"python -m venv": f"{HERE}::test_peers"},
+    "benchmarks/README.md": {"for peer in": f"{HERE}::test_peers"},
     "examples/README.md": {
         "make notebook": f"{HERE}::test_notebook_commands",
         "cd examples/go_reader": f"{HERE}::test_go_reader",

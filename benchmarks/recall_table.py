@@ -1,0 +1,126 @@
+"""The tables of the recall bench."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from benchmarks import markdown as md
+from benchmarks.overlap_contenders import PROBELINE
+from benchmarks.results import Results, Run
+
+_KINDS = ("verbatim", "prefix", "suffix", "lines", "embedded", "paraphrase")
+_LITERAL, _SHORT = _KINDS[:-1], "short"
+_FALSE = {
+    "pairs": ("short rows", "long rows"),
+    "rows": ("short rows", "long rows"),
+    "documents": ("boilerplate", "near", "background"),
+}
+_TITLES = {
+    "pairs": "**Pairs of a document and an evaluation row**",
+    "rows": "**Evaluation rows**",
+    "documents": "**Documents**",
+}
+
+type Score = dict[str, Any]
+
+
+def _name(case: dict[str, Any]) -> str:
+    """Returns what the tables call a case without the detectors of its scores."""
+    if case["contender"] != PROBELINE:
+        return case["contender"] + (f", n = {case['n']}" if case["n"] else "")
+    limits = {"K": case["max_eval_rows"], "min_tokens": case["min_tokens"]}
+    given = ["drop_empty"] if case["tokenizer"] != "default" else []
+    given += [f"{name} = {value}" for name, value in limits.items() if value]
+    return ", ".join(["Probeline", *given])
+
+
+def _scores(runs: Sequence[Run], unit: str) -> Iterator[tuple[str, Score]]:
+    """Yields (name, score) of a unit, in the order of the runs."""
+    for run in runs:
+        for score in run.details.get("scores", ()):
+            if score["unit"] == unit:
+                detector = f": {score['detector']}" if score["detector"] else ""
+                yield f"{_name(run.case)}{detector}", score
+
+
+def _is_swept(case: dict[str, Any]) -> bool:
+    """Tells whether a case has one of the limits, not both."""
+    return bool(case["max_eval_rows"]) != bool(case["min_tokens"])
+
+
+def _precision(score: Score) -> str:
+    return "" if score["precision"] is None else f"{score['precision']:.1%}"
+
+
+def _counts(score: Score, which: str, names: Sequence[str]) -> list[str]:
+    return [f"{score[which].get(name, 0):,}" for name in names]
+
+
+def _unit_table(runs: Sequence[Run], unit: str) -> list[str]:
+    """Returns the table of a unit with its title, or nothing."""
+    lines = [*_scores([run for run in runs if not _is_swept(run.case)], unit)]
+    if not lines:
+        return []
+    planted = lines[0][1]["planted"]
+    kinds = [kind for kind in (*_KINDS, _SHORT) if kind in planted]
+    titles = ["found by", *(f"{kind} ({planted[kind]})" for kind in kinds)]
+    titles += [*(f"false: {name}" for name in _FALSE[unit]), "precision"]
+    rows = [
+        [name, *_counts(score, "found", kinds), *_counts(score, "false", _FALSE[unit]),
+         _precision(score)]
+        for name, score in lines
+    ]  # fmt: skip
+    return [_TITLES[unit], md.table(titles, rows)]
+
+
+def _sweep_table(runs: Sequence[Run], flag: str, limit: str, other: str) -> list[str]:
+    """Returns the table of the values of a limit, with its title, or nothing.
+
+    Args:
+      limit: of a case; `other` is the limit that is off.
+    """
+    plain = {"contender": PROBELINE, "tokenizer": "default", other: 0}
+    swept = [run for run in runs if plain.items() <= run.case.items()]
+    swept.sort(key=lambda run: run.case[limit])
+    if len(swept) < 2:
+        return []
+
+    def cells(run: Run, detector: str) -> list[str]:
+        of = {
+            score["unit"]: score
+            for score in run.details.get("scores", ())
+            if score["detector"] == detector
+        }
+        found = of["pairs"]["found"]
+        counts = [sum(found.get(kind, 0) for kind in _LITERAL), found.get(_SHORT, 0)]
+        counts += [of[unit]["false"].get(cause, 0) for unit, cause in causes]
+        return [f"{count:,}" for count in counts]
+
+    causes = [(unit, cause) for unit in ("pairs", "rows") for cause in reversed(_FALSE[unit])]
+    titles = [f"`{flag}`", "n", "planted pairs found", "of short rows"]
+    titles += [f"false {unit}: {cause}" for unit, cause in causes]
+    rows = [
+        [f"{run.case[limit] or 'off'}", n, *cells(run, f"n = {n}")]
+        for n in ("8", "13")
+        for run in swept
+        if not run.error
+    ]
+    return [f"**`{flag}`**", md.table(titles, rows)]
+
+
+def markdown(results: Results) -> str:
+    """Returns all tables of which there are runs, and the notes."""
+    tables = [part for unit in _TITLES for part in _unit_table(results.runs, unit)]
+    limits = ("max_eval_rows", "min_tokens")
+    tables += _sweep_table(results.runs, "--max_eval_rows_per_ngram", *limits)
+    tables += _sweep_table(results.runs, "--min_tokens", *reversed(limits))
+    options = results.options
+    corpus = (
+        f"Up to {options['num_rows']:,} rows of {'a user’s' if options.get('own') else 'an'} "
+        f"evaluation set, {options['num_per_kind']:,} "
+        f"planted in each way, {options['num_background']:,} documents of background; seed "
+        f"{options['seed']}. K is `--max_eval_rows_per_ngram`."
+    )
+    notes = [corpus, md.circumstances(results)]
+    for name, version in options.get("versions_of_peers", {}).items():
+        notes.append(f"{name}: version {version}.")
+    return md.page(tables, [*notes, *md.shortfalls(results, _name, lambda _: "")])
