@@ -51,7 +51,10 @@ from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_
 
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _LETTERS = "letters:"
-_TRAIN_COUNTS = ("train_rows", "train_texts", "train_without_text", "train_text_bytes", "matches")
+_TRAIN_COUNTS = (
+    *("train_rows", "train_texts", "train_without_text", "train_text_bytes", "train_ngrams"),
+    "matches",
+)
 _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 
 
@@ -220,6 +223,7 @@ def count_scanned(scanned: ScannedUnit) -> Counter[str]:
         train_texts=summary.num_texts,
         train_without_text=summary.num_without_text,
         train_text_bytes=summary.text_bytes,
+        train_ngrams=summary.num_ngrams,
         matches=summary.num_matches,
         **{f"{_LETTERS}{reason}": count for reason, count in summary.letters.items()},
     )

@@ -12,7 +12,9 @@ from typing import Any
 import orjson
 from apache_beam.io.filesystems import FileSystems
 
+from beam_pipeline.overlap.documents.batch import DocumentBatch
 from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.output_files import json_line
 from beam_pipeline.storage.files import atomic_write, open_file
@@ -44,15 +46,17 @@ class Heartbeat:
             "pass": index_shard,
             "records": 0,
             "text_bytes": 0,
+            "ngrams": 0,
             "overlaps": 0,
             "is_done": False,
         }
 
-    def count(self, records: int, text_bytes: int, overlaps: int) -> None:
-        """Adds what has been read, and the matches found in it."""
-        self._line["records"] += records
-        self._line["text_bytes"] += text_bytes
-        self._line["overlaps"] += overlaps
+    def count(self, batch: DocumentBatch, shared: SharedNgrams) -> None:
+        """Adds what has been read and compared, and the matches found in it."""
+        self._line["records"] += batch.num_rows
+        self._line["text_bytes"] += len(batch.utf8)
+        self._line["ngrams"] += shared.num_ngrams
+        self._line["overlaps"] += shared.num_matches
         if time.monotonic() - self._last >= HEARTBEAT_SECONDS:
             self._write()
 

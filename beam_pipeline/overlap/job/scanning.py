@@ -122,7 +122,7 @@ class Scan(beam.DoFn):
             shared = matcher.shared(batch.utf8, batch.bounds)
             yield batch, shared
             counter("overlap_text_bytes").inc(len(batch.utf8))
-            heartbeat.count(batch.num_rows, len(batch.utf8), shared.num_matches)
+            heartbeat.count(batch, shared)
 
     def _matcher(self, prepared: Prepared, index_shard: int) -> Matcher:
         path = prepared.index_path(index_shard)

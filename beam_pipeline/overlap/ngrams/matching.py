@@ -40,6 +40,7 @@ class Candidates(NamedTuple):
     tokens: np.ndarray  # int64 [c], of the first token of each
     lengths: np.ndarray  # int64 [c], n
     keys: np.ndarray  # int64 [c], numbers of keys of the index
+    num_ngrams: int = 0  # of the documents, that were compared, of all lengths of the index
 
 
 @kernel
@@ -96,9 +97,13 @@ def find_candidates(
       utf8: uint8, lone surrogates as their three bytes.
       bounds: int64 [documents + 1], ascending.
     """
-    parts = [np.empty((4, 0), np.int64)]
+    parts, num_ngrams = [np.empty((4, 0), np.int64)], 0
     if len(index.keys):
         for first, _, prefixes, firsts in token_batches(utf8, bounds, tokenizer):
+            num_tokens = np.diff(firsts)
+            num_ngrams += sum(
+                int(np.maximum(num_tokens - n + 1, 0).sum()) for n in index.lengths.tolist()
+            )
             for level in index.levels:
                 for tokens, lengths, keys in _find_in_level(prefixes, index, level):
                     documents = np.searchsorted(firsts, tokens, "right") - 1
@@ -107,7 +112,7 @@ def find_candidates(
                     found = np.stack([first + documents, places, lengths, keys])
                     parts.append(found[:, is_within])
     found = np.concatenate(parts, axis=1)
-    return Candidates(*found[:, np.lexsort(found[2::-1])])
+    return Candidates(*found[:, np.lexsort(found[2::-1])], num_ngrams)
 
 
 def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator[np.ndarray]:
@@ -137,6 +142,7 @@ class SharedNgrams(NamedTuple):
     bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
     tokens: np.ndarray  # int64, the first token of each place, counted in the document
     num_matches: int  # evaluation rows of each n-gram, added up
+    num_ngrams: int = 0  # of the documents, that were compared
 
 
 class Matcher:
@@ -165,7 +171,8 @@ class Matcher:
         ngrams, documents = ngrams[firsts], documents[firsts]
         num_matches = int(self._postings.num_rows(ngrams)[0].sum())
         tokens = candidates.tokens[found]
-        return SharedNgrams(documents, ngrams, np.append(firsts, len(found)), tokens, num_matches)
+        counts = num_matches, candidates.num_ngrams
+        return SharedNgrams(documents, ngrams, np.append(firsts, len(found)), tokens, *counts)
 
 
 def _some(

@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
         ("tokens", pa.large_list(pa.int64())),  # first tokens of its places in the document
     ]
 )
-FORMAT = "shared_ngrams"  # another one where match files become others
+FORMAT = "counted_ngrams"  # another one where match files become others
 _COUNTED = ["row", "ngram", "tokens"]
 _LETTERS = "letters.parquet"
 _SUMMARY_KEY = "probeline_scan"
@@ -54,6 +54,7 @@ class ScanSummary(NamedTuple):
     text_bytes: int
     num_matches: int
     letters: dict[str, int]  # dead letters by reason
+    num_ngrams: int = 0  # of the texts, that were compared
 
 
 class ScannedUnit(NamedTuple):
@@ -107,7 +108,7 @@ def write_match_file(
     Args:
       scanned: batches of one work unit, and what their documents share.
     """
-    totals = Counter(num_rows=0, num_texts=0, num_without_text=0, text_bytes=0, num_matches=0)
+    totals = Counter(dict.fromkeys(set(ScanSummary._fields) - {"letters"}, 0))
     letters: Counter[str] = Counter()
     options = {"use_dictionary": False, "write_statistics": False}
     with atomic_write(path, temp_folder) as stream, LazyFiles(path, temp_folder) as files:
@@ -138,6 +139,7 @@ def _tables(
             num_without_text=batch.num_without_text,
             text_bytes=len(batch.utf8),
             num_matches=shared.num_matches,
+            num_ngrams=shared.num_ngrams,
         )
         if len(shared.ngrams):
             yield _table(batch, shared)

@@ -4,7 +4,9 @@ import json
 import pickle
 import subprocess
 import sys
+from enum import StrEnum, auto
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,6 +121,43 @@ def test_the_step_for_proofpile_has_its_own_n(paths: dict[str, Any]) -> None:
     )
     other = build_proofpile_step(**paths, ngram=NGramConfig(13), tokenizer="whitespace").config
     assert (other.ngram.lengths, other.tokenizer) == ((13,), "whitespace")
+    assert step.fn(step.config) == paths["output_path"]
+    assert stats_of(paths["output_path"]) == [hit(5), hit(10), hit(15)]
+
+
+class DeconMode(StrEnum):
+    TRAIN_TEST_OVERLAP = auto()
+
+
+def test_a_step_as_marin_writes_it_runs(paths: dict[str, Any]) -> None:
+    """With its classes' fields; a stand-in for the steps that made the inputs."""
+    downloaded = SimpleNamespace(config=SimpleNamespace(output_path=paths["input_path"]))
+    sets = [SimpleNamespace(config=SimpleNamespace(output_path=paths["decontaminate_source"]))]
+    with pytest.warns(UserWarning) as warnings:
+        config = DeconConfig(
+            input_path=downloaded,  # pyright: ignore[reportArgumentType]
+            output_path=paths["output_path"],
+            decontaminate_source=sets,  # pyright: ignore[reportArgumentType]
+            attribute_name="ngram_overlap",
+            estimated_doc_count=1_000_000,
+            false_positive_rate=1e-20,
+            ngram=NGramConfig(ngram_length=[5, 10, 15], overlap_threshold=1e-6, stride=0),
+            processes=1,
+            mode=DeconMode.TRAIN_TEST_OVERLAP,
+            text_field="text",
+        )
+    without_effect = (
+        "overlap_threshold=1e-06",
+        "attribute_name=ngram_overlap, estimated_doc_count",
+    )
+    for warning, names in zip(warnings, without_effect, strict=True):
+        assert str(warning.message).startswith(names) and "has no effect" in str(warning.message)
+    step = ExecutorStep(
+        name="tmp/train_test_overlap/proofpile",
+        fn=run_train_test_overlap,
+        config=config,
+        description="Run dedupe train-test overlap on Proofpile",
+    )
     assert step.fn(step.config) == paths["output_path"]
     assert stats_of(paths["output_path"]) == [hit(5), hit(10), hit(15)]
 

@@ -20,7 +20,7 @@ from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_corpus import Corpus, make_corpus
-from tests.support.overlap_reference import INSTANCES, Options, expected_outputs
+from tests.support.overlap_reference import INSTANCES, Options, expected_outputs, own_ngrams
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
@@ -85,6 +85,12 @@ def check(corpus: Corpus, output: Path, options: Options) -> None:
     assert sums["num_without_text"] == counts["train_without_text"]
     assert counts["train_texts"] == len(corpus.training)
     assert counts["eval_rows"] == len(corpus.rows)
+    num_hits = len(pq.read_table(output / "stats/overlap_matches.parquet"))
+    assert counts["matches"] == num_hits or options.max_document_frequency is not None
+    own, tokenize = own_ngrams(corpus.rows, options), options.tokenizer.tokenize
+    sizes = [len(tokenize(row.text)) for row in corpus.training]
+    lengths = {n for _, n in own}
+    assert counts["train_ngrams"] == sum(max(0, size - n + 1) for size in sizes for n in lengths)
     assert sum(counts["dead_letters"].values()) == corpus.num_letters
     for side in ("train_rows", "train_texts", "train_without_text"):
         assert counts[side] >= 0

@@ -1,6 +1,8 @@
 """Progress: one small file a work unit, written over, never added up."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
@@ -15,6 +17,11 @@ def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 
     return Heartbeat(str(folder), str(folder / "temp"), unit, shard)
 
 
+def read(records: int, text_bytes: int, ngrams: int, overlaps: int) -> tuple[Any, Any]:
+    batch = SimpleNamespace(num_rows=records, utf8=bytes(text_bytes))
+    return batch, SimpleNamespace(num_ngrams=ngrams, num_matches=overlaps)
+
+
 def lines(folder: Path) -> dict[str, dict]:
     return {
         path.name: orjson.loads(path.read_bytes()) for path in (folder / "progress").glob("*.jsonl")
@@ -25,12 +32,13 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     beat = heartbeat(tmp_path)
-    beat.count(10, 1000, 0)
+    beat.count(*read(10, 1000, 900, 0))
     assert not (tmp_path / "progress").exists()  # not yet half a minute
     now[0] = 31.0
-    beat.count(5, 500, 1)
+    beat.count(*read(5, 500, 400, 1))
     (line,) = lines(tmp_path).values()
-    assert (line["records"], line["text_bytes"], line["overlaps"]) == (15, 1500, 1)
+    counts = [line[name] for name in ("records", "text_bytes", "ngrams", "overlaps")]
+    assert counts == [15, 1500, 1300, 1]
     assert (line["train_path"], line["stage"], line["is_done"]) == ("corpus/a.jsonl", "scan", False)
     beat.finish()
     (line,) = lines(tmp_path).values()
@@ -40,7 +48,7 @@ def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monk
 def test_a_retry_counts_from_the_beginning(tmp_path: Path) -> None:
     for records in (7, 3):
         beat = heartbeat(tmp_path)
-        beat.count(records, 0, 0)
+        beat.count(*read(records, 0, 0, 0))
         beat.finish()
     assert [line["records"] for line in lines(tmp_path).values()] == [3]
 

@@ -60,7 +60,7 @@ def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tupl
     assert found.documents.tolist() == sorted(found.documents.tolist())
     return {
         (document, at, n, row, place)
-        for document, at, n, key in zip(*(column.tolist() for column in found))
+        for document, at, n, key in zip(*(column.tolist() for column in found[:4]))
         for row, place in zip(*(column.tolist() for column in index.places(key, n)))
     }
 
