@@ -112,7 +112,8 @@ def find_candidates(
                     found = np.stack([first + documents, places, lengths, keys])
                     parts.append(found[:, is_within])
     found = np.concatenate(parts, axis=1)
-    return Candidates(*found[:, np.lexsort(found[2::-1])], num_ngrams)
+    ordered = Candidates(*found[:, np.lexsort(found[2::-1])])
+    return ordered._replace(num_ngrams=num_ngrams)
 
 
 def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator[np.ndarray]:
