@@ -44,7 +44,6 @@ from beam_pipeline.overlap.results.counts import (
     add_shared,
     count_shared,
     count_unit,
-    cut_by_bucket,
 )
 from beam_pipeline.overlap.results.details import FULL, Evaluation, count_details, quotas
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
@@ -204,8 +203,7 @@ class Gathering:
         """Returns the counts of all work units by bucket, as they go through a shuffle."""
         buckets: dict[int, list[Counts]] = defaultdict(list)
         for unit in self.units:
-            found = count_unit(unit.paths, self.evaluation.postings, keep)
-            for bucket, counts in cut_by_bucket(found):
+            for bucket, counts in count_unit(unit.paths, self.evaluation.postings, keep):
                 buckets[bucket].append(counts)
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 

@@ -31,7 +31,6 @@ from beam_pipeline.overlap.results.counts import (
     add_shared,
     count_shared,
     count_unit,
-    cut_by_bucket,
 )
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
@@ -82,8 +81,7 @@ def count_ngrams(
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
     with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         postings = prepared.evaluation(job.tokenizer).postings
-        counts = count_unit(scanned.paths, postings, _filter_at(boilerplate_path))
-    yield from cut_by_bucket(counts)
+        yield from count_unit(scanned.paths, postings, _filter_at(boilerplate_path))
 
 
 def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, np.ndarray]]:

@@ -5,7 +5,7 @@ tell the n-grams of a key apart. An n-gram is identified by its number: that of 
 the index shard.
 
   candidates → their n-grams' numbers, -1 where the texts differ (`identify`)
-  n-grams    → the evaluation rows that have them, and their places there (`expand`)
+  n-grams    → the evaluation rows that have them, and their places there (`locate`, `expand`)
 """
 
 from typing import Any, NamedTuple
@@ -37,6 +37,19 @@ class RowPlaces(NamedTuple):
     tokens: np.ndarray  # int64, the first token of each place, counted in the evaluation row
 
 
+class Located(NamedTuple):
+    """Some n-grams of an index shard, with what finds their places; see `Postings.locate`."""
+
+    ngrams: np.ndarray  # int64 [m]
+    keys: np.ndarray  # int64 [m]
+    first_rows: np.ndarray  # uint32 [m], the evaluation rows of an n-gram's first place …
+    last_rows: np.ndarray  # uint32 [m], … and of the last place of its key
+
+    def some(self, which: slice) -> "Located":
+        """Returns some of the n-grams."""
+        return Located(*(each[which] for each in self))
+
+
 class Postings:
     """The n-grams of one index shard.
 
@@ -66,25 +79,33 @@ class Postings:
         """Returns the first token of each n-gram's first place, among all of `texts`."""
         return self.texts.firsts[self._places.rows[ngrams]] + self._places.tokens[ngrams]
 
-    def num_rows(self, ngrams: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns how many evaluation rows have each n-gram, and in how many places."""
-        return _count(self._places, self._kinds, self.texts, ngrams, self._keys_of(ngrams))
+    def locate(self, ngrams: np.ndarray) -> Located:
+        """Returns n-grams with what finds their places."""
+        keys = np.searchsorted(self._places.bounds, ngrams, "right") - 1
+        _learn(self._places, self._kinds, self.texts, self._max_rows, keys)
+        rows = self._places.rows
+        return Located(ngrams, keys, rows[ngrams], rows[self._places.bounds[keys + 1] - 1])
 
-    def expand(self, ngrams: np.ndarray, first_row: int, stop_row: int) -> RowPlaces:
+    def num_rows(self, found: Located) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how many evaluation rows have each n-gram, and in how many places."""
+        return _count(self._places, self._kinds, self.texts, found.ngrams, found.keys)
+
+    def expand(self, found: Located, first_row: int, stop_row: int) -> RowPlaces:
         """Returns the places of n-grams in a range of evaluation rows, by n-gram, then by row."""
-        keys = self._keys_of(ngrams)
-        arguments = self._places, self._kinds, self.texts, ngrams, keys, first_row, stop_row
+        here = np.flatnonzero((found.first_rows < stop_row) & (found.last_rows >= first_row))
+        asked = found.ngrams[here], found.keys[here], first_row, stop_row
+        arguments = self._places, self._kinds, self.texts, *asked
         none: Any = np.empty(0, np.int64)
         num_entries, num_tokens = _expand(*arguments, none, none, none, none)
         which, rows, bounds = (np.empty(num_entries + one, np.int64) for one in (0, 0, 1))
         tokens = np.empty(num_tokens, np.int64)
         _expand(*arguments, which, rows, bounds, tokens)
-        return RowPlaces(which, rows, bounds, tokens)
+        return RowPlaces(here[which], rows, bounds, tokens)
 
-    def add_row_weights(self, ngrams: np.ndarray, own: np.ndarray, weights: np.ndarray) -> None:
+    def add_row_weights(self, found: Located, own: np.ndarray, weights: np.ndarray) -> None:
         """Adds to the weight of each evaluation row: for each of its n-grams `own` and places."""
-        keys = self._keys_of(ngrams)
-        _add_weights(self._places, self._kinds, self.texts, ngrams, keys, own, weights)
+        arguments = self._places, self._kinds, self.texts, found.ngrams, found.keys
+        _add_weights(*arguments, own, weights)
 
     def common_ngrams(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the n-grams of more than `max_rows` evaluation rows, and of how many rows."""
@@ -94,11 +115,6 @@ class Postings:
         found, counts = np.empty(room, np.int64), np.empty(room, np.int64)
         size = _find_common(self._places, self.texts, keys, self._max_rows, found, counts)
         return found[:size], counts[:size]
-
-    def _keys_of(self, ngrams: np.ndarray) -> np.ndarray:
-        keys = np.searchsorted(self._places.bounds, ngrams, "right") - 1
-        _learn(self._places, self._kinds, self.texts, self._max_rows, keys)
-        return keys
 
 
 @njit

@@ -72,7 +72,7 @@ def boilerplate_of(paths: Iterable[str], bucket: int, postings: Sequence[Posting
     first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
     for shard, ngrams in itertools.chain(*(_by_shard(path).items() for path in paths)):
-        found = postings[shard].expand(ngrams, first_row, stop_row)
+        found = postings[shard].expand(postings[shard].locate(ngrams), first_row, stop_row)
         part = np.empty(len(found.rows), NGRAM_KEYS)
         part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
         part["n"] = postings[shard].lengths(ngrams)[found.which]

@@ -1,8 +1,7 @@
 """How often each n-gram of the evaluation side occurs in the training data, and in which share.
 
-  match files of a work unit → count_unit     → Counts of it
-                             → cut_by_bucket  → Counts, grouped by bucket of evaluation rows
-                             → add_counts     → the sum over all work units
+  match files of a work unit → count_unit → Counts of it by bucket of evaluation rows
+                             → add_counts → the sum over all work units
 
 An n-gram of an evaluation row counts once, however often it occurs there. A work unit counts its
 n-grams first and looks up the evaluation rows of each last, so rows that share one cost nothing
@@ -14,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.results.match_files import Keep, read_blocks
-from beam_pipeline.overlap.results.matches import expand_block
+from beam_pipeline.overlap.results.matches import Matches, expand_block
 
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
@@ -39,28 +38,39 @@ class Counts(NamedTuple):
 
 def count_unit(
     paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None = None
-) -> Counts:
-    """Counts what is in the match files of a work unit, in bounded memory.
+) -> Iterator[tuple[int, Counts]]:
+    """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
 
     Args:
       postings: of each index shard.
     """
     rows = add_counts(
-        Counts(np.empty(0, NGRAM_COUNTS), _count_rows(found.documents, found.rows, found.lengths))
+        Counts(np.empty(0, NGRAM_COUNTS), _count_rows(found))
         for block in read_blocks(paths, keep, with_texts=False)
-        for found in expand_block(block, postings)
+        for found in expand_block(block, postings, in_order=False)
     ).rows
-    ngrams = _by_row(count_shared(paths, keep), postings)
-    return Counts(_sum_by_key(ngrams, _NGRAM_KEYS), rows)
+    shared = count_shared(paths, keep)
+    of_shards = []
+    for shard in np.unique(shared["shard"]).tolist():
+        counts = shared[shared["shard"] == shard]
+        of_shards.append((counts, postings[shard], postings[shard].locate(counts["ngram"])))
+    for bucket in np.unique(rows["number"] // ROWS_PER_BUCKET).tolist():
+        ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
+        ngrams = [_by_row(*each, *ends) for each in of_shards]
+        here = slice(*np.searchsorted(rows["number"], ends))
+        yield bucket, Counts(_sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS), rows[here])
 
 
-def _count_rows(documents: np.ndarray, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the ROW_COUNTS of matches in order."""
-    first = _first_of_each((documents, rows, lengths))
-    counts = np.empty(len(first), ROW_COUNTS)
-    counts["number"], counts["n"] = rows[first], lengths[first]
-    counts["documents"] = 1
-    return _sum_by_key(counts, _ROW_KEYS)
+def _count_rows(found: Matches) -> np.ndarray:
+    """Returns the ROW_COUNTS of some matches, in any order."""
+    # One number for each document, evaluation row and n.
+    num_rows, num_lengths = found.rows.max() + 1, found.lengths.max() + 1
+    each = np.unique((found.documents * num_rows + found.rows) * num_lengths + found.lengths)
+    keys, documents = np.unique(each % (num_rows * num_lengths), return_counts=True)
+    counts = np.empty(len(keys), ROW_COUNTS)
+    counts["number"], counts["n"] = np.divmod(keys, num_lengths)
+    counts["documents"] = documents
+    return counts
 
 
 def count_shared(paths: Sequence[str], keep: Keep | None = None) -> np.ndarray:
@@ -81,19 +91,17 @@ def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
     return _sum_by_key(np.concatenate([np.empty(0, SHARED_COUNTS), *counts]), ("shard", "ngram"))
 
 
-def _by_row(shared: np.ndarray, postings: Sequence[Postings]) -> np.ndarray:
-    """Returns the NGRAM_COUNTS of all evaluation rows that have these n-grams."""
-    parts = [np.empty(0, NGRAM_COUNTS)]
-    for shard in np.unique(shared["shard"]).tolist():
-        counts = shared[shared["shard"] == shard]
-        found = postings[shard].expand(counts["ngram"], 0, len(postings[shard].texts.firsts) - 1)
-        part = np.empty(len(found.rows), NGRAM_COUNTS)
-        part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
-        part["n"] = postings[shard].lengths(counts["ngram"])[found.which]
-        for name in ("occurrences", "documents"):
-            part[name] = counts[name][found.which]
-        parts.append(part)
-    return np.concatenate(parts)
+def _by_row(
+    counts: np.ndarray, postings: Postings, located: Located, first_row: int, stop_row: int
+) -> np.ndarray:
+    """Returns the NGRAM_COUNTS of a range of evaluation rows, from SHARED_COUNTS."""
+    found = postings.expand(located, first_row, stop_row)
+    part = np.empty(len(found.rows), NGRAM_COUNTS)
+    part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
+    part["n"] = postings.lengths(located.ngrams[found.which])
+    for name in ("occurrences", "documents"):
+        part[name] = counts[name][found.which]
+    return part
 
 
 def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
@@ -131,11 +139,3 @@ def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
         if len(counts):
             total[name] = np.add.reduceat(counts[name][order], first)
     return total
-
-
-def cut_by_bucket(counts: Counts) -> Iterator[tuple[int, Counts]]:
-    """Yields the counts of each bucket of evaluation rows that has any, with its number."""
-    for bucket in np.unique(counts.rows["number"] // ROWS_PER_BUCKET).tolist():
-        ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
-        ngrams, rows = (array[slice(*np.searchsorted(array["number"], ends))] for array in counts)
-        yield bucket, Counts(ngrams, rows)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
+from beam_pipeline.overlap.ngrams.postings import Located, Postings
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.match_files import Block
 
 _PLACES_AT_A_TIME = 1 << 18  # on both sides, each match with all its places
@@ -34,48 +34,58 @@ class Matches(NamedTuple):
     tokens: np.ndarray  # int64, first tokens of the places, counted in the evaluation row
 
 
-def lengths_of(block: Block, postings: Sequence[Postings]) -> np.ndarray:
-    """Returns n of each shared n-gram of a block."""
-    lengths = np.empty(len(block.ngrams), np.int64)
-    for shard, which in _by_shard(block, slice(None)):
-        lengths[which] = postings[shard].lengths(block.ngrams[which])
-    return lengths
+class _OfShard(NamedTuple):
+    """The shared n-grams of a block that are of one index shard."""
+
+    postings: Postings
+    which: np.ndarray  # int64 [s], among those of the block, ascending
+    located: Located  # the s n-grams
+
+    def some(self, here: slice) -> "_OfShard":
+        """Returns those in a range of the n-grams of the block."""
+        ends = slice(*np.searchsorted(self.which, (here.start, here.stop)))
+        return _OfShard(self.postings, self.which[ends], self.located.some(ends))
 
 
-def _by_shard(block: Block, here: slice) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields each index shard, and which n-grams of the block are of it."""
-    shards = block.index_shards[here]
-    for shard in np.unique(shards).tolist():
-        yield shard, np.flatnonzero(shards == shard) + (here.start or 0)
+def _by_shard(block: Block, postings: Sequence[Postings]) -> Iterator[_OfShard]:
+    for shard, of_shard in enumerate(postings):
+        which = np.flatnonzero(block.index_shards == shard)
+        if len(which):
+            yield _OfShard(of_shard, which, of_shard.locate(block.ngrams[which]))
 
 
-def expand_block(block: Block, postings: Sequence[Postings]) -> Iterator[Matches]:
+def expand_block(
+    block: Block, postings: Sequence[Postings], in_order: bool = True
+) -> Iterator[Matches]:
     """Yields all matches of a block in bounded memory.
 
     Args:
       postings: of each index shard.
+      in_order: whether the matches of each piece are sorted.
     """
-    lengths = lengths_of(block, postings)
-    weights = np.empty(len(block.ngrams), np.int64)
+    shards = list(_by_shard(block, postings))
+    lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
+    for found in shards:
+        lengths[found.which] = found.postings.lengths(found.located.ngrams)
     own = 1 + np.diff(block.bounds) + lengths // _TOKENS_PER_PLACE
-    for shard, which in _by_shard(block, slice(None)):
-        num_rows, num_places = postings[shard].num_rows(block.ngrams[which])
-        weights[which] = num_rows * own[which] + num_places
+    for found in shards:
+        num_rows, num_places = found.postings.num_rows(found.located)
+        weights[found.which] = num_rows * own[found.which] + num_places
     firsts = np.searchsorted(block.documents, np.arange(len(block.rows) + 1))
     num_eval_rows = len(postings[0].texts.firsts) - 1
     of_document = np.add.reduceat(weights, firsts[:-1])
     for first, stop in cut_by_weight(of_document, _PLACES_AT_A_TIME):
-        here = slice(int(firsts[first]), int(firsts[stop]))
+        here = [each.some(slice(firsts[first], firsts[stop])) for each in shards]
         ranges = [(0, num_eval_rows)]
         if of_document[first:stop].sum() > _PLACES_AT_A_TIME:  # one document
             of_row = np.zeros(num_eval_rows, np.int64)
-            for shard, which in _by_shard(block, here):
-                postings[shard].add_row_weights(block.ngrams[which], own[which], of_row)
+            for found in here:
+                found.postings.add_row_weights(found.located, own[found.which], of_row)
             ranges = cut_by_weight(of_row, _PLACES_AT_A_TIME)
         for first_row, stop_row in ranges:
-            matches = _expand(block, here, lengths, postings, first_row, stop_row)
+            matches = _expand(block, here, lengths, first_row, stop_row)
             if len(matches.rows):
-                yield matches
+                yield _sorted(matches, postings[0].texts) if in_order else matches
 
 
 def cut_by_weight(weights: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
@@ -94,65 +104,45 @@ def cut_by_weight(weights: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
 
 def _expand(
     block: Block,
-    here: slice,
+    here: Sequence[_OfShard],
     lengths: np.ndarray,
-    postings: Sequence[Postings],
     first_row: int,
     stop_row: int,
 ) -> Matches:
-    shared, rows, counts, tokens = ([np.empty(0, np.int64)] for _ in range(4))
-    for shard, which in _by_shard(block, here):
-        found = postings[shard].expand(block.ngrams[which], first_row, stop_row)
-        shared.append(which[found.which])
-        rows.append(found.rows)
-        counts.append(np.diff(found.bounds))
-        tokens.append(found.tokens)
-    joined = [np.concatenate(each) for each in (shared, rows, counts, tokens)]
-    return _in_order(block, lengths, postings, *joined)
-
-
-def _in_order(
-    block: Block,
-    lengths: np.ndarray,
-    postings: Sequence[Postings],
-    shared: np.ndarray,
-    rows: np.ndarray,
-    counts: np.ndarray,
-    tokens: np.ndarray,
-) -> Matches:
+    """Returns the matches of some n-grams with a range of evaluation rows, by n-gram."""
+    parts = [[np.empty(0, np.int64)] for _ in range(4)]
+    for each in here:
+        found = each.postings.expand(each.located, first_row, stop_row)
+        columns = each.which[found.which], found.rows, np.diff(found.bounds), found.tokens
+        for part, column in zip(parts, columns, strict=True):
+            part.append(column)
+    shared, rows, counts, tokens = map(np.concatenate, parts)
     bounds = np.append(0, np.cumsum(counts))
-    firsts = tokens[bounds[:-1]]
-    keys = firsts, lengths[shared], rows, block.documents[shared]
+    return Matches(shared, block.documents[shared], rows, lengths[shared], bounds, tokens)
+
+
+def _sorted(found: Matches, texts: TokenTexts) -> Matches:
+    firsts = found.tokens[found.bounds[:-1]]
+    keys = firsts, found.lengths, found.rows, found.documents
     order = np.lexsort(keys)
-    texts = postings[0].texts
-    starts = texts.starts[texts.firsts[rows] + firsts]
+    starts = texts.starts[texts.firsts[found.rows] + firsts]
     is_tied = np.ones(max(0, len(order) - 1), bool)
     for key in (starts, *keys[1:]):
         is_tied &= key[order[1:]] == key[order[:-1]]
     if is_tied.any():
-        _settle_ties(order, is_tied, block, lengths, postings, shared, rows, bounds, tokens)
-    bounds, tokens = take_lists(bounds, tokens, order)
-    shared = shared[order]
-    return Matches(shared, block.documents[shared], rows[order], lengths[shared], bounds, tokens)
+        _settle_ties(order, is_tied, found, texts)
+    columns = (each[order] for each in found[:4])
+    return Matches(*columns, *take_lists(found.bounds, found.tokens, order))
 
 
 def _settle_ties(
-    order: np.ndarray,
-    is_tied: np.ndarray,
-    block: Block,
-    lengths: np.ndarray,
-    postings: Sequence[Postings],
-    shared: np.ndarray,
-    rows: np.ndarray,
-    bounds: np.ndarray,
-    tokens: np.ndarray,
+    order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts
 ) -> None:
     """Orders matches that begin at one place, as tokens of a custom tokenizer may."""
-    texts = postings[0].texts
 
     def key(match: int) -> tuple[list[tuple[int, int]], bytes]:
-        at = texts.firsts[rows[match]] + tokens[bounds[match] : bounds[match + 1]]
-        n = lengths[shared[match]]
+        places = found.tokens[found.bounds[match] : found.bounds[match + 1]]
+        at, n = texts.firsts[found.rows[match]] + places, found.lengths[match]
         (ngram,) = ngrams_of(texts, at[:1], np.array([n])).to_pylist()
         ends = texts.ends[at + n - 1]
         return list(zip(texts.starts[at].tolist(), ends.tolist(), strict=True)), ngram

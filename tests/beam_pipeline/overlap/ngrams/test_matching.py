@@ -56,7 +56,7 @@ def matches(
     postings = Postings(index, own)
     shared = Matcher(index, postings, tokenizer).shared(*text_buffers(training))
     theirs = token_texts(*text_buffers(training), tokenizer)
-    found = postings.expand(shared.ngrams, 0, len(texts))
+    found = postings.expand(postings.locate(shared.ngrams), 0, len(texts))
     lengths_of = postings.lengths(shared.ngrams)
     assert len(found.rows) == shared.num_matches
 
