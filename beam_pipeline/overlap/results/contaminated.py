@@ -1,23 +1,22 @@
 """The contaminated training documents, one row each, and the training files that were scanned.
 
-  rows of MATCHES_SCHEMA, in the order of documents → rows of DOCUMENTS_SCHEMA, spans merged
+  matches of a block, some at a time → rows of DOCUMENTS_SCHEMA, spans merged
   work units → a row of TRAIN_FILES_SCHEMA for each training file
 
 Removal and attributes go by both tables. They do not depend on caps of details.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from beam_pipeline.overlap.results.match_files import ScannedUnit
-from beam_pipeline.overlap.results.output_files import escape_surrogates, make_table
+from beam_pipeline.overlap.results.match_files import Block, ScannedUnit
+from beam_pipeline.overlap.results.output_files import escape_surrogates, make_table, strings_of
+from beam_pipeline.overlap.results.places import Places
 
-_COLUMNS = ["train_path", "train_row", "train_doc_id", "eval_dataset", "train_offsets"]
 _SPANS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 DOCUMENTS_SCHEMA = pa.schema(
     [
@@ -44,81 +43,78 @@ _PLACE_BITS = 32
 
 
 class MergedSpans(NamedTuple):
-    """Ranges [start, end) of d documents, those that meet as one."""
+    """Ranges [start, end) of documents, those that meet as one, in order."""
 
-    counts: np.ndarray  # int64 [d]
-    starts: np.ndarray  # int64
-    ends: np.ndarray  # int64
+    documents: np.ndarray  # int64 [p]
+    starts: np.ndarray  # int64 [p]
+    ends: np.ndarray  # int64 [p]
 
 
 def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> MergedSpans:
-    """Merges p ranges by document.
-
-    Args:
-      documents: int64 [p], from 0 to d - 1, each of them at least once.
-    """
-    bases = documents.astype(np.int64) << _PLACE_BITS
+    """Merges ranges by document; all three are int64 [p]."""
+    bases = documents << _PLACE_BITS
     order = np.argsort(bases | starts, kind="stable")
     firsts, reach = (bases | starts)[order], np.maximum.accumulate((bases | ends)[order])
     begins = np.append(True, firsts[1:] > reach[:-1])
     lasts = np.append(begins[1:], True)
     mask = (1 << _PLACE_BITS) - 1
-    counts = np.bincount(documents[order][begins])
-    return MergedSpans(counts, firsts[begins] & mask, reach[lasts] & mask)
+    return MergedSpans(documents[order][begins], firsts[begins] & mask, reach[lasts] & mask)
 
 
-def documents_of(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the documents of one training file or several, from tables of their matches."""
-    rest = pa.table({})
-    for table in tables:
-        table = table.select(_COLUMNS)
-        if len(rest):
-            table = pa.concat_tables([rest, table])
-        paths, rows = table.column("train_path"), table.column("train_row").to_numpy()
-        is_last = pc.equal(paths, paths[-1]).to_numpy() & (rows == rows[-1])
-        stop = len(table) - int(is_last.sum())  # the last document may go on in the next table
-        if stop:
-            yield _merge_documents(table.slice(0, stop))
-        rest = table.slice(stop)
-    if len(rest):
-        yield _merge_documents(rest)
+class ContaminatedDocuments:
+    """The documents of a block that have matches.
 
+    Args:
+      datasets: the names of the evaluation sets.
+    """
 
-def _merge_documents(matches: pa.Table) -> pa.Table:
-    rows = matches.column("train_row").to_numpy()
-    paths = matches.column("train_path").combine_chunks().dictionary_encode()
-    files = paths.indices.to_numpy()
-    begins = np.append(True, (rows[1:] != rows[:-1]) | (files[1:] != files[:-1]))
-    documents = np.cumsum(begins) - 1
-    places = matches.column("train_offsets").combine_chunks()
-    counts = np.diff(places.offsets.to_numpy())
-    starts, ends = (each.to_numpy().astype(np.int64) for each in places.flatten().flatten())
-    spans = merge_spans_of(np.repeat(documents, counts), starts, ends)
-    offsets = _offsets(spans.counts)
-    sets = matches.column("eval_dataset").combine_chunks().dictionary_encode()
-    names = np.array(sets.dictionary.to_pylist(), object)
-    order = np.argsort(names)
-    place_of = np.empty(len(names), np.int64)
-    place_of[order] = np.arange(len(names))
-    pairs = np.unique(documents * len(names) + place_of[sets.indices.to_numpy()])
-    heads = matches.select(_COLUMNS[:3]).filter(pa.array(begins))
-    merged = pa.StructArray.from_arrays(
-        [pa.array(spans.starts, pa.int32()), pa.array(spans.ends, pa.int32())], ["start", "end"]
-    )
-    columns = [
-        *heads.columns,
-        pa.ListArray.from_arrays(
-            _offsets(np.bincount(pairs // len(names))),
-            pa.array(names[order][pairs % len(names)], pa.string()),
-        ),
-        pa.ListArray.from_arrays(offsets, merged),
-        np.add.reduceat(spans.ends - spans.starts, offsets[:-1]),
-    ]
-    return pa.table(columns, schema=DOCUMENTS_SCHEMA)
+    def __init__(self, block: Block, scanned: ScannedUnit, datasets: Sequence[str]):
+        self._block, self._scanned, self._datasets = block, scanned, datasets
+        self._spans: list[MergedSpans] = []
+        self._pairs: list[np.ndarray] = []
 
+    def add(
+        self, places: Places, of_places: np.ndarray, documents: np.ndarray, datasets: np.ndarray
+    ) -> None:
+        """Takes some matches.
 
-def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.append(0, np.cumsum(counts)).astype(np.int32)
+        Args:
+          places: of their n-grams in documents.
+          of_places: int64, the document of each n-gram.
+          documents: int64 [m], of the matches.
+          datasets: int64 [m], their evaluation sets.
+        """
+        of_each = np.repeat(of_places, np.diff(places.bounds))
+        ends = (each.astype(np.int64) for each in (places.starts, places.ends))
+        self._spans.append(merge_spans_of(of_each, *ends))
+        self._pairs.append(np.unique(documents * len(self._datasets) + datasets))
+
+    def table(self) -> pa.Table:
+        """Returns the documents as rows of DOCUMENTS_SCHEMA."""
+        block, num = self._block, len(self._block.rows)
+        assert block.ids is not None
+        spans = merge_spans_of(*map(np.concatenate, zip(*self._spans, strict=True)))
+        by_document = np.searchsorted(spans.documents, np.arange(num + 1))
+        names = np.array(list(map(escape_surrogates, self._datasets)), object)
+        order = np.argsort(names)
+        place_of = np.argsort(order)  # a name's place among the sorted ones
+        documents, datasets = np.divmod(np.unique(np.concatenate(self._pairs)), len(names))
+        pairs = np.sort(documents * len(names) + place_of[datasets])
+        places = [pa.array(each, pa.int32()) for each in (spans.starts, spans.ends)]
+        columns = [
+            pa.array([escape_surrogates(self._scanned.unit.path)] * num, pa.string()),
+            block.rows + self._scanned.row_offset,
+            strings_of(block.ids),
+            pa.ListArray.from_arrays(
+                np.searchsorted(pairs // len(names), np.arange(num + 1)).astype(np.int32),
+                pa.array(names[order][pairs % len(names)], pa.string()),
+            ),
+            pa.ListArray.from_arrays(
+                by_document.astype(np.int32), pa.StructArray.from_arrays(places, ["start", "end"])
+            ),
+            np.add.reduceat(spans.ends - spans.starts, by_document[:-1]),
+        ]
+        return pa.table(columns, schema=DOCUMENTS_SCHEMA)
 
 
 def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:

@@ -36,6 +36,7 @@ from beam_pipeline.overlap.results.matches import (
     take_lists,
 )
 from beam_pipeline.overlap.results.output_files import json_value
+from beam_pipeline.overlap.results.places import Places, places_of
 
 FULL, COMPACT, NONE = "full", "compact", "none"
 _LINE_BYTES_AT_A_TIME = 4 << 20
@@ -74,34 +75,6 @@ class DetailsSize(NamedTuple):
     num_kept_bytes: int = 0
     max_bytes: int = 0  # of one record
     num_text_bytes: int = 0  # of training texts, with --details=compact
-
-
-class Places(NamedTuple):
-    """The places of n-grams in a text: [start, end) in code points, a list for each n-gram."""
-
-    bounds: np.ndarray  # int64 [m + 1]
-    starts: np.ndarray  # uint32
-    ends: np.ndarray  # uint32
-
-
-def places_of(
-    texts: TokenTexts,
-    which: np.ndarray,
-    lengths: np.ndarray,
-    bounds: np.ndarray,
-    tokens: np.ndarray,
-) -> Places:
-    """Returns the places of n-grams that begin with tokens of texts.
-
-    Args:
-      which: int64 [m], the text of each n-gram.
-      lengths: int64 [m], n.
-      bounds: int64 [m + 1], of its places in `tokens`.
-      tokens: int64, counted in the text.
-    """
-    sizes = np.diff(bounds)
-    at = np.repeat(texts.firsts[which], sizes) + tokens
-    return Places(bounds, texts.starts[at], texts.ends[at + np.repeat(lengths, sizes) - 1])
 
 
 class BlockMatches(NamedTuple):

@@ -3,7 +3,8 @@
   match files → details      gzip member: a record for each match
               → train_texts  gzip member: the texts of the details, with --details=compact
               → instances    gzip member: a record for each (document, evaluation set, n)
-              → matches      Parquet: a row for each match, without texts
+              → matches      Arrow: a row for each match, without texts
+              → documents    Parquet: a row for each contaminated document
               → hits, left_out
 
 Everything is in the order of (row, evaluation row, n, places there). Caps are of details alone. A
@@ -15,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.documents.batch import array_buffers, decode, encode
+from beam_pipeline.overlap.documents.batch import array_buffers, encode
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, ContaminatedDocuments
 from beam_pipeline.overlap.results.details import (
     COMPACT,
     FULL,
@@ -24,7 +26,6 @@ from beam_pipeline.overlap.results.details import (
     DocumentPieces,
     Evaluation,
     Lines,
-    Places,
     column_of,
     document_pieces,
     read_matches,
@@ -40,10 +41,13 @@ from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
     LazyFiles,
+    arrow_writer,
     escape_surrogates,
     json_value,
     parquet_writer,
+    strings_of,
 )
+from beam_pipeline.overlap.results.places import Places
 
 _OFFSETS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 MATCHES_SCHEMA = pa.schema(
@@ -64,7 +68,8 @@ PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
 _HALF = np.uint64(32)
 _MIN_PENDING = 1 << 16
 _FILES = (
-    "details.gz", "instances.gz", "matches.parquet", "hits", "left_out", "train_texts.gz",
+    "details.gz", "instances.gz", "matches.arrow", "hits", "left_out", "train_texts.gz",
+    "documents.parquet",
 )  # fmt: skip
 
 
@@ -81,6 +86,7 @@ class ExpandedUnit(NamedTuple):
     hits_path: str | None = None  # PAIRS, sorted: the evaluation rows hit, by n
     pairs_left_out_path: str | None = None
     train_texts_path: str | None = None
+    documents_path: str | None = None
 
 
 def expand_unit(
@@ -105,6 +111,7 @@ def expand_unit(
     with LazyFiles(prefix, temp_folder) as files:
         details = _Details(files, scanned, evaluation, max_details_per_pair, quota, mode)
         instances = _InstanceLines(files, scanned, evaluation)
+        documents = _Documents(files, scanned, evaluation)
         hits, pending = np.empty(0, np.uint64), []
         for found in read_matches(scanned, evaluation, keep):
             if mode != NONE:
@@ -114,9 +121,12 @@ def expand_unit(
             pending.append(pairs[1].astype(np.uint64) << _HALF | pairs[2].astype(np.uint64))
             if sum(map(len, pending)) > max(len(hits), _MIN_PENDING):
                 hits, pending = np.unique(np.concatenate([hits, *pending])), []
-            writer = files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA)
-            writer.write_table(_match_table(found, scanned, evaluation))
+            places = found.train_places()
+            documents.add(found, places)
+            writer = files.get("matches.arrow", arrow_writer, schema=MATCHES_SCHEMA)
+            writer.write_table(_match_table(found, scanned, evaluation, places))
         instances.flush()
+        documents.flush()
         hits = np.unique(np.concatenate([hits, *pending]))
         if len(hits):
             as_pairs = np.empty(len(hits), PAIRS)
@@ -256,18 +266,49 @@ class _InstanceLines:
         member.write(memoryview(array_buffers(lines)[0]))
 
 
-# --- the table of matches -----------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------
 
 
-def _match_table(found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation) -> pa.Table:
-    """Returns rows of MATCHES_SCHEMA."""
+class _Documents:
+    """Writes the contaminated documents, those of a block at a time."""
+
+    def __init__(self, files: LazyFiles, scanned: ScannedUnit, evaluation: Evaluation):
+        self._files, self._scanned, self._evaluation = files, scanned, evaluation
+        self._block: Block | None = None
+        self._documents: ContaminatedDocuments
+
+    def add(self, found: BlockMatches, places: Places) -> None:
+        """Takes some matches of a block, and the places of their n-grams in documents."""
+        if found.block is not self._block:
+            self.flush()
+            self._block, names = found.block, self._evaluation.rows.datasets
+            self._documents = ContaminatedDocuments(found.block, self._scanned, names)
+        datasets = self._evaluation.instances.datasets_of(found.matches.rows)
+        of_places = found.block.documents[found.shared]
+        self._documents.add(places, of_places, found.matches.documents, datasets)
+
+    def flush(self) -> None:
+        """Writes the documents of the last block."""
+        if self._block is not None:
+            writer = self._files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+            writer.write_table(self._documents.table())
+
+
+def _match_table(
+    found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation, places: Places
+) -> pa.Table:
+    """Returns rows of MATCHES_SCHEMA.
+
+    Args:
+      places: of the n-grams in documents.
+    """
     matches, block = found.matches, found.block
     assert block.ids is not None
     numbers, of_row = np.unique(matches.rows, return_inverse=True)
     rows, which = evaluation.rows.take(numbers), pa.array(of_row)
     documents = pa.array(matches.documents)
     paths = pa.array([escape_surrogates(scanned.unit.path)])
-    train = _offsets(found.train_places())
+    train = _offsets(places)
     columns = [
         strings_of(column_of(rows, "eval_dataset")).take(which),
         strings_of(column_of(rows, "eval_path")).take(which),
@@ -281,17 +322,6 @@ def _match_table(found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluati
         train.take(pa.array(found.of_match)),
     ]
     return pa.table(columns, MATCHES_SCHEMA)
-
-
-def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
-    """Returns UTF-8 as Parquet takes it, lone surrogates as escapes."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = (
-            None if each is None else escape_surrogates(decode(each)) for each in values.to_pylist()
-        )
-        return pa.array(texts, pa.string())
 
 
 def _offsets(places: Places) -> pa.ListArray:

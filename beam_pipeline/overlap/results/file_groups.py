@@ -1,11 +1,12 @@
 """What the last step reads of many work units, joined by others: consecutive training files.
 
-  (group, [ExpandedUnit]) → FileGroup: hits by training file, a table of matches, dead letters
+  (group, [ExpandedUnit]) → FileGroup: hits by training file, matches, contaminated documents,
+                            dead letters
 
 So the last step opens a file or three for each group, not for each work unit.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -14,14 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, documents_of
-from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA
+from beam_pipeline.overlap.results.expansion import PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
-from beam_pipeline.storage.many_files import local_copies
+from beam_pipeline.storage.many_files import join_files, local_copies
 from beam_pipeline.storage.parquet import read_row_groups
 
 MAX_GROUPS = 512
+_FILES = "hits", "letters.parquet", "documents.parquet"
 FILE_HITS = np.dtype([("file", "<u4"), *PAIRS.descr])
 
 
@@ -30,7 +32,7 @@ class FileGroup(NamedTuple):
 
     number: int
     hits_path: str | None  # FILE_HITS, sorted: the evaluation rows hit by each training file
-    matches_path: str | None
+    matches_path: str | None  # for `read_tables`
     letters_path: str | None  # of the training files
     documents_path: str | None
 
@@ -51,11 +53,11 @@ def join_units(
         numbers = (unit.scanned.order[0] for unit in with_hits)
         for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
             files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
-        paths = (unit.matches_path for unit in ordered if unit.matches_path is not None)
-        tables = (table for path in local_copies(paths) for table in read_row_groups(path))
-        for documents in documents_of(_copied(tables, files)):
-            writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
-            writer.write_table(documents)
+        paths = (unit.documents_path for unit in ordered if unit.documents_path is not None)
+        for path in local_copies(paths):
+            for table in read_row_groups(path):
+                writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+                writer.write_table(table)
         with_letters = [unit.scanned for unit in ordered if unit.scanned.summary.letters]
         paths = (letters_path(scanned.paths[0]) for scanned in with_letters)
         for scanned, path in zip(with_letters, local_copies(paths), strict=True):
@@ -64,16 +66,12 @@ def join_units(
                 files.get(
                     "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
                 ).write_table(table.set_column(1, "row", rows))
-    names = ("hits", "matches.parquet", "letters.parquet", "documents.parquet")
-    written = map(files.path, names)
-    return FileGroup(number, *written)
-
-
-def _copied(tables: Iterable[pa.Table], files: LazyFiles) -> Iterator[pa.Table]:
-    """Yields tables of matches, each once it is written."""
-    for table in tables:
-        files.get("matches.parquet", parquet_writer, schema=MATCHES_SCHEMA).write_table(table)
-        yield table
+    matches = [unit.matches_path for unit in ordered if unit.matches_path is not None]
+    matches_path = f"{prefix}.matches.arrow" if matches else None
+    if matches_path is not None:
+        join_files(matches_path, temp_folder, matches)
+    hits, letters, documents = map(files.path, _FILES)
+    return FileGroup(number, hits, matches_path, letters, documents)
 
 
 def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:

@@ -37,6 +37,10 @@ class Instances:
         self._dataset_of = np.sum(heads, axis=0)
         self._ids = json_strings(slices_of(utf8, bounds[:-1] + 4, bounds[1:]))
 
+    def datasets_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the numbers of the evaluation sets of evaluation rows."""
+        return self._dataset_of[self._of_row[rows]]
+
     def lines(
         self,
         documents: np.ndarray,

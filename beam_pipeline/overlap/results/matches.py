@@ -135,9 +135,7 @@ def _sorted(found: Matches, texts: TokenTexts) -> Matches:
     return Matches(*columns, *take_lists(found.bounds, found.tokens, order))
 
 
-def _settle_ties(
-    order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts
-) -> None:
+def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts) -> None:
     """Orders matches that begin at one place, as tokens of a custom tokenizer may."""
 
     def key(match: int) -> tuple[list[tuple[int, int]], bytes]:

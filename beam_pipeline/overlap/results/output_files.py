@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
@@ -92,9 +93,34 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def strings_of(values: pa.LargeBinaryArray) -> pa.StringArray:
+    """Returns UTF-8 as Parquet takes it, lone surrogates as escapes."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = (
+            None if each is None else escape_surrogates(decode(each)) for each in values.to_pylist()
+        )
+        return pa.array(texts, pa.string())
+
+
 def parquet_writer(stream: BinaryIO, schema: pa.Schema, **options: Any) -> pq.ParquetWriter:
     """Returns the writer of a Parquet file, compressed with Zstandard."""
     return pq.ParquetWriter(stream, schema, compression="zstd", **options)
+
+
+def arrow_writer(stream: BinaryIO, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+    """Returns the writer of an Arrow stream, for what is read once more; see `read_tables`."""
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    return pa.ipc.new_stream(stream, schema, options=options)
+
+
+def read_tables(path: str) -> Iterator[pa.Table]:
+    """Yields the tables of a local file of `arrow_writer`, or of several joined byte by byte."""
+    with pa.OSFile(path) as source:
+        while source.tell() < source.size():
+            for batch in pa.ipc.open_stream(source):
+                yield pa.Table.from_batches([batch])
 
 
 def make_table(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
@@ -31,6 +32,7 @@ from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
     parquet_writer,
     parse_lines,
+    read_tables,
     write_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
@@ -42,6 +44,7 @@ from beam_pipeline.storage.many_files import join_files, local_copies
 from beam_pipeline.storage.parquet import read_row_groups
 
 _ROWS_PER_GROUP = 1 << 16
+_VALUES_PER_GROUP = 1 << 22  # places, of 8 bytes
 
 
 class Results(NamedTuple):
@@ -118,12 +121,17 @@ def write_outputs(
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
     tables = {
-        layout.MATCHES: (MATCHES_SCHEMA, [group.matches_path for group in results.groups]),
-        layout.DOCUMENTS: (DOCUMENTS_SCHEMA, [group.documents_path for group in results.groups]),
+        layout.MATCHES: (MATCHES_SCHEMA, [g.matches_path for g in results.groups], read_tables),
+        layout.DOCUMENTS: (
+            DOCUMENTS_SCHEMA,
+            [g.documents_path for g in results.groups],
+            read_row_groups,
+        ),
     }
-    for name, (schema, parts) in tables.items():
-        paths = [path for path in parts if path is not None]
-        _join_tables(f"{output_path}/{name}", temp_folder, schema, paths)
+    for name, (schema, parts, read) in tables.items():
+        paths = (path for path in parts if path is not None)
+        found = (table for path in local_copies(paths) for table in read(path))
+        _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
     with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
         pq.write_table(train_files_table([unit.scanned for unit in units]), stream)
     return sorted([*lines, *joined, *tables, layout.TRAIN_FILES])
@@ -232,18 +240,38 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
             yield {"train_path": train_path, "num_left_out": count}
 
 
-def _join_tables(path: str, temp_folder: str, schema: pa.Schema, parts: Sequence[str]) -> None:
-    """Joins Parquet files; row groups do not depend on how the input was cut."""
+def _join_tables(
+    path: str, temp_folder: str, schema: pa.Schema, tables: Iterable[pa.Table]
+) -> None:
+    """Writes tables as one Parquet file; row groups do not depend on how the input was cut.
+
+    A row group ends where it has _ROWS_PER_GROUP rows, or their lists _VALUES_PER_GROUP values.
+    """
+    lists = [field.name for field in schema if pa.types.is_list(field.type)]
     with atomic_write(path, temp_folder) as stream, parquet_writer(stream, schema) as writer:
-        pending = schema.empty_table()
-        for part in local_copies(parts):
-            for table in read_row_groups(part):
-                pending = pa.concat_tables([pending, table])
-                while len(pending) >= _ROWS_PER_GROUP:
-                    writer.write_table(pending.slice(0, _ROWS_PER_GROUP).combine_chunks())
-                    pending = pending.slice(_ROWS_PER_GROUP)
-        if len(pending):
-            writer.write_table(pending.combine_chunks())
+        group: list[pa.Table] = []
+        num_rows = num_values = 0
+        for table in tables:
+            sizes = sum(
+                pc.list_value_length(table.column(name)).to_numpy()  # pyright: ignore[reportAttributeAccessIssue]
+                for name in lists
+            )
+            values, start = np.cumsum(sizes, dtype=np.int64), 0
+            while start < len(table):
+                before = values[start - 1] if start else 0
+                most = before + _VALUES_PER_GROUP - num_values
+                stop = max(int(np.searchsorted(values, most, "right")), start + (not group))
+                stop = min(stop, start + _ROWS_PER_GROUP - num_rows)
+                if stop > start:
+                    group.append(table.slice(start, stop - start))
+                    num_rows += stop - start
+                    num_values += int(values[stop - 1] - before)
+                if stop < len(table) or num_rows == _ROWS_PER_GROUP:
+                    writer.write_table(pa.concat_tables(group).combine_chunks())
+                    group, num_rows, num_values = [], 0, 0
+                start = stop
+        if group:
+            writer.write_table(pa.concat_tables(group).combine_chunks())
 
 
 def write_dead_letters(output_path: str, temp_folder: str, paths: Sequence[str]) -> str | None:
