@@ -27,6 +27,10 @@ HERE, GOOGLE = "repo/test_docs_commands.py", "repo/test_docs_google.py"
 ATLAS = "repo/test_ripe_atlas_docs.py"
 ATLAS_COMMANDS = f"{ATLAS}::test_the_commands_run"
 ENGINES = f"{HERE}::test_engines"
+COMPACT = (
+    "beam_pipeline/overlap/job/test_details_limit.py"
+    "::test_compact_details_are_joined_with_their_texts"
+)
 INSPECT = "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run"
 # By page: how a block begins, and the test that executes it.
 EXECUTED: dict[str, dict[str, str]] = {
@@ -79,6 +83,7 @@ EXECUTED: dict[str, dict[str, str]] = {
     "docs/overlap.md": {
         "python -m beam_pipeline.overlap": f"{HERE}::test_overlap",
         "from beam_pipeline.overlap": f"{HERE}::test_overlap",
+        "FROM 'overlap/stats/overlap_details": COMPACT,
     },
     "docs/engines.md": {
         "python -m beam_pipeline.main --input 'data/*.parquet' --output rows\n": ENGINES,

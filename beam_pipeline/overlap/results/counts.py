@@ -56,7 +56,7 @@ def count_unit(
         of_shards.append((counts, postings[shard], postings[shard].locate(counts["ngram"])))
     for bucket in np.unique(rows["number"] // ROWS_PER_BUCKET).tolist():
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
-        ngrams = [_by_row(*each, *ends) for each in of_shards]
+        ngrams = [_by_row(*each, bucket) for each in of_shards]
         here = slice(*np.searchsorted(rows["number"], ends))
         yield bucket, Counts(_sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS), rows[here])
 
@@ -91,11 +91,9 @@ def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
     return _sum_by_key(np.concatenate([np.empty(0, SHARED_COUNTS), *counts]), ("shard", "ngram"))
 
 
-def _by_row(
-    counts: np.ndarray, postings: Postings, located: Located, first_row: int, stop_row: int
-) -> np.ndarray:
-    """Returns the NGRAM_COUNTS of a range of evaluation rows, from SHARED_COUNTS."""
-    found = postings.expand(located, first_row, stop_row)
+def _by_row(counts: np.ndarray, postings: Postings, located: Located, bucket: int) -> np.ndarray:
+    """Returns the NGRAM_COUNTS of a bucket of evaluation rows, from SHARED_COUNTS."""
+    found = postings.expand(located, bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET)
     part = np.empty(len(found.rows), NGRAM_COUNTS)
     part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
     part["n"] = postings.lengths(located.ngrams[found.which])

@@ -131,8 +131,9 @@ def _sorted(found: Matches, texts: TokenTexts) -> Matches:
         is_tied &= key[order[1:]] == key[order[:-1]]
     if is_tied.any():
         _settle_ties(order, is_tied, found, texts)
-    columns = (each[order] for each in found[:4])
-    return Matches(*columns, *take_lists(found.bounds, found.tokens, order))
+    bounds, tokens = take_lists(found.bounds, found.tokens, order)
+    shared, documents, rows, lengths = (each[order] for each in found[:4])
+    return Matches(shared, documents, rows, lengths, bounds, tokens)
 
 
 def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: TokenTexts) -> None:
