@@ -50,7 +50,7 @@ def count_unit(
         for found in expand_block(block, postings, in_order=False)
     ).rows
     shared = count_shared(paths, keep)
-    of_shards = []
+    of_shards: list[tuple[np.ndarray, Postings, Located]] = []
     for shard in np.unique(shared["shard"]).tolist():
         counts = shared[shared["shard"] == shard]
         of_shards.append((counts, postings[shard], postings[shard].locate(counts["ngram"])))
