@@ -120,18 +120,7 @@ def write_outputs(
         empty = EMPTY_MEMBER if name.endswith(".gz") else b""
         paths = [path for path in parts if path is not None]
         join_files(f"{output_path}/{name}", temp_folder, paths, empty)
-    tables = {
-        layout.MATCHES: (MATCHES_SCHEMA, [g.matches_path for g in results.groups], read_tables),
-        layout.DOCUMENTS: (
-            DOCUMENTS_SCHEMA,
-            [g.documents_path for g in results.groups],
-            read_row_groups,
-        ),
-    }
-    for name, (schema, parts, read) in tables.items():
-        paths = (path for path in parts if path is not None)
-        found = (table for path in local_copies(paths) for table in read(path))
-        _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
+    tables = _write_tables(output_path, temp_folder, results.groups)
     with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
         pq.write_table(train_files_table([unit.scanned for unit in units]), stream)
     return sorted([*lines, *joined, *tables, layout.TRAIN_FILES])
@@ -238,6 +227,20 @@ def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]
     for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
+
+
+def _write_tables(output_path: str, temp_folder: str, groups: Sequence[FileGroup]) -> list[str]:
+    """Writes the tables of all groups as one each; returns their paths below the output."""
+    matches = [group.matches_path for group in groups]
+    documents = [group.documents_path for group in groups]
+    for name, schema, parts, read in (
+        (layout.MATCHES, MATCHES_SCHEMA, matches, read_tables),
+        (layout.DOCUMENTS, DOCUMENTS_SCHEMA, documents, read_row_groups),
+    ):
+        paths = (path for path in parts if path is not None)
+        found = (table for path in local_copies(paths) for table in read(path))
+        _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
+    return [layout.MATCHES, layout.DOCUMENTS]
 
 
 def _join_tables(
