@@ -68,6 +68,9 @@ def test_flags_are_checked(tmp_path: Path, capsys, argv: list[str]) -> None:
         "stats/overlap_stats_by_train_path.jsonl",
         "stats/overlap_coverage.jsonl",
         "stats/overlap_details.jsonl.gz",
+        "stats/overlap_ngrams.jsonl.gz",
+        "stats/overlap_matches.parquet",
+        "stats/overlap_documents.parquet",
     ],
 )
 @pytest.mark.parametrize("damage", ["cut", "other fields", "gone"])

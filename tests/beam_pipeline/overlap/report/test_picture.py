@@ -1,5 +1,6 @@
 """Colours and texts of shares, and the picture of evaluation sets by n."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +11,42 @@ from beam_pipeline.overlap.report import __main__ as report
 from beam_pipeline.overlap.report.page import cell_colors
 from beam_pipeline.overlap.report.picture import MAX_SETS
 from beam_pipeline.overlap.report.tables import share_text
+from beam_pipeline.report.page import part
 from beam_pipeline.report.plot_style import DPI
 from tests.support.overlap_folder import write_output
 from tests.support.overlap_report import PLANET, filler, statistics_of
 
 
-def test_every_cell_can_be_read() -> None:
-    def luminance(color: str) -> float:
-        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+def luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_word_can_be_read() -> None:
+    style = part("beam_pipeline.overlap.report", "page.css")
+    schemes = [
+        dict(re.findall(r"--([a-z-]+): (#\w{6})", root)) for root in style.split(":root")[1:]
+    ]
+    assert [len(colors) for colors in schemes] == [11, 11]
+    for colors in schemes:
+        for text in ("text", "soft", "link"):
+            assert min(contrast(colors[text], colors[on]) for on in ("page", "panel")) >= 4.5
+        assert contrast(colors["mark-text"], colors["mark"]) >= 4.5
+        assert contrast(colors["text"], colors["warn"]) >= 4.5
+
+
+def test_every_cell_can_be_read() -> None:
     shares = [0.0, *np.geomspace(1e-5, 1, 200)]
     all_colors = [cell_colors(float(share)) for share in shares]
     for colors in all_colors:
         for background, text in (colors[:2], colors[2:]):
-            low, high = sorted((luminance(background), luminance(text)))
-            assert (high + 0.05) / (low + 0.05) >= 4.5
+            assert contrast(background, text) >= 4.5
     light = [luminance(colors.light) for colors in all_colors]
     dark = [luminance(colors.dark) for colors in all_colors]
     assert light == sorted(light, reverse=True) and dark == sorted(dark)
