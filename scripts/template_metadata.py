@@ -16,6 +16,8 @@ from pathlib import Path
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
+from beam_pipeline.overlap.job.flag_values import flags_of
+from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.probe_rows import options
 from beam_pipeline.sources.options import COLUMNS
 
@@ -39,12 +41,14 @@ class Template:
       parser: parses the flags of its job.
       special: by flag, what it does not say of itself: the kind of field on Google's page, its
         label, what a value looks like, and how a template differs from a command line.
+      left_out: flags of what a template does not start.
     """
 
     title: str
     description: str
     parser: OneLineParser
     special: Mapping[str, dict] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 TEMPLATES = {
@@ -93,6 +97,7 @@ TEMPLATES = {
             },
             "index_memory_mb": {"label": "Memory of the index in MiB"},
         },
+        ("remove_output", *(item.name for item in flags_of(RemovalConfig))),
     ),
 }
 
@@ -137,7 +142,11 @@ def metadata(name: str) -> dict:
         "name": template.title,
         "description": template.description,
         "streaming": False,
-        "parameters": [parameter(action, template.special) for action in template.parser.flags],
+        "parameters": [
+            parameter(action, template.special)
+            for action in template.parser.flags
+            if action.dest not in template.left_out
+        ],
     }
 
 

@@ -51,6 +51,11 @@ PROGRAMS = {
         "write training text anew without what an overlap found",
         tidies_up=True,
     ),
+    "attributes": Program(
+        "beam_pipeline.overlap.attributes",
+        "write what an overlap found of each training document",
+        tidies_up=True,
+    ),
     "report": Program("beam_pipeline.overlap.report.__main__", "write the page of an overlap"),
 }
 

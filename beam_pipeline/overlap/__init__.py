@@ -7,6 +7,7 @@ The same from a shell is `python -m beam_pipeline.overlap`. Nothing heavy is imp
 """
 
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
+from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.steps import (
     ExecutorStep,
     build_overlap_step,
@@ -18,6 +19,7 @@ __all__ = [
     "DeconConfig",
     "ExecutorStep",
     "NGramConfig",
+    "RemovalConfig",
     "build_overlap_step",
     "build_proofpile_step",
     "run_train_test_overlap",

@@ -36,15 +36,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
-    from beam_pipeline.overlap.job import launch
+    from beam_pipeline.overlap import run
 
-    return launch.run(config, beam_options)
+    return run.run(config, beam_options)
 
 
 def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     from beam_pipeline.overlap.summary import print_summary
 
     print_summary(config, output, seconds)
+    if config.remove_output:
+        from beam_pipeline.overlap.removal.summary import print_removal
+
+        print_removal(config.remove_output)
 
 
 if __name__ == "__main__":

@@ -52,9 +52,9 @@ def run_train_test_overlap(
         )
         run_train_test_overlap(config, ["--direct_num_workers=1"])
     """
-    from beam_pipeline.overlap.job import launch
+    from beam_pipeline.overlap import run
 
-    return launch.run_from_python(config, beam_options)
+    return run.run_from_python(config, beam_options)
 
 
 def build_overlap_step(

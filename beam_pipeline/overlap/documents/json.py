@@ -111,7 +111,7 @@ def _read_one_by_one(path: str, records: Records, first_row: int, fields: Fields
     letters: list[DeadLetter] = []
     for number, record in enumerate(records.each()):
         try:
-            document = _parse_object(record)
+            document = parse_object(record)
             text = _text_at(document, fields.text) if fields.nested else document.get(fields.text)
             if text is None:
                 continue
@@ -139,7 +139,8 @@ def _text_at(document: dict[str, Any], name: str) -> str | None:
         raise BadRecordError("text_not_a_string") from None
 
 
-def _parse_object(record: bytes) -> dict[str, Any]:
+def parse_object(record: bytes) -> dict[str, Any]:
+    """Returns the fields of a record; BadRecordError if it is a dead letter."""
     try:
         document = orjson.loads(record) if len(record) <= MAX_RECORD_BYTES else parse(record)
     except orjson.JSONDecodeError:
@@ -150,12 +151,18 @@ def _parse_object(record: bytes) -> dict[str, Any]:
 
 
 def _read_id(document: dict[str, Any], records: Records, number: int, fields: Fields) -> str | None:
-    value = document.get(fields.id)
+    value = value_of(document, records, number, fields.id)
     if value is None:
         return document_id(parse(records.at(number)), fields.id) if fields.hash_ids else None
-    if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
-        value = parse(records.at(number))[fields.id]
     return str(value)
+
+
+def value_of(document: dict[str, Any], records: Records, number: int, name: str) -> Any:
+    """Returns the value of a field of record `number` as Python reads it; None without one."""
+    value = document.get(name)
+    if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
+        return parse(records.at(number))[name]
+    return value
 
 
 def parse(record: bytes) -> Any:

@@ -65,7 +65,7 @@ def read_batches(
         if not fields.nested:
             check_text_column(path, schema, fields.text)
         batches = parquet.iter_batches(
-            _batch_rows(parquet.metadata, row_groups, "" if fields.nested else fields.text),
+            batch_rows(parquet.metadata, row_groups, "" if fields.nested else fields.text),
             row_groups=list(row_groups),
             columns=None
             if fields.hash_ids
@@ -78,7 +78,7 @@ def read_batches(
             first_row += batch.num_rows
 
 
-def _batch_rows(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
+def batch_rows(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
     """Returns the rows of a batch, by the size of the column of the text or, "", of all."""
     num_rows = num_bytes = 1
     for group in (metadata.row_group(index) for index in row_groups):
@@ -131,7 +131,7 @@ def _read_nested(path: str, batch: pa.RecordBatch, first_row: int, fields: Field
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    columns = [_python_values(column) for column in batch.columns]
+    columns = [python_values(column) for column in batch.columns]
     names = batch.schema.names
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -157,11 +157,11 @@ def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[s
         return [document_id(records[row], fields.id) for row in rows.tolist()]
     if fields.id not in names:
         return [None] * len(rows)
-    values = _python_values(batch.column(fields.id))
+    values = python_values(batch.column(fields.id))
     return [None if values[row] is None else str(values[row]) for row in rows.tolist()]
 
 
-def _python_values(column: pa.Array) -> list[Any]:
+def python_values(column: pa.Array) -> list[Any]:
     """Returns a column's values, as integers times that Python has none for."""
     if getattr(column.type, "unit", None) == "ns":
         column = column.cast(pa.int64())

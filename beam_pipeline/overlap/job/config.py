@@ -6,15 +6,16 @@ Building a step needs no Beam, so only `parse` imports it.
 """
 
 import argparse
-import warnings
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.job.flag_values import check_flags, several
+from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags, several
+from beam_pipeline.overlap.job.marin import path_of, warn_of
+from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
@@ -34,22 +35,6 @@ _MAX_COUNT = 2**63 - 1
 # Of the samples_*.jsonl of lm-evaluation-harness. A doc_id is that of a task, of which a folder
 # may have several.
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
-
-
-def _path_of(given: Any) -> Any:
-    """Returns the output path of a step, or of a step's config, and anything else as it is."""
-    for owner in (given, getattr(given, "config", None)):
-        if isinstance(path := getattr(owner, "output_path", None), str):
-            return path
-    return given
-
-
-def _warn_of(config: Any, names: Sequence[str]) -> None:
-    """Warns of values that marin's programs take and that an exact comparison has no use for."""
-    given = [f"{name}={getattr(config, name)}" for name in names if getattr(config, name)]
-    if given:
-        message = "has no effect: every n-gram is compared, exactly, and every overlap is reported"
-        warnings.warn(f"{', '.join(given)} {message}", UserWarning, stacklevel=4)
 
 
 @dataclass(frozen=True)
@@ -83,7 +68,7 @@ class NGramConfig:
 
     def __post_init__(self) -> None:
         check_flags(self)
-        _warn_of(self, ("stride", "overlap_threshold"))
+        warn_of(self, ("stride", "overlap_threshold"))
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -96,6 +81,7 @@ class DeconConfig:
     """The options of a run; `python -m beam_pipeline.overlap --help` explains each.
 
     Args:
+      removal: what becomes of contaminated documents, in `remove_output`.
       attribute_name: has no effect, nor have the three below: they are of marin's class.
       estimated_doc_count: has no effect; nothing is approximate.
       false_positive_rate: has no effect.
@@ -260,6 +246,8 @@ class DeconConfig:
         limits=(0, _MAX_N),
         group="n-grams",
     )
+    removal: RemovalConfig = RemovalConfig()
+    remove_output: str = flag("Folder of the clean corpus of --remove.", "", group="removal")
     overwrite: bool = flag("Replace a finished result.", False, action="store_true", group="output")
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
     # Of marin's class, without effect.
@@ -272,12 +260,17 @@ class DeconConfig:
         if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
         for name in ("input_path", "decontaminate_source"):  # may be steps, which have a path
-            paths = tuple(map(_path_of, several(value := getattr(self, name))))
+            paths = tuple(map(path_of, several(value := getattr(self, name))))
             if paths != several(value):
                 object.__setattr__(self, name, paths)
         check_flags(self)
-        _warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
+        warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
         check_path("output_path", self.output_path)
+        if (self.removal.remove == NO_REMOVAL) != (not self.remove_output):
+            raise UsageError(
+                f"--remove={self.removal.remove} and --remove_output={self.remove_output}: what "
+                "is removed and the folder of the clean corpus go together"
+            )
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
             raise UsageError("--eval_fields=each needs the fields: name them by --eval_text_field")
@@ -286,9 +279,8 @@ class DeconConfig:
                 f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"
             )
         for name in self.datasets:
-            if (
-                not name.isprintable() or "/" in name
-            ):  # nor are lone surrogates, from names that are not UTF-8
+            # Lone surrogates, from names that are not UTF-8, are not printable either.
+            if "/" in name or not name.isprintable():
                 raise UsageError(
                     f"--decontaminate_source: the evaluation set {name!r} cannot give a file its "
                     "name: give it another one, as NAME=PATH"
@@ -349,12 +341,7 @@ class DeconConfig:
 
 def flag_fields() -> list[Field[Any]]:
     """Returns the flags of the job."""
-    return [
-        each
-        for item in fields(DeconConfig)
-        for each in (fields(NGramConfig) if item.name == "ngram" else [item])
-        if each.metadata
-    ]
+    return flags_of(DeconConfig)
 
 
 def make_parser() -> OneLineParser:
@@ -374,13 +361,13 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
     given = values.pop("ngram_length")
     if given is not None:  # each with one n or several with a comma between
         try:
-            values["ngram"] = NGramConfig([int(n) for value in given for n in value.split(",")])
+            values["ngram_length"] = [int(n) for value in given for n in value.split(",")]
         except ValueError as error:
             raise UsageError(
                 f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
             ) from error
     values["eval_text_field"] = values["eval_text_field"] or ()
-    return DeconConfig(**values)
+    return from_flags(DeconConfig, values)
 
 
 def parse(argv: Sequence[str]) -> tuple[DeconConfig, "PipelineOptions"]:

@@ -1,7 +1,10 @@
-"""The values of flags, checked by what the flags say: types, limits, choices."""
+"""The values of flags, checked by what the flags say: types, limits, choices.
 
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+The flags of a dataclass are its fields, and those of dataclasses that are defaults of its fields.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, cast
 
 from beam_pipeline.cli.flags import check_range
@@ -13,6 +16,43 @@ def several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         return (value,)
     return tuple(cast(Sequence[Any], value))
+
+
+def flags_of(options: Any) -> list[Field[Any]]:
+    """Returns the flags of a dataclass, or of an instance, in order."""
+    return [
+        each
+        for item in fields(options)
+        for each in (flags_of(item.default) if is_dataclass(item.default) else [item])
+        if each.metadata
+    ]
+
+
+def values_of(options: Any) -> dict[str, Any]:
+    """Returns the values of the flags of a dataclass by their names."""
+    values: dict[str, Any] = {}
+    for item in fields(options):
+        value = getattr(options, item.name)
+        if is_dataclass(item.default):
+            values |= values_of(value)
+        elif item.metadata:
+            values[item.name] = value
+    return values
+
+
+def from_flags[Options](options: type[Options], values: Mapping[str, Any]) -> Options:
+    """Returns a dataclass from values of its flags; those that are not given have their default.
+
+    Raises:
+      UsageError: a value is not allowed.
+    """
+    given: dict[str, Any] = {}
+    for item in fields(cast(Any, options)):
+        if is_dataclass(item.default):
+            given[item.name] = from_flags(cast(Any, type(item.default)), values)
+        elif item.name in values:
+            given[item.name] = values[item.name]
+    return options(**given)
 
 
 def check_flags(config: Any) -> None:

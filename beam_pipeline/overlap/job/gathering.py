@@ -33,10 +33,17 @@ from beam_pipeline.overlap.results.counts import (
     count_unit,
 )
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
+from beam_pipeline.overlap.results.eval_tokens import write_eval_tokens
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.field_hits import write_field_hits
 from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
-from beam_pipeline.overlap.results.layout import FIELD_HITS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
+from beam_pipeline.overlap.results.layout import (
+    EVAL_TOKENS,
+    FIELD_HITS,
+    SUCCESS_NAME,
+    SUMMARY,
+    WORK_FOLDER,
+)
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import (
@@ -358,6 +365,8 @@ def _write_results(
         fields = config.eval_text_fields
         write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, fields, numbers)
         names.append(FIELD_HITS)
+    write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
+    names.append(EVAL_TOKENS)
     letters = [letters_path(prepared.rows_path)] if prepared.letters else []
     letters += [group.letters_path for group in results.groups if group.letters_path is not None]
     if name := write_dead_letters(folder, temp_folder, letters):

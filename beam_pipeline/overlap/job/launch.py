@@ -5,7 +5,6 @@ job succeeded if `.SUCCESS` exists.
 """
 
 import sys
-from collections.abc import Sequence
 
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
@@ -16,15 +15,12 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from beam_pipeline.cli.flags import normalise_flags
-from beam_pipeline.errors import ProbelineError, UsageError, user_error
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import (
     IN_MEMORY_RUNNER,
     RUNNERS_WITH_OWN_FLAGS,
     check_job_server,
-    parse_beam_options,
-    suited,
     use_cores,
 )
 from beam_pipeline.jobs.local_workers import forked_workers
@@ -33,33 +29,9 @@ from beam_pipeline.overlap.documents.reading import WORK_UNIT_BYTES
 from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
-from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
+from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.storage.files import exists
-
-
-def run_from_python(
-    config: DeconConfig, beam_options: PipelineOptions | Sequence[str] | None
-) -> str:
-    """Runs the job with Beam's options, given as such or as flags; returns the path of the output.
-
-    Raises:
-      UsageError, ProbelineError: as `run`; an error of a worker, too.
-    """
-    if isinstance(beam_options, PipelineOptions):
-        options = suited(beam_options)
-    else:
-        flags = normalise_flags(beam_options or ())
-        options = parse_beam_options(flags, [item.name for item in flag_fields()])
-    try:
-        run(config, options)
-    except Exception as error:
-        # From a worker: Beam adds where it happened and may raise another exception.
-        found = user_error(error)
-        if found is None or str(found) == str(error):
-            raise
-        raise found from error
-    return config.output_path
 
 
 def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:

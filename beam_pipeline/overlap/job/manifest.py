@@ -1,6 +1,6 @@
 """What a result was made of: to audit it by, and to tell whether another run would make the same.
 
-  progress/progress_summary.json   options and versions, as `describe` returns them, and the date
+  progress/progress_summary.json   options and versions, as functions here return them, and the date
   progress/input_files.jsonl       each file: its flag, evaluation set, path, size and version
 
 The version of a file is its generation on `gs://`, else its time of modification in nanoseconds.
@@ -20,8 +20,10 @@ from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.documents.reading import DocumentFile
-from beam_pipeline.overlap.job.config import DeconConfig, flag_fields, several
+from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
+from beam_pipeline.overlap.job.flag_values import flags_of, several, values_of
 from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
 from beam_pipeline.overlap.results.layout import INPUT_FILES
 from beam_pipeline.overlap.results.output_files import escape_surrogates, read_lines, write_lines
@@ -33,6 +35,7 @@ _NOT_COMPARED = (
     *("input_path", "decontaminate_source", "output_path"),
     *("num_shards", "processes", "index_memory_mb", "skip_existing", "overwrite", "debug"),
     "max_details_gb",
+    *("remove_output", *(item.name for item in flags_of(RemovalConfig))),
 )
 _VERSIONS_COMPARED = {
     "probeline": "the version of Probeline",
@@ -41,19 +44,11 @@ _VERSIONS_COMPARED = {
 }
 
 
-def describe(config: DeconConfig) -> dict[str, Any]:
-    """Returns the options of a run by their flags, and the versions that shape it."""
-    return {
-        "options": options_of(config),
-        "versions": versions_of(config),
-    }
-
-
 def options_of(config: DeconConfig) -> dict[str, Any]:
     """Returns the value of every flag as JSON has it."""
-    options = {}
+    options, given = {}, values_of(config)
     for item in flag_fields():
-        value = getattr(config if hasattr(config, item.name) else config.ngram, item.name)
+        value = given[item.name]
         values = [escape_surrogates(one) if isinstance(one, str) else one for one in several(value)]
         options[item.name] = values if item.metadata.get("action") == "append" else values[0]
     return {**options, "ngram_length": list(config.ngram.lengths)}

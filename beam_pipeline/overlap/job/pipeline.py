@@ -46,11 +46,9 @@ def find_inputs(config: DeconConfig) -> Inputs:
     Raises:
       UsageError: a pattern matches no file of documents.
     """
-    return Inputs(match_documents(config.input_paths), _match_evaluation(config))
-
-
-def _match_evaluation(config: DeconConfig) -> list[EvaluationFile]:
-    return match_evaluation(config.sources, config.eval_text_fields, config.eval_fields == "each")
+    is_each = config.eval_fields == "each"
+    evaluation = match_evaluation(config.sources, config.eval_text_fields, is_each)
+    return Inputs(match_documents(config.input_paths), evaluation)
 
 
 def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> None:

@@ -29,7 +29,7 @@ from beam_pipeline.overlap.documents.evaluation import (
 from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.manifest import describe
+from beam_pipeline.overlap.job.manifest import options_of, versions_of
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
@@ -316,7 +316,8 @@ def summarize(
         "tokenizer": job.config.tokenizer,
         "fingerprint": prepared.fingerprint,
         "started_at": job.started_at,
-        **describe(job.config),
+        "options": options_of(job.config),
+        "versions": versions_of(job.config),
         "counts": {**prepared.counts, **counts},
         "warnings": list(prepared.warnings),
         "outputs": list(outputs),

@@ -1,73 +1,117 @@
-"""The options of a removal, as the fields of a dataclass."""
+"""The options of the commands that go through the training files, as fields of dataclasses."""
 
 import argparse
-from dataclasses import dataclass, fields
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.flags import OneLineParser, check_range, flag, job_parser
+from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
 from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags
+from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.storage.files import check_path
 
-_MAX_CHARS = 2**31 - 1
+if TYPE_CHECKING:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+PARQUET, DOLMA = "parquet", "dolma"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemovalOptions:
-    """The options of a removal; `python -m beam_pipeline.overlap.remove --help` explains each.
+class FileJobOptions:
+    """What both commands take.
 
     Raises:
       UsageError: a value is not allowed.
     """
 
     result_path: str = flag("Folder of a finished result of the overlap job.", group="input")
-    output_path: str = flag("Folder of the clean corpus.", group="output")
-    remove: str = flag(
-        "What goes: the whole document, the shared text and a margin around it, which splits the "
-        "document, or the shared text alone, for which a mask stands.",
-        "document",
-        choices=("document", "split", "mask"),
-        group="removal",
-    )
-    margin_chars: int = flag(
-        "Characters that --remove=split takes on each side of shared text.",
-        200,
-        limits=(0, _MAX_CHARS),
-        group="removal",
-    )
-    min_piece_chars: int = flag(
-        "Shorter pieces of a split document are dropped.",
-        200,
-        limits=(1, _MAX_CHARS),
-        group="removal",
-    )
-    max_pieces: int = flag(
-        "A document that would be split into more pieces is dropped.",
-        10,
-        limits=(1, _MAX_CHARS),
-        group="removal",
-    )
-    mask_token: str = flag("What stands for masked text.", "⟦removed⟧", group="removal")
-    overwrite: bool = flag(
-        "Replace a finished clean corpus.", False, action="store_true", group="output"
+    output_path: str = flag("Folder of the output.", group="output")
+    overwrite: bool = flag("Replace a finished output.", False, action="store_true", group="output")
+    skip_existing: bool = flag(
+        "Resume a run that died, or return its output if it is finished, where result and options "
+        "are the same.",
+        False,
+        action="store_true",
+        group="run",
     )
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
+        check_flags(self)
         check_path("result_path", self.result_path)
         check_path("output_path", self.output_path)
-        for item in fields(self):
-            if limits := item.metadata["limits"]:
-                check_range(item.name, getattr(self, item.name), *limits)
-        if self.remove not in ("document", "split", "mask"):
-            raise UsageError(f"--remove={self.remove}: give document, split or mask")
 
 
-def make_parser() -> OneLineParser:
-    """Returns the parser of the flags."""
+@dataclass(frozen=True, kw_only=True)
+class RemovalOptions(FileJobOptions):
+    """The options of a removal; `python -m beam_pipeline.overlap.remove --help` explains each."""
+
+    removal: RemovalConfig = RemovalConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.removal.remove == NO_REMOVAL:
+            raise UsageError(f"--remove={NO_REMOVAL}: give document, split or mask")
+        if os.path.normpath(self.output_path) == os.path.normpath(self.result_path):
+            raise UsageError(
+                f"{self.output_path} is the folder of the result: give the clean corpus another one"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttributeOptions(FileJobOptions):
+    """The options of attributes; `python -m beam_pipeline.overlap.attributes --help` has them."""
+
+    format: str = flag(
+        "Parquet, a row per document, or JSON lines as Dolma's mixer reads them.",
+        PARQUET,
+        choices=(PARQUET, DOLMA),
+        group="output",
+    )
+    attribute_name: str = flag(
+        "Name of the attributes: that of their folder and, for Dolma, the beginning of their keys.",
+        "overlap",
+        group="output",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.attribute_name):
+            raise UsageError(
+                f"--attribute_name={self.attribute_name}: give letters, digits, - and _ alone"
+            )
+
+
+def removal_parser() -> OneLineParser:
+    """Returns the parser of the flags of a removal."""
     description = "Writes a training corpus anew without what evaluation sets share with it."
     example = "--result_path overlap --output_path clean --remove split"
-    return job_parser("beam_pipeline.overlap.remove", description, example, fields(RemovalOptions))
+    flags = flags_of(RemovalOptions)
+    return job_parser("beam_pipeline.overlap.remove", description, example, flags)
 
 
-def options_of(parsed: argparse.Namespace) -> RemovalOptions:
-    """Returns the options of parsed flags; UsageError for a value that is not allowed."""
-    return RemovalOptions(**vars(parsed))
+def attributes_parser() -> OneLineParser:
+    """Returns the parser of the flags of attributes."""
+    description = "Writes what evaluation sets share with each training document, file by file."
+    example = "--result_path overlap --output_path corpus --format dolma"
+    flags = flags_of(AttributeOptions)
+    return job_parser("beam_pipeline.overlap.attributes", description, example, flags)
+
+
+def parse[Options: FileJobOptions](
+    argv: Sequence[str], parser: OneLineParser, options: type[Options]
+) -> "tuple[Options, PipelineOptions]":
+    """Returns the options of a command line, and Beam's.
+
+    Raises:
+      UsageError: a flag is unknown or its value is not allowed.
+    """
+    known: argparse.Namespace
+    known, rest = parser.parse_known_args(argv)
+    found = from_flags(options, vars(known))
+    from beam_pipeline.jobs.beam_options import parse_beam_options
+
+    return found, parse_beam_options(rest, [item.name for item in flags_of(options)])

@@ -3,7 +3,6 @@
 A row group in which no document changes is written as it was read. Memory holds a row group.
 """
 
-from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -13,23 +12,16 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.documents.batch import decode, encode
 from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.overlap.removal.changes import Changes, piece_id
+from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-Change = Callable[[int, str], list[str]]  # as for JSON lines
 
+def rewrite_parquet(file: FileVersion, stream: BinaryIO, changes: Changes, fields: Fields) -> int:
+    """Copies a file, with its contaminated records as `changes` has them; returns its records.
 
-def rewrite_parquet(
-    file: FileVersion,
-    stream: BinaryIO,
-    rows: np.ndarray,
-    change: Change,
-    fields: Fields,
-    is_split: bool,
-) -> int:
-    """Copies a file, but the records `rows` as `change` has them; returns the number of records.
-
-    Pieces have `-0`, `-1`, … after their id where ids are strings; others keep their id.
+    Pieces have ids of their own where ids are strings; others keep that of their document.
     """
     first_row = 0
     with open_parquet(file.path, buffer_bytes=PIECE_BYTES, version=file.version) as parquet:
@@ -37,13 +29,12 @@ def rewrite_parquet(
         with pq.ParquetWriter(stream, parquet.schema_arrow, compression=codecs) as writer:
             for number in range(parquet.num_row_groups):
                 table = parquet.read_row_group(number)
-                stop_row = first_row + len(table)
-                first, stop = np.searchsorted(rows, [first_row, stop_row]).tolist()
-                if stop > first:
-                    here = rows[first:stop] - first_row
-                    table = _rewritten(table, here, first, change, fields, is_split)
+                documents = changes.within(first_row, first_row + len(table))
+                first_row += len(table)
+                if len(documents.rows):
+                    rows = documents.rows - (first_row - len(table))
+                    table = _rewritten(table, rows, documents, changes, fields)
                 writer.write_table(table, row_group_size=max(1, len(table)))
-                first_row = stop_row
     return first_row
 
 
@@ -57,18 +48,24 @@ def _codecs(parquet: pq.ParquetFile) -> dict[str, str]:
 
 
 def _rewritten(
-    table: pa.Table, rows: np.ndarray, place: int, change: Change, fields: Fields, is_split: bool
+    table: pa.Table, rows: np.ndarray, documents: Documents, changes: Changes, fields: Fields
 ) -> pa.Table:
+    """Returns a row group in which the contaminated documents have the places `rows`."""
     counts = np.ones(len(table), np.int64)
-    texts, suffixes = [], []
-    column = table.column(fields.text).take(pa.array(rows))
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    for number, data in enumerate(column.cast(pa.large_binary()).to_pylist()):
-        pieces = change(place + number, decode(data))
-        counts[rows[number]] = len(pieces)
+    taken = table.select(_columns(table, fields)).take(pa.array(rows))
+    ids = _strings(taken, fields.id) if changes.is_split else None
+    texts: list[bytes] = []
+    names: list[str | None] = []
+    for index, data in enumerate(_plain(taken.column(fields.text), pa.large_binary()).to_pylist()):
+        pieces = changes.texts(documents, index, decode(data))
+        counts[rows[index]] = len(pieces)
         texts += map(encode, pieces)
-        suffixes += [f"-{piece}" for piece in range(len(pieces))]
+        identifier = ids[index] if ids else None
+        if identifier is None:
+            changes.num_unnamed += len(pieces) if changes.is_split else 0
+            names += [None] * len(pieces)
+        else:
+            names += [piece_id(identifier, *piece) for piece in enumerate(pieces)]
     is_changed = np.zeros(len(table), bool)
     is_changed[rows] = True
     which = np.repeat(np.arange(len(table)), counts)
@@ -76,25 +73,35 @@ def _rewritten(
     table = table.take(pa.array(which))
     new = pa.array(texts, pa.large_binary()).view(pa.large_string())
     table = _replaced(table, fields.text, mask, new)
-    if is_split and fields.id in table.schema.names:
-        ids = table.column(fields.id)
-        if pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type):
-            kept = ids.filter(mask).cast(pa.large_string())
-            parts = kept, pa.array(suffixes, pa.large_string()), pa.scalar("", pa.large_string())
-            named = pc.binary_join_element_wise(*parts)
-            table = _replaced(table, fields.id, mask, named)
+    if ids is not None:
+        table = _replaced(table, fields.id, mask, pa.array(names, pa.large_string()))
     return table
+
+
+def _columns(table: pa.Table, fields: Fields) -> list[str]:
+    return [name for name in dict.fromkeys((fields.text, fields.id)) if name in table.column_names]
+
+
+def _strings(table: pa.Table, name: str) -> list[str | None] | None:
+    """Returns the values of a column, None if there is none of strings."""
+    if name not in table.column_names:
+        return None
+    column = _plain(table.column(name))
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return column.to_pylist() if is_text else None
+
+
+def _plain(column: pa.ChunkedArray, dtype: pa.DataType | None = None) -> pa.ChunkedArray:
+    """Returns a column that is no dictionary, of some type or of its own."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column if dtype is None else column.cast(dtype)
 
 
 def _replaced(table: pa.Table, name: str, mask: pa.Array, values: pa.Array) -> pa.Table:
     at = table.schema.get_field_index(name)
     field = table.schema.field(at)
-    plain = table.column(at)
-    if pa.types.is_dictionary(plain.type):
-        plain = plain.cast(plain.type.value_type)
-    plain = plain.cast(pa.large_string()).combine_chunks()
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
+    plain = _plain(table.column(at), pa.large_string()).combine_chunks()
     changed = pc.replace_with_mask(plain, mask, values)
     if pa.types.is_dictionary(field.type):
         changed = changed.dictionary_encode()

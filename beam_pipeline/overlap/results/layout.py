@@ -13,6 +13,7 @@ DETAILS = "stats/overlap_details.jsonl.gz"
 MATCHES = "stats/overlap_matches.parquet"
 DOCUMENTS = "stats/overlap_documents.parquet"
 TRAIN_FILES = "stats/overlap_train_files.parquet"
+EVAL_TOKENS = "stats/overlap_eval_tokens.parquet"
 NGRAMS = "stats/overlap_ngrams.jsonl.gz"
 COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
@@ -36,7 +37,7 @@ PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
     r"|overlap_((eval_)?boilerplate|short_rows)\.jsonl"
     r"|overlap_(details|ngrams|(train|eval)_texts)\.jsonl\.gz"
-    r"|overlap_(matches|documents|train_files)\.parquet",
+    r"|overlap_(matches|documents|train_files|eval_tokens)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",
     **{
         f"{RULES_FOLDER}/{name}": r".+\.(clean|between|dirty)\.jsonl"

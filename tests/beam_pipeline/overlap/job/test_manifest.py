@@ -56,7 +56,7 @@ def test_a_result_names_its_files_options_and_versions(corpus: Path) -> None:
 def test_a_path_that_is_not_utf_8_is_written(tmp_path: Path) -> None:
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     config = DeconConfig(input_path=folder, decontaminate_source="x=y", output_path="out")
-    assert json.dumps(manifest.describe(config), ensure_ascii=False).encode()
+    assert json.dumps(manifest.options_of(config), ensure_ascii=False).encode()
 
 
 # --- a finished result, once more -----------------------------------------------------------------

@@ -1,69 +1,35 @@
 """Clean corpora: what stays is as it was, counts add up, and a second run finds nothing."""
 
-import gzip
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.overlap.__main__ import main as find
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
+from beam_pipeline.overlap.removal.changes import piece_id
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text
 from beam_pipeline.overlap.remove import main as remove
 from tests.support.overlap_reference import merged, ngrams
-
-SHARED = "every good boy does fine when all of the notes are played in the right order"
-AROUND = " ".join(f"word{number}" for number in range(60))
-CONTAMINATED = {"text": f"{AROUND}. {SHARED.title()}! {AROUND}\u00e9", "id": 7, "n": 1.5}
-LINES = [
-    b'{"id": "a", "text": "nothing to see", "more": [1, 2.50]}\n',
-    b"\n",
-    b"no json at all\n",
-    json.dumps(CONTAMINATED).encode() + b"\r\n",
-    b'  {"id":"c",  "text":"last one"}',
-]
-
-
-def write_corpus(folder: Path) -> None:
-    (folder / "in/deep").mkdir(parents=True)
-    (folder / "in/a.jsonl").write_bytes(b"".join(LINES))
-    (folder / "in/b.jsonl.gz").write_bytes(gzip.compress(b"".join(LINES)))
-    with pa.CompressedOutputStream(str(folder / "in/deep/c.json.zst"), "zstd") as stream:
-        stream.write(b"".join(LINES))
-    (folder / "in/d.jsonl").write_bytes(LINES[0])
-    texts = ["one", f"{AROUND} {SHARED} {AROUND}", None, "two"]
-    table = pa.table({"id": ["p0", "p1", "p2", "p3"], "text": texts, "x": [1, 2, 3, None]})
-    pq.write_table(table, folder / "in/e.parquet", row_group_size=2, compression="gzip")
-    (folder / "eval").mkdir()
-    (folder / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
-
-
-def find_in(folder: Path, corpus: str, output: str) -> None:
-    sets = f"--decontaminate_source=quiz={folder}/eval/quiz.jsonl"
-    flags = [f"--input_path={folder}/{corpus}", sets, f"--output_path={folder}/{output}"]
-    assert find([*flags, "--ngram_length=8", "--overwrite", "--direct_num_workers=1"]) == 0
+from tests.support.removal_corpus import (
+    AROUND,
+    ELEMENTS,
+    LINES,
+    MASK,
+    find_in,
+    plain,
+    write_corpus,
+)
 
 
 def clean(folder: Path, *flags: str) -> int:
     paths = [f"--result_path={folder}/out", f"--output_path={folder}/clean"]
     return remove([*paths, "--direct_num_workers=1", *flags])
-
-
-def plain(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(data)
-    if path.suffix == ".zst":
-        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-            return stream.read()
-    return data
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
@@ -83,7 +49,9 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
     assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
     folder = found / "clean/documents"
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
-    assert names == ["a.jsonl", "b.jsonl.gz", "d.jsonl", "deep/c.json.zst", "e.parquet"]
+    assert names == [
+        *("a.jsonl", "b.jsonl.gz", "d.jsonl", "deep/c.json.zst", "e.parquet", "f.json")
+    ]
     for name in ("a.jsonl", "b.jsonl.gz", "deep/c.json.zst"):
         lines = plain(folder / name).splitlines(keepends=True)
         assert lines[:3] == LINES[:3] and lines[-1] == LINES[-1]
@@ -93,7 +61,8 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
         if mode == "document":
             assert texts == []
         elif mode == "split":
-            assert [record["id"] for record in records] == ["7-0", "7-1"]
+            ids = [piece_id("7", number, text) for number, text in enumerate(texts)]
+            assert [record["id"] for record in records] == ids and ids[0].startswith("7-0-")
             assert texts[0].startswith("word0 word1 ") and texts[1].endswith("word59é")
         else:
             assert texts == [f"{AROUND}. ⟦removed⟧! {AROUND}é"] and records[0]["id"] == 7
@@ -101,34 +70,42 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
     source, target = (pq.ParquetFile(path) for path in (found / "in/e.parquet", folder / names[4]))
     assert target.schema_arrow == source.schema_arrow and target.num_row_groups == 2
     assert target.metadata.row_group(0).column(1).compression == "GZIP"
-    middle = {"document": [], "split": ["p1-0", "p1-1"], "mask": ["p1"]}[mode]
-    assert target.read().column("id").to_pylist() == ["p0", *middle, "p2", "p3"]
+    rows = target.read().to_pylist()
+    middle = ["p1"] if mode == "mask" else []
+    if mode == "split":
+        middle = [piece_id("p1", number, rows[1 + number]["text"]) for number in range(2)]
+    assert [row["id"] for row in rows] == ["p0", *middle, "p2", "p3"]
+    kept = {"document": [], "split": [], "mask": [b' {"text":"\\u00e9 ' + MASK + b'"} ']}[mode]
+    array = b",".join([*ELEMENTS[:2], *kept, ELEMENTS[3]])
+    assert (folder / "f.json").read_bytes() == b"\xef\xbb\xbf [%b\n]\n" % array
     manifest = manifest_of(found)
     counts = manifest["counts"]
-    assert counts["records_in"] == 3 * 4 + 1 + 4 and counts["contaminated"] == 4
+    assert counts["records_in"] == 3 * 4 + 1 + 4 + 4 and counts["contaminated"] == 5
     assert counts["chars_in"] == counts["chars_kept"] + counts["chars_removed"] > 0
-    assert manifest["by_evaluation_set"]["quiz"]["contaminated"] == 4
+    assert manifest["by_evaluation_set"]["quiz"]["contaminated"] == 5
     assert sum(file["records_in"] for file in manifest["files"]) == counts["records_in"]
     find_in(found, "clean/documents", "again")
     assert len(pq.read_table(found / "again/stats/overlap_documents.parquet")) == 0
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert clean(tmp_path) == 2
+    assert clean(tmp_path, "--remove=document") == 2
     assert "is no finished result" in capsys.readouterr().err
     write_corpus(tmp_path)
     find_in(tmp_path, "in", "out")
     capsys.readouterr()
+    assert clean(tmp_path) == 2
+    assert "--remove=none: give document" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=Boy") == 2
     assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
     assert "give a word" in capsys.readouterr().err
     (tmp_path / "clean/documents").mkdir(parents=True)
-    assert clean(tmp_path) == 2
+    assert clean(tmp_path, "--remove=document") == 2
     assert "that no run has put there" in capsys.readouterr().err
     (tmp_path / "clean/documents").rmdir()
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
-    assert clean(tmp_path) == 1
+    assert clean(tmp_path, "--remove=document") == 1
     assert "in/a.jsonl was changed" in capsys.readouterr().err
     assert not (tmp_path / "clean/.SUCCESS").exists()
 

@@ -1,15 +1,17 @@
-"""A removal that is killed, whose steps are repeated, and that runs on other engines and on GCS."""
+"""A removal that is killed or repeated, in one run with the search, on all engines and on GCS."""
 
 import json
 import os
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main as find
-from beam_pipeline.overlap.removal import job
+from beam_pipeline.overlap.removal import by_file
 from beam_pipeline.overlap.remove import main as remove
+from beam_pipeline.overlap.results import layout
 from tests.support.engines import Flink, Gcs, stored_objects
 from tests.support.overlap_jobs import files_below
 from tests.support.repository import ROOT
@@ -18,10 +20,12 @@ from tests.support.warm_python import warm_python
 SHARED = "every good boy does fine when all of the notes are played in the right order"
 MANIFEST = "removal_manifest.json"
 
+SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
+
 # Runs `main` in a process that kills itself when a function of the job is called for the n-th time.
 _SCRIPT = """
 import os, signal, sys
-from beam_pipeline.overlap.removal import job
+from beam_pipeline.overlap.removal import by_file as job
 name, after = sys.argv[1], int(sys.argv[2])
 original, calls = getattr(job, name), []
 def killing(*args, **kwargs):
@@ -36,7 +40,7 @@ sys.exit(main(sys.argv[3:]))
 
 
 def write_corpus(folder: Path) -> list[str]:
-    """Writes a corpus of four files, all contaminated, and returns the flags of the search."""
+    """Writes five contaminated files, one an array, and returns the flags of the search."""
     (folder / "in").mkdir(parents=True)
     for number in range(4):
         texts = ["nothing to see", f"{'before ' * 50}{SHARED}{' after' * 50}", "the last one"]
@@ -44,13 +48,14 @@ def write_corpus(folder: Path) -> list[str]:
             json.dumps({"id": f"{number}-{at}", "text": text}) for at, text in enumerate(texts)
         ]
         (folder / f"in/{number}.jsonl").write_text("\n".join(lines) + "\n")
+    records = [line.strip() for line in (folder / "in/0.jsonl").read_text().splitlines()]
+    (folder / "in/array.json").write_text(f"[\n{',\n'.join(records)}\n]\n")
     (folder / "quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
     return [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
 
 
 def flags_of(result: Path | str, output: Path | str) -> list[str]:
-    margins = ["--margin_chars=20", "--min_piece_chars=20"]
-    return [f"--result_path={result}", f"--output_path={output}", "--remove=split", *margins]
+    return [f"--result_path={result}", f"--output_path={output}", *SPLIT]
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +65,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flags = [*write_corpus(folder), f"--output_path={folder}/result", "--ngram_length=8"]
     assert find([*flags, "--direct_num_workers=1"]) == 0
     assert remove([*flags_of(folder / "result", folder / "clean"), "--direct_num_workers=1"]) == 0
-    assert len(files_below(folder / "clean/documents")) == 4
+    assert len(files_below(folder / "clean/documents")) == 5
     return folder / "result"
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Returns what changes when a file is written again."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 def check(result: Path, output: Path) -> None:
@@ -71,14 +82,14 @@ def check(result: Path, output: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "after"),
     [
-        ("write_guarded", 2),
+        ("write_file", 4),
         *(
             pytest.param(*kill, marks=pytest.mark.slow)
             for kill in (
-                ("clean_file", 1),
-                ("clean_file", 3),
-                ("check_counts", 2),
-                ("write_guarded", 1),
+                ("write_file", 1),
+                ("write_guarded", 8),
+                ("finish", 1),
+                ("write_guarded", 4),
             )
         ),
     ],
@@ -96,21 +107,77 @@ def test_a_killed_run_leaves_no_finished_corpus_and_the_next_writes_it(
     )
     assert killed.returncode == -9, killed.stderr
     assert not (tmp_path / "clean/.SUCCESS").exists()
-    assert remove(flags) == 0
+    done = [path for path in (tmp_path / "clean/documents").glob("*.json*") if path.is_file()]
+    written = list(map(identity, done))
+    assert len(done) == (after - 1 if name == "write_file" else 5 if after > 6 else len(done))
+    assert remove([*flags, "--skip_existing"]) == 0
     check(result, tmp_path / "clean")
+    if after < 8:  # what was finished is not written again
+        assert written == list(map(identity, done))
 
 
-@pytest.mark.parametrize("name", ["clean_file", "finish"])
+def test_a_finished_corpus_is_kept_or_replaced(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
+    assert remove(flags) == 0
+    before = identity(tmp_path / "clean/documents/0.jsonl")
+    assert remove(flags) == 2
+    assert "holds a finished clean corpus" in capsys.readouterr().err
+    assert remove([*flags, "--skip_existing"]) == 0
+    assert identity(tmp_path / "clean/documents/0.jsonl") == before
+    assert remove([*flags, "--skip_existing", "--margin_chars=10"]) == 2
+    assert "of another result or other options" in capsys.readouterr().err
+    assert remove([*flags, "--overwrite"]) == 0
+    assert identity(tmp_path / "clean/documents/0.jsonl") != before
+    check(result, tmp_path / "clean")
+    assert remove(flags_of(result, result)) == 2
+    assert "is the folder of the result" in capsys.readouterr().err
+
+
+def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
+    """Runs the search and the removal as one command."""
+    search = [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
+    paths = [f"--output_path={output}/result", f"--remove_output={output}/clean"]
+    return find([*search, *paths, "--ngram_length=8", *SPLIT, *flags])
+
+
+def check_one_run(result: Path, output: Path, *flags: str) -> None:
+    """Finds and removes, compares the documents, and looks for what is left."""
+    assert find_and_remove(result.parent, output, *flags) == 0
+    documents = output / "clean/documents"
+    assert files_below(documents) == files_below(result.parent / "clean/documents")
+    again = [f"--input_path={documents}", f"--decontaminate_source={result.parent}/quiz.jsonl"]
+    assert find([*again, f"--output_path={output}/again", "--ngram_length=8", *flags]) == 0
+    assert len(pq.read_table(output / "again" / layout.DOCUMENTS)) == 0
+
+
+def test_one_run_finds_and_removes(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_one_run(result, tmp_path, "--direct_num_workers=2")
+    before = files_below(tmp_path)
+    assert find_and_remove(result.parent, tmp_path, "--skip_existing") == 0
+    assert files_below(tmp_path) == before
+    capsys.readouterr()
+    (tmp_path / "result/.SUCCESS").unlink()
+    assert find_and_remove(result.parent, tmp_path) == 2  # before anything is searched
+    assert f"--remove_output={tmp_path}/clean holds a finished" in capsys.readouterr().err
+    assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
+    assert "which a template does not start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["write_file", "finish"])
 def test_a_step_that_is_repeated_changes_nothing(
     result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    original = getattr(job, name)
+    original = getattr(by_file, name)
 
     def twice(*args):
         original(*args)
         return original(*args)
 
-    monkeypatch.setattr(job, name, twice)
+    monkeypatch.setattr(by_file, name, twice)
     flags = flags_of(result, tmp_path / "clean")
     assert remove([*flags, "--direct_num_workers=1"]) == 0
     check(result, tmp_path / "clean")
@@ -122,14 +189,12 @@ def test_several_workers_write_the_same_bytes(result: Path, tmp_path: Path) -> N
 
 
 def test_prism_writes_the_same_bytes(result: Path, tmp_path: Path, prism: str) -> None:
-    flags = [*flags_of(result, tmp_path / "clean"), "--runner=PrismRunner"]
-    assert remove([*flags, f"--prism_location={prism}", "--environment_type=LOOPBACK"]) == 0
-    check(result, tmp_path / "clean")
+    flags = ["--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=LOOPBACK"]
+    check_one_run(result, tmp_path, *flags)
 
 
 def test_flink_writes_the_same_bytes(result: Path, tmp_path: Path, flink: Flink) -> None:
-    assert remove([*flags_of(result, tmp_path / "clean"), *flink.flags()]) == 0
-    check(result, tmp_path / "clean")
+    check_one_run(result, tmp_path, *flink.flags())
 
 
 def test_objects_are_read_and_written(result: Path, tmp_path: Path, gcs: Gcs) -> None:

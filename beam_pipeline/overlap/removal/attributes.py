@@ -1,0 +1,266 @@
+"""The attributes of all documents of a training file, in a file of their own, in the same order.
+
+  Parquet: a row of ATTRIBUTES_SCHEMA for each document
+  JSON lines as Dolma's mixer reads them: {"id": …, "attributes": {"NAME__spans": [[0, 9, 1.0]], …}}
+
+Memory holds some documents, whatever the size of the file. Of Parquet only the ids are read if no
+document is contaminated. Dolma's format: github.com/allenai/dolma, docs/data-format.md.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.overlap.documents.json import (
+    BadRecordError,
+    Fields,
+    parse_object,
+    split_records,
+    value_of,
+)
+from beam_pipeline.overlap.documents.parquet import batch_rows, python_values
+from beam_pipeline.overlap.removal.by_file import Counts
+from beam_pipeline.overlap.removal.cleaning import compressed
+from beam_pipeline.overlap.removal.options import DOLMA, PARQUET
+from beam_pipeline.overlap.removal.training_files import DocumentReader, Documents, TrainingFile
+from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA
+from beam_pipeline.overlap.results.output_files import (
+    escape_surrogates,
+    json_line,
+    json_value,
+    parquet_writer,
+)
+from beam_pipeline.storage.files import create_file, open_file
+from beam_pipeline.storage.json_array import begins_array
+from beam_pipeline.storage.lines import decompressed, read_blocks
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
+
+ATTRIBUTES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("row", pa.int64()),
+        ("id", pa.string()),
+        ("contaminated", pa.bool_()),
+        ("coverage", pa.float64()),  # share of the text's characters that are in a span
+        ("spans", DOCUMENTS_SCHEMA.field("spans").type),
+        ("eval_datasets", DOCUMENTS_SCHEMA.field("eval_datasets").type),
+    ]
+)
+_GROUP_ROWS, _GROUP_BYTES = 1 << 16, 16 << 20
+
+
+class Described(NamedTuple):
+    """Some consecutive documents of a file, and which of them are contaminated."""
+
+    first_row: int
+    ids: list[Any]  # a value for each document, as the file has it; None without one
+    documents: Documents
+    num_chars: np.ndarray  # int64, of the text of each contaminated document
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """The share of characters that are in a span, of each contaminated document."""
+        return self.documents.covered_chars / self.num_chars
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+def describe(file: TrainingFile, documents: DocumentReader, fields: Fields) -> Iterator[Described]:
+    """Yields all documents of a file; those without a text and dead letters are documents, too."""
+    read = _describe_parquet if file.format == "parquet" else _describe_json
+    return read(file, documents, fields)
+
+
+def _describe_json(
+    file: TrainingFile, documents: DocumentReader, fields: Fields
+) -> Iterator[Described]:
+    row = 0
+    path, _, version = file.file
+    with open_file(path, version=version) as stream:
+        blocks = read_blocks(decompressed(stream))
+        for records in split_records(blocks, may_be_array=file.format == "json"):
+            parsed = list(map(_parse, records.each()))
+            ids = [
+                value_of(values, records, number, fields.id) for number, values in enumerate(parsed)
+            ]
+            found = documents.within(row, row + len(ids))
+            sizes = [len(parsed[at][fields.text]) for at in (found.rows - row).tolist()]
+            yield Described(row, ids, found, np.array(sizes, np.int64))
+            row += len(ids)
+
+
+def _parse(record: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(record)
+    except BadRecordError:
+        return {}
+
+
+def _describe_parquet(
+    file: TrainingFile, documents: DocumentReader, fields: Fields
+) -> Iterator[Described]:
+    row = 0
+    path, _, version = file.file
+    with open_parquet(path, buffer_bytes=PIECE_BYTES, version=version) as parquet:
+        wanted = {fields.id, fields.text} if file.num_documents else {fields.id}
+        columns = [name for name in sorted(wanted) if name in parquet.schema_arrow.names]
+        groups = range(parquet.num_row_groups)
+        size = batch_rows(parquet.metadata, groups, fields.text)
+        for batch in parquet.iter_batches(size, groups, columns, use_threads=False):
+            has_id = fields.id in columns
+            ids = python_values(batch.column(fields.id)) if has_id else [None] * len(batch)
+            found = documents.within(row, row + len(batch))
+            sizes = np.empty(0, np.int64)
+            if len(found.rows):
+                texts = batch.column(fields.text).take(pa.array(found.rows - row))
+                sizes = pc.utf8_length(texts.cast(pa.large_string())).to_numpy().astype(np.int64)
+            yield Described(row, ids, found, sizes)
+            row += len(batch)
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+def write_parquet(
+    file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, attribute_name: str
+) -> Counts:
+    """Writes the rows of ATTRIBUTES_SCHEMA of a training file."""
+    counting = _Counting()
+    with create_file(target) as stream, parquet_writer(stream, ATTRIBUTES_SCHEMA) as writer:
+        held: list[pa.Table] = []
+
+        def write() -> None:
+            writer.write_table(pa.concat_tables(held).combine_chunks())
+            held.clear()
+
+        for described in counting.of(describe(file, documents, fields)):
+            held.append(_table(file.file.path, described))
+            is_full = sum(map(len, held)) >= _GROUP_ROWS
+            if is_full or sum(table.nbytes for table in held) >= _GROUP_BYTES:
+                write()
+        if held:
+            write()
+    return counting.counts()
+
+
+def _table(path: str, described: Described) -> pa.Table:
+    count, found = len(described.ids), described.documents
+    places = found.rows - described.first_row
+    is_contaminated, coverage = np.zeros(count, bool), np.zeros(count)
+    is_contaminated[places], coverage[places] = True, described.coverage
+    ids = [None if value is None else escape_surrogates(str(value)) for value in described.ids]
+    columns = [
+        pa.array([path] * count, pa.string()),
+        np.arange(described.first_row, described.first_row + count),
+        pa.array(ids, pa.string()),
+        is_contaminated,
+        coverage,
+        _spread(found.spans, places, count, ATTRIBUTES_SCHEMA.field("spans").type),
+        _spread(found.eval_datasets, places, count, ATTRIBUTES_SCHEMA.field("eval_datasets").type),
+    ]
+    return pa.table(columns, schema=ATTRIBUTES_SCHEMA)
+
+
+def _spread(lists: pa.Array, places: np.ndarray, count: int, dtype: pa.DataType) -> pa.Array:
+    """Returns an array in which some places have lists, and all others empty ones."""
+    sizes = np.zeros(count, np.int64)
+    if not len(places):
+        return pa.array([[]] * count, dtype)
+    sizes[places] = lists.value_lengths().to_numpy()
+    offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
+    return pa.ListArray.from_arrays(offsets, lists.flatten(), type=dtype)
+
+
+def write_dolma(
+    file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, attribute_name: str
+) -> Counts:
+    """Writes a line of Dolma's attributes for each document of a training file.
+
+    Raises:
+      ProbelineError: the file is a JSON array.
+    """
+    _refuse_array(file)
+    counting = _Counting()
+    spans = f"{attribute_name}__spans"
+    clean = b',"attributes":{%b:[]}}\n' % json_value(spans)
+    with create_file(target) as stream, compressed(file.file.path, stream) as write:
+        for described in counting.of(describe(file, documents, fields)):
+            lines = [b'{"id":%b%b' % (json_value(value), clean) for value in described.ids]
+            found, coverage = described.documents, described.coverage.tolist()
+            for index, row in enumerate(found.rows.tolist()):
+                size = int(described.num_chars[index])
+                values = {spans: [[*span, 1.0] for span in found.spans_at(index)]}
+                values[f"{attribute_name}__coverage"] = [[0, size, coverage[index]]]
+                for name in found.datasets_at(index):
+                    values[f"{attribute_name}__set__{name}"] = [[0, size, 1.0]]
+                at = row - described.first_row
+                lines[at] = json_line({"id": described.ids[at], "attributes": values})
+            write(b"".join(lines))
+    return counting.counts()
+
+
+def _refuse_array(file: TrainingFile) -> None:
+    if file.format == "json":
+        with open_file(file.file.path, version=file.file.version) as stream:
+            if begins_array(next(read_blocks(decompressed(stream)), b"")):
+                raise ProbelineError(
+                    f"{file.file.path} is a JSON array, which Dolma does not read: give "
+                    "--format=parquet, or convert the file to JSON lines and run the overlap job "
+                    "again"
+                )
+
+
+class _Counting:
+    """Counts the documents that go by."""
+
+    def __init__(self) -> None:
+        self._total = Counter(records_in=0, contaminated=0, spans=0, covered_chars=0)
+        self._by_set: dict[str, Counter[str]] = {}
+
+    def of(self, described: Iterator[Described]) -> Iterator[Described]:
+        """Yields and counts documents."""
+        for each in described:
+            found = each.documents
+            self._total.update(records_in=len(each.ids), contaminated=len(found.rows))
+            if len(found.rows):
+                self._total.update(
+                    spans=len(found.spans.flatten()),
+                    covered_chars=int(found.covered_chars.sum()),
+                )
+                for pair in found.eval_datasets.flatten().value_counts().to_pylist():
+                    counter = self._by_set.setdefault(pair["values"], Counter())
+                    counter["contaminated"] += pair["counts"]
+            yield each
+
+    def counts(self) -> Counts:
+        """Returns what was counted."""
+        return Counts(self._total, self._by_set)
+
+
+class Form(NamedTuple):
+    """A form of attributes: what the file of a training file is called, and how it is written."""
+
+    name_of: Callable[[str], str]
+    write: Callable[..., Counts]
+
+
+def _parquet_name(name: str) -> str:
+    return name if name.endswith(".parquet") else f"{name}.parquet"
+
+
+def _dolma_name(name: str) -> str:
+    if name.endswith(".parquet"):
+        raise UsageError(f"{name}: Dolma reads JSON lines, no Parquet: give --format=parquet")
+    return name
+
+
+FORMS = {
+    PARQUET: Form(_parquet_name, write_parquet),
+    DOLMA: Form(_dolma_name, write_dolma),
+}

@@ -1,0 +1,184 @@
+"""JSON written anew: blocks of bytes are copied, and only records that change are parsed.
+
+Records are counted as the scan counts them: a blank line is no record. It is copied, and so is a
+dead letter. In a record that changes, only the values of its text and its id become others.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.documents.json import MAX_RECORD_BYTES, Fields, parse
+from beam_pipeline.overlap.documents.json_text import MARK, find_lines
+from beam_pipeline.overlap.removal.changes import Changes, piece_id
+from beam_pipeline.overlap.removal.training_files import Documents
+from beam_pipeline.overlap.results.output_files import json_value
+from beam_pipeline.storage.json_array import begins_array, split_array
+
+_ZEROS = bytes(64)
+_MARKED = json.dumps(MARK).encode()
+_WHITESPACE = b" \t\r\n"
+Write = Callable[[bytes], Any]
+
+
+def rewrite_json(
+    blocks: Iterable[bytes], may_be_array: bool, write: Write, changes: Changes, fields: Fields
+) -> int:
+    """Copies a file of lines, or one array, with its contaminated records as `changes` has them.
+
+    Args:
+      blocks: a file without its byte order mark, cut anywhere.
+
+    Returns:
+      The number of records.
+
+    Raises:
+      ProbelineError: an element of an array is longer than a record may be.
+    """
+    blocks = iter(blocks)
+    first = next(blocks, b"")
+    blocks = chain([first], blocks)
+    if may_be_array and begins_array(first):
+        head = first[: first.index(b"[") + 1]
+        return _rewrite_array(head, blocks, write, changes, fields)
+    return _rewrite_lines(blocks, write, changes, fields)
+
+
+def _rewrite_lines(blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields) -> int:
+    row = 0
+    for data, is_record in _whole_lines(blocks):
+        if is_record is not None:
+            write(data)
+            row += is_record
+            continue
+        line_feed = b"" if data.endswith(b"\n") else b"\n"
+        records = find_lines(data + line_feed + _ZEROS)
+        documents = changes.within(row, row + records.count)
+        at = 0
+        for index, number in enumerate((documents.rows - row).tolist()):
+            start, end = int(records.starts[number]), int(records.stops[number]) + 1
+            write(data[at:start])
+            line = data[start:end]
+            separator = b"" if line.endswith(b"\n") else b"\n"
+            write(separator.join(_changed(line, documents, index, changes, fields)))
+            at = end
+        write(data[at:] if at else data)
+        row += records.count
+    return row
+
+
+def _rewrite_array(
+    head: bytes, blocks: Iterable[bytes], write: Write, changes: Changes, fields: Fields
+) -> int:
+    tail = b""  # what whitespace follows the array
+
+    def remembered() -> Iterator[bytes]:
+        nonlocal tail
+        for block in blocks:
+            content = block.rstrip(_WHITESPACE)
+            tail = block[len(content) :] if content else tail + block
+            yield block
+
+    write(head)
+    row, separator = 0, b""
+    for elements in split_array(remembered(), MAX_RECORD_BYTES):
+        if any(len(element) > MAX_RECORD_BYTES for element in elements):
+            raise ProbelineError(
+                f"an element of a JSON array is longer than {MAX_RECORD_BYTES >> 20} MiB: convert "
+                "the file to JSON lines and run the overlap job again"
+            )
+        documents = changes.within(row, row + len(elements))
+        written: list[bytes] = []
+        at = 0
+        for index, number in enumerate((documents.rows - row).tolist()):
+            written += elements[at:number]
+            written += _changed(elements[number], documents, index, changes, fields)
+            at = number + 1
+        written += elements[at:]
+        if written:
+            write(separator + b",".join(written))
+            separator = b","
+        row += len(elements)
+    write(b"]" + tail)
+    return row
+
+
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bool | None]]:
+    """Yields whole lines, and None; of a line that is too long, parts, the last of them counted."""
+    held: list[bytes] = []
+    num_held = 0
+    is_long = is_record = False
+    for block in blocks:
+        if is_long:
+            end = block.find(b"\n") + 1
+            is_long = not end
+            yield (block, False) if is_long else (block[:end], is_record)
+            if is_long:
+                continue
+            block = block[end:]
+        stop = block.rfind(b"\n") + 1
+        if stop:
+            yield b"".join([*held, block[:stop]]), None
+            held, num_held = [], 0
+        held.append(block[stop:])
+        num_held += len(block) - stop
+        if num_held > MAX_RECORD_BYTES:
+            line = b"".join(held)
+            is_long, is_record = True, bool(line[: MAX_RECORD_BYTES + 1].strip())
+            yield line, False
+            held, num_held = [], 0
+    if is_long:
+        yield b"", is_record
+    elif num_held:
+        yield b"".join(held), None
+
+
+def _changed(
+    record: bytes, documents: Documents, index: int, changes: Changes, fields: Fields
+) -> Iterator[bytes]:
+    """Yields what becomes of a contaminated record."""
+    values = parse(record)
+    pieces = changes.texts(documents, index, values[fields.text])
+    identifier = values.get(fields.id)
+    for number, piece in enumerate(pieces):
+        new = {fields.text: piece}
+        if changes.is_split:
+            if identifier is None:
+                changes.num_unnamed += 1
+            else:
+                new[fields.id] = piece_id(str(identifier), number, piece)
+        yield _with_values(record, values, new)
+
+
+def _with_values(line: bytes, record: dict[str, Any], values: dict[str, str]) -> bytes:
+    """Returns a line with other values of some fields, and all its other bytes where possible."""
+    for name, value in values.items():
+        place = _place_of(line, name)
+        if place is None:
+            ending = line[len(line.rstrip()) :]
+            return json.dumps({**record, **values}).encode() + ending
+        start, end = place
+        is_ascii = line[start:end].isascii()
+        new = json.dumps(value).encode() if is_ascii else json_value(value)
+        line = line[:start] + new + line[end:]
+    return line
+
+
+def _place_of(line: bytes, name: str) -> tuple[int, int] | None:
+    """Returns where the value of a field at the top level is, None if that cannot be told."""
+    key = re.escape(json_value(name))
+    value = rb'("(?:[^"\\]|\\.)*"|[^\s",\[\]{}]+)'
+    for match in re.finditer(key + rb"\s*:\s*" + value, line):
+        start, end = match.span(1)
+        try:
+            marked = orjson.loads(line[:start] + _MARKED + line[end:])
+        except orjson.JSONDecodeError:
+            continue
+        if marked.get(name) == MARK:
+            return start, end
+    return None

@@ -1,0 +1,33 @@
+"""What the commands print at their end, read from their manifests."""
+
+from typing import Any
+
+import orjson
+
+from beam_pipeline.overlap.removal.job import MANIFEST, attributes_manifest
+from beam_pipeline.overlap.removal.options import AttributeOptions
+from beam_pipeline.storage.files import read_file
+
+
+def print_removal(output: str) -> None:
+    """Prints what became of the records of a corpus."""
+    counts = _counts(f"{output}/{MANIFEST}")
+    print(
+        f"{counts['records_in']:,} records: {counts['untouched']:,} untouched, "
+        f"{counts['changed']:,} changed to {counts['records_out']:,}, {counts['dropped']:,} "
+        f"dropped; the counts by file are in {output}/{MANIFEST}"
+    )
+
+
+def print_attributes(options: AttributeOptions, output: str) -> None:
+    """Prints how many documents have attributes."""
+    manifest = f"{output}/{attributes_manifest(options)}"
+    counts = _counts(manifest)
+    print(
+        f"Attributes of {counts['records_in']:,} records, "
+        f"{counts['contaminated']:,} of them contaminated; the counts by file are in {manifest}"
+    )
+
+
+def _counts(path: str) -> dict[str, Any]:
+    return orjson.loads(read_file(path) or b"{}")["counts"]

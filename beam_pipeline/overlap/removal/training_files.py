@@ -1,0 +1,186 @@
+"""The training files of a finished result, and the contaminated documents of each.
+
+  rows of TRAIN_FILES_SCHEMA → TrainingFile: where its new file goes, where its documents begin
+  rows of DOCUMENTS_SCHEMA → Documents, asked for by rows of the file
+
+Memory does not depend on how many documents of a file are contaminated.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
+from beam_pipeline.overlap.results import layout
+from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
+from beam_pipeline.storage.matching import FileVersion
+from beam_pipeline.storage.parquet import open_parquet, read_row_groups
+
+_BATCH_ROWS = 8192
+_COLUMNS = ["train_row", "num_covered_chars", "spans", "eval_datasets"]
+
+
+class TrainingFile(NamedTuple):
+    """A training file, where its new one goes, and its rows of DOCUMENTS_SCHEMA."""
+
+    number: int
+    file: FileVersion
+    target: str
+    num_rows: int
+    first_document: int
+    num_documents: int
+
+    @property
+    def format(self) -> str:
+        """The format by the name: jsonl, json or parquet."""
+        name = DOCUMENT_NAME.search(self.file.path)
+        assert name  # as for all that was scanned
+        return name[0].split(".")[1]
+
+
+class Documents(NamedTuple):
+    """Some contaminated documents of a file, ordered by row; document i has rows[i]."""
+
+    rows: np.ndarray  # int64 [d]
+    covered_chars: np.ndarray  # int64 [d]
+    spans: pa.Array  # [d], of DOCUMENTS_SCHEMA
+    eval_datasets: pa.Array  # [d]
+
+    def spans_at(self, index: int) -> list[tuple[int, int]]:
+        """Returns the spans of a document, [start, end) in code points."""
+        return [(span["start"], span["end"]) for span in self.spans[index].as_py()]
+
+    def datasets_at(self, index: int) -> list[str]:
+        """Returns the evaluation sets that a document is contaminated by."""
+        return self.eval_datasets[index].as_py()
+
+
+class DocumentReader:
+    """Reads the contaminated documents of a training file, in the order of its rows."""
+
+    def __init__(self, path: str, file: TrainingFile):
+        self._tables = _read_documents(path, file.first_document, file.num_documents)
+        self._held = pa.table({})
+
+    def within(self, first_row: int, stop_row: int) -> Documents:
+        """Returns the documents in [first_row, stop_row); a call begins where the last one ended.
+
+        Documents before `first_row` are lost.
+        """
+        tables = [self._held] if len(self._held) else []
+        while not tables or tables[-1].column("train_row")[-1].as_py() < stop_row:
+            table = next(self._tables, None)
+            if table is None:
+                break
+            tables.append(table)
+        if not tables:
+            none = np.empty(0, np.int64)
+            return Documents(none, none, pa.array([]), pa.array([]))
+        held = pa.concat_tables(tables)
+        first, stop = np.searchsorted(held.column("train_row").to_numpy(), [first_row, stop_row])
+        self._held = held.slice(stop)
+        found = held.slice(first, stop - first)
+        rows, covered, *lists = (found.column(name).combine_chunks() for name in _COLUMNS)
+        return Documents(rows.to_numpy(), covered.to_numpy(), *lists)
+
+
+def _read_documents(path: str, first: int, count: int) -> Iterator[pa.Table]:
+    """Yields some consecutive rows of a table of DOCUMENTS_SCHEMA, a few thousand at a time."""
+    at, stop = 0, first + count
+    with open_parquet(path) as parquet:
+        for number in range(parquet.num_row_groups if count else 0):
+            size = parquet.metadata.row_group(number).num_rows
+            if at < stop and at + size > first:
+                for batch in parquet.iter_batches(_BATCH_ROWS, [number], _COLUMNS):
+                    begin, end = max(first - at, 0), min(stop - at, len(batch))
+                    if begin < end:
+                        yield pa.Table.from_batches([batch.slice(begin, end - begin)])
+                    at += len(batch)
+                    if at >= stop:
+                        return
+            else:
+                at += size
+
+
+def read_result(path: str) -> dict[str, Any]:
+    """Returns the summary of a finished result; UsageError if it is none."""
+    data = read_file(f"{path}/{layout.SUMMARY}")
+    if data is None or not all(
+        exists(f"{path}/{name}")
+        for name in (
+            layout.SUCCESS_NAME,
+            layout.DOCUMENTS,
+            layout.TRAIN_FILES,
+            layout.EVAL_TOKENS,
+        )
+    ):
+        raise UsageError(
+            f"--result_path={path} is no finished result of the overlap job of this version: run "
+            "python -m beam_pipeline.overlap first"
+        )
+    return orjson.loads(data)
+
+
+def plan_files(
+    result_path: str,
+    input_paths: Sequence[str],
+    folder: str,
+    new_name: Callable[[str], str] = str,
+) -> list[TrainingFile]:
+    """Returns the training files of a result in its order.
+
+    Args:
+      input_paths: the values of --input_path: new files lie in `folder` as those lie below them.
+      new_name: returns the name of a new file from that of the training file.
+
+    Raises:
+      UsageError: two files would have the same name, or a name is not allowed.
+    """
+    counts: Counter[str] = Counter()
+    for table in read_row_groups(f"{result_path}/{layout.DOCUMENTS}", ["train_path"]):
+        for pair in table.column("train_path").value_counts().to_pylist():
+            counts[pair["values"]] += pair["counts"]
+    with open_parquet(f"{result_path}/{layout.TRAIN_FILES}") as parquet:
+        records = parquet.read(["train_path", "num_bytes", "version", "num_rows"]).to_pylist()
+    base = common_folder(input_paths, {record["train_path"] for record in records})
+    found: dict[str, TrainingFile] = {}
+    first = 0
+    for number, record in enumerate(records):
+        path = record["train_path"]
+        file = FileVersion(path, record["num_bytes"], record["version"])
+        below = _absolute(path).removeprefix(base).replace("://", "/").lstrip("/")
+        target = f"{folder}/{new_name(below)}"
+        if target in found:
+            raise UsageError(
+                f"{path} and {found[target].file.path} would both become {target}: rename one and "
+                "run the overlap job again"
+            )
+        found[target] = TrainingFile(number, file, target, record["num_rows"], first, counts[path])
+        first += counts[path]
+    return list(found.values())
+
+
+def common_folder(input_paths: Sequence[str], files: set[str]) -> str:
+    """Returns the folder, with a slash, that all values of --input_path lie in; "" if none."""
+    folders = []
+    for path in input_paths:
+        if path not in files:
+            path = path.rstrip("/") + "/"
+            if not is_folder(path) and (wildcard := re.search(r"[*?\[]", path)):
+                path = path[: wildcard.start()]
+        folders.append(_absolute(path.rpartition("/")[0]).split("/"))
+    depth = 0
+    while depth < min(map(len, folders)) and len({folder[depth] for folder in folders}) == 1:
+        depth += 1
+    return "".join(f"{part}/" for part in folders[0][:depth])
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if is_local(path) else path

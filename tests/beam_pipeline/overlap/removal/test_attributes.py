@@ -1,0 +1,156 @@
+"""Attributes: a row for every document, in the order of the corpus, as filters read them."""
+
+import gzip
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.overlap.attributes import main as write_attributes
+from tests.support.removal_corpus import (
+    AROUND,
+    CONTAMINATED,
+    ELEMENTS,
+    SHARED,
+    find_in,
+    plain,
+    write_compressed,
+    write_corpus,
+)
+
+
+def attributes(folder: Path, output: str, *flags: str) -> int:
+    paths = [f"--result_path={folder}/out", f"--output_path={folder}/{output}"]
+    return write_attributes([*paths, "--direct_num_workers=1", *flags])
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("found")
+    write_corpus(folder)
+    find_in(folder, "in", "out")
+    return folder
+
+
+def texts_of(path: Path) -> list[str | None]:
+    """Returns the text of each record, None for one without."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).column("text").to_pylist()
+    found: list[str | None] = []
+    data = plain(path).decode("utf-8-sig")
+    for record in [*map(bytes.decode, ELEMENTS)] if path.name == "f.json" else data.split("\n"):
+        if record.strip():
+            try:
+                found.append(json.loads(record)["text"])
+            except (ValueError, TypeError, KeyError):
+                found.append(None)
+    return found
+
+
+def test_parquet_has_a_row_for_every_record(found: Path) -> None:
+    assert attributes(found, "attributed", "--overwrite") == 0
+    folder = found / "attributed/attributes/overlap"
+    ids: dict[str, list[str | None]] = {
+        **{name: ["a", None, "7", "c"] for name in ("a.jsonl", "b.jsonl.gz", "deep/c.json.zst")},
+        "d.jsonl": ["a"],
+        "e.parquet": ["p0", "p1", "p2", "p3"],
+        "f.json": [None] * 4,
+    }
+    for name, expected in ids.items():
+        path = folder / (name if name == "e.parquet" else f"{name}.parquet")
+        rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        texts = texts_of(found / "in" / name)
+        assert [row["id"] for row in rows] == expected and len(texts) == len(rows)
+        assert [row["row"] for row in rows] == list(range(len(rows)))
+        assert {row["path"] for row in rows} == {str(found / "in" / name)}
+        for row, text in zip(rows, texts, strict=True):
+            is_hit = text is not None and SHARED.lower() in text.lower()
+            assert row["contaminated"] == is_hit
+            assert row["eval_datasets"] == (["quiz"] if is_hit else [])
+            covered = [text[span["start"] : span["end"]].lower() for span in row["spans"] if text]
+            assert covered == ([SHARED] if is_hit else [])
+            assert row["coverage"] == (len(SHARED) / len(text) if text and is_hit else 0)
+    manifest = json.loads((folder / "_manifest.json").read_text())
+    assert manifest["counts"] == {
+        "records_in": 21,
+        "contaminated": 5,
+        "spans": 5,
+        "covered_chars": 5 * len(SHARED),
+    }
+    assert manifest["by_evaluation_set"] == {"quiz": {"contaminated": 5}}
+    assert not (folder / ".done").exists()
+
+
+def write_dolma_corpus(folder: Path) -> list[dict[str, Any]]:
+    """Writes a corpus as Dolma wants it, and returns its documents."""
+    documents = [
+        {"id": "one", "text": "nothing to see", "source": "x"},
+        {"id": 2**70, "text": CONTAMINATED["text"], "source": "x"},
+        {"id": 1.5, "text": f"\U0001f600 {SHARED} {AROUND} {SHARED}", "source": "x"},
+    ]
+    write_corpus(folder)
+    lines = "".join(json.dumps(document) + "\n" for document in documents).encode()
+    (folder / "documents/deep").mkdir(parents=True)
+    for name in ("a.jsonl", "deep/b.jsonl.gz", "c.json.zst"):
+        write_compressed(folder / "documents" / name, lines)
+    return documents
+
+
+def test_lines_of_dolma_are_those_of_the_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = write_dolma_corpus(tmp_path)
+    find_in(tmp_path, "documents", "out")
+    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=quiz-1") == 0
+    for name in ("a.jsonl", "deep/b.jsonl.gz", "c.json.zst"):
+        lines = plain(tmp_path / "attributes/quiz-1" / name).splitlines()
+        for line, document in zip(map(json.loads, lines), documents, strict=True):
+            assert line["id"] == document["id"]
+            text, found = document["text"], line["attributes"]
+            spans = found["quiz-1__spans"]
+            assert [text[start:end].lower() for start, end, _ in spans] == [SHARED] * len(spans)
+            if not spans:
+                assert list(found) == ["quiz-1__spans"]
+                continue
+            assert [score for *_, score in spans] == [1.0] * len(spans)
+            coverage = len(spans) * len(SHARED) / len(text)
+            assert found["quiz-1__coverage"] == [[0, len(text), coverage]]
+            assert found["quiz-1__set__quiz"] == [[0, len(text), 1.0]]
+    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=quiz-1") == 2
+    assert "holds a finished set of attributes" in capsys.readouterr().err
+    find_in(tmp_path, "in", "out")
+    capsys.readouterr()
+    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=b") == 2
+    assert "e.parquet: Dolma reads JSON lines" in capsys.readouterr().err
+    (tmp_path / "in/e.parquet").unlink()
+    find_in(tmp_path, "in", "out")
+    assert attributes(tmp_path, ".", "--format=dolma", "--attribute_name=b") == 1
+    assert "f.json is a JSON array" in capsys.readouterr().err
+    assert attributes(tmp_path, ".", "--attribute_name=a/b") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dolma") is None, reason="the program dolma is not on the PATH")
+def test_dolmas_mixer_reads_them(tmp_path: Path) -> None:
+    documents = write_dolma_corpus(tmp_path)
+    find_in(tmp_path, "documents", "out")
+    assert attributes(tmp_path, ".", "--format=dolma") == 0
+    most = "$.attributes[?(@.overlap__coverage && @.overlap__coverage[0][2] > 0.2)]"
+    cut = {"span": "$.attributes.overlap__spans", "min_score": 0.5, "replacement": "[gone]"}
+    stream = {
+        "name": "clean",
+        "documents": [f"{tmp_path}/documents/{name}" for name in ("*.jsonl", "*/*.gz", "*.zst")],
+        "attributes": ["overlap"],
+        "output": {"path": str(tmp_path / "mixed"), "max_size_in_bytes": 10**9},
+        "filter": {"exclude": [most]},
+        "span_replacement": [cut],
+    }
+    (tmp_path / "mix.json").write_text(json.dumps({"streams": [stream]}))
+    subprocess.run(["dolma", "-c", str(tmp_path / "mix.json"), "mix"], check=True)
+    lines = gzip.decompress((tmp_path / "mixed/clean-0000.json.gz").read_bytes()).splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    assert texts == [documents[0]["text"], f"{AROUND}. [gone]! {AROUND}\u00e9"] * 3

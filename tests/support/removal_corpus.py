@@ -1,0 +1,61 @@
+"""A small corpus with contaminated documents in each format, and the search for them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from beam_pipeline.overlap.__main__ import main as find
+from beam_pipeline.overlap.removal.cleaning import compressed
+
+SHARED = "every good boy does fine when all of the notes are played in the right order"
+AROUND = " ".join(f"word{number}" for number in range(60))
+CONTAMINATED = {"text": f"{AROUND}. {SHARED.title()}! {AROUND}\u00e9", "id": 7, "n": 1.5}
+MASK = json.dumps("⟦removed⟧").encode().strip(b'"')
+LINES = [
+    b'{"id": "a", "text": "nothing to see", "more": [1, 2.50]}\n',
+    b"\n",
+    b"no json at all\n",
+    json.dumps(CONTAMINATED).encode() + b"\r\n",
+    b'  {"id":"c",  "text":"last one"}',
+]
+
+ELEMENTS = [b'{"text": "x"}', b"\n 7", b' {"text":"\\u00e9 %b"} ' % SHARED.encode(), b"{}"]
+
+
+def write_corpus(folder: Path) -> None:
+    (folder / "in/deep").mkdir(parents=True)
+    (folder / "in/a.jsonl").write_bytes(b"".join(LINES))
+    write_compressed(folder / "in/b.jsonl.gz", b"".join(LINES))
+    write_compressed(folder / "in/deep/c.json.zst", b"".join(LINES))
+    (folder / "in/d.jsonl").write_bytes(LINES[0])
+    (folder / "in/f.json").write_bytes(b"\xef\xbb\xbf [%b\n]\n" % b",".join(ELEMENTS))
+    texts = ["one", f"{AROUND} {SHARED} {AROUND}", None, "two"]
+    table = pa.table({"id": ["p0", "p1", "p2", "p3"], "text": texts, "x": [1, 2, 3, None]})
+    pq.write_table(table, folder / "in/e.parquet", row_group_size=2, compression="gzip")
+    (folder / "eval").mkdir()
+    (folder / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
+
+
+def write_compressed(path: Path, data: bytes) -> None:
+    """Writes a file that is compressed as its name says."""
+    with path.open("wb") as file, compressed(path.name, file) as write:
+        write(data)
+
+
+def find_in(folder: Path, corpus: str, output: str) -> None:
+    sets = f"--decontaminate_source=quiz={folder}/eval/quiz.jsonl"
+    flags = [f"--input_path={folder}/{corpus}", sets, f"--output_path={folder}/{output}"]
+    assert find([*flags, "--ngram_length=8", "--overwrite", "--direct_num_workers=1"]) == 0
+
+
+def plain(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    if path.suffix == ".zst":
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            return stream.read()
+    return data
