@@ -4,6 +4,7 @@ Records are counted as the scan counts them: a blank line is no record. It is co
 dead letter. In a record that changes, only the values of its text and its id become others.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -144,41 +145,63 @@ def _changed(
     """Yields what becomes of a contaminated record."""
     values = parse(record)
     pieces = changes.texts(documents, index, values[fields.text])
-    identifier = values.get(fields.id)
+    has_id = changes.is_split and fields.id != fields.text
+    identifier = values.get(fields.id) if has_id else None
+    names = [fields.text] if identifier is None else [fields.text, fields.id]
+    places = _places_of(record, names) if pieces else None
     for number, piece in enumerate(pieces):
         new = {fields.text: piece}
-        if changes.is_split:
-            if identifier is None:
-                changes.num_unnamed += 1
-            else:
-                new[fields.id] = piece_id(str(identifier), number, piece)
-        yield _with_values(record, values, new)
+        if identifier is not None:
+            new[fields.id] = piece_id(str(identifier), number, piece)
+        yield _with_values(record, values, places, new)
+    if changes.is_split and identifier is None:
+        changes.num_unnamed += len(pieces)
 
 
-def _with_values(line: bytes, record: dict[str, Any], values: dict[str, str]) -> bytes:
-    """Returns a line with other values of some fields, and all its other bytes where possible."""
-    for name, value in values.items():
-        place = _place_of(line, name)
+def _with_values(
+    record: bytes,
+    values: dict[str, Any],
+    places: list[tuple[int, int, str]] | None,
+    new: dict[str, str],
+) -> bytes:
+    """Returns a record with other values of some fields, and all its other bytes if possible."""
+    if places is None:
+        ending = record[len(record.rstrip()) :]
+        return json.dumps({**values, **new}).encode() + ending
+    parts, at = [], 0
+    for start, end, name in places:
+        is_ascii = record[start:end].isascii()
+        value = json.dumps(new[name]).encode() if is_ascii else json_value(new[name])
+        parts += [record[at:start], value]
+        at = end
+    return b"".join([*parts, record[at:]])
+
+
+def _places_of(record: bytes, names: list[str]) -> list[tuple[int, int, str]] | None:
+    """Returns where the values of fields at the top level are, in order; None if one is unclear."""
+    found = []
+    for name in names:
+        place = _place_of(record, name)
         if place is None:
-            ending = line[len(line.rstrip()) :]
-            return json.dumps({**record, **values}).encode() + ending
-        start, end = place
-        is_ascii = line[start:end].isascii()
-        new = json.dumps(value).encode() if is_ascii else json_value(value)
-        line = line[:start] + new + line[end:]
-    return line
+            return None
+        found.append((*place, name))
+    return sorted(found)
 
 
-def _place_of(line: bytes, name: str) -> tuple[int, int] | None:
-    """Returns where the value of a field at the top level is, None if that cannot be told."""
-    key = re.escape(json_value(name))
-    value = rb'("(?:[^"\\]|\\.)*"|[^\s",\[\]{}]+)'
-    for match in re.finditer(key + rb"\s*:\s*" + value, line):
+def _place_of(record: bytes, name: str) -> tuple[int, int] | None:
+    for match in _field(name).finditer(record):
         start, end = match.span(1)
         try:
-            marked = orjson.loads(line[:start] + _MARKED + line[end:])
+            marked = orjson.loads(record[:start] + _MARKED + record[end:])
         except orjson.JSONDecodeError:
             continue
         if marked.get(name) == MARK:
             return start, end
     return None
+
+
+@functools.cache
+def _field(name: str) -> re.Pattern[bytes]:
+    """Returns the pattern of a field whose value is a string, a number or a word."""
+    key = re.escape(json_value(name))
+    return re.compile(key + rb'\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s",\[\]{}]+)')

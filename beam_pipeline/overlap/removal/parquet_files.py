@@ -53,7 +53,8 @@ def _rewritten(
     """Returns a row group in which the contaminated documents have the places `rows`."""
     counts = np.ones(len(table), np.int64)
     taken = table.select(_columns(table, fields)).take(pa.array(rows))
-    ids = _strings(taken, fields.id) if changes.is_split else None
+    has_id = changes.is_split and fields.id != fields.text
+    ids = _strings(taken, fields.id) if has_id else None
     texts: list[bytes] = []
     names: list[str | None] = []
     for index, data in enumerate(_plain(taken.column(fields.text), pa.large_binary()).to_pylist()):
