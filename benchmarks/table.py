@@ -4,7 +4,7 @@
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
 DOCUMENTS names. `headlines`, for the README, has a line or two per bench; `learning` also draws its
-curves; `grouping` shows all results of the newest day.
+curves; `grouping` and `growing` show all results of the newest day.
 """
 
 import sys
@@ -18,6 +18,7 @@ from beam_pipeline.errors import ProbelineError
 from benchmarks import (
     engines,
     grouping,
+    growing,
     headlines,
     learning,
     loading_table,
@@ -27,7 +28,7 @@ from benchmarks import (
 )
 from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.results import Results
+from benchmarks.results import Results, newest_day
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,9 @@ def _newest_day(folder: Path) -> str:
 DOCUMENTS = {
     "engines": Document(Path("docs/engines.md"), _newest("engines", engines.markdown)),
     "grouping": Document(Path("docs/pipeline.md"), _newest_day),
+    "growing": Document(
+        Path("docs/growing.md"), lambda folder: growing.markdown(newest_day("growing", folder))
+    ),
     "headlines": Document(Path("README.md"), headlines.markdown),
     "learning": Document(Path("docs/learning.md"), _newest("learning", learning.markdown)),
     "loading": Document(Path("docs/training_speed.md"), _newest("loading", loading_table.markdown)),

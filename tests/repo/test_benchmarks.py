@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from beam_pipeline.errors import UsageError
-from benchmarks import check, grouping, markdown, results, runner
+from benchmarks import check, grouping, growing, markdown, results, runner
 from benchmarks.results import Results, Run
 from tests.support.benches import BURN, run_module, run_the_bench, shown_in_a_document
 
@@ -50,6 +50,17 @@ def test_bench_writes_results_that_the_table_shows(tmp_path):
     assert all(run.details["output"]["measurements"] == 3000 for run in found.runs)
     lines = shown_in_a_document("grouping", tmp_path).splitlines()
     assert sum(line.startswith("| ") for line in lines) == 4
+
+
+@pytest.mark.slow
+def test_the_bench_of_growing_writes_results_that_the_table_shows(tmp_path):
+    flags = ["--base", "20k", "--days", "10k", "--rounds", "1", "--num_probes=50"]
+    found = run_the_bench("growing", tmp_path, *flags)
+    assert [run.case["contender"] for run in found.runs] == [*growing.CONTENDERS]
+    assert all(run.error is None for run in found.runs), found.runs
+    assert {run.details["output"]["measurements"] for run in found.runs} == {30_000}
+    lines = shown_in_a_document("growing", tmp_path).splitlines()
+    assert sum(line.startswith("| ") for line in lines) == 2 + len(growing.CONTENDERS)
 
 
 def test_an_output_that_lacks_measurements_or_has_a_large_record_is_at_fault(tmp_path):
