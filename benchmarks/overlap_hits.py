@@ -1,0 +1,228 @@
+"""Bench: training text that contains whole evaluation sets, Probeline beside its peers.
+
+    python -m benchmarks.overlap_hits --evals bundled-evals --mb 80 --rounds 3
+
+`--evals` is a folder of evaluation sets in the format of allenai/decon, such as those that its
+repository bundles: lines with `eval_key`, `question` and `answer`, .jsonl or .jsonl.gz. Every
+question is planted once, with its answer, in a fifth of the documents of `overlap_texts`. The job
+also runs on the same text without them: the difference is the cost of the matches. What the
+contenders call a hit differs, so their documents are shown, not compared.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.results.layout import DOCUMENTS, SUMMARY
+from beam_pipeline.storage.parquet import open_parquet
+from benchmarks import markdown as md
+from benchmarks import runner
+from benchmarks.overlap_corpus import BLOCK_MB
+from benchmarks.overlap_texts import Texts
+from benchmarks.results import Median, Results, Run, medians
+from benchmarks.runner import Bench, Found, appears_whole, call, module_command
+
+N = 13
+PLANTED, PLAIN = "planted", "plain"
+_SHARE_OF_DOCUMENTS = 5  # one in five has planted questions
+_EVALS, _TRAINING = "evals", "training"
+
+
+class Contender(NamedTuple):
+    """A contender: what the table calls it, and the variable that names its program."""
+
+    title: str
+    details: str = ""  # of the job
+    program: str = ""
+
+
+CONTENDERS = {
+    "none": Contender("Probeline, --details=none", "none"),
+    "compact": Contender("Probeline, --details=compact", "compact"),
+    "decon": Contender("decon", program="DECON"),
+    "corpus-assay": Contender("corpus-assay", program="CORPUS_ASSAY"),
+}
+
+
+# --- the corpus ---------------------------------------------------------------------------------
+
+
+def read_questions(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yields each question of each set once, with its right answer."""
+    seen = set()
+    for path in sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")]):
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
+            for row in map(orjson.loads, lines):
+                key = row["eval_key"], row["question"]
+                if row.get("is_correct", True) and key not in seen:
+                    seen.add(key)
+                    yield row
+
+
+def write_corpus(output: str, evals: str, mb: int, seed: int) -> None:
+    """Writes the questions by set, and the documents, with and without the questions."""
+    folder, texts = Path(output), Texts(seed)
+    for name in (_EVALS, f"{_TRAINING}-{PLANTED}", f"{_TRAINING}-{PLAIN}"):
+        (folder / name).mkdir(parents=True)
+    questions = list(read_questions(Path(evals)))
+    for name in dict.fromkeys(row["eval_key"] for row in questions):
+        own = (row for row in questions if row["eval_key"] == name)
+        _write(folder / _EVALS / f"{name}.jsonl", own)
+    documents = [each for block in range(mb // BLOCK_MB) for each in texts.documents(block)]
+    _write(folder / f"{_TRAINING}-{PLAIN}" / "train.jsonl", documents)
+    targets = documents[::_SHARE_OF_DOCUMENTS]
+    for at, row in enumerate(questions):
+        document = targets[at % len(targets)]
+        document["text"] = f"{document['text']}\n{row['question']}\n{row.get('answer', '')}\n"
+    _write(folder / f"{_TRAINING}-{PLANTED}" / "train.jsonl", documents)
+
+
+def _write(path: Path, records: Any) -> None:
+    with open(path, "wb") as file:
+        file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in records)
+
+
+# --- commands and what they found ---------------------------------------------------------------
+
+
+def command(name: str, corpus: Path, text: str, folder: Path) -> list[str]:
+    """Returns the command line of a contender.
+
+    Args:
+      text: PLANTED or PLAIN.
+      folder: of the output.
+    """
+    evals, training = corpus / _EVALS, corpus / f"{_TRAINING}-{text}"
+    if details := CONTENDERS[name].details:
+        sets = (f"--decontaminate_source={p.stem}={p}" for p in sorted(evals.iterdir()))
+        fields = {"eval_text_field": "question", "eval_id_field": "fingerprint"}
+        flags = {"input_path": training, "output_path": folder / "out", "details": details}
+        return [*module_command("beam_pipeline.overlap", **flags, **fields, ngram_length=N), *sets]
+    program = os.environ[CONTENDERS[name].program]
+    if name == "decon":
+        flags = [f"--training-dir={training}", f"--evals-dir={evals}"]
+        return [program, "detect", *flags, f"--report-output-dir={folder / 'out'}"]
+    sets = [
+        {"name": p.stem, "dataset": "json", "data_files": {"test": str(p)}}
+        | {"splits": ["test"], "fields": ["question"]}
+        for p in sorted(evals.iterdir())
+    ]
+    (folder / "config.yaml").write_text(json.dumps({"benchmarks": sets, "ngram": N}))
+    flags = [f"--config={folder / 'config.yaml'}", f"--input={training / 'train.jsonl'}"]
+    flags += [f"--out-dir={folder / 'out'}", f"--index-cache-dir={folder / 'index'}"]
+    local = ["env", "HF_HUB_OFFLINE=1", f"HF_HOME={folder / 'cache'}"]
+    return [*local, program, "run", *flags, "--id-key=id", "--allow-unpinned"]
+
+
+def found(name: str, output: Path, printed: str) -> dict[str, float]:
+    """Returns the number of documents with a hit, and of matches where a contender tells it."""
+    if CONTENDERS[name].details:
+        counts = orjson.loads((output / SUMMARY).read_bytes())["counts"]
+        with open_parquet(str(output / DOCUMENTS)) as file:
+            num_documents = file.metadata.num_rows
+        return {"num_documents": num_documents, "num_matches": counts["matches"]}
+    if name == "decon":
+        number = re.findall(r"Contaminated documents\s+([\d,]+)", printed)[-1]
+        return {"num_documents": int(number.replace(",", ""))}
+    summary = orjson.loads((output / "_FINAL_SUMMARY.json").read_bytes())
+    return {"num_documents": summary["total_contaminated"]}
+
+
+# --- the bench ----------------------------------------------------------------------------------
+
+
+class HitsBench(Bench):
+    """The bench and its corpus."""
+
+    def __init__(self, args: argparse.Namespace):
+        super().__init__("overlap_hits", args, {"mb": args.mb, "seed": args.seed, "n": N})
+        self._corpus = args.data_dir / f"overlap-hits-{args.seed}-{args.mb}"
+        if not self._corpus.exists():
+            with appears_whole(self._corpus) as being_made:
+                made = [str(being_made), str(args.evals.absolute()), args.mb, args.seed]
+                call("benchmarks.overlap_hits:write_corpus", *made)
+        runner.read_all(self._corpus.rglob("*.jsonl"))
+
+    def takes(self, case: dict[str, str]) -> bool:
+        """Tells whether a case can run; notes why it cannot."""
+        program = CONTENDERS[case["contender"]].program
+        missing = program and not shutil.which(os.environ.get(program, ""))
+        return self.can_run(case, f"${program} does not name its program" if missing else None)
+
+    def find(self, case: dict[str, str], number: int) -> Run:
+        """Runs a case."""
+        name = case["contender"]
+        return self.measured(
+            case,
+            number,
+            lambda folder: command(name, self._corpus, case["text"], folder),
+            lambda folder, printed: Found(found(name, folder / "out", printed)),
+        )
+
+
+def markdown(results: Results) -> str:
+    """Returns the table."""
+    lines = medians(results.runs)
+    plain = {
+        line.case["contender"]: line.figures["cpu_s"]
+        for line in lines
+        if line.case["text"] == PLAIN and line.figures
+    }
+
+    def per_match(line: Median) -> str:
+        start = plain.get(line.case["contender"])
+        if start is None or not line.figures.get("num_matches"):
+            return ""
+        return f"{(line.figures['cpu_s'] - start) / line.figures['num_matches'] * 1e6:.2f}"
+
+    columns: md.Columns = {
+        "contender": lambda line: CONTENDERS[line.case["contender"]].title,
+        "text": lambda line: line.case["text"],
+        **md.COSTS,
+        "documents with a hit": md.figure("num_documents"),
+        "matches": md.figure("num_matches"),
+        "µs of CPU per match": lambda line: per_match(line) if line.case["text"] == PLANTED else "",
+    }
+    notes = [
+        md.circumstances(results),
+        f"{results.options['mb']} MB of generated text, n = {N} where a contender takes it; CPU, "
+        "wall and memory are of the whole process tree, the index of the evaluation sets included.",
+    ]
+    title = lambda case: CONTENDERS[case["contender"]].title  # noqa: E731
+    notes += md.shortfalls(results, title, lambda case: f"on {case['text']} text")
+    return md.page([md.results_table(columns, lines, 2, 2)], notes)
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = runner.bench_parser("overlap_hits", "Compares the cost of hits.")
+    parser.add_argument("--evals", type=Path, required=True, help="sets in decon's format")
+    parser.add_argument("--mb", type=int, default=80, help="of text, in blocks of 20")
+    runner.add_choices(parser, "--contenders", CONTENDERS)
+    args = parser.parse_args(argv)
+    if args.mb < BLOCK_MB or args.mb % BLOCK_MB:
+        raise UsageError(f"--mb={args.mb}: give a multiple of {BLOCK_MB}")
+    bench = HitsBench(args)
+    cases = [{"contender": name, "text": PLANTED} for name in args.contenders]
+    cases += [{"contender": c, "text": PLAIN} for c in args.contenders if CONTENDERS[c].details]
+    wanted = [case for case in cases if bench.takes(case)]
+    for case in wanted[:1]:
+        bench.warm_up(case["contender"], bench.find(case, 0))  # compiled code is cached
+    for number, case in bench.rounds(wanted):
+        bench.keep(bench.find(case, number))
+    return bench.end(markdown(bench.results))
+
+
+main = runner.program(_run)
+
+if __name__ == "__main__":
+    sys.exit(main())
