@@ -173,7 +173,7 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
     starts, ends = (each.to_numpy().astype(np.int64) for each in offsets.flatten().flatten())
     pairs = np.repeat(pair_of_match, np.diff(offsets.offsets.to_numpy()))
     spans = merge_spans_of(pairs, starts, ends)
-    num_chars = np.add.reduceat(spans.ends - spans.starts, _firsts(spans.counts))
+    num_chars = np.bincount(spans.documents, spans.ends - spans.starts, len(firsts))
     order = np.lexsort((-num_ngrams, -num_chars, rows[firsts]))
     row_of_pair = rows[firsts][order]
     run_begins = np.append(True, row_of_pair[1:] != row_of_pair[:-1])
@@ -182,10 +182,6 @@ def _best(matches: pa.Table, goes_on: bool) -> pa.Table:
     is_kept[order[np.arange(len(order)) - run < DOCUMENTS_PER_INSTANCE]] = True
     is_kept[-1] |= goes_on
     return matches.filter(pa.array(is_kept[pair_of_match]))
-
-
-def _firsts(counts: np.ndarray) -> np.ndarray:
-    return np.cumsum(counts) - counts
 
 
 def _documents(matches: pa.Table) -> Iterator[tuple[int, Document]]:

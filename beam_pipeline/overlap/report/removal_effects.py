@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.removal.options import RemovalOptions
+from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.report.output import Output, reading
 from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.layout import DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.parquet import read_row_groups
 
-MARGIN_CHARS = RemovalOptions.margin_chars
+MARGIN_CHARS = RemovalConfig.margin_chars
 
 
 class Taken(NamedTuple):
@@ -88,8 +88,8 @@ def _taken(spans: pa.ListArray) -> np.ndarray:
         [
             np.ones(len(spans), np.int64),
             counts.astype(np.int64),
-            np.add.reduceat(ends - starts, np.cumsum(counts) - counts),
-            np.add.reduceat(wide.ends - wide.starts, np.cumsum(wide.counts) - wide.counts),
+            np.bincount(documents, ends - starts, len(spans)),
+            np.bincount(wide.documents, wide.ends - wide.starts, len(spans)),
         ]
     )
 
