@@ -107,7 +107,8 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
             for n in index.lengths.tolist():
                 for token in range(count - n + 1):
                     found += [(document, token, n, key) for key in range(len(index.keys))]
-        return matching.Candidates(*np.array(found, np.int64).reshape(-1, 4).T)
+        documents, tokens, n, keys = np.array(found, np.int64).reshape(-1, 4).T
+        return matching.Candidates(documents, tokens, n, keys)
 
     monkeypatch.setattr(matching, "find_candidates", everything)
     for seed in range(10):
