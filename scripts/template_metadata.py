@@ -88,6 +88,12 @@ TEMPLATES = {
                 "or NAME=PATH; several with a comma between.",
             },
             "output_path": _WRITE | {"helpText": "Folder of the results on gs://."},
+            "drop_ngrams": _READ
+            | {
+                "helpText": "File on gs:// of JSON lines with n-grams that are not counted as "
+                "overlap, such as the overlap_boilerplate.jsonl of another result; several with a "
+                "comma between."
+            },
             "ngram_length": {
                 "label": "N-gram length",
                 "defaultValue": str(NGramConfig().ngram_length),

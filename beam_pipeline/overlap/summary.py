@@ -18,6 +18,7 @@ from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.layout import (
+    BOILERPLATE_SCORES,
     DEAD_LETTER_FOLDER,
     DETAILS_LEFT_OUT,
     FIELD_HITS,
@@ -95,6 +96,12 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
             "and match nearly any text; --degenerate=skip leaves them out"
         )
     lines += summary["warnings"]
+    if counts.get("boilerplate_hits"):
+        lines.append(
+            f"Boilerplate is not counted: {counts['boilerplate_hits']:,} evaluation rows, by n, "
+            f"have some, {counts['boilerplate_only_hits']:,} share nothing else; "
+            f"{FileSystems.join(output, BOILERPLATE_SCORES)} has their scores with it and without"
+        )
     if counts["details_left_out"]:
         caps = [
             f"--{name}={getattr(config, name)}"

@@ -31,13 +31,17 @@ from beam_pipeline.overlap.ngrams.token_texts import (
     write_token_texts,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.results import counts as counts_module
 from beam_pipeline.overlap.results.boilerplate import (
     boilerplate_of,
     find_boilerplate,
+    keys_of,
     read_boilerplate,
     write_boilerplate,
     write_boilerplate_lines,
+    write_dropped,
 )
+from beam_pipeline.overlap.results.boilerplate_effects import boilerplate_effects, write_effects
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
@@ -55,7 +59,7 @@ from beam_pipeline.overlap.results.match_files import (
     write_match_file,
 )
 from beam_pipeline.overlap.results.outputs import Results, write_outputs
-from beam_pipeline.overlap.results.row_overlaps import write_bucket
+from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket
 from beam_pipeline.storage.files import open_file
 from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
 
@@ -150,19 +154,7 @@ class Gathering:
         ]
         self.units = list(self._scanned(training))
         self.keep, boilerplate_paths = self._boilerplate()
-        buckets = [
-            write_bucket(
-                f"{self.work}/bucket-{bucket:03d}",
-                self.temp,
-                counts,
-                self.rows,
-                options.tokenizer,
-                None
-                if self.keep is None
-                else boilerplate_of([f"{self.work}/boilerplate"], bucket, self.evaluation.postings),
-            )
-            for bucket, counts in self.counted(self.keep)
-        ]
+        buckets = [self._bucket(*each) for each in self.counted(self.keep)]
         self.sizes = [
             count_details(unit, self.evaluation, self.keep, options.max_details_per_pair, mode)
             for unit in self.units
@@ -205,19 +197,38 @@ class Gathering:
         for unit in self.units:
             for bucket, counts in count_unit(unit.paths, self.evaluation.postings, keep):
                 buckets[bucket].append(counts)
+        if keep is not None:
+            for bucket in range(-(-len(self.rows) // counts_module.ROWS_PER_BUCKET)):
+                buckets[bucket].append(add_counts([]))
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
+
+    def _bucket(self, bucket: int, counts: Counts) -> BucketFiles:
+        prefix, tokenizer = f"{self.work}/bucket-{bucket:03d}", self.options.tokenizer
+        if self.keep is None:
+            return write_bucket(prefix, self.temp, counts, self.rows, tokenizer)
+        given = [f"{self.work}/boilerplate"], bucket, self.evaluation.postings
+        dropped, shared = boilerplate_of(*given), boilerplate_of(*given, only_shared=True)
+        files = write_bucket(prefix, self.temp, counts, self.rows, tokenizer, dropped)
+        effects = boilerplate_effects(
+            counts.ngrams, self.rows, tokenizer, dropped, shared, dropped[:0]
+        )
+        write_effects(f"{prefix}.effects", self.temp, effects)
+        return files._replace(effects_path=f"{prefix}.effects")
 
     def _boilerplate(self) -> tuple[Keep | None, list[str] | None]:
         most = self.options.max_document_frequency
         if most is None:
             return None, None
-        counts = add_shared(count_shared(unit.paths) for unit in self.units)
+        counts = {0: add_shared(count_shared(unit.paths) for unit in self.units)}
         found = find_boilerplate(counts, most)
         paths = [f"{self.work}/boilerplate-{half}" for half in range(2)]
         for half, lines_path in enumerate(paths):
             write_boilerplate_lines(lines_path, self.temp, found[half::2], self.evaluation.postings)
         path = f"{self.work}/boilerplate"
-        write_boilerplate(path, self.temp, [found[:3], found[3:]])
+        none = [np.empty(0, np.int64)]
+        write_dropped(f"{self.work}/dropped", self.temp, none)
+        keys = [keys_of(found[:3]), keys_of(found[3:])]
+        write_boilerplate(path, self.temp, keys, f"{self.work}/dropped")
         return read_boilerplate(path), paths
 
     def _expanded(self) -> Iterator[ExpandedUnit]:

@@ -60,6 +60,8 @@ class Options:
     max_eval_rows_per_ngram: int | None = None
     min_tokens: int | None = None
     rules: tuple[Rule, ...] = ()
+    drop_ngrams: tuple[str, ...] = ()
+    min_boilerplate_sources: int = 0  # the values of --input_path, folders here
 
 
 class Hit(NamedTuple):
@@ -86,14 +88,16 @@ def expected_outputs(
     documents_with = defaultdict(set)
     for hit in every_hit:
         documents_with[hit.n, hit.ngram].add((hit.train.path, hit.train.row))
-    most = options.max_document_frequency
-    boilerplate = {
-        key: len(found)
-        for key, found in documents_with.items()
-        if most is not None and len(found) > most
+    dropped = {(ngram.count(" ") + 1, ngram) for ngram in options.drop_ngrams}
+    found = {
+        key: len(documents)
+        for key, documents in documents_with.items()
+        if key in dropped or is_frequent(documents, options)
     }
+    boilerplate = {*found, *dropped}
     hits = [hit for hit in every_hit if (hit.n, hit.ngram) not in boilerplate]
-    scores = coverage(rows, hits, options.tokenizer, boilerplate | common_ngrams(rows, options))
+    common = set(common_ngrams(rows, options))
+    scores = coverage(rows, hits, options.tokenizer, boilerplate | common)
     outputs = {
         "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
@@ -106,11 +110,14 @@ def expected_outputs(
         **rule_outputs(rows, scores, options),
         **details(rows, hits, options),
     }
-    if most is not None:
+    if options.max_document_frequency is not None or dropped:
         outputs["stats/overlap_boilerplate.jsonl"] = [
             {"ngram": ngram, "n": n, "documents": count}
-            for (n, ngram), count in sorted(boilerplate.items())
+            for (n, ngram), count in sorted(found.items())
         ]
+        outputs["stats/overlap_boilerplate_scores.jsonl"] = boilerplate_scores(
+            scores, coverage(rows, every_hit, options.tokenizer, common)
+        )
     if options.max_eval_rows_per_ngram is not None:
         outputs["stats/overlap_eval_boilerplate.jsonl"] = [
             {"ngram": ngram, "n": n, "eval_rows": count}
@@ -129,6 +136,31 @@ def expected_outputs(
             if (num_tokens := len(options.tokenizer.tokenize(row.text))) < options.min_tokens
         ]
     return outputs
+
+
+def is_frequent(documents: set[tuple[str, int]], options: Options) -> bool:
+    """Tells whether an n-gram of these documents, by path and row, is boilerplate."""
+    most = options.max_document_frequency
+    if most is None:
+        return False
+    if not options.min_boilerplate_sources:
+        return len(documents) > most
+    by_source = Counter(path.rpartition("/")[0] for path, _ in documents)
+    return sum(count > most for count in by_source.values()) >= options.min_boilerplate_sources
+
+
+def boilerplate_scores(without: Records, with_it: Records) -> Records:
+    """Returns the scores that boilerplate changes, from the records of coverage."""
+    scores, records = ("coverage", "ngram_coverage", "longest_run"), []
+    keys = ("eval_dataset", "instance_id", "eval_path", "eval_row", "n")
+    for line in with_it:
+        key = {name: line[name] for name in keys}
+        same = [other for other in without if key.items() <= other.items()]
+        other = same[0] if same else dict.fromkeys([*scores, "num_shared_ngrams"], 0)
+        if other["num_shared_ngrams"] < line["num_shared_ngrams"]:
+            more = {f"{name}_with_boilerplate": line[name] for name in scores}
+            records.append({**key, **{name: other[name] for name in scores}, **more})
+    return records
 
 
 def own_ngrams(

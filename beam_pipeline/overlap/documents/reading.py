@@ -43,6 +43,7 @@ class DocumentFile(NamedTuple):
     format: Format
     compressed: bool
     version: int = 0  # that of `FileVersion`
+    source: int = 0  # the number of the pattern that matches it, the first if several do
 
     @property
     def file(self) -> FileVersion:
@@ -63,6 +64,7 @@ class WorkUnit(NamedTuple):
     version: int = 0
     file_number: int = 0  # of the training file, in the order of the output
     number: int = 0  # of the work unit in its file
+    source: int = 0  # of the training file, among the values of --input_path
 
     @property
     def file(self) -> FileVersion:
@@ -94,7 +96,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
       UsageError: a pattern matches no such file, or one is a pipe.
     """
     found: dict[str, DocumentFile] = {}
-    for pattern in patterns:
+    for source, pattern in enumerate(patterns):
         folder, matched = match_input(pattern, option, "**")
         files = {}
         for path, num_bytes, version in matched:
@@ -102,7 +104,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
             if name and (folder is None or not re.search("(^|/)[._]", path[len(folder) :])):
                 kind, _, compression = name[0].removeprefix(".").partition(".")
                 files[path] = DocumentFile(
-                    path, num_bytes, cast(Format, kind), bool(compression), version
+                    path, num_bytes, cast(Format, kind), bool(compression), version, source
                 )
         if not files:
             raise UsageError(
@@ -110,7 +112,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
                 "or .zst) or .parquet; check the path, and quote a pattern so that the shell does "
                 "not expand it"
             )
-        found.update(files)
+        found = files | found
     check_regular(found)
     return [found[path] for path in sorted(found)]
 
@@ -127,8 +129,8 @@ def cut_into_work_units(
       ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
         the file was changed since it was matched.
     """
-    path, num_bytes, kind, compressed, version = file
-    whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version)
+    path, num_bytes, kind, compressed, version, source = file
+    whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version, source=source)
     if kind == "parquet":
         with (
             unchanged(file.file),

@@ -15,6 +15,7 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags, several
 from beam_pipeline.overlap.job.marin import path_of, warn_of
+from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
 from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
 from beam_pipeline.overlap.results.layout import clean_list_names
@@ -30,50 +31,10 @@ from beam_pipeline.storage.files import check_path
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-_MAX_N = 2**31 - 1  # a column of the output is int32
 _MAX_COUNT = 2**63 - 1
 # Of the samples_*.jsonl of lm-evaluation-harness. A doc_id is that of a task, of which a folder
 # may have several.
 _LM_EVAL_TEXTS, _LM_EVAL_ID = ("arguments.gen_args_0.arg_0", "target"), "doc_hash"
-
-
-@dataclass(frozen=True)
-class NGramConfig:
-    """The lengths of the n-grams that are compared.
-
-    Args:
-      ngram_length: n, in tokens, or several of them.
-      stride: has no effect; every n-gram is compared.
-      overlap_threshold: has no effect; every overlap is reported.
-
-    Raises:
-      UsageError: a length is not from 1 to 2**31 - 1.
-
-    Example:
-
-        NGramConfig([10, 15]).lengths  # (10, 15)
-    """
-
-    ngram_length: int | Sequence[int] = flag(
-        "Tokens of an n-gram; may be repeated, or a list with commas. An evaluation row of fewer "
-        "tokens is one n-gram.",
-        15,
-        limits=(1, _MAX_N),
-        action="append",
-        group="n-grams",
-    )
-    # Of marin's class, without effect.
-    stride: int = 0
-    overlap_threshold: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_flags(self)
-        warn_of(self, ("stride", "overlap_threshold"))
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """The values of n, each once, in order."""
-        return tuple(sorted(set(several(self.ngram_length))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +74,7 @@ class DeconConfig:
         group="input",
     )
     output_path: str = flag("Folder of the results.", group="output")
-    ngram: NGramConfig = NGramConfig()
+    ngram: NGramConfig = NGramConfig()  # noqa: RUF009 - it is frozen
     tokenizer: str = flag(
         f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python function as "
         "package.module:function, which is code that runs on every text.",
@@ -220,6 +181,20 @@ class DeconConfig:
         limits=(0, _MAX_COUNT),
         group="n-grams",
     )
+    min_boilerplate_sources: int = flag(
+        "An n-gram is boilerplate if it is in more documents than --max_document_frequency of each "
+        "of this many sources, the values of --input_path. 0 counts the documents of all sources.",
+        0,
+        limits=(0, _MAX_COUNT),
+        group="n-grams",
+    )
+    drop_ngrams: str | Sequence[str] = flag(
+        "File of JSON lines with n-grams that are not counted as overlap, such as the "
+        "overlap_boilerplate.jsonl of another result; may be repeated.",
+        (),
+        action="append",
+        group="n-grams",
+    )
     rules: str = flag(
         f"Published rules that tell clean from dirty instances: {', '.join(PUBLISHED)}, or several "
         "with commas between; their n are added to --ngram_length. none applies none.",
@@ -243,7 +218,7 @@ class DeconConfig:
     min_tokens: int = flag(
         "Evaluation rows of fewer tokens match nothing; they are listed. 0 takes all.",
         0,
-        limits=(0, _MAX_N),
+        limits=(0, MAX_N),
         group="n-grams",
     )
     removal: RemovalConfig = RemovalConfig()
@@ -274,6 +249,13 @@ class DeconConfig:
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
             raise UsageError("--eval_fields=each needs the fields: name them by --eval_text_field")
+        if self.min_boilerplate_sources and not self.max_document_frequency:
+            raise UsageError("--min_boilerplate_sources needs --max_document_frequency")
+        if self.min_boilerplate_sources > len(self.input_paths):
+            raise UsageError(
+                f"--min_boilerplate_sources={self.min_boilerplate_sources} is more than there are "
+                f"sources: give {len(self.input_paths)} at most, or each source as an --input_path"
+            )
         if "" in self.eval_text_fields:
             raise UsageError(
                 f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"
@@ -325,6 +307,16 @@ class DeconConfig:
         return [name_with_field(name, field) for name in names for field in self.eval_text_fields]
 
     @property
+    def drop_paths(self) -> tuple[str, ...]:
+        """The values of --drop_ngrams."""
+        return several(self.drop_ngrams)
+
+    @property
+    def has_boilerplate(self) -> bool:
+        """Whether there may be n-grams that training documents have and that are not counted."""
+        return bool(self.max_document_frequency or self.drop_paths)
+
+    @property
     def eval_text_fields(self) -> tuple[str, ...]:
         """The fields of an evaluation row's texts, each once; none: --text_field as it is."""
         given = [name.strip() for text in several(self.eval_text_field) for name in text.split(",")]
@@ -366,7 +358,8 @@ def config_of(flags: argparse.Namespace) -> DeconConfig:
             raise UsageError(
                 f"--ngram_length={','.join(given)}: give whole numbers, such as 15 or 5,10,15"
             ) from error
-    values["eval_text_field"] = values["eval_text_field"] or ()
+    for name in ("eval_text_field", "drop_ngrams"):
+        values[name] = values[name] or ()
     return from_flags(DeconConfig, values)
 
 

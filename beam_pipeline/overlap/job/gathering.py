@@ -8,28 +8,21 @@ all of these → the output, `.SUCCESS` last
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.jobs.output_lease import LostOutputError, Marker
+from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.results.boilerplate import (
-    boilerplate_of,
-    bucket_of,
-    find_boilerplate,
-    read_boilerplate,
-    write_boilerplate,
-    write_boilerplate_lines,
-)
+from beam_pipeline.overlap.results.boilerplate import boilerplate_of
+from beam_pipeline.overlap.results.boilerplate_effects import boilerplate_effects, write_effects
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
-    add_shared,
-    count_shared,
     count_unit,
 )
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
@@ -44,7 +37,7 @@ from beam_pipeline.overlap.results.layout import (
     SUMMARY,
     WORK_FOLDER,
 )
-from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, letters_path
+from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import (
     HITS,
@@ -64,17 +57,6 @@ _TRAIN_COUNTS = (
 _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 
 
-class BucketBoilerplate(NamedTuple):
-    """The boilerplate of a bucket of n-grams."""
-
-    ngrams: np.ndarray  # SHARED_COUNTS
-    lines_path: str
-
-
-def _filter_at(boilerplate_path: str | None) -> Keep | None:
-    return None if boilerplate_path is None else read_boilerplate(boilerplate_path)
-
-
 def _cap(value: int) -> int | None:
     return None if value < 0 else value
 
@@ -88,34 +70,7 @@ def count_ngrams(
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
     with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         postings = prepared.evaluation(job.tokenizer).postings
-        yield from count_unit(scanned.paths, postings, _filter_at(boilerplate_path))
-
-
-def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the SHARED_COUNTS of a work unit by bucket of n-grams."""
-    with logged("Count documents", path=scanned.unit.path):
-        counts = count_shared(scanned.paths)
-    buckets, starts = np.unique(bucket_of(counts), return_index=True)
-    yield from zip(buckets.tolist(), np.split(counts, starts[1:]), strict=False)
-
-
-def list_boilerplate(
-    keyed: tuple[int, Iterable[np.ndarray]], job: Job, prepared: Prepared
-) -> BucketBoilerplate:
-    """Returns the boilerplate of a bucket, its lines written to a file."""
-    bucket, counts = keyed
-    found = find_boilerplate(add_shared(counts), job.config.max_document_frequency)
-    path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
-    postings = prepared.evaluation(job.tokenizer).postings
-    write_boilerplate_lines(path, job.temp_folder, found, postings)
-    return BucketBoilerplate(found, path)
-
-
-def gather_boilerplate(_: bytes, job: Job, found: Iterable[BucketBoilerplate]) -> str:
-    """Writes the boilerplate of all buckets to one file and returns its path."""
-    path = job.temp_path("boilerplate", "keys")
-    write_boilerplate(path, job.temp_folder, (bucket.ngrams for bucket in found))
-    return path
+        yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path))
 
 
 def write_evaluation_rows(
@@ -130,11 +85,18 @@ def write_evaluation_rows(
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(counts)
         postings = prepared.evaluation(job.tokenizer).postings
-        paths = [boilerplate_path] if boilerplate_path else []
+        paths, common_paths = [boilerplate_path] if boilerplate_path else [], []
         if job.config.max_eval_rows_per_ngram:
-            paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
-        dropped = boilerplate_of(paths, bucket, postings)
+            common_paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
+        dropped = boilerplate_of([*paths, *common_paths], bucket, postings)
         files = write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
+        if paths:
+            shared = boilerplate_of(paths, bucket, postings, only_shared=True)
+            common = boilerplate_of(common_paths, bucket, postings)
+            path, keys = f"{prefix}.boilerplate.jsonl", (dropped, shared, common)
+            effects = boilerplate_effects(total.ngrams, rows, job.tokenizer, *keys)
+            numbers = write_effects(path, job.temp_folder, effects)
+            files = files._replace(effects_path=path, num_effects=numbers)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
             write_eval_texts(path, job.temp_folder, numbers, rows)
@@ -150,7 +112,7 @@ def size_details(
 ) -> tuple[ScannedUnit, DetailsSize]:
     """Returns a work unit and the size of its details without caps."""
     with logged("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
-        keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
+        keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         evaluation = prepared.evaluation(job.tokenizer)
         return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
 
@@ -204,7 +166,7 @@ def expand(
             job.temp_path("units", scanned.name),
             prepared.evaluation(job.tokenizer),
         )
-        keep, cap = _filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
+        keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         quota = None if quotas is None else quotas[scanned.name]
         caps = cap, quota, job.config.details
         return expand_unit(scanned, prefix, job.temp_folder, evaluation, keep, *caps)
@@ -306,6 +268,8 @@ def finish(
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
             counts = {**train_counts, **_count_details(results, sizes)}
+            if boilerplate is not None:
+                counts |= _count_boilerplate(results)
             try:
                 _write_results(job, marker, prepared, counts, results)
             except LostOutputError:  # another attempt, if it has finished, has released the marker
@@ -340,6 +304,13 @@ def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
         "details_left_out": num_records - num_written,
         "detail_bytes": num_bytes,
     }
+
+
+def _count_boilerplate(results: Results) -> dict[str, int]:
+    """Returns how many evaluation rows and n share boilerplate, and how many nothing else."""
+    numbers = [bucket.num_effects for bucket in results.buckets]
+    rows, with_nothing_else = map(sum, zip(*numbers, strict=True)) if numbers else (0, 0)
+    return {"boilerplate_hits": rows, "boilerplate_only_hits": with_nothing_else}
 
 
 def _write_results(

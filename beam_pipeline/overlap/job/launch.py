@@ -52,10 +52,11 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
                 ("output_path", config.output_path),
                 *(("input_path", path) for path in config.input_paths),
                 *(("decontaminate_source", path) for path in evaluation),
+                *(("drop_ngrams", path) for path in config.drop_paths),
             ]
         )
     inputs = overlap_pipeline.find_inputs(config)
-    files = list(manifest.input_files(inputs.training, inputs.evaluation))
+    files = list(manifest.input_files(*inputs))
     is_finished = exists(FileSystems.join(config.output_path, SUCCESS_NAME))
     if is_finished and config.skip_existing and not config.overwrite:
         manifest.check_same(config, files)

@@ -32,7 +32,7 @@ from beam_pipeline.storage.matching import FileVersion
 
 # What the output does not depend on, and paths, of which the files are compared.
 _NOT_COMPARED = (
-    *("input_path", "decontaminate_source", "output_path"),
+    *("input_path", "decontaminate_source", "drop_ngrams", "output_path"),
     *("num_shards", "processes", "index_memory_mb", "skip_existing", "overwrite", "debug"),
     "max_details_gb",
     *("remove_output", *(item.name for item in flags_of(RemovalConfig))),
@@ -86,13 +86,17 @@ class InputFile(NamedTuple):
 
 
 def input_files(
-    training: Sequence[DocumentFile], evaluation: Sequence[EvaluationFile]
+    training: Sequence[DocumentFile],
+    evaluation: Sequence[EvaluationFile],
+    dropped: Sequence[FileVersion] = (),
 ) -> Iterator[InputFile]:
     """Yields all files of a run in the order of the output."""
     for dataset, file, _ in evaluation:
         yield InputFile("decontaminate_source", dataset, *file.file)
     for file in training:
         yield InputFile("input_path", None, *file.file)
+    for file in dropped:
+        yield InputFile("drop_ngrams", None, *file)
 
 
 def write_input_files(output: str, temp_folder: str, files: Iterable[InputFile]) -> None:
@@ -128,7 +132,9 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
 def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
     for name, value in options_of(config).items():
         before = summary["options"].get(name)
-        if name not in _NOT_COMPARED and before != value:
+        # Documents are counted by source.
+        is_source = name == "input_path" and config.min_boilerplate_sources
+        if (is_source or name not in _NOT_COMPARED) and before != value:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
     versions = versions_of(config)
     for name in _VERSIONS_COMPARED:

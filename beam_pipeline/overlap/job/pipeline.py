@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
+from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
-from beam_pipeline.overlap.job import gathering
+from beam_pipeline.overlap.job import boilerplate_steps, gathering
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.preparing import (
     Job,
@@ -25,7 +26,9 @@ from beam_pipeline.overlap.job.preparing import (
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.details import NONE
+from beam_pipeline.overlap.results.dropped_ngrams import check_ngrams
 from beam_pipeline.overlap.results.file_groups import group_of
+from beam_pipeline.storage.matching import FileVersion, match
 
 
 class Inputs(NamedTuple):
@@ -33,22 +36,32 @@ class Inputs(NamedTuple):
 
     training: list[DocumentFile]
     evaluation: list[EvaluationFile]
+    dropped: list[FileVersion]  # of --drop_ngrams
 
     @property
     def paths(self) -> list[str]:
         """The paths of all files."""
-        return [file.path for file in (*self.training, *(each.file for each in self.evaluation))]
+        of_sets = (each.file for each in self.evaluation)
+        return [file.path for file in (*self.training, *of_sets, *self.dropped)]
 
 
 def find_inputs(config: DeconConfig) -> Inputs:
     """Returns the files of a run.
 
     Raises:
-      UsageError: a pattern matches no file of documents.
+      UsageError: a pattern matches no file of documents, or a file of n-grams is missing.
+      ProbelineError: a file of n-grams holds something else.
     """
+    dropped = []
+    for path in config.drop_paths:
+        if not (found := match(path)):
+            raise UsageError(f"--drop_ngrams={path} is no file: check the path")
+        for file in found:
+            check_ngrams(file)
+        dropped += found
     is_each = config.eval_fields == "each"
     evaluation = match_evaluation(config.sources, config.eval_text_fields, is_each)
-    return Inputs(match_documents(config.input_paths), evaluation)
+    return Inputs(match_documents(config.input_paths), evaluation, dropped)
 
 
 def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> None:
@@ -86,8 +99,8 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     keep: dict[str, Any] = {}
     caps: dict[str, Any] = {}
     results: dict[str, Any] = {}
-    if config.max_document_frequency:
-        found, path = _find_boilerplate(pipeline, job, units, prepared)
+    if config.has_boilerplate:
+        found, path = _find_boilerplate(pipeline, job, units, prepared, inputs.dropped, totals)
         keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
     if config.details != NONE:
         sizes = units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
@@ -151,14 +164,15 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
 
 def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
     """Returns (bucket of evaluation rows, counts of all work units)."""
-    return (
-        units
-        | "Count n-grams"
-        >> beam.FlatMap(gathering.count_ngrams, job, prepared, **keep).with_output_types(
-            tuple[int, Any]
-        )
-        | "Group by evaluation rows" >> beam.GroupByKey()
-    )
+    counts = units | "Count n-grams" >> beam.FlatMap(
+        gathering.count_ngrams, job, prepared, **keep
+    ).with_output_types(tuple[int, Any])
+    if keep:  # rows that share nothing but boilerplate have no counts
+        every = prepared.pvalue | "Buckets" >> beam.FlatMap(
+            boilerplate_steps.empty_buckets
+        ).with_output_types(tuple[int, Any])
+        counts = (counts, every) | "With all buckets" >> beam.Flatten()
+    return counts | "Group by evaluation rows" >> beam.GroupByKey()
 
 
 def _join_groups(expanded: Any, job: Job) -> Any:
@@ -175,19 +189,30 @@ def _join_groups(expanded: Any, job: Job) -> Any:
 
 
 def _find_boilerplate(
-    pipeline: beam.Pipeline, job: Job, units: Any, prepared: Any
+    pipeline: beam.Pipeline,
+    job: Job,
+    units: Any,
+    prepared: Any,
+    files: list[FileVersion],
+    totals: Any,
 ) -> tuple[Any, Any]:
     """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
+    dropped: Any = AsSingleton(
+        pipeline
+        | "Files of n-grams" >> beam.Create([files])
+        | "Read dropped n-grams" >> beam.Map(boilerplate_steps.find_dropped, job, prepared, totals)
+    )
     found: Any = (
         units
         | "Count documents"
-        >> beam.FlatMap(gathering.count_documents).with_output_types(tuple[int, Any])
+        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, Any])
         | "Group by n-gram" >> beam.GroupByKey()
-        | "Find boilerplate" >> beam.Map(gathering.list_boilerplate, job, prepared)
+        | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped)
     )
     path = (
         pipeline
         | "Begin to gather" >> beam.Impulse()
-        | "Gather boilerplate" >> beam.Map(gathering.gather_boilerplate, job, AsList(found))
+        | "Gather boilerplate"
+        >> beam.Map(boilerplate_steps.gather_boilerplate, job, dropped, AsList(found))
     )
     return found, path

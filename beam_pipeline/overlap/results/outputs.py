@@ -102,6 +102,8 @@ def write_outputs(
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
+    if results.boilerplate_paths is not None:
+        joined[layout.BOILERPLATE_SCORES] = [bucket.effects_path for bucket in buckets]
     if results.has_texts:
         joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
         joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]

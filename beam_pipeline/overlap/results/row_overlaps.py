@@ -63,6 +63,8 @@ class BucketFiles(NamedTuple):
     coverage_path: str
     hits: bytes  # HITS
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
+    effects_path: str | None = None  # of `write_effects`
+    num_effects: tuple[int, int] = (0, 0)  # NumEffects
 
 
 def find_row_ngrams(
@@ -103,7 +105,7 @@ def find_row_ngrams(
             ngrams,
             _spans_of(text.starts[places], text.ends[places + n - 1]),
             len(text),
-            *_cover(places, n),
+            *cover(places, n),
             len(places),
             len(text) - n + 1 - num_dropped,
         )
@@ -122,7 +124,7 @@ def _count_places(text: RowText, n: int, keys: np.ndarray) -> int:
     return len(text.all_places(n, text.first_places(n, keys["token"])))
 
 
-def _cover(places: np.ndarray, n: int) -> tuple[int, int]:
+def cover(places: np.ndarray, n: int) -> tuple[int, int]:
     """Returns how many tokens n-grams at ascending places cover, and the longest run of them."""
     cuts = np.flatnonzero(np.diff(places) > n)
     firsts, lasts = np.append(places[:1], places[cuts + 1]), np.append(places[cuts], places[-1:])

@@ -564,7 +564,7 @@ def test_folders_globs_and_files_are_matched(
     found = match_documents(["b.json", "sub/d.jsonl.gz"])
     assert [file._replace(version=0) for file in found] == [
         DocumentFile("b.json", 5, "json", False),
-        DocumentFile("sub/d.jsonl.gz", 5, "jsonl", True),
+        DocumentFile("sub/d.jsonl.gz", 5, "jsonl", True, source=1),
     ]
     units = cut(["b.json"])
     os.utime("b.json", ns=(1, 1))  # it may have been written again, with as many bytes

@@ -86,7 +86,7 @@ def check(corpus: Corpus, output: Path, options: Options) -> None:
     assert counts["train_texts"] == len(corpus.training)
     assert counts["eval_rows"] == len(corpus.rows)
     num_hits = len(pq.read_table(output / "stats/overlap_matches.parquet"))
-    assert counts["matches"] == num_hits or options.max_document_frequency is not None
+    assert counts["matches"] == num_hits or (options.max_document_frequency, options.drop_ngrams)
     own, tokenize = own_ngrams(corpus.rows, options), options.tokenizer.tokenize
     sizes = [len(tokenize(row.text)) for row in corpus.training]
     lengths = {n for _, n in own}
@@ -140,6 +140,7 @@ def flags_of(options: Options) -> list[str]:
     flags = [f"--ngram_length={n}" for n in options.lengths]
     flags += [f"--tokenizer={options.tokenizer.name}"]
     flags += ["--degenerate=skip"] if options.skip_degenerate else []
+    flags += [f"--min_boilerplate_sources={n}"] if (n := options.min_boilerplate_sources) else []
     for name in (
         *("max_document_frequency", "max_details_per_pair", "max_details"),
         *("max_eval_rows_per_ngram", "min_tokens"),
