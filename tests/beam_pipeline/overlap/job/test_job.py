@@ -16,7 +16,7 @@ import pytest
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import gathering, scanning
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from beam_pipeline.overlap.results.layout import TRAIN_FILES
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, TRAIN_FILES
 from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.overlap_corpus import Corpus, make_corpus
@@ -38,7 +38,7 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
     for kind in ("stats", "clean", "tmp"):
         for path in sorted((folder / kind).glob("*.*")):
             name = str(path.relative_to(folder))
-            if name == TRAIN_FILES:
+            if name in (TRAIN_FILES, EVAL_TOKENS):
                 continue
             if name.endswith(".parquet"):
                 found[name] = pq.read_table(path).to_pylist()
