@@ -195,8 +195,8 @@ class Gathering:
         """Returns the counts of all work units by bucket, as they go through a shuffle."""
         buckets: dict[int, list[Counts]] = defaultdict(list)
         for unit in self.units:
-            for bucket, counts in count_unit(unit.paths, self.evaluation.postings, keep):
-                buckets[bucket].append(counts)
+            for bucket, packed in count_unit(unit.paths, self.evaluation.postings, keep):
+                buckets[bucket].append(packed.counts())
         if keep is not None:
             for bucket in range(-(-len(self.rows) // counts_module.ROWS_PER_BUCKET)):
                 buckets[bucket].append(add_counts([]))

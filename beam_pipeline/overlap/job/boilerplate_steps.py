@@ -24,10 +24,13 @@ from beam_pipeline.overlap.results.boilerplate import (
 )
 from beam_pipeline.overlap.results.counts import (
     ROWS_PER_BUCKET,
-    Counts,
+    SHARED_COUNTS,
+    PackedCounts,
     add_counts,
     add_shared,
     count_shared,
+    pack,
+    unpack,
 )
 from beam_pipeline.overlap.results.dropped_ngrams import find_ngrams, read_ngrams
 from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit
@@ -45,10 +48,10 @@ def filter_at(boilerplate_path: str | None) -> Keep | None:
     return None if boilerplate_path is None else read_boilerplate(boilerplate_path)
 
 
-def empty_buckets(prepared: Prepared) -> Iterator[tuple[int, Counts]]:
+def empty_buckets(prepared: Prepared) -> Iterator[tuple[int, PackedCounts]]:
     """Yields every bucket of evaluation rows, without counts."""
     for bucket in range(-(-prepared.counts["eval_rows"] // ROWS_PER_BUCKET)):
-        yield bucket, add_counts([])
+        yield bucket, PackedCounts.of(add_counts([]))
 
 
 def find_dropped(
@@ -68,17 +71,17 @@ def find_dropped(
     return path
 
 
-def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, tuple[int, np.ndarray]]]:
-    """Yields the source and the SHARED_COUNTS of a work unit by bucket of n-grams."""
+def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, tuple[int, bytes]]]:
+    """Yields the source and the packed SHARED_COUNTS of a work unit by bucket of n-grams."""
     with logged("Count documents", path=scanned.unit.path):
         counts = count_shared(scanned.paths)
     buckets, starts = np.unique(bucket_of(counts), return_index=True)
     for bucket, of_bucket in zip(buckets.tolist(), np.split(counts, starts[1:]), strict=False):
-        yield bucket, (scanned.unit.source, of_bucket)
+        yield bucket, (scanned.unit.source, pack(of_bucket))
 
 
 def list_boilerplate(
-    keyed: tuple[int, Iterable[tuple[int, np.ndarray]]],
+    keyed: tuple[int, Iterable[tuple[int, bytes]]],
     job: Job,
     prepared: Prepared,
     dropped_path: str,
@@ -87,7 +90,7 @@ def list_boilerplate(
     (bucket, counts), config = keyed, job.config
     of_source: dict[int, list[np.ndarray]] = defaultdict(list)
     for source, some in counts:
-        of_source[source].append(some)
+        of_source[source].append(unpack(some, SHARED_COUNTS))
     by_source = {source: add_shared(some) for source, some in sorted(of_source.items())}
     limits = config.max_document_frequency, config.min_boilerplate_sources
     found = find_boilerplate(by_source, *limits, read_keys(dropped_path))

@@ -1,6 +1,6 @@
 """From match files to the files of the output: what the steps after the scan do.
 
-ScannedUnit → Counts by bucket of evaluation rows → files of each bucket
+ScannedUnit → PackedCounts by bucket of evaluation rows → files of each bucket
 ScannedUnit → the size of its details → how many it may write
 ScannedUnit → files of each work unit → those of a group of training files joined
 all of these → the output, `.SUCCESS` last
@@ -21,7 +21,7 @@ from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.boilerplate_effects import boilerplate_effects, write_effects
 from beam_pipeline.overlap.results.counts import (
-    Counts,
+    PackedCounts,
     add_counts,
     count_unit,
 )
@@ -66,7 +66,7 @@ def _cap(value: int) -> int | None:
 
 def count_ngrams(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
-) -> Iterator[tuple[int, Counts]]:
+) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
     with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         postings = prepared.evaluation(job.tokenizer).postings
@@ -74,16 +74,16 @@ def count_ngrams(
 
 
 def write_evaluation_rows(
-    keyed: tuple[int, Iterable[Counts]],
+    keyed: tuple[int, Iterable[PackedCounts]],
     job: Job,
     prepared: Prepared,
     boilerplate_path: str | None = None,
 ) -> BucketFiles:
     """Writes the files of a bucket of evaluation rows."""
-    bucket, counts = keyed
+    bucket, packed = keyed
     with logged("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
-        total = add_counts(counts)
+        total = add_counts(each.counts() for each in packed)
         postings = prepared.evaluation(job.tokenizer).postings
         paths, common_paths = [boilerplate_path] if boilerplate_path else [], []
         if job.config.max_eval_rows_per_ngram:

@@ -25,6 +25,7 @@ from beam_pipeline.overlap.job.preparing import (
     read_evaluation_sets,
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.counts import PackedCounts
 from beam_pipeline.overlap.results.details import NONE
 from beam_pipeline.overlap.results.dropped_ngrams import check_ngrams
 from beam_pipeline.overlap.results.file_groups import group_of
@@ -166,11 +167,11 @@ def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
     """Returns (bucket of evaluation rows, counts of all work units)."""
     counts = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
-    ).with_output_types(tuple[int, Any])
+    ).with_output_types(tuple[int, PackedCounts])
     if keep:  # rows that share nothing but boilerplate have no counts
         every = prepared.pvalue | "Buckets" >> beam.FlatMap(
             boilerplate_steps.empty_buckets
-        ).with_output_types(tuple[int, Any])
+        ).with_output_types(tuple[int, PackedCounts])
         counts = (counts, every) | "With all buckets" >> beam.Flatten()
     return counts | "Group by evaluation rows" >> beam.GroupByKey()
 
@@ -205,7 +206,9 @@ def _find_boilerplate(
     found: Any = (
         units
         | "Count documents"
-        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, Any])
+        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(
+            tuple[int, tuple[int, bytes]]
+        )
         | "Group by n-gram" >> beam.GroupByKey()
         | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped)
     )

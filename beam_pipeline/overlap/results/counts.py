@@ -1,6 +1,6 @@
 """How often each n-gram of the evaluation side occurs in the training data, and in which share.
 
-  match files of a work unit → count_unit → Counts of it by bucket of evaluation rows
+  match files of a work unit → count_unit → PackedCounts of it by bucket of evaluation rows
                              → add_counts → the sum over all work units
 
 An n-gram of an evaluation row counts once, however often it occurs there. A work unit counts its
@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from beam_pipeline.jobs.messages import Message
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.results.match_files import Keep, read_blocks
 from beam_pipeline.overlap.results.matches import Matches, expand_block
@@ -27,6 +29,7 @@ SHARED_COUNTS = np.dtype(
     [("ngram", "<i8"), ("shard", "<u4"), ("occurrences", "<i8"), ("documents", "<i8")]
 )
 _MIN_PENDING = 1 << 16
+_NUM_BYTES = 8  # of the number of records
 
 
 class Counts(NamedTuple):
@@ -36,9 +39,44 @@ class Counts(NamedTuple):
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
 
 
+class PackedCounts(Message, frozen=True):
+    """Counts as they travel from step to step: a few bytes for each n-gram."""
+
+    ngrams: bytes
+    rows: bytes
+
+    @classmethod
+    def of(cls, counts: Counts) -> "PackedCounts":
+        """Packs counts."""
+        return cls(*map(pack, counts))
+
+    def counts(self) -> Counts:
+        """Inverts `of`."""
+        return Counts(unpack(self.ngrams, NGRAM_COUNTS), unpack(self.rows, ROW_COUNTS))
+
+
+def pack(records: np.ndarray) -> bytes:
+    """Returns records of integers, best in order: their number, then columns of differences."""
+    columns = (records[name] for name in records.dtype.names or ())
+    data = b"".join(np.diff(each, prepend=each.dtype.type(0)).tobytes() for each in columns)
+    return len(records).to_bytes(_NUM_BYTES, "little") + pa.compress(data, "zstd", asbytes=True)
+
+
+def unpack(data: bytes, dtype: np.dtype) -> np.ndarray:
+    """Inverts `pack`."""
+    records = np.empty(int.from_bytes(data[:_NUM_BYTES], "little"), dtype)
+    columns = pa.decompress(data[_NUM_BYTES:], records.nbytes, "zstd")
+    at = 0
+    for name in dtype.names or ():
+        column = np.frombuffer(columns, dtype[name], len(records), at)
+        np.cumsum(column, dtype=dtype[name], out=records[name])
+        at += column.nbytes
+    return records
+
+
 def count_unit(
     paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None = None
-) -> Iterator[tuple[int, Counts]]:
+) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
 
     Args:
@@ -58,7 +96,8 @@ def count_unit(
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
         ngrams = [_by_row(*each, bucket) for each in of_shards]
         here = slice(*np.searchsorted(rows["number"], ends))
-        yield bucket, Counts(_sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS), rows[here])
+        counts = Counts(_sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS), rows[here])
+        yield bucket, PackedCounts.of(counts)
 
 
 def _count_rows(found: Matches) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
@@ -11,13 +13,34 @@ from beam_pipeline.overlap.results.counts import (
     NGRAM_KEYS,
     ROW_COUNTS,
     Counts,
+    PackedCounts,
     add_counts,
+    pack,
 )
 from beam_pipeline.overlap.results.row_overlaps import RowNgrams, find_row_ngrams
 from tests.support.overlap_gathering import rows_of
 from tests.support.overlap_reference import EvalRow
+from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
+
+
+@settings(max_examples=num_examples(50))
+@given(
+    ngrams=st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 3, *[st.integers(0, 2**63 - 1)] * 2)),
+    rows=st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 2, st.integers(0, 2**63 - 1))),
+)
+def test_counts_survive_their_travel(ngrams: list[tuple], rows: list[tuple]) -> None:
+    before = Counts(np.array(ngrams, NGRAM_COUNTS), np.array(rows, ROW_COUNTS))
+    packed = PackedCounts.decode(PackedCounts.of(before).encode())
+    for was, now in zip(before, packed.counts(), strict=True):
+        assert now.dtype == was.dtype and np.array_equal(now, was)
+
+
+def test_counts_travel_in_a_few_bytes() -> None:
+    counts = np.ones(8192 * 28, NGRAM_COUNTS)
+    counts["number"], counts["token"] = np.divmod(np.arange(len(counts)), 28)
+    assert len(pack(counts)) < len(counts) / 10
 
 
 def test_adding_up_many_units_holds_little_more_than_the_sum(monkeypatch) -> None:
