@@ -1,6 +1,7 @@
 """Fixtures that more than one test file needs, and the marks of tests that need an engine."""
 
 import os
+import signal
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -23,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background command ignores Ctrl-C, and so would every program under test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if (budget := config.getoption("cpu_budget")) is not None:
         config.pluginmanager.register(CpuSeconds(budget))
 

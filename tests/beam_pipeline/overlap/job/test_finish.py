@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.errors import ProbelineError
@@ -25,13 +24,18 @@ from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_s
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
 from beam_pipeline.overlap.results.file_groups import group_of
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line, make_table
+from beam_pipeline.overlap.results.output_files import (
+    GzipMember,
+    arrow_writer,
+    json_line,
+    make_table,
+)
 from beam_pipeline.storage import gcs as gcs_storage
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
 
 taken = partial(output_folder.taken, overwrite=False, files=output_files(False))
-_FILES = ("details.gz", "instances.gz", "matches.parquet", "hits")
+_FILES = ("details.gz", "instances.gz", "matches.arrow", "hits")
 
 
 class ExpandedRun(NamedTuple):
@@ -80,7 +84,8 @@ def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
         stream.write(json_line(row))
     places = [{"start": 0, "end": 3}]
     match = ("quiz", "/quiz", 0, "1", unit.path, at, None, 2, places, places)
-    pq.write_table(make_table([match], MATCHES_SCHEMA), table)
+    with arrow_writer(table, MATCHES_SCHEMA) as writer:
+        writer.write_table(make_table([match], MATCHES_SCHEMA))
     contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
     for name, data in zip(_FILES, contents, strict=True):
         gcs_storage.write_object(f"{prefix}.{name}", data, 0)
