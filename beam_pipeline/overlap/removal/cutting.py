@@ -5,11 +5,11 @@ have: a run over it finds nothing. Each remainder is cut into tokens again to ma
 dropped if they differ, as where the lower case of a capital sigma depends on what was cut.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.ngrams.token_kernels import tokens_of
+from beam_pipeline.overlap.ngrams.token_kernels import Tokens, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
@@ -33,11 +33,7 @@ def cut_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     """Returns the pieces between spans and their margins; [] if there are too many."""
     tokens = tokens_of(text, cut.tokenizer)
-    is_kept = np.ones(len(tokens.starts), bool)
-    for start, end in spans:
-        first, stop = start - cut.margin_chars, end + cut.margin_chars
-        overlaps = (tokens.starts < stop) & (tokens.ends > first)
-        is_kept &= ~(overlaps | ((tokens.starts >= first) & (tokens.ends <= stop)))
+    is_kept = ~reach_into(tokens, spans, cut.margin_chars)
     edges = np.flatnonzero(np.diff(is_kept, prepend=False, append=False)).reshape(-1, 2)
     pieces = []
     for first, stop in edges.tolist():
@@ -55,20 +51,35 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     ]
 
 
+def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
+    """Tells which tokens overlap a span and its margins, or lie within, if empty: bool [tokens]."""
+    starts, stops = np.array(spans, np.int64).T + np.array([[-margin_chars], [margin_chars]])
+
+    def first_behind(places: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
+        """Returns where the first span begins that ends behind each place, or at it (left)."""
+        return np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(stops, places, side)]
+
+    overlaps = first_behind(tokens.starts, "right") < tokens.ends
+    return overlaps | (first_behind(tokens.ends, "left") <= tokens.starts)
+
+
 def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     """Returns the text with a mask for each span, or [] if its other tokens would change."""
     assert cut.mask is not None
     tokens, mask = tokens_of(text, cut.tokenizer), tokens_of(cut.mask, cut.tokenizer).hashes
+    starts, ends = np.array(spans, np.int64).T
+    # The tokens [first, stop) of each span.
+    firsts = np.searchsorted(tokens.starts, starts)
+    stops = np.searchsorted(np.maximum.accumulate(tokens.ends), ends, "right")
+    if (stops <= firsts).any() or (starts[1:] < ends[:-1]).any():
+        return []
     parts, expected, at, token = [], [], 0, 0
-    for start, end in spans:
-        is_covered = (tokens.starts >= start) & (tokens.ends <= end)
-        covered = np.flatnonzero(is_covered)
-        if not len(covered) or start < at:
-            return []
+    for (start, end), first, stop in zip(spans, firsts.tolist(), stops.tolist(), strict=True):
         parts += [text[at:start], cut.mask]
-        expected += [tokens.hashes[token : covered[0]], mask]
-        at, token = end, int(covered[-1]) + 1
-    masked = "".join([*parts, text[at:]])
+        expected += [tokens.hashes[token:first], mask]
+        at, token = end, stop
+    parts.append(text[at:])
+    masked = "".join(parts)
     expected.append(tokens.hashes[token:])
     found = tokens_of(masked, cut.tokenizer).hashes
     return [masked] if np.array_equal(found, np.concatenate(expected)) else []

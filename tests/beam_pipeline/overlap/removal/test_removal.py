@@ -5,15 +5,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.changes import piece_id
-from beam_pipeline.overlap.removal.cutting import Cut, cut_text
+from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from tests.support.overlap_reference import merged, ngrams
 from tests.support.removal_corpus import (
@@ -140,3 +142,26 @@ def test_nothing_shared_remains_of_any_text(
     cut = Cut(tokenizer, "⟦removed⟧" if is_mask else None, margin, 1, 100)
     for piece in cut_text(text, spans, cut) if spans else []:
         assert not shared_places(piece, rows, length, tokenizer)
+
+
+_PLACES = st.lists(st.integers(0, 30), max_size=12)
+
+
+@given(_PLACES, st.lists(st.integers(0, 4), min_size=12, max_size=12), _PLACES, st.integers(0, 5))
+def test_what_a_margin_reaches_is_what_a_plain_loop_says(
+    starts: list[int], sizes: list[int], edges: list[int], margin: int
+) -> None:
+    """Tokens may be empty or lie within each other; margins may overlap."""
+    tokens = [(start, start + size) for start, size in zip(sorted(starts), sizes, strict=False)]
+    edges = sorted(set(edges))
+    spans = list(zip(edges[::2], edges[1::2], strict=False))
+    expected = [
+        any(
+            (start < last + margin and end > first - margin)
+            or (start >= first - margin and end <= last + margin)
+            for first, last in spans
+        )
+        for start, end in tokens
+    ]
+    firsts, ends = np.array(tokens, np.int64).reshape(-1, 2).T
+    assert reach_into(Tokens(firsts, ends, firsts), spans, margin).tolist() == expected
