@@ -264,7 +264,7 @@ def test_the_image_launches_a_job_and_does_its_work(
     found = stored_objects(f"{bucket}/out")
     expected = local_dataset(measurements, tmp_path / "local")
     assert {name: found[name] for name in expected} == expected
-    assert set(found) == {*expected, "README.md", "manifest.json", "_SUCCESS"}
+    assert set(found) == {*expected, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
 
 
 # --- the scripts ----------------------------------------------------------------------------------

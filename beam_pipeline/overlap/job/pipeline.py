@@ -25,7 +25,6 @@ from beam_pipeline.overlap.job.preparing import (
     read_evaluation_sets,
 )
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
-from beam_pipeline.overlap.results.counts import PackedCounts
 from beam_pipeline.overlap.results.details import NONE
 from beam_pipeline.overlap.results.dropped_ngrams import check_ngrams
 from beam_pipeline.overlap.results.file_groups import group_of
@@ -167,11 +166,11 @@ def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
     """Returns (bucket of evaluation rows, counts of all work units)."""
     counts = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
-    ).with_output_types(tuple[int, PackedCounts])
+    ).with_output_types(tuple[int, Any])
     if keep:  # rows that share nothing but boilerplate have no counts
         every = prepared.pvalue | "Buckets" >> beam.FlatMap(
             boilerplate_steps.empty_buckets
-        ).with_output_types(tuple[int, PackedCounts])
+        ).with_output_types(tuple[int, Any])
         counts = (counts, every) | "With all buckets" >> beam.Flatten()
     return counts | "Group by evaluation rows" >> beam.GroupByKey()
 

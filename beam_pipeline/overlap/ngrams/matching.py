@@ -98,13 +98,13 @@ def find_candidates(
       bounds: int64 [documents + 1], ascending.
     """
     parts, num_ngrams = [np.empty((4, 0), np.int64)], 0
-    if len(index.keys):
+    if len(index.lengths):
         for first, _, prefixes, firsts in token_batches(utf8, bounds, tokenizer):
             num_tokens = np.diff(firsts)
             num_ngrams += sum(
                 int(np.maximum(num_tokens - n + 1, 0).sum()) for n in index.lengths.tolist()
             )
-            for level in index.levels:
+            for level in index.levels if len(index.keys) else ():
                 for tokens, lengths, keys in _find_in_level(prefixes, index, level):
                     documents = np.searchsorted(firsts, tokens, "right") - 1
                     is_within = tokens + lengths <= firsts[documents + 1]  # not into the next one

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.jobs.messages import Message
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.results.match_files import Keep, read_blocks
 from beam_pipeline.overlap.results.matches import Matches, expand_block
@@ -39,7 +38,7 @@ class Counts(NamedTuple):
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
 
 
-class PackedCounts(Message, frozen=True):
+class PackedCounts(NamedTuple):
     """Counts as they travel from step to step: a few bytes for each n-gram."""
 
     ngrams: bytes
