@@ -15,7 +15,7 @@ from beam_pipeline.convert.options import ConvertOptions
 from beam_pipeline.convert.units import estimated_units, inspect
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import dataflow, output_folder, running
-from beam_pipeline.jobs.beam_options import use_cores
+from beam_pipeline.jobs.beam_options import check_job_server, use_cores
 from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.jobs.start_time import start_time
@@ -34,6 +34,7 @@ def run(options: ConvertOptions, beam_options: PipelineOptions) -> dict[str, Any
       UsageError: the command cannot be run as given.
       ProbelineError: the job failed; nothing that looks finished is left.
     """
+    check_job_server(beam_options)
     job = dataflow.job_of(beam_options)
     if job is not None:
         paths = [("output", options.output), *(("input", path) for path in options.input)]

@@ -256,7 +256,7 @@ def finish(_: bytes, job: FileJob, run: JobRun, written: Iterable[WrittenFile]) 
     }
     text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
     if not exists(job.path(job.success)):  # another attempt was faster
-        remove_folder(job.done_path())
         write_guarded(job.path(job.manifest), text, run.folder, guard)
+        remove_folder(job.done_path())  # the manifest tells that the folder is ours
         write_guarded(job.path(job.success), b"", run.folder, guard)
     run.tidy_up()

@@ -172,6 +172,7 @@ def _text(text: str) -> Callable[[Path], None]:
         (_text("{}"), ["--fields=a,"], 2, "--fields=a,: give each name once"),
         (_text("{}"), ["--num_shards=1", "--shard_bytes=9"], 2, "both set the number of shards"),
         (_text("{}"), ["--array_record_options=brotly"], 2, "is not understood by ArrayRecord"),
+        (_text("{}"), ["--runner=PortableRunner"], 2, "needs --job_endpoint: give HOST:PORT"),
         (_truncated, ["--record=tf_example"], 2, "are taken as they are: leave it out"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
