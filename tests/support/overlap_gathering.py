@@ -41,7 +41,7 @@ from beam_pipeline.overlap.results.boilerplate import (
     write_boilerplate_lines,
     write_dropped,
 )
-from beam_pipeline.overlap.results.boilerplate_effects import boilerplate_effects, write_effects
+from beam_pipeline.overlap.results.boilerplate_effects import BucketKeys, write_effects
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
@@ -203,16 +203,14 @@ class Gathering:
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 
     def _bucket(self, bucket: int, counts: Counts) -> BucketFiles:
-        prefix, tokenizer = f"{self.work}/bucket-{bucket:03d}", self.options.tokenizer
+        prefix, texts = f"{self.work}/bucket-{bucket:03d}", self.evaluation.postings[0].texts
         if self.keep is None:
-            return write_bucket(prefix, self.temp, counts, self.rows, tokenizer)
+            return write_bucket(prefix, self.temp, counts, self.rows, texts)
         given = [f"{self.work}/boilerplate"], bucket, self.evaluation.postings
         dropped, shared = boilerplate_of(*given), boilerplate_of(*given, only_shared=True)
-        files = write_bucket(prefix, self.temp, counts, self.rows, tokenizer, dropped)
-        effects = boilerplate_effects(
-            counts.ngrams, self.rows, tokenizer, dropped, shared, dropped[:0]
-        )
-        write_effects(f"{prefix}.effects", self.temp, effects)
+        files = write_bucket(prefix, self.temp, counts, self.rows, texts, dropped)
+        keys = BucketKeys(counts.ngrams, dropped, shared, dropped[:0])
+        write_effects(f"{prefix}.effects", self.temp, keys, self.rows, texts)
         return files._replace(effects_path=f"{prefix}.effects")
 
     def _boilerplate(self) -> tuple[Keep | None, list[str] | None]:

@@ -291,9 +291,10 @@ class EvaluationRows:
         """Returns the columns of all rows in batches, without a copy."""
         return self._table.to_batches()
 
-    def take(self, numbers: np.ndarray) -> pa.Table:
+    def take(self, numbers: np.ndarray, with_texts: bool = True) -> pa.Table:
         """Returns the columns of some rows, whose numbers ascend."""
-        batches = self.batches()
+        table = self._table if with_texts else self._table.drop_columns(["text"])
+        batches = table.to_batches()
         firsts = np.cumsum([0, *map(len, batches)])
         ends = np.searchsorted(numbers, firsts)
         of_batches = zip(batches, firsts.tolist(), ends.tolist(), ends.tolist()[1:], strict=False)
@@ -302,7 +303,7 @@ class EvaluationRows:
             for batch, first, start, stop in of_batches
             if start < stop
         ]
-        return pa.Table.from_batches(taken, self._table.schema).combine_chunks()
+        return pa.Table.from_batches(taken, table.schema).combine_chunks()
 
     def instance_keys(self) -> list[bytes]:
         """Returns for each row the number of its evaluation set in 4 bytes, and its id."""

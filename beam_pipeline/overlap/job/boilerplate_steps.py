@@ -26,10 +26,11 @@ from beam_pipeline.overlap.results.counts import (
     ROWS_PER_BUCKET,
     SHARED_COUNTS,
     PackedCounts,
+    Sum,
     add_counts,
-    add_shared,
     count_shared,
     pack,
+    shared_sum,
     unpack,
 )
 from beam_pipeline.overlap.results.dropped_ngrams import find_ngrams, read_ngrams
@@ -80,6 +81,14 @@ def count_documents(scanned: ScannedUnit) -> Iterator[tuple[int, tuple[int, byte
         yield bucket, (scanned.unit.source, pack(of_bucket))
 
 
+def add_by_source(counts: Iterable[tuple[int, bytes]]) -> dict[int, np.ndarray]:
+    """Returns the sums of packed SHARED_COUNTS by source, which are the keys, in order."""
+    sums: dict[int, Sum] = defaultdict(shared_sum)
+    for source, packed in counts:
+        sums[source].add(unpack(packed, SHARED_COUNTS))
+    return {source: found.records() for source, found in sorted(sums.items())}
+
+
 def list_boilerplate(
     keyed: tuple[int, Iterable[tuple[int, bytes]]],
     job: Job,
@@ -88,10 +97,7 @@ def list_boilerplate(
 ) -> BucketBoilerplate:
     """Returns the boilerplate of a bucket, its lines written to a file."""
     (bucket, counts), config = keyed, job.config
-    of_source: dict[int, list[np.ndarray]] = defaultdict(list)
-    for source, some in counts:
-        of_source[source].append(unpack(some, SHARED_COUNTS))
-    by_source = {source: add_shared(some) for source, some in sorted(of_source.items())}
+    by_source = add_by_source(counts)
     limits = config.max_document_frequency, config.min_boilerplate_sources
     found = find_boilerplate(by_source, *limits, read_keys(dropped_path))
     path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")

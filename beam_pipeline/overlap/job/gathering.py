@@ -19,7 +19,7 @@ from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filte
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
-from beam_pipeline.overlap.results.boilerplate_effects import boilerplate_effects, write_effects
+from beam_pipeline.overlap.results.boilerplate_effects import BucketKeys, write_effects
 from beam_pipeline.overlap.results.counts import (
     PackedCounts,
     add_counts,
@@ -89,13 +89,14 @@ def write_evaluation_rows(
         if job.config.max_eval_rows_per_ngram:
             common_paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
         dropped = boilerplate_of([*paths, *common_paths], bucket, postings)
-        files = write_bucket(prefix, job.temp_folder, total, rows, job.tokenizer, dropped)
+        texts = prepared.open_tokens()
+        files = write_bucket(prefix, job.temp_folder, total, rows, texts, dropped)
         if paths:
             shared = boilerplate_of(paths, bucket, postings, only_shared=True)
             common = boilerplate_of(common_paths, bucket, postings)
-            path, keys = f"{prefix}.boilerplate.jsonl", (dropped, shared, common)
-            effects = boilerplate_effects(total.ngrams, rows, job.tokenizer, *keys)
-            numbers = write_effects(path, job.temp_folder, effects)
+            keys = BucketKeys(total.ngrams, dropped, shared, common)
+            path = f"{prefix}.boilerplate.jsonl"
+            numbers = write_effects(path, job.temp_folder, keys, rows, texts)
             files = files._replace(effects_path=path, num_effects=numbers)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])

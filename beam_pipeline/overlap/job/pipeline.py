@@ -13,6 +13,7 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.output_folder import JobRun
+from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
@@ -73,6 +74,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     num_eval_files = len({each.file for each in inputs.evaluation})
     started_at = start_time()
     job = Job(config, run.folder, num_eval_files, len(inputs.training), started_at)
+    checked = pipeline | "Check rights" >> CheckRights(run.folder)
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
@@ -114,21 +116,16 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         job, units, prepared, **keep
     ) | "Write evaluation rows" >> beam.Map(gathering.write_evaluation_rows, job, prepared, **keep)
     expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
-    _ = (
-        pipeline
-        | "Begin the end" >> beam.Impulse()
-        | "Finish"
-        >> beam.Map(
-            gathering.finish,
-            job,
-            run.marker,
-            prepared,
-            totals,
-            AsList(expanded),
-            AsList(_join_groups(expanded, job)),
-            AsList(buckets),
-            **results,
-        )
+    _ = checked | "Finish" >> beam.Map(
+        gathering.finish,
+        job,
+        run.marker,
+        prepared,
+        totals,
+        AsList(expanded),
+        AsList(_join_groups(expanded, job)),
+        AsList(buckets),
+        **results,
     )
 
 
@@ -163,7 +160,12 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
 
 
 def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
-    """Returns (bucket of evaluation rows, counts of all work units)."""
+    """Returns (bucket of evaluation rows, counts of all work units).
+
+    The counts are added up as they arrive, after the shuffle. A CombinePerKey would add up those of
+    a bundle before it, but Beam then holds the sums of all buckets until the bundle ends, however
+    large they are, and all is added up twice.
+    """
     counts = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
     ).with_output_types(tuple[int, Any])

@@ -15,7 +15,7 @@ from numba import njit
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import Index
-from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngram_slice
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram
 
 # What is known of a key: nothing; one n-gram; several; one, which too many evaluation rows have.
 _UNKNOWN, _ONE, _SEVERAL, _COMMON = (np.uint8(kind) for kind in range(4))
@@ -118,19 +118,6 @@ class Postings:
 
 
 @njit
-def _is_same(texts, token, other_texts, other, n):
-    """Tells whether the n-grams that begin with two tokens are the same text."""
-    start, stop = ngram_slice(texts, token, n)
-    other_start, other_stop = ngram_slice(other_texts, other, n)
-    if stop - start != other_stop - other_start:
-        return False
-    for byte in range(stop - start):
-        if texts.words[start + byte] != other_texts.words[other_start + byte]:
-            return False
-    return True
-
-
-@njit
 def _token(places, texts, place):
     return texts.firsts[places.rows[place]] + np.int64(places.tokens[place])
 
@@ -141,7 +128,7 @@ def _are_one(places, texts, one, other):
     n = np.int64(places.lengths[one])
     if n != places.lengths[other]:
         return False
-    return _is_same(texts, _token(places, texts, one), texts, _token(places, texts, other), n)
+    return is_same_ngram(texts, _token(places, texts, one), texts, _token(places, texts, other), n)
 
 
 @njit
@@ -188,7 +175,7 @@ def _identify(places, kinds, own, common, keys, texts, tokens, lengths):
             stop = start + 1
         for place in range(start, stop):
             is_n = places.lengths[place] == n
-            if is_n and _is_same(own, _token(places, own, place), texts, tokens[at], n):
+            if is_n and is_same_ngram(own, _token(places, own, place), texts, tokens[at], n):
                 stop = places.bounds[key + 1]
                 is_common = common and kinds[key] == _SEVERAL
                 if not is_common or _count_one(places, own, False, place, stop)[0] <= common:

@@ -48,6 +48,19 @@ def ngram_slice(texts, token, n):
     return texts.bounds[token], texts.bounds[token + n] - 1
 
 
+@njit
+def is_same_ngram(texts, token, other_texts, other, n):
+    """Tells whether the n-grams that begin with two tokens are the same text."""
+    start, stop = ngram_slice(texts, token, n)
+    other_start, other_stop = ngram_slice(other_texts, other, n)
+    if stop - start != other_stop - other_start:
+        return False
+    for byte in range(stop - start):
+        if texts.words[start + byte] != other_texts.words[other_start + byte]:
+            return False
+    return True
+
+
 def token_texts(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> TokenTexts:
     """Returns the tokens of the texts utf8[bounds[i]:bounds[i + 1]], surrogates as three bytes."""
     if tokenizer.function is not None:

@@ -23,6 +23,7 @@ from beam_pipeline.jobs.beam_options import check_job_server, use_cores
 from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
+from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.overlap.removal.training_files import DocumentReader, TrainingFile
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import (
@@ -179,6 +180,7 @@ def build(
     """Adds the whole job to a pipeline."""
     run = JobRun(run.folder, run.marker)  # the lease stays with the launcher
     guard = run.marker.check if run.marker else None
+    checked = pipeline | "Check rights" >> CheckRights(run.folder)
 
     def write(keyed: tuple[int, Iterable[TrainingFile]]) -> Iterator[WrittenFile]:
         for file in keyed[1]:
@@ -191,11 +193,7 @@ def build(
         | "Spread files" >> beam.GroupByKey()
         | "Write" >> beam.FlatMap(write)
     )
-    _ = (
-        pipeline
-        | "Begin the end" >> beam.Impulse()
-        | "Finish" >> beam.Map(finish, job, run, AsList(written))
-    )
+    _ = checked | "Finish" >> beam.Map(finish, job, run, AsList(written))
 
 
 def write_file(job: FileJob, file: TrainingFile, temp_folder: str, guard: Guard) -> WrittenFile:

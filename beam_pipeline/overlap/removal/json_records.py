@@ -8,7 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import orjson
@@ -24,6 +24,7 @@ from beam_pipeline.storage.json_array import begins_array, split_array
 _ZEROS = bytes(64)
 _MARKED = json.dumps(MARK).encode()
 _WHITESPACE = b" \t\r\n"
+_MAX_TRIES = 100  # to find a field among those of the same name in objects within the record
 Write = Callable[[bytes], Any]
 
 
@@ -178,7 +179,10 @@ def _with_values(
 
 
 def _places_of(record: bytes, names: list[str]) -> list[tuple[int, int, str]] | None:
-    """Returns where the values of fields at the top level are, in order; None if one is unclear."""
+    """Returns where the values of fields at the top level are, in order; None if one is unclear.
+
+    Each try parses the record, which may have thousands of such fields in objects within it.
+    """
     found = []
     for name in names:
         place = _place_of(record, name)
@@ -189,7 +193,7 @@ def _places_of(record: bytes, names: list[str]) -> list[tuple[int, int, str]] | 
 
 
 def _place_of(record: bytes, name: str) -> tuple[int, int] | None:
-    for match in _field(name).finditer(record):
+    for match in islice(_field(name).finditer(record), _MAX_TRIES):
         start, end = match.span(1)
         try:
             marked = orjson.loads(record[:start] + _MARKED + record[end:])

@@ -87,7 +87,9 @@ class ContaminatedDocuments:
         of_each = np.repeat(of_places, np.diff(places.bounds))
         ends = (each.astype(np.int64) for each in (places.starts, places.ends))
         self._spans.append(merge_spans_of(of_each, *ends))
-        self._pairs.append(np.unique(documents * len(self._datasets) + datasets))
+        pairs = documents * len(self._datasets) + datasets
+        is_new = np.append(True, pairs[1:] != pairs[:-1])  # many are that before
+        self._pairs.append(np.unique(pairs[is_new]))
 
     def table(self) -> pa.Table:
         """Returns the documents as rows of DOCUMENTS_SCHEMA."""

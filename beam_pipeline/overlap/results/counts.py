@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
-from beam_pipeline.overlap.results.match_files import Keep, read_blocks
+from beam_pipeline.overlap.results.match_files import Keep, count_ngrams, read_blocks
 from beam_pipeline.overlap.results.matches import Matches, expand_block
+from beam_pipeline.overlap.results.ordering import order_of
 
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
@@ -28,6 +29,7 @@ SHARED_COUNTS = np.dtype(
     [("ngram", "<i8"), ("shard", "<u4"), ("occurrences", "<i8"), ("documents", "<i8")]
 )
 _MIN_PENDING = 1 << 16
+_NGRAMS_AT_A_TIME = 1 << 21  # of documents, each with its places
 _NUM_BYTES = 8  # of the number of records
 
 
@@ -86,17 +88,38 @@ def count_unit(
         for block in read_blocks(paths, keep, with_texts=False)
         for found in expand_block(block, postings, in_order=False)
     ).rows
-    shared = count_shared(paths, keep)
-    of_shards: list[tuple[np.ndarray, Postings, Located]] = []
-    for shard in np.unique(shared["shard"]).tolist():
-        counts = shared[shared["shard"] == shard]
-        of_shards.append((counts, postings[shard], postings[shard].locate(counts["ngram"])))
-    for bucket in np.unique(rows["number"] // ROWS_PER_BUCKET).tolist():
+    for bucket, here in _by_bucket(rows["number"]):
+        yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
+    for keep_part in _parts(paths, keep):
+        shared = count_shared(paths, keep_part)
+        of_shards: list[tuple[np.ndarray, Postings, Located]] = []
+        for shard in np.unique(shared["shard"]).tolist():
+            counts = shared[shared["shard"] == shard]
+            of_shards.append((counts, postings[shard], postings[shard].locate(counts["ngram"])))
+        for bucket, _ in _by_bucket(rows["number"]):
+            ngrams = [np.empty(0, NGRAM_COUNTS), *(_by_row(*each, bucket) for each in of_shards)]
+            counts = _sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS)
+            if len(counts):
+                yield bucket, PackedCounts.of(Counts(counts, np.empty(0, ROW_COUNTS)))
+
+
+def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
+    """Yields what keeps the n-grams of a work unit, some at a time where there are many."""
+    num_parts = -(-count_ngrams(paths) // _NGRAMS_AT_A_TIME) or 1
+    for part in range(num_parts):
+
+        def keep_part(shard: int, ngrams: np.ndarray, part: int = part) -> np.ndarray:
+            is_here = ngrams % num_parts == part
+            return is_here if keep is None else is_here & keep(shard, ngrams)
+
+        yield keep_part
+
+
+def _by_bucket(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
+    """Yields each bucket, and where its evaluation rows are among these, which ascend."""
+    for bucket in np.unique(numbers // ROWS_PER_BUCKET).tolist():
         ends = bucket * ROWS_PER_BUCKET, (bucket + 1) * ROWS_PER_BUCKET
-        ngrams = [_by_row(*each, bucket) for each in of_shards]
-        here = slice(*np.searchsorted(rows["number"], ends))
-        counts = Counts(_sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS), rows[here])
-        yield bucket, PackedCounts.of(counts)
+        yield bucket, slice(*np.searchsorted(numbers, ends))
 
 
 def _count_rows(found: Matches) -> np.ndarray:
@@ -113,20 +136,23 @@ def _count_rows(found: Matches) -> np.ndarray:
 
 def count_shared(paths: Sequence[str], keep: Keep | None = None) -> np.ndarray:
     """Returns the SHARED_COUNTS of a work unit: of each n-gram, whatever rows have it."""
-    total, pending = np.empty(0, SHARED_COUNTS), []
+    return add_shared(_shared_of_blocks(paths, keep))
+
+
+def _shared_of_blocks(paths: Sequence[str], keep: Keep | None) -> Iterator[np.ndarray]:
     for block in read_blocks(paths, keep, with_texts=False):
         counts = np.ones(len(block.ngrams), SHARED_COUNTS)
         counts["ngram"], counts["shard"] = block.ngrams, block.index_shards
         counts["occurrences"] = np.diff(block.bounds)
-        pending.append(counts)
-        if sum(map(len, pending)) > max(len(total), _MIN_PENDING):
-            total, pending = add_shared([total, *pending]), []
-    return add_shared([total, *pending])
+        yield counts
 
 
 def add_shared(counts: Iterable[np.ndarray]) -> np.ndarray:
     """Returns the sum of SHARED_COUNTS, in any order."""
-    return _sum_by_key(np.concatenate([np.empty(0, SHARED_COUNTS), *counts]), ("shard", "ngram"))
+    total = shared_sum()
+    for each in counts:
+        total.add(each)
+    return total.records()
 
 
 def _by_row(counts: np.ndarray, postings: Postings, located: Located, bucket: int) -> np.ndarray:
@@ -149,26 +175,48 @@ def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
     return np.flatnonzero(differs)
 
 
+class Sum:
+    """A sum of records by their keys, which holds some three times what the sum has.
+
+    Parts wait until they are as many records as the sum, so that each is added up a few times only.
+    """
+
+    def __init__(self, dtype: np.dtype, keys: Sequence[str]):
+        self._total, self._keys = np.empty(0, dtype), keys
+        self._pending: list[np.ndarray] = []
+        self._num_pending = 0
+
+    def add(self, records: np.ndarray) -> None:
+        """Adds some records, in any order."""
+        self._pending.append(records)
+        self._num_pending += len(records)
+        if self._num_pending >= max(len(self._total), _MIN_PENDING):
+            self.records()
+
+    def records(self) -> np.ndarray:
+        """Returns the sum of what was added, sorted by its keys."""
+        self._total = _sum_by_key(np.concatenate([self._total, *self._pending]), self._keys)
+        self._pending, self._num_pending = [], 0
+        return self._total
+
+
+def shared_sum() -> Sum:
+    """Returns an empty sum of SHARED_COUNTS."""
+    return Sum(SHARED_COUNTS, ("shard", "ngram"))
+
+
 def add_counts(counts: Iterable[Counts]) -> Counts:
-    """Returns the sum of counts, in any order; holds some three times what the sum has."""
-    total = Counts(np.empty(0, NGRAM_COUNTS), np.empty(0, ROW_COUNTS))
-    pending, num_pending = [], 0
+    """Returns the sum of counts, in any order."""
+    ngrams, rows = Sum(NGRAM_COUNTS, _NGRAM_KEYS), Sum(ROW_COUNTS, _ROW_KEYS)
     for each in counts:
-        pending.append(each)
-        num_pending += len(each.ngrams) + len(each.rows)
-        if num_pending >= max(len(total.ngrams) + len(total.rows), _MIN_PENDING):
-            total, pending, num_pending = _add([total, *pending]), [], 0
-    return _add([total, *pending])
-
-
-def _add(counts: Sequence[Counts]) -> Counts:
-    ngrams, rows = map(np.concatenate, zip(*counts, strict=True))
-    return Counts(_sum_by_key(ngrams, _NGRAM_KEYS), _sum_by_key(rows, _ROW_KEYS))
+        ngrams.add(each.ngrams)
+        rows.add(each.rows)
+    return Counts(ngrams.records(), rows.records())
 
 
 def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
     keys = [counts[name] for name in names]
-    order = np.lexsort(keys[::-1])
+    order = order_of(keys)
     first = _first_of_each([key[order] for key in keys])
     total = counts[order[first]]
     for name in set(counts.dtype.names or ()) - set(names):

@@ -8,7 +8,7 @@ in the order of (row, evaluation row, n, places there).
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,15 @@ from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of, toke
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.instances import Instances
 from beam_pipeline.overlap.results.json_columns import (
+    column_of,
+    data_of,
     join_pieces,
+    json_fields,
     json_numbers,
     json_places,
     json_strings,
     piece,
+    record_pieces,
     sizes_of,
 )
 from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit, read_blocks
@@ -35,6 +39,7 @@ from beam_pipeline.overlap.results.matches import (
     expand_block,
     take_lists,
 )
+from beam_pipeline.overlap.results.ordering import distinct
 from beam_pipeline.overlap.results.output_files import json_value
 from beam_pipeline.overlap.results.places import Places, places_of
 
@@ -133,7 +138,7 @@ def read_matches(
         assert block.texts is not None
         texts = token_texts(*array_buffers(block.texts), evaluation.tokenizer)
         for matches in expand_block(block, evaluation.postings):
-            shared, of_match = np.unique(matches.shared, return_inverse=True)
+            shared, of_match = distinct(matches.shared)
             yield BlockMatches(block, texts, matches, shared, of_match)
 
 
@@ -173,27 +178,13 @@ def document_pieces(block: Block, scanned: ScannedUnit, mode: str) -> DocumentPi
 
 def evaluation_pieces(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBinaryArray:
     """Returns how the lines of evaluation rows begin, up to the n-gram."""
-    return join_pieces(
-        [
-            piece(b'{"eval_dataset":'),
-            json_strings(column_of(rows, "eval_dataset")),
-            piece(b',"eval_path":'),
-            json_strings(column_of(rows, "eval_path")),
-            piece(b',"eval_row":'),
-            json_numbers(column_of(rows, "eval_row").to_numpy()),
-            piece(b',"eval_text":' if mode == FULL else b""),
-            json_strings(column_of(rows, "text")) if mode == FULL else piece(b""),
-            piece(b',"eval_instance_id":'),
-            json_strings(column_of(rows, "instance_id")),
-            piece(b',"ngram":'),
-        ]
-    )
-
-
-def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    """Returns a column of a table as one array."""
-    column = rows.column(name)
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    text = {"eval_text": json_strings(column_of(rows, "text"))} if mode == FULL else {}
+    fields = {
+        **json_fields(rows, "eval_dataset", "eval_path", "eval_row"),
+        **text,
+        "eval_instance_id": json_strings(column_of(rows, "instance_id")),
+    }
+    return join_pieces([*record_pieces(fields), piece(b',"ngram":')])
 
 
 class Lines:
@@ -233,15 +224,16 @@ class Lines:
         """Yields some of the lines, several at a time."""
         for start, stop in cut_by_weight(self.sizes[which], _LINE_BYTES_AT_A_TIME):
             here = which[start:stop]
-            rows, of_row = np.unique(self._rows[here], return_inverse=True)
-            beginnings = evaluation_pieces(self._evaluation.rows.take(rows), self._mode)
+            rows, of_row = distinct(self._rows[here])
+            table = self._evaluation.rows.take(rows, with_texts=self._mode == FULL)
+            beginnings = evaluation_pieces(table, self._mode)
             columns: list = [beginnings.take(pa.array(of_row))]
             for column in self._columns:
                 if isinstance(column, bytes):
                     columns.append(piece(column))
                 else:
                     columns.append(column[0].take(pa.array(column[1][here])))
-            yield memoryview(array_buffers(join_pieces(columns))[0])
+            yield data_of(join_pieces(columns))
 
 
 def count_details(

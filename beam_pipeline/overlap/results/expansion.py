@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.documents.batch import array_buffers, encode
+from beam_pipeline.overlap.documents.batch import encode
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, ContaminatedDocuments
 from beam_pipeline.overlap.results.details import (
     COMPACT,
@@ -26,18 +26,21 @@ from beam_pipeline.overlap.results.details import (
     DocumentPieces,
     Evaluation,
     Lines,
-    column_of,
     document_pieces,
     read_matches,
 )
 from beam_pipeline.overlap.results.json_columns import (
+    column_of,
+    data_of,
     join_pieces,
-    json_lines,
+    json_fields,
     json_numbers,
     json_strings,
     piece,
+    record_lines,
 )
 from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit
+from beam_pipeline.overlap.results.ordering import distinct
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
     LazyFiles,
@@ -62,6 +65,15 @@ MATCHES_SCHEMA = pa.schema(
         ("n", pa.int32()),
         ("eval_offsets", _OFFSETS),
         ("train_offsets", _OFFSETS),
+    ]
+)
+# As they are before they are joined: each string once for many matches.
+_JOINED_SCHEMA = pa.schema(
+    [
+        field.with_type(pa.dictionary(pa.int32(), field.type))
+        if pa.types.is_string(field.type)
+        else field
+        for field in MATCHES_SCHEMA
     ]
 )
 PAIRS = np.dtype([("number", "<u4"), ("n", "<u4")])
@@ -123,7 +135,7 @@ def expand_unit(
                 hits, pending = np.unique(np.concatenate([hits, *pending])), []
             places = found.train_places()
             documents.add(found, places)
-            writer = files.get("matches.arrow", arrow_writer, schema=MATCHES_SCHEMA)
+            writer = files.get("matches.arrow", arrow_writer, schema=_JOINED_SCHEMA)
             writer.write_table(_match_table(found, scanned, evaluation, places))
         instances.flush()
         documents.flush()
@@ -203,25 +215,16 @@ class _Details:
         starts = found.pair_starts()
         counts = np.add.reduceat(~is_kept, starts, dtype=np.int64)
         starts, counts = starts[counts > 0], counts[counts > 0]
-        numbers, of_row = np.unique(found.matches.rows[starts], return_inverse=True)
-        rows = self._evaluation.rows.take(numbers).take(pa.array(of_row))
+        numbers, of_row = distinct(found.matches.rows[starts])
+        rows = self._evaluation.rows.take(numbers, with_texts=False).take(pa.array(of_row))
         train_rows = found.block.rows[found.matches.documents[starts]] + self._scanned.row_offset
-        lines = json_lines(
-            [
-                piece(b'{"eval_dataset":'),
-                json_strings(column_of(rows, "eval_dataset")),
-                piece(b',"eval_path":'),
-                json_strings(column_of(rows, "eval_path")),
-                piece(b',"eval_row":'),
-                json_numbers(column_of(rows, "eval_row").to_numpy()),
-                piece(b',"train_path":' + json_value(self._scanned.unit.path) + b',"train_row":'),
-                json_numbers(train_rows),
-                piece(b',"num_left_out":'),
-                json_numbers(counts),
-                piece(b"}"),
-            ]
-        )
-        return memoryview(array_buffers(lines)[0])
+        fields = {
+            **json_fields(rows, "eval_dataset", "eval_path", "eval_row"),
+            "train_path": piece(json_value(self._scanned.unit.path)),
+            "train_row": json_numbers(train_rows),
+            "num_left_out": json_numbers(counts),
+        }
+        return data_of(record_lines(fields))
 
 
 # --- instances ----------------------------------------------------------------------------------
@@ -263,7 +266,7 @@ class _InstanceLines:
         self._pending = []
         lines = self._evaluation.instances.lines(documents, rows, lengths, ends)
         member = self._files.get("instances.gz", GzipMember)
-        member.write(memoryview(array_buffers(lines)[0]))
+        member.write(data_of(lines))
 
 
 # --- tables -------------------------------------------------------------------------------------
@@ -297,31 +300,35 @@ class _Documents:
 def _match_table(
     found: BlockMatches, scanned: ScannedUnit, evaluation: Evaluation, places: Places
 ) -> pa.Table:
-    """Returns rows of MATCHES_SCHEMA.
+    """Returns rows of _JOINED_SCHEMA.
 
     Args:
       places: of the n-grams in documents.
     """
     matches, block = found.matches, found.block
     assert block.ids is not None
-    numbers, of_row = np.unique(matches.rows, return_inverse=True)
-    rows, which = evaluation.rows.take(numbers), pa.array(of_row)
-    documents = pa.array(matches.documents)
-    paths = pa.array([escape_surrogates(scanned.unit.path)])
+    numbers, of_row = distinct(matches.rows)
+    rows = evaluation.rows.take(numbers, with_texts=False)
+    path = pa.array([escape_surrogates(scanned.unit.path)])
     train = _offsets(places)
     columns = [
-        strings_of(column_of(rows, "eval_dataset")).take(which),
-        strings_of(column_of(rows, "eval_path")).take(which),
-        column_of(rows, "eval_row").take(which),
-        strings_of(column_of(rows, "instance_id")).take(which),
-        paths.take(pa.array(np.zeros(len(of_row), np.int64))),
+        *(_repeated(column_of(rows, name), of_row) for name in ("eval_dataset", "eval_path")),
+        column_of(rows, "eval_row").take(pa.array(of_row)),
+        _repeated(column_of(rows, "instance_id"), of_row),
+        _repeated(path, np.zeros(len(of_row), np.int32)),
         block.rows[matches.documents] + scanned.row_offset,
-        strings_of(block.ids).take(documents),
+        _repeated(block.ids, matches.documents),
         matches.lengths.astype(np.int32),
         _offsets(found.eval_places(evaluation)),
         train.take(pa.array(found.of_match)),
     ]
-    return pa.table(columns, MATCHES_SCHEMA)
+    return pa.table(columns, _JOINED_SCHEMA)
+
+
+def _repeated(values: pa.Array, which: np.ndarray) -> pa.DictionaryArray:
+    """Returns some of these values as strings."""
+    numbers = pa.array(which.astype(np.int32))
+    return pa.DictionaryArray.from_arrays(numbers, strings_of(values))
 
 
 def _offsets(places: Places) -> pa.ListArray:

@@ -4,10 +4,11 @@ Every piece has the bytes of `json_value`; lone surrogates, which are rare, go t
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
@@ -60,6 +61,23 @@ def json_lines(columns: Sequence[Any]) -> pa.LargeBinaryArray:
     texts = (line.as_py() for line in lines)
     fixed = [json_line(json.loads(text)) if b"\\ud" in text else text for text in texts]
     return pa.array(fixed, pa.large_binary())
+
+
+def record_pieces(fields: Mapping[str, Any]) -> list[Any]:
+    """Returns the pieces of objects of these fields, but for the last bracket."""
+    named = ((piece(b',"' + name.encode() + b'":'), value) for name, value in fields.items())
+    pieces = [each for pair in named for each in pair]
+    return [piece(b"{" + pieces[0].as_py()[1:]), *pieces[1:]]
+
+
+def record_lines(fields: Mapping[str, Any]) -> pa.LargeBinaryArray:
+    """Returns lines of objects of these fields."""
+    return json_lines([*record_pieces(fields), piece(b"}")])
+
+
+def data_of(pieces: pa.LargeBinaryArray) -> memoryview:
+    """Returns all pieces, one behind the other."""
+    return memoryview(array_buffers(pieces)[0])
 
 
 def sizes_of(pieces: pa.LargeBinaryArray) -> np.ndarray:
@@ -182,3 +200,30 @@ def json_places(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.
 def json_numbers(values: np.ndarray) -> pa.LargeBinaryArray:
     """Returns integers as JSON."""
     return pa.array(values).cast(pa.large_string()).cast(pa.large_binary())
+
+
+def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
+    """Returns at least one float64 as JSON."""
+    text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
+    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")  # pyright: ignore[reportAttributeAccessIssue]
+    return split.flatten().cast(pa.large_binary())
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """Returns a column of a table as one array."""
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def json_fields(rows: pa.Table | pa.RecordBatch, *names: str) -> dict[str, pa.LargeBinaryArray]:
+    """Returns columns of integers or strings as JSON."""
+    columns = {name: column_of(rows, name) for name in names}
+    return {
+        name: json_numbers(column.to_numpy())
+        if pa.types.is_integer(column.type)
+        else json_strings(column)
+        for name, column in columns.items()
+    }

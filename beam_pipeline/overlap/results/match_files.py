@@ -206,6 +206,15 @@ def read_summary(path: str) -> ScanSummary:
     return ScanSummary(**orjson.loads(text))
 
 
+def count_ngrams(paths: Sequence[str]) -> int:
+    """Returns how many n-grams the documents of match files have."""
+    count = 0
+    for path in paths:
+        with _explained(path), open_parquet(path) as file:
+            count += file.metadata.num_rows
+    return count
+
+
 def read_blocks(
     paths: Sequence[str], keep: Keep | None = None, with_texts: bool = True
 ) -> Iterator[Block]:

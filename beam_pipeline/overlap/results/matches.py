@@ -15,6 +15,7 @@ import numpy as np
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.match_files import Block
+from beam_pipeline.overlap.results.ordering import order_of
 
 _PLACES_AT_A_TIME = 1 << 18  # on both sides, each match with all its places
 _TOKENS_PER_PLACE = 8  # of an n-gram's text, in memory
@@ -123,11 +124,11 @@ def _expand(
 
 def _sorted(found: Matches, texts: TokenTexts) -> Matches:
     firsts = found.tokens[found.bounds[:-1]]
-    keys = firsts, found.lengths, found.rows, found.documents
-    order = np.lexsort(keys)
+    keys = found.documents, found.rows, found.lengths, firsts
+    order = order_of(keys)
     starts = texts.starts[texts.firsts[found.rows] + firsts]
     is_tied = np.ones(max(0, len(order) - 1), bool)
-    for key in (starts, *keys[1:]):
+    for key in (starts, *keys[:-1]):
         is_tied &= key[order[1:]] == key[order[:-1]]
     if is_tied.any():
         _settle_ties(order, is_tied, found, texts)

@@ -42,10 +42,10 @@ class GzipMember:
     def __init__(self, stream: BinaryIO):
         self._stream = stream
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._num_bytes = 0
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Appends some bytes."""
         self._pieces.append(data)
         self._num_bytes += len(data)

@@ -240,7 +240,7 @@ def _write_tables(output_path: str, temp_folder: str, groups: Sequence[FileGroup
         (layout.DOCUMENTS, DOCUMENTS_SCHEMA, documents, read_row_groups),
     ):
         paths = (path for path in parts if path is not None)
-        found = (table for path in local_copies(paths) for table in read(path))
+        found = (table.cast(schema) for path in local_copies(paths) for table in read(path))
         _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
     return [layout.MATCHES, layout.DOCUMENTS]
 

@@ -1,23 +1,38 @@
 """What an evaluation row shares with the whole training data: its n-grams, and what they cover.
 
-  Counts of a bucket of rows, and the rows' texts
+  Counts of a bucket of rows, and the rows' tokens
   → lines of overlap_ngrams and overlap_coverage, and HITS for stats and clean lists
 
-Counts identify an n-gram only by where it begins. The text is cut into tokens once more to tell
-which n-gram that is, and where else it occurs in the row.
+Lines are made in columns, some rows at a time: the tokens, as they are compared, are mapped from a
+file.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
+from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
+from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.counts import NGRAM_KEYS, Counts
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line
-from beam_pipeline.overlap.results.row_text import RowText
+from beam_pipeline.overlap.results.json_columns import (
+    column_of,
+    data_of,
+    join_pieces,
+    json_fields,
+    json_floats,
+    json_numbers,
+    json_places,
+    json_strings,
+    piece,
+    record_lines,
+)
+from beam_pipeline.overlap.results.output_files import GzipMember
+from beam_pipeline.overlap.results.row_places import RowLists
 from beam_pipeline.storage.files import atomic_write
 
 # An evaluation row that has an n-gram of that length in common with the training data.
@@ -27,33 +42,13 @@ HITS = np.dtype(
         ("n", "<u4"),
         ("num_tokens", "<i8"),
         ("num_covered_tokens", "<i8"),
+        ("longest_run", "<i8"),
         ("num_shared_places", "<i8"),
         ("num_informative_places", "<i8"),
     ]
 )
 Span = tuple[int, int]
-
-
-class NgramCount(NamedTuple):
-    """An n-gram of a row, in the training data."""
-
-    ngram: str
-    occurrences: int
-    documents: int
-
-
-class RowNgrams(NamedTuple):
-    """The n-grams of one length that a row has in common with the training data."""
-
-    number: int  # of the evaluation row
-    n: int
-    ngrams: list[NgramCount]  # in the order of their first places
-    spans: list[Span]  # [start, end) in code points, merged where they meet
-    num_tokens: int
-    num_covered_tokens: int
-    longest_run: int  # of covered tokens
-    num_shared_places: int  # at which an n-gram of `ngrams` begins
-    num_informative_places: int  # at which an n-gram begins that is no boilerplate
+_TEXTS_AT_A_TIME = 256
 
 
 class BucketFiles(NamedTuple):
@@ -65,79 +60,6 @@ class BucketFiles(NamedTuple):
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
     effects_path: str | None = None  # of `write_effects`
     num_effects: tuple[int, int] = (0, 0)  # NumEffects
-
-
-def find_row_ngrams(
-    counts: np.ndarray,
-    rows: EvaluationRows,
-    tokenizer: Tokenizer,
-    boilerplate: np.ndarray | None = None,
-) -> Iterator[RowNgrams]:
-    """Yields what each row has in common with the training data, by n, from sorted NGRAM_COUNTS.
-
-    Args:
-      boilerplate: NGRAM_KEYS of these rows, sorted, which `counts` does not have.
-
-    Raises:
-      ProbelineError: the counts are not of these rows.
-    """
-    at_number, text = -1, RowText("", tokenizer)
-    dropped = np.empty(0, NGRAM_KEYS) if boilerplate is None else boilerplate
-    is_cut = (np.diff(counts["number"]) != 0) | (np.diff(counts["n"]) != 0)
-    for found in np.split(counts, np.flatnonzero(is_cut) + 1) if len(counts) else ():
-        number, n = int(found["number"][0]), int(found["n"][0])
-        if number != at_number:
-            at_number, text = number, RowText(rows.text(number), tokenizer)
-        shared = text.first_places(n, found["token"])
-        if missing := len(found) - len(shared):
-            raise ProbelineError(
-                f"the match files have {missing} n-grams of evaluation row {number} that it "
-                "does not have: they are of other evaluation sets; remove the output and run again"
-            )
-        numbers = zip(shared, found["occurrences"].tolist(), found["documents"].tolist())
-        ngrams = [NgramCount(*each) for each in numbers]
-        ngrams.sort(key=lambda count: shared[count.ngram])
-        places = text.all_places(n, shared)
-        num_dropped = _count_places(text, n, dropped[slice(*_range_of(dropped, number))])
-        yield RowNgrams(
-            number,
-            n,
-            ngrams,
-            _spans_of(text.starts[places], text.ends[places + n - 1]),
-            len(text),
-            *cover(places, n),
-            len(places),
-            len(text) - n + 1 - num_dropped,
-        )
-
-
-def _range_of(keys: np.ndarray, number: int) -> np.ndarray:
-    """Returns where the keys of a row begin and end."""
-    return np.searchsorted(keys["number"], (number, number + 1))
-
-
-def _count_places(text: RowText, n: int, keys: np.ndarray) -> int:
-    """Returns at how many tokens of a row an n-gram of its NGRAM_KEYS begins."""
-    keys = keys[keys["n"] == n]
-    if not len(keys):
-        return 0
-    return len(text.all_places(n, text.first_places(n, keys["token"])))
-
-
-def cover(places: np.ndarray, n: int) -> tuple[int, int]:
-    """Returns how many tokens n-grams at ascending places cover, and the longest run of them."""
-    cuts = np.flatnonzero(np.diff(places) > n)
-    firsts, lasts = np.append(places[:1], places[cuts + 1]), np.append(places[cuts], places[-1:])
-    sizes = lasts - firsts + n
-    return int(sizes.sum()), int(sizes.max())
-
-
-def _spans_of(starts: np.ndarray, ends: np.ndarray) -> list[Span]:
-    """Returns `merge_spans` of ranges whose starts ascend."""
-    ends = np.maximum.accumulate(ends)
-    cuts = np.flatnonzero(starts[1:] > ends[:-1])
-    firsts, lasts = np.append(starts[:1], starts[cuts + 1]), np.append(ends[cuts], ends[-1:])
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:
@@ -160,45 +82,121 @@ def write_bucket(
     temp_folder: str,
     counts: Counts,
     rows: EvaluationRows,
-    tokenizer: Tokenizer,
+    texts: TokenTexts,
     boilerplate: np.ndarray | None = None,
 ) -> BucketFiles:
     """Writes the lines of a bucket to `prefix`.ngrams.gz and `prefix`.coverage.jsonl.
 
     Args:
-      boilerplate: NGRAM_KEYS of the bucket that are not counted.
+      texts: the tokens of all evaluation rows.
+      boilerplate: NGRAM_KEYS of the bucket that are not counted, sorted.
+
+    Raises:
+      ProbelineError: the counts are not of these rows.
     """
     ngrams_path, coverage_path = f"{prefix}.ngrams.gz", f"{prefix}.coverage.jsonl"
-    hits = []
+    dropped = np.empty(0, NGRAM_KEYS) if boilerplate is None else boilerplate
+    lists = RowLists.of(counts.ngrams)
+    assert np.array_equal(lists.numbers, counts.rows["number"])
+    assert np.array_equal(lists.lengths, counts.rows["n"])
+    hits = [np.empty(0, HITS)]
+    row = ngram = 0
     with (
         atomic_write(ngrams_path, temp_folder) as ngrams_stream,
         atomic_write(coverage_path, temp_folder) as coverage_stream,
         GzipMember(ngrams_stream) as ngrams_member,
     ):
-        found = find_row_ngrams(counts.ngrams, rows, tokenizer, boilerplate)
-        of_rows = counts.rows.tolist(), rows.some(counts.rows["number"])
-        for shared, (*key, num_documents), row in zip(found, *of_rows, strict=True):
-            assert key == [shared.number, shared.n]
-            head = {**row._asdict(), "n": shared.n}
-            ngrams_member.write(
-                json_line({**head, "overlapping_ngram_counts": list(map(list, shared.ngrams))})
-            )
-            coverage = {
-                **head,
-                "num_train_documents": num_documents,
-                "spans": shared.spans,
-                "longest_span": max(end - start for start, end in shared.spans),
-                "num_tokens": shared.num_tokens,
-                "num_covered_tokens": shared.num_covered_tokens,
-                "coverage": shared.num_covered_tokens / shared.num_tokens,
-                "longest_run": shared.longest_run,
-                "num_informative_ngrams": shared.num_informative_places,
-                "num_shared_ngrams": shared.num_shared_places,
-                "ngram_coverage": shared.num_shared_places / shared.num_informative_places,
-            }
-            coverage_stream.write(json_line(coverage))
-            hits.append(tuple(getattr(shared, name) for name in HITS.names or ()))
-    return BucketFiles(ngrams_path, coverage_path, np.array(hits, HITS).tobytes())
+        for firsts in lists.pieces(texts):
+            _check(firsts, texts)
+            fields = row_fields(firsts, rows)
+            of_ngrams = counts.ngrams[ngram : ngram + len(firsts.tokens)]
+            ngrams = {"overlapping_ngram_counts": _ngram_lists(firsts, of_ngrams, texts)}
+            ngrams_member.write(data_of(record_lines({**fields, **ngrams})))
+            places = firsts.all_places(texts)
+            hits.append(_hits_of(places, firsts.of_same(dropped).all_places(texts), texts))
+            documents = counts.rows["documents"][row : row + len(firsts.numbers)]
+            coverage = {"num_train_documents": json_numbers(documents)}
+            coverage |= _coverage_fields(places, hits[-1], texts)
+            coverage_stream.write(data_of(record_lines({**fields, **coverage})))
+            row, ngram = row + len(firsts.numbers), ngram + len(firsts.tokens)
+    return BucketFiles(ngrams_path, coverage_path, np.concatenate(hits).tobytes())
+
+
+def _check(firsts: RowLists, texts: TokenTexts) -> None:
+    of_tokens = firsts.of_tokens
+    ends = firsts.tokens + firsts.lengths[of_tokens]
+    missing = of_tokens[ends > firsts.num_tokens(texts)[of_tokens]]
+    if len(missing):
+        raise ProbelineError(
+            f"the match files have {np.sum(missing == missing[0])} n-grams of evaluation row "
+            f"{firsts.numbers[missing[0]]} that it does not have: they are of other evaluation "
+            "sets; remove the output and run again"
+        )
+
+
+def _hits_of(places: RowLists, dropped: RowLists, texts: TokenTexts) -> np.ndarray:
+    """Returns HITS.
+
+    Args:
+      places: all places of shared n-grams.
+      dropped: all places of n-grams that are not counted.
+    """
+    hits = np.empty(len(places.numbers), HITS)
+    num_tokens = places.num_tokens(texts)
+    hits["number"], hits["n"], hits["num_tokens"] = places.numbers, places.lengths, num_tokens
+    hits["num_covered_tokens"], hits["longest_run"] = places.cover()
+    hits["num_shared_places"] = places.sizes
+    hits["num_informative_places"] = num_tokens - places.lengths + 1 - dropped.sizes
+    return hits
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def row_fields(lists: RowLists, rows: EvaluationRows) -> dict[str, pa.LargeBinaryArray]:
+    """Returns the fields that tell an evaluation row and n, as JSON."""
+    table = rows.take(lists.numbers, with_texts=False)
+    return {**json_fields(table, *EvaluationRow._fields), "n": json_numbers(lists.lengths)}
+
+
+def _ngram_lists(firsts: RowLists, counts: np.ndarray, texts: TokenTexts) -> pa.LargeBinaryArray:
+    """Returns the n-grams of each list as JSON, with their NGRAM_COUNTS."""
+    of_tokens = firsts.of_tokens
+    tokens = texts.firsts[firsts.numbers[of_tokens]] + firsts.tokens
+    ngrams = [
+        piece(b"["),
+        json_strings(ngrams_of(texts, tokens, firsts.lengths[of_tokens])),
+        piece(b","),
+        json_numbers(counts["occurrences"]),
+        piece(b","),
+        json_numbers(counts["documents"]),
+        piece(b"]"),
+    ]
+    lists = pa.LargeListArray.from_arrays(firsts.bounds, join_pieces(ngrams))
+    joined = pc.binary_join(lists, piece(b","))  # pyright: ignore[reportAttributeAccessIssue]
+    return join_pieces([piece(b"["), joined, piece(b"]")])
+
+
+def _coverage_fields(
+    places: RowLists, hits: np.ndarray, texts: TokenTexts
+) -> dict[str, pa.LargeBinaryArray]:
+    """Returns what places and HITS tell of each row, as JSON."""
+    of_places = places.of_tokens
+    at = texts.firsts[places.numbers[of_places]] + places.tokens
+    starts, ends = texts.starts[at], texts.ends[at + places.lengths[of_places] - 1]
+    spans = merge_spans_of(of_places, starts.astype(np.int64), ends.astype(np.int64))
+    bounds = np.searchsorted(spans.documents, np.arange(len(hits) + 1))
+    return {
+        "spans": json_places(bounds, spans.starts, spans.ends),
+        "longest_span": json_numbers(np.maximum.reduceat(spans.ends - spans.starts, bounds[:-1])),
+        "num_tokens": json_numbers(hits["num_tokens"]),
+        "num_covered_tokens": json_numbers(hits["num_covered_tokens"]),
+        "coverage": json_floats(hits["num_covered_tokens"] / hits["num_tokens"]),
+        "longest_run": json_numbers(hits["longest_run"]),
+        "num_informative_ngrams": json_numbers(hits["num_informative_places"]),
+        "num_shared_ngrams": json_numbers(hits["num_shared_places"]),
+        "ngram_coverage": json_floats(hits["num_shared_places"] / hits["num_informative_places"]),
+    }
 
 
 def write_eval_texts(
@@ -206,7 +204,8 @@ def write_eval_texts(
 ) -> None:
     """Writes the texts of some evaluation rows, whose numbers ascend, as a gzip member."""
     with atomic_write(path, temp_folder) as stream, GzipMember(stream) as member:
-        for number, row in zip(numbers.tolist(), rows.some(numbers), strict=True):
-            names = {"eval_dataset": row.eval_dataset, "eval_path": row.eval_path}
-            text = {"eval_row": row.eval_row, "eval_text": rows.text(number)}
-            member.write(json_line({**names, **text}))
+        for at in range(0, len(numbers), _TEXTS_AT_A_TIME):
+            table = rows.take(numbers[at : at + _TEXTS_AT_A_TIME])
+            texts = {"eval_text": json_strings(column_of(table, "text"))}
+            places = json_fields(table, "eval_dataset", "eval_path", "eval_row")
+            member.write(data_of(record_lines({**places, **texts})))

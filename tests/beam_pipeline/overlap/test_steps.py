@@ -95,6 +95,7 @@ def test_what_a_worker_finds_wrong_is_our_error(paths: dict[str, Any]) -> None:
 # --- as a step ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_step_runs_wherever_it_was_pickled_to(paths: dict[str, Any]) -> None:
     step = build_overlap_step("overlap/music", **paths, ngram=NGramConfig(6), max_details=0)
     assert step.name == "overlap/music" and step.fn is run_train_test_overlap

@@ -337,6 +337,7 @@ def match_files_in(output: Path) -> list[Path]:
     return [path for path in output.glob("tmp/work/*/*-pass-*") if ".letters." not in path.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: f"{kill[0]}-{kill[1]}")
 def test_a_killed_run_is_gone_on_with(whole: Whole, tmp_path: Path, kill: tuple[str, int]) -> None:
     output = tmp_path / "out"

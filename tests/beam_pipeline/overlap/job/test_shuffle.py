@@ -77,6 +77,7 @@ def scan(folder: Path, words_of_a_text: int) -> int:
     return _shuffled.total()
 
 
+@pytest.mark.slow
 def test_no_training_text_goes_through_a_shuffle(weighed: None, tmp_path: Path) -> None:
     little = scan(tmp_path / "little", 10)
     assert little > 0

@@ -2,11 +2,13 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit
-from beam_pipeline.overlap.job.scanning import count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 
 
@@ -56,3 +58,25 @@ def test_groups_are_some_times_as_large_as_the_index_shards_that_they_open() -> 
     assert count_groups(1 << 40, 9, 1 << 29) == 512  # each reads 2 GiB for every 512 MiB
     assert count_groups(1 << 40, 9, 1 << 33) == 256  # enough for many workers
     assert count_groups(1 << 34, 9, 1 << 33) == 16
+
+
+def test_a_group_is_scanned_with_one_index_shard_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each index shard is fetched and opened once, however many work units there are."""
+    calls = []
+
+    def scan(_: Scan, unit: WorkUnit, shard: int, prepared: Any) -> ScanSummary:
+        calls.append((shard, unit.number))
+        return ScanSummary(1, 1, 0, 0, 2, {})
+
+    monkeypatch.setattr(Scan, "_scan", scan)
+    prepared: Any = SimpleNamespace(
+        num_index_shards=3, match_path=lambda unit, shard: f"{unit.number}-{shard}"
+    )
+    units = [scanned(number, 1, 0, 3).unit for number in (2, 0, 1)]
+    job: Any = None
+    found = list(Scan(job).process(("0", units), prepared, []))
+    assert calls == [(shard, number) for shard in range(3) for number in range(3)]
+    assert [unit.summary.num_matches for _, unit in found] == [6, 6, 6]
+    assert found[0][1].paths == ("0-0", "0-1", "0-2")

@@ -169,6 +169,7 @@ def test_scripts_without_spaces_are_those_named() -> None:
             assert is_found == (is_text and name.startswith(SCRIPTS)), name
 
 
+@pytest.mark.slow
 def test_every_code_point_is_lowered_and_separates_as_python_says() -> None:
     for name, tokenizer in TOKENIZERS.items():
         step = 4001

@@ -112,6 +112,22 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not (tmp_path / "clean/.SUCCESS").exists()
 
 
+@pytest.mark.parametrize("num_others", [3, 500])
+def test_fields_of_that_name_in_other_objects_stay(tmp_path: Path, num_others: int) -> None:
+    """So many that the record is written anew as a whole, or few."""
+    shared = "the quick brown fox jumps over the lazy dog again"
+    others = [{"text": f"other {number}"} for number in range(num_others)]
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": shared}) + "\n")
+    (tmp_path / "in").mkdir()
+    record = {"others": others, "text": f"before {shared} after", "id": "a"}
+    (tmp_path / "in/a.jsonl").write_text(json.dumps(record) + "\n")
+    find_in(tmp_path, "in", "out")
+    assert clean(tmp_path, "--remove=mask") == 0
+    found = json.loads((tmp_path / "clean/documents/a.jsonl").read_text())
+    assert found == {**record, "text": "before ⟦removed⟧ after"}
+
+
 def shared_places(text: str, rows: list[str], length: int, tokenizer: Tokenizer) -> list[list[int]]:
     """Returns the places of all n-grams that a text shares, by brute force."""
     tokens, places = tokenizer.tokenize(text), []

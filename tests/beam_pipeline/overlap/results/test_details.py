@@ -15,6 +15,7 @@ from beam_pipeline.overlap.results.details import COMPACT, FULL, count_details, 
 from beam_pipeline.overlap.results.json_columns import json_sizes, json_strings
 from beam_pipeline.overlap.results.output_files import GzipMember, json_line, json_value
 from beam_pipeline.storage.files import atomic_write
+from tests.support.helpers import quick_and_slow
 from tests.support.overlap_gathering import Cut, Gathering, read_records
 from tests.support.overlap_reference import EvalRow, Options, Records, TrainRow, expected_outputs
 
@@ -50,7 +51,7 @@ def lines_of(records: Records) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("at_a_time", [1, 50, 1 << 18])
+@pytest.mark.parametrize("at_a_time", quick_and_slow([1, 50, 1 << 18], [50]))
 def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     tmp_path: Path, monkeypatch, at_a_time: int
 ) -> None:

@@ -21,6 +21,7 @@ from beam_pipeline.overlap.results.outputs import (
 )
 from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from tests.support.engines import Gcs
+from tests.support.helpers import quick_and_slow
 from tests.support.overlap_gathering import (
     NOTHING,
     Cut,
@@ -102,9 +103,10 @@ def check(
     return found
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", quick_and_slow(range(80), range(20)))
 def test_every_record_is_that_of_brute_force(tmp_path: Path, monkeypatch, seed: int) -> None:
     monkeypatch.setattr(counts, "ROWS_PER_BUCKET", random.Random(seed).choice([1, 2, 100]))
+    monkeypatch.setattr(counts, "_NGRAMS_AT_A_TIME", random.Random(seed).choice([2, 9, 1000]))
     cut = Cut(1 + seed % 3, 1 + seed % 4, seed % 2 == 1, 1 + seed % 5)
     check(tmp_path, *corpus(seed), some_options(seed), cut)
 
