@@ -1,10 +1,12 @@
-"""Bench: what `tiny` learns of a simulated network on a CPU, through MaxText, over several seeds.
+"""Bench: what `tiny` learns of a network on a CPU, through MaxText, over several seeds.
 
     python -m benchmarks.learning --seeds 0 1 2
+    python -m benchmarks.learning --planetlab=planetlab.parquet
 
-Makes the network and its dataset once: 8,000 probes, in cities that each have their own address
-prefixes, ping 50 destinations. For each seed, of the weights and of the data, it trains, then
-evaluates on held-out probes. Curves, figures and commands go to results/.
+Makes the dataset once: of a simulated network, 8,000 probes, in cities that each have their own
+address prefixes, which ping 50 destinations; or of what 490 PlanetLab nodes measured. For each
+seed, of the weights and of the data, it trains, then evaluates on held-out probes. Curves, figures
+and commands go to results/, as `learning` or as `planetlab`.
 """
 
 import json
@@ -18,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import ROOT, runner
+from benchmarks import ROOT, planetlab, runner
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.results import Results, Run
@@ -33,22 +35,35 @@ _SHOWN = {name: name for name in ("minutes", "bits", "rtt_error")}
 
 def _run(argv: Sequence[str]) -> int:
     parser = runner.bench_parser("learning", "What tiny learns.", rounds=1)
-    parser.set_defaults(data_dir=ROOT / "build" / "learning")
+    parser.set_defaults(data_dir=None)
+    parser.add_argument(
+        "--planetlab",
+        type=Path,
+        metavar="FILE",
+        help="what PlanetLab's nodes measured, in place of a simulated network: docs/learning.md",
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--recipe", nargs="*", default=[], help="further key=value of the training")
     args = parser.parse_args(argv)
-    options = {"network": [*NETWORK], "recipe": [*RECIPE, *args.recipe]}
-    bench = Bench("learning", args, options, results_files.versions(_PACKAGES))
-    rows = _make_dataset(args.data_dir)
+    name = "planetlab" if args.planetlab else "learning"
+    args.data_dir = args.data_dir or ROOT / "build" / name
+    network = [] if args.planetlab else [*NETWORK]
+    options = {"network": network, "recipe": [*RECIPE, *args.recipe]}
+    bench = Bench(name, args, options, results_files.versions(_PACKAGES))
+    rows = _make_dataset(args.data_dir, args.planetlab)
     for seed in args.seeds:
         bench.keep(_trained(bench, seed, rows), _SHOWN)
     return bench.end(markdown(bench.results))
 
 
-def _make_dataset(work: Path) -> Path:
+def _make_dataset(work: Path, measured: Path | None) -> Path:
     measurements, rows = work / "measurements", work / "rows"
     if not (rows / "_SUCCESS").exists():
-        _python("beam_pipeline.generate", f"--output={measurements}", *NETWORK, "--overwrite")
+        if measured:
+            measurements.mkdir(exist_ok=True)
+            planetlab.write_without_held_out(measured, measurements / "planetlab.parquet")
+        else:
+            _python("beam_pipeline.generate", f"--output={measurements}", *NETWORK, "--overwrite")
         flags = [f"--input={measurements}/*.parquet", f"--output={rows}", "--overwrite"]
         _python("beam_pipeline.main", *flags)
     return rows
@@ -142,7 +157,10 @@ BARS = (
     Bar("rtt_error", "RTT median error, destination known", 0.15, is_share=True),
     Bar("rtt_error_ratio", "the same, of the destination median's", 0.5, is_share=True),
 )
-METHODS = ("model", "last seen", "context median", "prefix × destination", "destination")
+METHODS = (
+    *("model", "last seen", "context median", "prefix × destination", "destination"),
+    *("Vivaldi", "factorisation", "five nearest"),
+)
 
 
 def figures_of(evaluation: dict[str, Any]) -> dict[str, float]:
@@ -183,10 +201,15 @@ def markdown(results: Results) -> str:
         ("the same in CPU-minutes", "", "cpu_minutes", "{:.1f}"),
         ("share of the time that training waited for data", "≤ 5%", "waiting", "{:.1%}"),
     )
-    bars = [_bar_cells(bar, runs) for bar in BARS]
-    bars += [[title, "", bar, *map(md.figure(name, p), runs)] for title, bar, name, p in times]
-    methods = [_error_cells(method, runs) for method in METHODS]
-    return f"""{md.table(["held-out probes", "unigram by kind", "bar", *seeds], bars)}
+    has_bars = results.bench == "learning"  # they are those of the simulated network
+    figures = [_figure_cells(bar, runs, has_bars) for bar in BARS]
+    figures += [
+        [title, "", *([bar] if has_bars else []), *map(md.figure(name, pattern), runs)]
+        for title, bar, name, pattern in times
+    ]
+    columns = ["held-out probes", "unigram by kind", *(["bar"] if has_bars else []), *seeds]
+    methods = [_error_cells(method, runs) for method in METHODS if _is_known(method, runs)]
+    return f"""{md.table(columns, figures)}
 
 Median error of RTTs whose destination is known, for all queries, for destinations that are new to \
 the context, and for those it has shown before:
@@ -195,24 +218,38 @@ the context, and for those it has shown before:
 
 {"".join(f"{line}\n" for line in failed)}{md.circumstances(results)}
 
-```sh
+{_commands(results, runs[0].details["command"])}"""
+
+
+def _commands(results: Results, training: str) -> str:
+    seeds = "Seed s has `init_weights_seed=s data_shuffle_seed=100s`."
+    if results.bench != "learning":
+        recipe = dict(item.split("=", 1) for item in results.options["recipe"])
+        return f"Recipe: `{' '.join('='.join(item) for item in recipe.items())}`. {seeds}"
+    return f"""```sh
 python -m beam_pipeline.generate --output=build/learning/measurements \
 {" ".join(results.options["network"])}
 python -m beam_pipeline.main --input='build/learning/measurements/*.parquet' \
 --output=build/learning/rows
-{runs[0].details["command"]}
+{training}
 ```
 
-Seed s has `init_weights_seed=s data_shuffle_seed=100s`. `python -m benchmarks.learning` does all \
-of it."""
+{seeds} `python -m benchmarks.learning` does all of it."""
 
 
-def _bar_cells(bar: Bar, runs: Sequence[Run]) -> list[str]:
+def _figure_cells(bar: Bar, runs: Sequence[Run], has_bars: bool) -> list[str]:
     values = [run.figures[bar.figure] for run in runs]
     unigram = runs[0].figures.get(f"unigram_{bar.figure}")
     pattern = ".1%" if bar.is_share else ".3f"
-    marked = [f"{value:{pattern}}" + (" ✗" if value > bar.limit else "") for value in values]
-    return [bar.title, "" if unigram is None else f"{unigram:.2f}", f"≤ {bar.limit:g}", *marked]
+    limit = bar.limit if has_bars else math.inf
+    marked = [f"{value:{pattern}}" + (" ✗" if value > limit else "") for value in values]
+    limits = [f"≤ {limit:g}"] if has_bars else []
+    return [bar.title, "" if unigram is None else f"{unigram:.2f}", *limits, *marked]
+
+
+def _is_known(method: str, runs: Sequence[Run]) -> bool:
+    """Tells whether the evaluations have a method: older results lack some."""
+    return all(method in rtt_errors(run.details["evaluation"]) for run in runs)
 
 
 def _error_cells(method: str, runs: Sequence[Run]) -> list[str]:

@@ -4,7 +4,8 @@ A batch has the arrays that MaxText expects: inputs, targets, and the segmentati
 both, int32 [batch, crop]. Example i of the global batch is the next crop of lane i, whichever
 process computes it (see `lanes`). So batches are the same for any number of hosts, workers and
 threads, and after any resume; the state is the lanes' cursors. Host h of H owns lanes
-[h, h + 1) * batch_size / H, and each of its workers a part of them.
+[h, h + 1) * batch_size / H, and each of its workers a part of them. In a mixture every dataset has
+lanes and cursors of its own, and `mixture` says which of them gives an example.
 """
 # Grain comes without stubs.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -25,17 +26,17 @@ import numpy as np
 import orjson
 from absl import flags
 
-from beam_pipeline.errors import ProbelineError
-from training.batches.column_cache import CacheStore
+from beam_pipeline.errors import UsageError
 from training.batches.config import DataConfig
-from training.batches.lanes import CURSOR, DONE, LANE_ITEM, LARGE, STUCK, peek
+from training.batches.lane_feed import LaneFeed
+from training.batches.lanes import CURSOR
 from training.batches.memory import keep_large_blocks
+from training.batches.mixture import Assignment, find_datasets
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
 from training.batches.planning import HostPlan
-from training.batches.shard_store import ShardStore
 from training.batches.states import HostState, cursors_from_numbers, cursors_to_numbers
-from training.rows.row_source import ShardReader, check_shards
-from training.rows.row_table import ShardSet, find_shards
+from training.rows.row_table import ShardSet
+from training.rows.shard_reader import check_feed, check_shards, num_threads_for
 
 _LOG = logging.getLogger("training")
 
@@ -49,8 +50,8 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
       config: what is read, and how examples are drawn.
 
     Raises:
-      ProbelineError: the dataset does not exist, or differs from its manifest.
-      UsageError: the configuration does not suit it.
+      ProbelineError: a dataset does not exist, or differs from its manifest.
+      UsageError: the configuration does not suit it, or the datasets of a mixture each other.
 
     Example:
 
@@ -58,9 +59,20 @@ def build_dataset(config: DataConfig) -> "BatchDataset":
         batch = next(iter(dataset))
         batch["inputs"].shape  # (4, 256)
     """
-    shards = find_shards(config.files)
-    check_shards(shards)
-    return BatchDataset(config, shards, HostPlan(shards, config))
+    datasets = find_datasets(config.files)
+    for shards in datasets:
+        check_shards(shards)
+        check_feed(shards, has_cache=config.cache_dir is not None)
+    return BatchDataset(config, [_plan(shards, config) for shards in datasets])
+
+
+def _plan(shards: ShardSet, config: DataConfig) -> HostPlan:
+    try:
+        return HostPlan(shards, config)
+    except UsageError as error:
+        if not config.is_mixture:
+            raise
+        raise UsageError(f"{shards.dataset.path}, {shards.split} split: {error}") from error
 
 
 def create_probe_training_pipeline(
@@ -112,21 +124,22 @@ def build_probe_chunk_dataset(
 class _LaneDataset(grain.IterDataset[Batch]):
     """The crops of some lanes, as computed by one process.
 
-    Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found.
+    Elements have `crops`, narrow in a worker, the cursors after them, and the bad rows found, each
+    with the number of its dataset.
     """
 
-    def __init__(self, dataset: "BatchDataset", cursors: np.ndarray, num_left: int | None):
+    def __init__(self, dataset: "BatchDataset", state: HostState, num_left: int | None):
         super().__init__()
-        self.config, self.shards, self.plan = dataset.config, dataset.shards, dataset.plan
-        self.num_left = num_left
-        self.lanes, self.cursors = dataset.config.lanes, cursors
+        self.config, self.plans = dataset.config, dataset.plans
+        self.step, self.num_left = state.step, num_left
+        self.lanes, self.cursors = dataset.config.lanes, state.cursors
         self.is_in_worker = False
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
         """Keeps a worker's part of the lanes; called by Grain in worker sl.start of sl.step."""
         num_lanes = len(self.lanes)
         part = slice(num_lanes * sl.start // sl.step, num_lanes * (sl.start + 1) // sl.step)
-        self.cursors, self.lanes = self.cursors[part], self.lanes[part]
+        self.cursors, self.lanes = self.cursors[:, part], self.lanes[part]
         self.is_in_worker = True
 
     def __iter__(self) -> "_LaneIterator":
@@ -140,61 +153,57 @@ class _LaneIterator(grain.DatasetIterator[dict[str, Any]]):
         super().__init__()
         self._dataset = dataset
         self._config = dataset.config
-        self._cursors = dataset.cursors.copy()
-        self._items = np.zeros(len(dataset.lanes), LANE_ITEM)
+        self._step = dataset.step
         self._num_left = dataset.num_left  # batches; None if they never end
-        self._last_reason = "they have no weight"
         self._executor: concurrent.futures.Executor | None = None
-        self._store: ShardStore | CacheStore | None = None
+        self._feeds: list[LaneFeed] = []
+        config = dataset.config
+        self._assign = Assignment(config.mixture, config.batch_size, config.seed)
 
-    def _begin(self) -> "ShardStore | CacheStore":
+    def _begin(self) -> list[LaneFeed]:
         """Plans, and opens the shards or fills the cache, before the first batch."""
         keep_large_blocks()
         dataset, config = self._dataset, self._config
         if dataset.is_in_worker:
             _end_with_parent()
-        rows, self._plan = dataset.plan.rows(), dataset.plan.plan(dataset.lanes)
-        if config.num_threads:
-            self._executor = concurrent.futures.ThreadPoolExecutor(config.num_threads, "read-rows")
-        reader = ShardReader(dataset.shards, rows)
-        if config.cache_dir is not None:
-            return CacheStore(config, reader, self._plan, self._executor)
-        return ShardStore(reader, self._plan, config.on_bad_row == "skip", self._executor)
+        num_threads = max(num_threads_for(p.shards, config.num_threads) for p in dataset.plans)
+        if num_threads:
+            self._executor = concurrent.futures.ThreadPoolExecutor(num_threads, "read-rows")
+        return [
+            LaneFeed(config, plan, dataset.lanes, cursors.copy(), self._executor)
+            for plan, cursors in zip(dataset.plans, dataset.cursors, strict=True)
+        ]
 
     def __next__(self) -> dict[str, Any]:
-        if self._store is None:
-            self._store = self._begin()
+        feeds = self._feeds = self._feeds or self._begin()
         if self._num_left == 0:
             raise StopIteration
-        store, cursors, items = self._store, self._cursors, self._items
-        while True:
-            peek(self._plan, cursors, items)
-            if (stuck := np.flatnonzero(items["kind"] == STUCK)).size:
-                raise ProbelineError(
-                    f"example {self._plan.lane[stuck[0]]} of the batch has no readable row left: "
-                    f"{self._last_reason}"
-                )
-            is_ready = store.load(items, cursors)
-            if store.bad_rows:
-                self._last_reason = store.bad_rows[-1].reason
-            if is_ready:
-                break
-        crops = new_crops(len(items), self._config.crop_size)
-        store.fill(items, cursors, crops)
-        cursors["large_index"] += items["kind"] == LARGE
-        is_done = items["kind"] == DONE
-        if self._num_left is not None:
+        lanes = self._dataset.lanes
+        number_of_lane = self._assign(self._step)[lanes.start : lanes.stop]
+        numbers: list[int] = np.unique(number_of_lane).tolist()
+        for number in numbers:  # all of them, before one moves its cursors
+            feeds[number].load(number_of_lane == number)
+        crops = new_crops(len(lanes), self._config.crop_size)
+        for number in numbers:
+            feeds[number].fill(crops)
+        self._step += 1
+        is_empty = all(feeds[number].is_done() for number in numbers)
+        is_last = False
+        if self._num_left is not None:  # a dataset alone
             self._num_left -= 1
-            peek(self._plan, cursors, items)
-        bad_rows, store.bad_rows = store.bad_rows, []
+            # Hosts must give equally many batches, even if one has nothing left.
+            is_last = self._num_left == 0
+            is_last |= self._config.host_count == 1 and feeds[0].has_ended()
         return {
             "crops": narrow(crops) if self._dataset.is_in_worker else crops,
-            "cursors": cursors_to_numbers(cursors).copy(),
-            "is_empty": bool(is_done.all()),
-            # Hosts must give equally many batches, even if one has nothing left.
-            "is_last": self._num_left == 0
-            or (self._config.host_count == 1 and bool((items["kind"] == DONE).all())),
-            "bad_rows": bad_rows,
+            "cursors": np.stack([cursors_to_numbers(feed.cursors) for feed in feeds]),
+            "is_empty": is_empty,
+            "is_last": is_last,
+            "bad_rows": [
+                (number, bad_row)
+                for number, feed in enumerate(feeds)
+                for bad_row in feed.take_bad_rows()
+            ],
         }
 
     def get_state(self) -> dict[str, Any]:
@@ -236,27 +245,30 @@ class BatchDataset(grain.IterDataset[Batch]):
         batches.set_state(state)
     """
 
-    def __init__(self, config: DataConfig, shards: ShardSet, plan: HostPlan):
+    def __init__(self, config: DataConfig, plans: Sequence[HostPlan]):
         super().__init__()
         self.config = config
-        self.shards = shards
-        self.plan = plan
+        self.plans = plans  # of each dataset
 
     def __iter__(self) -> "BatchIterator":
         return BatchIterator(self)
 
     def __repr__(self) -> str:
         return (
-            f"BatchDataset(split={self.shards.split}, fingerprint={self.fingerprint}, "
+            f"BatchDataset(split={self.plans[0].shards.split}, fingerprint={self.fingerprint}, "
             f"host={self.config.host_index} of {self.config.host_count})"
         )
 
     @property
     def fingerprint(self) -> str:
         """A digest that is the same for all hosts and runs with the same global batches."""
-        values = [self.shards.fingerprint, self.config.sampling]
-        data = orjson.dumps(values, option=orjson.OPT_SORT_KEYS)
+        data = orjson.dumps([self.data_fingerprints, self.config.mixture, self.config.fingerprint])
         return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+    @property
+    def data_fingerprints(self) -> list[str]:
+        """That of the shards of each dataset."""
+        return [plan.shards.fingerprint for plan in self.plans]
 
 
 class BatchIterator(grain.DatasetIterator[Batch]):
@@ -264,15 +276,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
 
     def __init__(self, dataset: BatchDataset):
         super().__init__()
+        # `close` needs these, which Grain calls, too, if what follows fails.
+        self._source: grain.DatasetIterator[dict[str, Any]] | None = None
+        self._ahead: concurrent.futures.Future[tuple[Batch, HostState]] | None = None
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
         keep_large_blocks()
         self._dataset = dataset
         self._config = dataset.config
-        self._fingerprint = dataset.fingerprint
+        self._data = dataset.data_fingerprints
         self._num_workers = min(self._config.num_workers, len(self._config.lanes))
-        self._state = HostState(np.zeros(len(self._config.lanes), CURSOR))
-        self._source: grain.DatasetIterator[dict[str, Any]] | None = None
-        self._ahead: concurrent.futures.Future[tuple[Batch, HostState]] | None = None
-        self._executor = None
+        self._state = HostState(np.zeros((len(self._data), len(self._config.lanes)), CURSOR))
         if self._config.num_threads:
             self._executor = concurrent.futures.ThreadPoolExecutor(1, "prepare-batch")
 
@@ -296,14 +309,16 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         if self._config.host_count == 1 and all(part["is_empty"] for part in parts):
             raise StopIteration
         skipped = set(state.skipped)
-        for bad_row in (bad_row for part in parts for bad_row in part["bad_rows"]):
-            if (bad_row.shard, bad_row.position) not in skipped:
-                skipped.add((bad_row.shard, bad_row.position))
+        for number, bad_row in (bad_row for part in parts for bad_row in part["bad_rows"]):
+            place = number, bad_row.shard, bad_row.position
+            if place not in skipped:
+                skipped.add(place)
                 _LOG.warning("skipped: %s", bad_row.reason)
+        numbers = np.concatenate([part["cursors"] for part in parts], axis=1)
         return to_batch(self._join_crops(parts)), dataclasses.replace(
             state,
             step=state.step + 1,
-            cursors=cursors_from_numbers(np.concatenate([part["cursors"] for part in parts])),
+            cursors=cursors_from_numbers(numbers),
             skipped=frozenset(skipped),
             has_ended=all(part["is_last"] for part in parts),
         )
@@ -319,10 +334,10 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return crops
 
     def _start(self, state: HostState) -> grain.DatasetIterator[dict[str, Any]]:
-        num_left = self._dataset.plan.count_batches(self._config, state.first_epoch)
+        num_left = self._dataset.plans[0].count_batches(self._config, state.first_epoch)
         if num_left is not None:
             num_left -= state.step - state.first_step
-        lanes = _LaneDataset(self._dataset, state.cursors, num_left)
+        lanes = _LaneDataset(self._dataset, state, num_left)
         if self._num_workers == 0:
             return iter(lanes)
         if not flags.FLAGS.is_parsed():
@@ -334,21 +349,23 @@ class BatchIterator(grain.DatasetIterator[Batch]):
         return iter(lanes.mp_prefetch(options))
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state after the last batch as JSON values, a few dozen bytes per lane.
+        """Returns the state after the last batch as JSON values.
 
-        Its "skipped_rows" are the [shard, position] of the rows skipped so far.
+        It has a few dozen bytes per lane and dataset. Of each of its "datasets", "skipped_rows" are
+        the [shard, position] of the rows skipped so far.
         """
-        return self._state.to_json(self._config, self._fingerprint)
+        return self._state.to_json(self._config, self._data)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Continues where `state` was taken, on any number of workers and threads.
 
-        A run of more epochs continues where one of fewer has ended.
+        A run of more epochs continues where one of fewer has ended. A mixture may have other
+        weights than where the state was saved, and further datasets, which begin.
 
         Raises:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
-        restored = HostState.from_json(state, self._config, self._fingerprint)
+        restored = HostState.from_json(state, self._config, self._data)
         self._stop()
         self._state = restored
 

@@ -22,13 +22,15 @@ from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.errors import UsageError
 from training.evaluation.predictions import Predictor, ask, byte_probabilities
-from training.tokens.tokenizer import FAILED, FIELD_ORDERS, FIRST_BYTE, RTT_START, encode
+from training.tokens.tokenizer import (
+    FAILED,
+    FIRST_BYTE,
+    FIXED_ORDER,
+    FIXED_TIMED_ORDER,
+    RTT_START,
+    encode,
+)
 
-# Orders that end with the RTT: source, destination and time come first.
-_RTT_LAST = {
-    is_timed: FIELD_ORDERS.tolist().index(order)
-    for is_timed, order in ((False, [0, 1, 2, 9]), (True, [0, 1, 3, 2]))
-}
 _RTT_TOKENS = 3  # RTT_START and two bytes
 _MIN_TOKENS = 12  # of a measurement: failed, IPv4, without time
 _ALL_CODES = np.arange(1 << 16)
@@ -141,7 +143,7 @@ def _tokens(
         known = history.slice(history.num_rows - num_history)
         told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
         is_timed = np.full(told.num_rows, event_time is not None)
-        orders = np.full(told.num_rows, _RTT_LAST[event_time is not None])
+        orders = np.full(told.num_rows, FIXED_ORDER if event_time is None else FIXED_TIMED_ORDER)
         tokens = encode(src_addr, told, is_timed, orders)[: 1 - _RTT_TOKENS]
         if len(tokens) < crop_size:
             return tokens, num_history

@@ -1,12 +1,17 @@
-"""The learning bench's report: figures out of an evaluation, bars, tables, curves."""
+"""The learning bench: PlanetLab's matrices as measurements; figures, bars, tables, curves."""
 
 import json
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import learning, table
+from beam_pipeline.dataset.layout import split_of
+from beam_pipeline.probe_rows.options import Options
+from benchmarks import learning, planetlab, table
 from benchmarks import results as results_files
 from benchmarks.results import Results, Run
 
@@ -32,7 +37,7 @@ def make_evaluation(error: float = 0.1) -> dict[str, Any]:
     }
 
 
-def make_results(*errors: float) -> Results:
+def make_results(*errors: float, bench: str = "learning") -> Results:
     runs = [
         Run(
             case={"seed": seed},
@@ -50,7 +55,7 @@ def make_results(*errors: float) -> Results:
         for seed, error in enumerate(errors)
     ]
     options = {"network": ["--seed=1"], "recipe": [], "rounds": 1}
-    return Results("learning", "2026-11-21T20:00:00+00:00", options, runs=runs)
+    return Results(bench, "2026-11-21T20:00:00+00:00", options, runs=runs)
 
 
 def test_figures_of_an_evaluation():
@@ -75,6 +80,63 @@ def test_a_failed_seed_is_told():
     results = make_results(0.1)
     results.runs.append(Run({"seed": 7}, {}, "training ended with 1: error: no rows"))
     assert "Seed 7 failed: training ended with 1: error: no rows." in learning.markdown(results)
+
+
+def test_methods_that_an_older_evaluation_lacks_have_no_line():
+    results = make_results(0.1, 0.2)
+    assert "| Vivaldi |" in learning.markdown(results)
+    errors = results.runs[1].details["evaluation"]["rtt"]["errors"]
+    errors[:] = [error for error in errors if error["method"] != "Vivaldi"]
+    text = learning.markdown(results)
+    assert "| Vivaldi |" not in text and "| five nearest |" in text
+
+
+def test_planetlab_has_no_bars_and_no_simulation():
+    results = make_results(0.1, 0.9, bench="planetlab")
+    results.options["recipe"] = ["steps=4800", "network_mixed_rows=none", "steps=150"]
+    text = learning.markdown(results)
+    assert "Recipe: `steps=150 network_mixed_rows=none`." in text  # the later one holds
+    assert "| held-out probes | unigram by kind | seed 0 | seed 1 |" in text
+    assert "| RTT median error, destination known |  | 10.0% | 90.0% |" in text
+    assert "✗" not in text and "≤" not in text and "generate" not in text
+
+
+def test_published_matrices_become_measurements(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    slices = rng.uniform(1, 300, size=(2, 300, 300)).round(3)
+    for number, matrix in enumerate(slices, 1):
+        np.savetxt(tmp_path / f"PlanetLabData_{number}", matrix, fmt="%g", delimiter="\t")
+    (tmp_path / "README").write_text("not a matrix")
+    output = tmp_path / "planetlab.parquet"
+    assert planetlab.main([str(tmp_path), str(output)]) == 0
+    found = pq.read_table(output).to_pylist()
+    assert len(found) == 2 * 300 * 299
+    # The last pair of the first slice: 299 = 256 + 43.
+    line = found[300 * 299 - 1]
+    assert (line["src_addr"], line["dst_addr"], line["ip_version"]) == ("10.1.1.43", "10.1.1.42", 4)
+    assert line["rtt"] == pytest.approx(slices[0, 299, 298], rel=1e-5)
+    assert line["event_time"].replace(tzinfo=UTC).timestamp() == 1_400_000_000 + 298 * 108
+    assert found[300 * 299]["event_time"] - found[0]["event_time"] == timedelta(hours=14.7)
+
+    # Held-out nodes ping, and nobody pings them.
+    known = tmp_path / "known.parquet"
+    planetlab.write_without_held_out(output, known)
+    table = pq.read_table(known)
+    sources, destinations = (set(table[name].to_pylist()) for name in ("src_addr", "dst_addr"))
+    held_out = {node for node in sources if split_of(node, 0.9, 0)}
+    assert 10 < len(held_out) < 60 and destinations == sources - held_out
+    assert table.num_rows == 2 * (300 - len(held_out)) * 299
+
+
+def test_the_split_of_planetlab() -> None:
+    """docs/learning.md: 55 of the 490 nodes are held out."""
+    nodes = [f"10.1.{i >> 8}.{i & 255}" for i in range(490)]
+    assert sum(split_of(node, Options.train_ratio, Options.split_seed) for node in nodes) == 55
+
+
+def test_a_folder_without_matrices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planetlab.main([str(tmp_path), str(tmp_path / "out.parquet")]) == 1
+    assert "has no file PlanetLabData_1: name the folder" in capsys.readouterr().err
 
 
 def test_the_table_and_the_curves_go_into_the_document(tmp_path: Path):

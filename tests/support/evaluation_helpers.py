@@ -80,7 +80,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
 
 @pytest.fixture(scope="session")
 def examples(stored: Stored) -> Examples:
-    return draw_examples(stored.split, CROP, EXTENT)
+    return draw_examples(stored.split, Uniform(), EXTENT)
 
 
 # --- models ---------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ class Uniform:
 
     step, vocab_size, description = 700, VOCABULARY_SIZE, "a fake"
 
-    def __init__(self, crop_size: int = CROP):
-        self.crop_size = crop_size
+    def __init__(self, crop_size: int = CROP, fixed_order_share: float = 0.0):
+        self.crop_size, self.fixed_order_share = crop_size, fixed_order_share
         self.shapes: set[tuple[int, ...]] = set()
 
     def __call__(

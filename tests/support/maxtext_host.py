@@ -28,7 +28,7 @@ def main(host: dict, arguments: list[str]) -> int:
 
     def give_and_keep(iterator: iterators.FeedIterator) -> dict:
         batch = give(iterator)
-        if iterator.feed.dataset.shards.split == "train":
+        if iterator.feed.dataset.plans[0].shards.split == "train":
             step = iterator.feed.first_step + iterator.get_state()["step"] - 1
             line = json.dumps(
                 {"count": host["count"], "step": step, "inputs": batch["inputs"].tolist()}

@@ -14,7 +14,6 @@ import pytest
 
 from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import UsageError
-from tests.conftest import Gcs
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
 from tests.support.loader_helpers import (
     FEEDS,
@@ -27,7 +26,6 @@ from tests.support.loader_helpers import (
     open_iterator,
     refusal_of,
     round_trip,
-    trace,
 )
 from tests.support.probe_rows_on_disk import (
     CROP,
@@ -66,7 +64,7 @@ def test_the_global_batches_are_the_same(
 @pytest.mark.parametrize(
     ("variant", "feed", "host_count"),
     [
-        ("packed", "two workers", 1),
+        pytest.param("packed", "two workers", 1, marks=pytest.mark.slow),
         pytest.param("narrow windows", "two workers with threads", 1, marks=pytest.mark.slow),
         pytest.param("windows", "a worker", 2, marks=pytest.mark.slow),
         pytest.param("packed", "two workers and a cache", 1, marks=pytest.mark.slow),
@@ -169,6 +167,9 @@ def test_what_does_not_suit_the_data_is_said_when_the_dataset_is_built(
         ({"host_index": 2, "host_count": 2}, ("host_index is 2", "2 hosts")),
         ({"host_index": -1}, ("host_index is -1", "1 hosts")),
         ({"batch_size": 9, "host_count": 2}, ("batch_size 9", "2 hosts", "use a multiple")),
+        ({"repeat_share": 1.5}, ("repeat_share is 1.5", "from 0 to 1")),
+        ({"fixed_order_share": float("nan")}, ("fixed_order_share is nan", "from 0 to 1")),
+        ({"repeat_share": 0.5, "sampler": "windows"}, ("repeat_share is for sampler=rows",)),
         ({"mode_weights": (1, 2)}, ("(1, 2)", "give three")),
         ({"mode_weights": (1, -1, 1)}, ("(1, -1, 1)", "none negative")),
         ({"mode_weights": (0, 0, 0)}, ("(0, 0, 0)", "not all 0")),
@@ -238,34 +239,6 @@ def test_files_are_asked_for_when_the_dataset_is_built(
         assert is_same([next(iter(dataset))], expected_batches(mixed["arrow"], "packed", 25)[:1])
 
 
-# --- gs:// ----------------------------------------------------------------------------------------
-
-
-def test_batches_from_gs_are_those_from_disk(
-    mixed: dict[Encoding, Path], gcs: Gcs, tmp_path: Path
-) -> None:
-    bucket = gcs.make_bucket()
-    gcs.upload(mixed["compact"], f"{bucket}/rows")
-    expected = expected_batches(mixed["arrow"], "packed", 25)
-    for files in (f"{bucket}/rows", f"{bucket}/rows/train/*.arrayrecord"):
-        for feed in FEEDS:
-            iterator = open_iterator(files, **feed_of(tmp_path / "rows", feed))
-            assert is_same([next(iterator) for _ in range(25)], expected)
-            iterator.close()
-    state = trace(mixed["compact"], "endless")[1][8]
-    iterator = open_iterator(f"{bucket}/rows", mixed_rows=3)
-    iterator.set_state(state)  # saved with the local copy
-    assert is_same([next(iterator)], trace(mixed["compact"], "endless")[0][8:9])
-
-
-@pytest.mark.slow
-def test_a_worker_reads_gs(mixed: dict[Encoding, Path], gcs: Gcs) -> None:
-    bucket = gcs.make_bucket()
-    gcs.upload(mixed["compact"], f"{bucket}/rows")
-    found = host_batches(f"{bucket}/rows", 10, batch_size=8, crop_size=CROP, num_workers=1)
-    assert is_same(found, expected_batches(mixed["arrow"], "packed", 25)[:10])
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -298,6 +271,7 @@ def test_rows_of_8_mib_need_little_memory(tmp_path: Path) -> None:
     assert int(result.stdout) < 1 << 20, f"{int(result.stdout) >> 10} MiB"
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_process_is_killed(mixed: dict[Encoding, Path]):
     script = (
         "import time, psutil\n"

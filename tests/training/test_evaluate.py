@@ -81,6 +81,7 @@ def test_the_command(
         "description": "a fake",
         "step": 700,
         "crop_size": CROP,
+        "fixed_order_share": 0.0,
         "vocab_size": VOCABULARY_SIZE,
     }
     assert results["data"]["split"] == "test"
@@ -161,7 +162,7 @@ def test_no_queries_and_no_repeats(
         assert bool(results["rtt"]["queries"]) == has_queries
         assert (results["calibration"] is not None) == has_queries
         methods = {error["method"] for error in results["rtt"]["errors"]}
-        assert len(methods) == (6 if has_baselines else 1 if has_queries else 0)
+        assert len(methods) == (9 if has_baselines else 1 if has_queries else 0)
         assert all((output / name).stat().st_size > 5000 for name in PICTURES)
     # No destination comes twice in `mixed`, and its test split is one row.
     assert {error["group"] for error in results["rtt"]["errors"]} == {"all", "first"}

@@ -21,6 +21,7 @@ from tests.support.repository import ROOT
 from tests.support.training_runs import CROP, GLOBAL_BATCH, MODEL, STEPS, Ended, TrainingRun
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
+from training.dataset import DataConfig, build_dataset
 
 pytest.importorskip("maxtext", reason="needs MaxText: pip install '.[maxtext]'")
 
@@ -200,6 +201,30 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
     (ended,) = stopped.run()
     assert ended.code == 0, ended.output
     assert_same(stopped, straight, num_stops=1)
+
+
+@pytest.mark.slow
+def test_a_mixture_goes_on_with_other_weights_on_other_hosts(tmp_path: Path, thousand_rows: Path):
+    """Its batches are those of `build_dataset` alone, given the same weights at the same steps."""
+    rows = [RowSpec(ipv4_probe(5000 + i), make_measurements(40, i)) for i in range(32)]
+    other = write_dataset(tmp_path / "rows", rows, "arrow", 1)
+    expected: list[np.ndarray] = []
+    state = None
+    run = TrainingRun(tmp_path / "run", thousand_rows)
+    for weight, steps, hosts in ((0.25, 6, 1), (2.0, STEPS, 2)):
+        mixture = {f"{thousand_rows}/train": 1.0, str(other): weight}
+        iterator = iter(build_dataset(DataConfig(mixture, GLOBAL_BATCH, CROP, mixed_rows=256)))
+        if state is not None:
+            iterator.set_state(state)
+        expected += [next(iterator)["inputs"] for _ in range(len(expected), steps)]
+        state = iterator.get_state()
+        text = ";".join(f"{name},{share}" for name, share in mixture.items())
+        ends = run.run(f"network_train_files={text}", f"steps={steps}", hosts=hosts)
+        assert [end.code for end in ends] == [0] * hosts, ends
+    fed = run.fed()
+    assert sorted(fed) == list(range(STEPS))
+    for step, (inputs,) in fed.items():
+        np.testing.assert_array_equal(inputs, expected[step], f"step {step}")
 
 
 @pytest.mark.slow

@@ -10,11 +10,16 @@ and all processes of a host share them.
                                                      that cannot be used
 
 The file is as long as the whole split requires, but sparse: a host fills only the shards of its
-lanes. Every shard is compared with the manifest as it is read. A fill that is killed resumes at
-the first shard without a JSON file.
+lanes. Every shard is compared with the manifest as it is read; one on `gs://` is first copied, with
+one request. A fill that is killed resumes at the first shard without a JSON file.
+
+Each row ends with its hash, which a process compares when it first uses the row. The cache is a
+copy: a shard with a damaged row is cached again, with a warning, and the run goes on.
 """
 
+import contextlib
 import itertools
+import logging
 import os
 import shutil
 from collections.abc import Sequence
@@ -27,16 +32,24 @@ import orjson
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.kernels import kernel
-from beam_pipeline.storage.files import checksum_text, locked, size_and_checksum, write_file
+from beam_pipeline.storage.files import (
+    checksum_text,
+    is_local,
+    locked,
+    size_and_checksum,
+    write_file,
+)
 from training.batches.config import DataConfig
-from training.batches.lanes import Plan
+from training.batches.lanes import DONE, Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
-from training.rows.row_layout import COMPACT, cached_bytes, ranks_bytes, to_compact
-from training.rows.row_source import BadRowError, ShardReader
+from training.rows.blocks import hash_of
+from training.rows.row_layout import COMPACT, HASH_BYTES, cached_bytes, ranks_bytes, to_compact
 from training.rows.row_table import ShardSet
+from training.rows.shard_reader import BadRowError, ShardReader, num_threads_for
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, Scratch, new_scratch
 
 _COLUMNS = "columns"
+_LOG = logging.getLogger("training")
 
 
 class CacheStore:
@@ -60,13 +73,17 @@ class CacheStore:
         self._reader = reader
         self._skip_bad_rows = config.on_bad_row == "skip"
         self._map = executor.map if executor else map
+        self._num_threads = num_threads_for(reader.shards, config.num_threads)
+        self._is_checked = np.zeros(len(reader.rows), bool)
         rows = reader.rows
         self._num_bytes = 0
         if len(rows):
             last = rows.n_measurements[-1:], rows.num_ipv6[-1:]
             self._num_bytes = int(rows.cache_offset[-1] + cached_bytes(*last)[0])
-        self._folder = self._open_folder(config.cache_dir or "")
+        self._folder = self._open_folder(os.fspath(config.cache_dir or ""))
         bad_rows = self._cache_shards(_used_shards(plan, rows.shard_begins))
+        if bad_rows and not self._skip_bad_rows:
+            raise BadRowError(next(iter(bad_rows.values())))
         self.bad_rows = [
             reader.describe(row, bad_rows[row]) for row in _own_rows(plan, sorted(bad_rows))
         ]
@@ -77,13 +94,14 @@ class CacheStore:
         self._row_bytes = RowBytes(
             raw,
             offsets=rows.cache_offset,
+            is_checked=self._is_checked,
             num_measurements=rows.n_measurements,
             num_ipv6=rows.num_ipv6,
             first_second=rows.first_second,
         )
         largest = plan.drawing.num_tokens // MIN_MEASUREMENT_TOKENS  # a small row fills no crop
         num_lanes = len(plan.lane)
-        num_parts = min(num_lanes, config.num_threads) if executor else 1
+        num_parts = max(1, min(num_lanes, config.num_threads))
         bounds = [num_lanes * part // num_parts for part in range(num_parts + 1)]
         # Some of the lanes, with what one thread needs to draw their crops.
         self._parts = [
@@ -96,16 +114,40 @@ class CacheStore:
         return True
 
     def fill(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> None:
-        """Draws the crops; moves cursors past the small rows in them."""
+        """Draws the crops; moves cursors past the small rows in them.
 
-        def draw(part: tuple[slice, Plan, Scratch]) -> None:
+        Raises:
+          ProbelineError: the cache is damaged, and so is the shard by now.
+        """
+        before = cursors.copy()
+        while (row := self._draw(items, cursors, crops)) >= 0:
+            self._cache_again(row)
+            cursors[:] = before
+            for values in crops:
+                values[items["kind"] != DONE] = 0  # other lanes may be of another dataset
+
+    def _draw(self, items: np.ndarray, cursors: np.ndarray, crops: Crops) -> int:
+        """Does what `fill` does; returns a row that is damaged, or -1."""
+
+        def draw(part: tuple[slice, Plan, Scratch]) -> int:
             lanes, plan, scratch = part
             own, own_crops = items[lanes], Crops(*(values[lanes] for values in crops))
-            draw_large(plan, own, self._row_bytes, own_crops, scratch)
-            pack_small(plan, cursors[lanes], own, self._row_bytes, own_crops, scratch)
+            row = draw_large(plan, own, self._row_bytes, own_crops, scratch)
+            if row >= 0:
+                return row
+            return pack_small(plan, cursors[lanes], own, self._row_bytes, own_crops, scratch)
 
-        for _ in (self._map if len(self._parts) > 1 else map)(draw, self._parts):
-            pass
+        return max((self._map if len(self._parts) > 1 else map)(draw, self._parts))
+
+    def _cache_again(self, row: int) -> None:
+        """Reads the shard of a damaged row again; other processes may do so, too, or use it."""
+        shard, _ = self._reader.rows.place(row)
+        columns, path = self._folder / _COLUMNS, self._reader.shards.path(shard)
+        _LOG.warning("%s is damaged: %s is cached again", columns, path)
+        self._note(shard).unlink(missing_ok=True)
+        bad_rows = self._cache_shards([shard])
+        if row in bad_rows:
+            raise BadRowError(bad_rows[row])
 
     # --- filling the cache ---
 
@@ -127,23 +169,31 @@ class CacheStore:
 
     def _cache_shards(self, shards: list[int]) -> dict[int, str]:
         """Caches those of the shards that no process has cached; returns unusable rows and why."""
-        missing = [shard for shard in shards if not self._note(shard).exists()]
+        missing = [shard for shard in shards if self._bad_rows_of(shard) is None]
         self._check_room(missing)
         for _ in self._map(self._cache_shard, missing):
             pass
-        found = [orjson.loads(self._note(shard).read_bytes()) for shard in shards]
-        bad_rows: dict[int, str] = dict(row for note in found for row in note["bad_rows"])
-        if bad_rows and not self._skip_bad_rows:
-            raise BadRowError(next(iter(bad_rows.values())))
-        return bad_rows
+        return {row: why for shard in shards for row, why in (self._bad_rows_of(shard) or [])}
+
+    def _bad_rows_of(self, shard: int) -> list[tuple[int, str]] | None:
+        """Returns the unusable rows of a cached shard and why; None if it is not cached."""
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            own = self._reader.rows.of_shard(shard)
+            found = orjson.loads(self._note(shard).read_bytes())["bad_rows"]
+            return [(range(own.start, own.stop)[at], str(why)) for at, why in found]
+        return None
 
     def _note(self, shard: int) -> Path:
         return self._folder / f"shard_{shard:05d}.json"
 
     def _check_room(self, missing: list[int]) -> None:
-        rows, needed = self._reader.rows, 0
+        rows, shards = self._reader.rows, self._reader.shards
+        needed = 0
         for own in map(rows.of_shard, missing):
             needed += int(cached_bytes(rows.n_measurements[own], rows.num_ipv6[own]).sum())
+        if not is_local(shards.dataset.path):  # copies, as many at a time as there are threads
+            sizes = sorted((shards.shards[shard].num_bytes for shard in missing), reverse=True)
+            needed += sum(sizes[: self._num_threads])
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ProbelineError(
@@ -152,22 +202,29 @@ class CacheStore:
             )
 
     def _cache_shard(self, shard: int) -> None:
-        note, folder = self._note(shard), str(self._folder)
+        note, folder, reader = self._note(shard), str(self._folder), self._reader
         with explained_os_errors("write", folder), locked(str(note.with_suffix(".lock"))):
-            if note.exists():
+            if self._bad_rows_of(shard) is not None:
                 return  # another process has filled it meanwhile
-            _check_shard(self._reader.shards, shard)
             bad_rows = []
-            with open(self._folder / _COLUMNS, "r+b") as file:
-                own = self._reader.rows.of_shard(shard)
+            with (
+                reader.on_disk(shard, folder) as path,
+                open(self._folder / _COLUMNS, "r+b") as file,
+            ):
+                if not self._skip_bad_rows:  # else what is wrong shows in its rows
+                    _check_shard(reader.shards, shard, path)
+                own = reader.rows.of_shard(shard)
                 for row in range(own.start, own.stop):
                     try:
-                        file.seek(int(self._reader.rows.cache_offset[row]))
-                        file.write(self._compact(row))
+                        values = self._compact(row)
                     except BadRowError as error:
                         if not self._skip_bad_rows:
                             raise
-                        bad_rows.append([row, str(error)])
+                        bad_rows.append([row - own.start, str(error)])
+                        continue
+                    file.seek(int(reader.rows.cache_offset[row]))
+                    file.write(_with_hash(values))
+                    self._is_checked[row] = True
                 file.flush()
                 os.fsync(file.fileno())
             write_file(str(note), orjson.dumps({"bad_rows": bad_rows}))
@@ -193,18 +250,29 @@ class CacheStore:
         return raw[begin : layout.ranks + int(ranks_bytes(num, num_ipv6))]
 
 
-def _check_shard(shards: ShardSet, number: int) -> None:
-    """Checks the checksum of a local shard; `row_source.check_shards` has checked those on GCS."""
-    path, shard = shards.path(number), shards.shards[number]
-    if "://" in path:
-        return
-    with explained_os_errors("read", path):
+def _check_shard(shards: ShardSet, number: int, path: str) -> None:
+    """Checks the checksum of a shard; `path` has its bytes."""
+    name, shard = shards.path(number), shards.shards[number]
+    with explained_os_errors("read", name):
         found = checksum_text(size_and_checksum(path)[1])
     if found != shard.crc32c:
         raise ProbelineError(
-            f"{path} has checksum {found}, the manifest says {shard.crc32c}: copy the dataset "
+            f"{name} has checksum {found}, the manifest says {shard.crc32c}: copy the dataset "
             "again as a whole"
         )
+
+
+def _with_hash(values: np.ndarray) -> np.ndarray:
+    """Returns bytes padded to a multiple of 8, and their hash behind them."""
+    padded = np.zeros(-(-len(values) // 8) * 8 + HASH_BYTES, np.uint8)
+    padded[: len(values)] = values
+    padded[-HASH_BYTES:].view(np.uint64)[0] = _hash(padded[:-HASH_BYTES])
+    return padded
+
+
+@kernel
+def _hash(values):
+    return hash_of(values, 0, len(values))
 
 
 @kernel

@@ -3,21 +3,87 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Sequence
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
+import orjson
 
 from beam_pipeline.errors import UsageError
+from training.batches.mixture import checked_weights
+from training.batches.selections import checked_selections
 from training.tokens.contexts import MIN_CROP
 from training.tokens.draws import Drawing, new_drawing
 
-# Options that change no batch: where the data are, when a run ends, speed and memory.
+# Options that change no dataset's contexts: where the data are, their weights in a mixture, when a
+# run ends, speed and memory.
 _NOT_SAMPLING = (
     *("files", "num_epochs", "on_bad_row", "host_index", "host_count"),
     *("num_workers", "worker_buffer_size", "num_threads", "cache_dir"),
 )
+
+
+_MAX_INTEGER = 2**63 - 1
+# A longer crop takes seconds to draw.
+_MAX = {"batch_size": 1 << 24, "crop_size": 1 << 17, "worker_buffer_size": 1 << 16}
+
+
+def _integer(value: Any, maximum: int = _MAX_INTEGER) -> int:
+    if isinstance(value, bool) or abs(number := operator.index(value)) > maximum:
+        raise TypeError
+    return number
+
+
+def _truth(value: Any) -> bool:
+    if type(value) not in (bool, np.bool_):
+        raise TypeError
+    return bool(value)
+
+
+def _folder(value: Any) -> str:
+    if not (folder := os.path.join("", value)):  # of bytes it makes none
+        raise TypeError
+    return folder
+
+
+def _numbers(value: Any) -> tuple[Any, ...]:
+    for number in value:
+        float(number)
+    return tuple(value)
+
+
+def _weights(value: Any) -> Any:
+    if not isinstance(value, str):
+        len(np.asarray(value, float))
+    return value
+
+
+# By its name or type, what makes a plain value, for JSON, of an option's, and what is allowed.
+_KINDS: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    int: (_integer, "a whole number of 64 bits"),
+    int | None: (_integer, "a whole number of 64 bits, or None"),
+    float: (float, "a number"),
+    bool: (_truth, "True or False"),
+    "seed": (partial(_integer, maximum=2**64 - 1), "a whole number of 64 bits"),
+    "mode_weights": (_numbers, "three numbers"),
+    "weights": (_weights, "rows, probes, measurements or numbers"),
+    "cache_dir": (_folder, "a folder on a local disk, or None"),
+}
+
+
+def _plain(field: dataclasses.Field[Any], value: Any) -> Any:
+    """Returns an option's value as a plain one; UsageError for one of a wrong type."""
+    convert, allowed = _KINDS.get(field.name) or _KINDS.get(field.type) or (None, "")
+    if convert is None or (value is None and type(None) in get_args(field.type)):
+        return value
+    try:
+        return convert(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{field.name} is {value!r}: it must be {allowed}") from None
 
 
 @dataclass(frozen=True)
@@ -25,7 +91,8 @@ class DataConfig:
     """The options of `build_dataset`; fields after `host_count` change speed and memory only.
 
     Attributes:
-      files: a dataset's folder, a split's folder, shards or a glob of them; local or gs://.
+      files: a dataset's folder, a split's folder, shards or a glob of them; local or gs://. Or a
+        mixture, {"rows/a": 0.7, "rows/b": 0.3}: such names, and the share of the examples of each.
       batch_size: examples of the global batch; each host yields its share.
       crop_size: tokens of an example.
       seed: of all random choices.
@@ -40,8 +107,14 @@ class DataConfig:
         min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) contexts an epoch.
       max_contexts_per_row: see above.
       mode_weights: of full, partial and no timestamps.
+      repeat_share: share of the contexts of large rows that have few destinations, most of them
+        several times, for sampler="rows". A model learns from them to look up what it has seen.
+      fixed_order_share: share of the contexts whose fields come in one order, source, time,
+        destination, RTT; in the others each measurement has an order of its own.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
+      row_weights: how often a row comes in an epoch, by the family and the address of its probe
+        and by its time, as `batches.selections` reads it: {"family": {"ipv6": 3}}.
       on_bad_row: "fail", or "skip", which logs and counts the row.
       host_index: this host, which gives examples [index, index + 1) * batch_size / host_count.
       host_count: the number of hosts, which divides batch_size.
@@ -58,7 +131,7 @@ class DataConfig:
         DataConfig(files="rows/train", batch_size=256, crop_size=512, num_epochs=1)
     """
 
-    files: str | Sequence[str]
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, float]
     batch_size: int
     crop_size: int = 1024
     seed: int = 0
@@ -70,19 +143,24 @@ class DataConfig:
     avg_tokens_per_measurement: int = 30
     max_contexts_per_row: int = 16
     mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    repeat_share: float = 0.0
+    fixed_order_share: float = 0.0
     weights: str | Sequence[float] = "rows"
+    row_weights: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     on_bad_row: Literal["fail", "skip"] = "fail"
     host_index: int = 0
     host_count: int = 1
     num_workers: int = 0
     worker_buffer_size: int = 2
     num_threads: int = 0
-    cache_dir: str | None = None
+    cache_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # plain numbers, for JSON, also if NumPy's are given
-            if isinstance(getattr(self, field.name), np.integer):
-                object.__setattr__(self, field.name, int(getattr(self, field.name)))
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, _plain(field, getattr(self, field.name)))
+        if isinstance(self.files, Mapping):
+            object.__setattr__(self, "files", checked_weights(self.files))
+        object.__setattr__(self, "row_weights", checked_selections(self.row_weights))
         for name, minimum in (
             ("batch_size", 1),
             ("crop_size", MIN_CROP),
@@ -97,6 +175,8 @@ class DataConfig:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise UsageError(f"{name} is {value}: it must be {minimum} or more")
+            if value is not None and value > (maximum := _MAX.get(name, _MAX_INTEGER)):
+                raise UsageError(f"{name} is {value}: it must be {maximum} or less")
         if self.mixed_rows is None and self.cache_dir is None:
             raise UsageError(
                 "mixed_rows is None, all rows, which reads a row again for each of its contexts: "
@@ -117,12 +197,31 @@ class DataConfig:
         weights = self.mode_weights
         if len(weights) != 3 or not min(weights) >= 0 or not 0 < sum(weights) < math.inf:
             raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
-        object.__setattr__(self, "mode_weights", tuple(map(float, self.mode_weights)))
+        object.__setattr__(self, "mode_weights", tuple(map(float, weights)))
+        for name in ("repeat_share", "fixed_order_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is {getattr(self, name)}: it must be from 0 to 1")
+        if self.repeat_share and self.sampler == "windows":
+            raise UsageError("repeat_share is for sampler=rows: windows draws by strides")
         if self.sampler == "rows" and self.weights != "rows":
             raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
         if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):
             raise UsageError(
                 f"weights is {self.weights!r}: use rows, probes, measurements or numbers"
+            )
+        if self.is_mixture:
+            self._check_mixture()
+
+    def _check_mixture(self) -> None:
+        if self.num_epochs is not None:
+            raise UsageError(
+                f"num_epochs is {self.num_epochs}: each dataset of a mixture has its own epochs, "
+                "and begins the next when one ends; use None, and stop after a number of steps"
+            )
+        if not isinstance(self.weights, str):
+            raise UsageError(
+                f"weights are {len(self.weights)} numbers, of the rows of one dataset: use rows, "
+                "probes or measurements for a mixture"
             )
 
     @property
@@ -135,9 +234,31 @@ class DataConfig:
         return {name: value for name, value in fields.items() if name not in _NOT_SAMPLING}
 
     @property
+    def is_mixture(self) -> bool:
+        """Whether `files` has several datasets, with weights."""
+        return isinstance(self.files, Mapping)
+
+    @property
+    def mixture(self) -> tuple[float, ...]:
+        """The weights of the datasets; of one alone (1.0,)."""
+        return tuple(self.files.values()) if isinstance(self.files, Mapping) else (1.0,)
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of `sampling`."""
+        data = orjson.dumps(self.sampling, option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+    @property
     def drawing(self) -> Drawing:
         """How contexts are drawn."""
-        return new_drawing(self.crop_size, self.mode_weights, self.sampler == "windows")
+        return new_drawing(
+            self.crop_size,
+            self.mode_weights,
+            self.sampler == "windows",
+            repeat_share=float(self.repeat_share),
+            fixed_order_share=float(self.fixed_order_share),
+        )
 
     @property
     def lanes(self) -> range:

@@ -37,7 +37,8 @@ import numpy as np
 from numba import njit, uint64
 
 from beam_pipeline.kernels import int64_record, kernel
-from training.rows.keyed_random import combine, next_uniform, permuted
+from training.batches.visits import small_context, visits_rounding
+from training.rows.keyed_random import combine, permuted
 from training.tokens.draws import Drawing
 
 # The position of a lane: `large_index` contexts of a window, and `small_place` measurements of a
@@ -46,8 +47,9 @@ CURSOR = int64_record(
     *("large_epoch", "large_window", "large_index"),
     *("small_epoch", "small_row", "small_place"),
 )
-# The kinds of lane items. STUCK: the lane has rows, but none that can be read.
-DONE, LARGE, SMALL, STUCK = 0, 1, 2, 3
+# The kinds of lane items. STUCK: the lane has rows, but none that can be read. IDLE: its next item
+# is of another dataset of a mixture.
+DONE, LARGE, SMALL, STUCK, IDLE = 0, 1, 2, 3, 4
 # LARGE: the row, its place among the large rows and the context's k; this lane has num_contexts of
 # the row's contexts, from first_k on, and is_shared tells whether other lanes have more of them;
 # the number of contexts in the window; the epoch. SMALL: the first row and the epoch.
@@ -55,8 +57,8 @@ LANE_ITEM = int64_record(
     *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
     *("window_contexts", "epoch"),
 )
-# Keys below a seed and an epoch.
-_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = 1, 2, 3, 4, 5
+# Keys below a seed and an epoch; 5 is in `visits`.
+_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER = 1, 2, 3, 4
 
 
 class Plan(NamedTuple):
@@ -80,7 +82,9 @@ class Plan(NamedTuple):
     # Of each large row, and of each small one:
     large_rows: np.ndarray  # int32, their numbers
     visits: np.ndarray  # float64 [num_large + 1], contexts of the split before each of them
-    small_rows: np.ndarray  # int32, their numbers
+    small_rows: np.ndarray  # int32, their numbers; with weights as often as an epoch may need one
+    small_copy: np.ndarray  # uint8, how many entries of the same row are before; empty: no weights
+    small_weight: np.ndarray  # float32, of the row; empty: no weights
     # Of each lane:
     lane: np.ndarray  # int64, its number in the global batch
     large_begin: np.ndarray  # int64, index into large_rows
@@ -130,15 +134,6 @@ def _order_key(seed, epoch, purpose, lane):
 
 
 # --- contexts of large rows ---------------------------------------------------------------------
-
-
-@njit
-def visits_rounding(seed, epoch, rounds_visits):
-    """Returns what an epoch adds to fractional visits before they are floored, in all lanes."""
-    if not rounds_visits:
-        return 0.0
-    stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
-    return next_uniform(stream)
 
 
 @njit
@@ -278,11 +273,18 @@ def settle_large(plan, i, cursor, item):
 
 
 @njit
-def small_at(plan, i, epoch, place):
+def small_entry(plan, i, epoch, place):
+    """Returns the index into small_rows that a lane has at some place of an epoch."""
     num = plan.small_end[i] - plan.small_begin[i]
     if plan.shuffle:
         place = permuted(place, num, _order_key(plan.seed, epoch, _SMALL_ORDER, plan.lane[i]))
-    return plan.small_rows[plan.small_begin[i] + place]
+    return plan.small_begin[i] + place
+
+
+@njit
+def small_at(plan, i, epoch, place):
+    """Returns the small row that a lane has at some place of an epoch."""
+    return plan.small_rows[small_entry(plan, i, epoch, place)]
 
 
 @njit
@@ -291,17 +293,19 @@ def settle_small(plan, i, cursor):
     num = plan.small_end[i] - plan.small_begin[i]
     if num == 0:
         return False
-    until = cursor.small_epoch + 64
+    until = cursor.small_epoch + 128  # a row of the least weight comes once in 100 epochs
     while cursor.small_epoch < min(until, plan.num_epochs):
         if cursor.small_row == num:
             cursor.small_epoch += 1
             cursor.small_row = 0
             cursor.small_place = 0
-        elif plan.is_bad[small_at(plan, i, cursor.small_epoch, cursor.small_row)]:
-            cursor.small_row += 1
-            cursor.small_place = 0
-        else:
+            continue
+        entry = small_entry(plan, i, cursor.small_epoch, cursor.small_row)
+        is_due = small_context(plan, entry, cursor.small_epoch) >= 0
+        if is_due and not plan.is_bad[plan.small_rows[entry]]:
             return True
+        cursor.small_row += 1
+        cursor.small_place = 0
     return False
 
 
@@ -331,9 +335,10 @@ def list_small(plan, cursors, items, tokens, rows):
                 if epoch > cursors[i].small_epoch + 1:
                     break
                 continue
-            row = small_at(plan, i, epoch, place)
+            entry = small_entry(plan, i, epoch, place)
+            row = plan.small_rows[entry]
             place += 1
-            if plan.is_bad[row]:
+            if plan.is_bad[row] or small_context(plan, entry, epoch) < 0:
                 continue
             rows[count] = row
             count += 1
@@ -349,15 +354,19 @@ def list_small(plan, cursors, items, tokens, rows):
 
 
 @kernel
-def peek(plan, cursors, items):
-    """Finds the next item of each lane; moves cursors past bad rows only.
+def peek(plan, cursors, items, is_due):
+    """Finds the next item of each lane that is due; moves cursors past bad rows only.
 
     Args:
       cursors: CURSOR [lanes].
       items: LANE_ITEM [lanes], filled.
+      is_due: bool [lanes].
     """
     for i in range(len(cursors)):
         cursor, item = cursors[i], items[i]
+        if not is_due[i]:
+            item.kind = IDLE
+            continue
         num_large = plan.large_end[i] - plan.large_begin[i]
         num_small = plan.small_end[i] - plan.small_begin[i]
         has_large = settle_large(plan, i, cursor, item)

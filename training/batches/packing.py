@@ -21,10 +21,12 @@ from training.batches.lanes import (
     SMALL,
     context_key,
     settle_small,
-    small_at,
+    small_context,
+    small_entry,
     source_of,
 )
-from training.rows.row_layout import Layout, compact_layout
+from training.rows.blocks import hash_of, load64
+from training.rows.row_layout import HASH_BYTES, Layout, compact_layout
 from training.tokens.contexts import DAMAGED, draw_context, write_items
 from training.tokens.draws import draw_all
 
@@ -82,23 +84,34 @@ def widen(inputs, targets, segmentation, crops, first):
 class RowBytes(NamedTuple):
     """The bytes of rows, for kernels.
 
-    Either some rows have bytes, and a layout each, or every row is compact and lies at its offset
-    (the column cache).
+    Either some rows have bytes, and a layout each, or every row is compact and lies at its offset,
+    with its hash at the end (the column cache), which is compared when the row is first used.
     """
 
     raw: np.ndarray  # uint8, read-only
     held: np.ndarray = np.zeros(0, np.int64)  # the rows that have bytes, in order
     layouts: np.ndarray = np.zeros((0, 0), np.int64)  # [held, 10], the `Layout` of each
     offsets: np.ndarray = np.zeros(0, np.int64)  # [rows]
+    is_checked: np.ndarray = np.zeros(0, bool)  # [rows], updated
     num_measurements: np.ndarray = np.zeros(0, np.int32)  # [rows]
     num_ipv6: np.ndarray = np.zeros(0, np.int32)  # [rows]
     first_second: np.ndarray = np.zeros(0, np.int64)  # [rows]
 
 
 @njit
+def _compare_hash(row_bytes, row):
+    raw, offsets = row_bytes.raw, row_bytes.offsets
+    end = (offsets[row + 1] if row + 1 < len(offsets) else len(raw)) - HASH_BYTES
+    is_right = hash_of(raw, offsets[row], end - offsets[row]) == load64(raw, end)
+    row_bytes.is_checked[row] = is_right
+    return is_right
+
+
+@njit
 def _has_bytes(row_bytes, row):
+    """Tells whether a row has bytes, and those that were written."""
     if len(row_bytes.offsets):
-        return True
+        return row_bytes.is_checked[row] or _compare_hash(row_bytes, row)
     slot = np.searchsorted(row_bytes.held, row)
     return slot < len(row_bytes.held) and row_bytes.held[slot] == row
 
@@ -129,21 +142,24 @@ def _put_segment(crops, i, at, segment, tokens, num_tokens):
 
 @njit
 def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
-    """Fills crop i with small rows and moves the cursor past them; False if one is unusable."""
+    """Fills crop i with small rows, moves the cursor past them; returns an unusable row or -1."""
     crop_size = plan.drawing.num_tokens - 1
     at = segment = 0
     while at < crop_size and settle_small(plan, i, cursor):
-        row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+        entry = small_entry(plan, i, cursor.small_epoch, cursor.small_row)
+        row = plan.small_rows[entry]
         if not _has_bytes(row_bytes, row):
-            return False
+            return row
         raw, layout = row_bytes.raw, _layout_of(row_bytes, row)
         src, count = source_of(plan, row), layout.num_measurements
-        key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], 0)
+        k = small_context(plan, entry, cursor.small_epoch)
+        key = context_key(plan.seed, cursor.small_epoch, plan.identity[row], k)
         draw_all(count, key, plan.drawing, scratch)
         limit = crop_size - at + 1
-        num, place = write_items(raw, layout, src, scratch, cursor.small_place, count, key, limit)
+        begin, drawing = cursor.small_place, plan.drawing
+        num, place = write_items(raw, layout, src, scratch, begin, count, key, drawing, limit)
         if num == DAMAGED:
-            return False
+            return row
         segment += 1
         at = _put_segment(crops, i, at, segment, scratch.tokens, min(num, limit))
         cursor.small_place = place
@@ -152,7 +168,7 @@ def _pack_one(plan, i, cursor, row_bytes, crops, scratch):
             cursor.small_place = 0
         if not plan.pack:
             break
-    return True
+    return -1
 
 
 @kernel
@@ -160,26 +176,35 @@ def pack_small(plan, cursors, items, row_bytes, crops, scratch):
     """Fills the crops of lanes whose next item is a group of small rows, and moves their cursors.
 
     Returns:
-      False if a row has no bytes or is damaged; the crops are then incomplete.
+      A row that has no bytes or is damaged, the crops are then incomplete; else -1.
     """
     for i in range(len(cursors)):
-        if items[i].kind == SMALL and not _pack_one(plan, i, cursors[i], row_bytes, crops, scratch):
-            return False
-    return True
+        if items[i].kind == SMALL:
+            row = _pack_one(plan, i, cursors[i], row_bytes, crops, scratch)
+            if row >= 0:
+                return row
+    return -1
 
 
 @kernel
 def draw_large(plan, items, row_bytes, crops, scratch):
-    """Draws contexts of large rows from the rows' bytes into the crops of lanes that need one."""
+    """Draws contexts of large rows from the rows' bytes into the crops of lanes that need one.
+
+    Returns:
+      As `pack_small`.
+    """
     for i in range(len(items)):
         item = items[i]
         if item.kind != LARGE:
             continue
+        if not _has_bytes(row_bytes, item.row):
+            return item.row
         raw, layout = row_bytes.raw, _layout_of(row_bytes, item.row)
         src = source_of(plan, item.row)
         key = context_key(plan.seed, item.epoch, plan.identity[item.row], item.k)
         num, _, _ = draw_context(raw, layout, src, key, plan.drawing, scratch)
         _put_segment(crops, i, 0, 1, scratch.tokens, num)
+    return -1
 
 
 @kernel
@@ -200,7 +225,7 @@ def pad_small(raw, layout, src, key, drawing, scratch, crops):
     draw_all(count, key, drawing, scratch)
     begin = num_crops = 0
     while begin < count:
-        num, begin = write_items(raw, layout, src, scratch, begin, count, key, limit)
+        num, begin = write_items(raw, layout, src, scratch, begin, count, key, drawing, limit)
         if num == DAMAGED:
             return DAMAGED
         _put_segment(crops, num_crops, 0, 1, scratch.tokens, min(num, limit))

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,9 @@ from training.batches.lanes import (
     MIN_VISITS,
     Plan,
     context_key,
-    visits_rounding,
 )
+from training.batches.selections import row_weights
+from training.batches.visits import small_context, visits_rounding
 from training.rows.keyed_random import key_of
 from training.rows.mapped_arrays import MappedArrays
 from training.rows.row_table import MappedRows, RowTable, ShardSet
@@ -28,6 +30,8 @@ from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
 )
 
+# The arrays of a plan that are as long as there are rows.
+_DEALT = ("large_rows", "visits", "small_rows", "small_copy", "small_weight")
 _RESTART_TOKENS = ABS_TOKENS - DELTA1_TOKENS  # the extra cost of a new segment's first timestamp
 
 
@@ -37,10 +41,15 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
     Raises:
       UsageError: the rows do not suit the config, or do not suffice for its batch.
     """
-    is_by_probe = config.sampler == "windows"
-    large_rows, visits, visits_bounds, small_rows, small_bounds = (
-        _deal_probes(rows, config) if is_by_probe else _deal_rows(rows, config)
+    is_by_probe, is_weighted = config.sampler == "windows", bool(config.row_weights)
+    shares = (
+        _deal_probes(rows, config)
+        if is_by_probe
+        else _deal_weighted(rows, config)
+        if is_weighted
+        else _deal_rows(rows, config)
     )
+    visits, visits_bounds, small_bounds = shares.visits, shares.visits_bounds, shares.small_bounds
     begin = np.searchsorted(visits, visits_bounds[:-1], "right") - 1
     end = np.searchsorted(visits, visits_bounds[1:], "left")
     plan = Plan(
@@ -50,14 +59,16 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
         mixed_rows=(config.mixed_rows or ALL_ROWS) if config.shuffle else 1,
         pack=config.pack,
         drawing=config.drawing,
-        rounds_visits=is_by_probe,
+        rounds_visits=is_by_probe or is_weighted,
         identity=rows.identity,
         src_hi=rows.src_hi,
         src_lo=rows.src_lo,
         is_bad=np.zeros(len(rows), bool),
-        large_rows=large_rows,
+        large_rows=shares.large_rows,
         visits=visits,
-        small_rows=small_rows,
+        small_rows=shares.small_rows,
+        small_copy=shares.small_copy,
+        small_weight=shares.small_weight,
         lane=np.arange(config.batch_size),
         large_begin=np.minimum(begin, end),
         large_end=end,
@@ -71,9 +82,20 @@ def deal(rows: RowTable, config: DataConfig) -> Plan:
     return plan
 
 
-# Large rows, the visits [large + 1] before each of them, those [lanes + 1] before each lane; small
-# rows, and how many [lanes + 1] of them are before each lane.
-type _Shares = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+class _Shares(NamedTuple):
+    """What is dealt, and to which lane: the first arrays as in `Plan`.
+
+    Attributes:
+      visits_bounds, small_bounds: [lanes + 1], the visits and small rows before each lane.
+    """
+
+    large_rows: np.ndarray
+    visits: np.ndarray
+    visits_bounds: np.ndarray
+    small_rows: np.ndarray
+    small_bounds: np.ndarray
+    small_copy: np.ndarray = np.zeros(0, np.uint8)
+    small_weight: np.ndarray = np.zeros(0, np.float32)
 
 
 def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
@@ -94,7 +116,7 @@ def _deal_rows(rows: RowTable, config: DataConfig) -> _Shares:
     shares = small_tokens * lanes / config.batch_size
     _find_bounds(rows.untimed_tokens, small_rows, shares, small_bounds)
     visits_bounds = int(visits[-1]) * lanes // config.batch_size
-    return large_rows, visits, visits_bounds, small_rows, small_bounds
+    return _Shares(large_rows, visits, visits_bounds, small_rows, small_bounds)
 
 
 @kernel
@@ -127,10 +149,34 @@ def _find_bounds(untimed_tokens, small_rows, shares, bounds):
             lane += 1
 
 
+def _deal_weighted(rows: RowTable, config: DataConfig) -> _Shares:
+    """Deals as `_deal_rows`, but each row as often as its weight says."""
+    weights = row_weights(rows, config.row_weights).astype(np.float32)
+    is_large, is_used = rows.untimed_tokens > config.crop_size, weights > 0
+    large_rows, small_rows = np.flatnonzero(is_large & is_used), np.flatnonzero(~is_large & is_used)
+    contexts = -(-rows.n_measurements[large_rows] // config.avg_tokens_per_measurement)
+    contexts = np.clip(contexts, 1, config.max_contexts_per_row) * weights[large_rows].astype(float)
+    visits = np.append(0.0, np.cumsum(contexts))
+    num_copies = np.ceil(weights[small_rows]).astype(int)
+    copy = np.arange(num_copies.sum()) - np.repeat(np.cumsum(num_copies) - num_copies, num_copies)
+    small_rows = np.repeat(small_rows, num_copies)
+    tokens = rows.untimed_tokens[small_rows] * np.minimum(weights[small_rows] - copy, 1.0)
+    middles, lanes = np.cumsum(tokens) - tokens / 2, np.arange(config.batch_size + 1)
+    return _Shares(
+        large_rows.astype(np.int32),
+        visits,
+        np.linspace(0, visits[-1], config.batch_size + 1),
+        small_rows.astype(np.int32),
+        np.searchsorted(middles, tokens.sum() * lanes / config.batch_size),
+        copy.astype(np.uint8),
+        weights[small_rows],
+    )
+
+
 def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     """Gives every probe, with all of its rows, to one lane; a row's visits follow its weight."""
     order = np.lexsort([rows.row_index, rows.src_id])
-    weights = _weights(rows, config.weights)[order]
+    weights = (_weights(rows, config.weights) * row_weights(rows, config.row_weights))[order]
     visits = np.concatenate([[0.0], np.cumsum(weights * (len(rows) / (weights.sum() or 1)))])
     visits[-1] = len(rows)
     src_id = rows.src_id[order]
@@ -148,7 +194,7 @@ def _deal_probes(rows: RowTable, config: DataConfig) -> _Shares:
     bounds[0], bounds[-1] = 0, len(starts)
     visits_bounds = np.append(visits[starts], visits[-1])[bounds]
     no_rows = np.zeros(0, np.int32)
-    return order.astype(np.int32), visits, visits_bounds, no_rows, np.zeros_like(lanes)
+    return _Shares(order.astype(np.int32), visits, visits_bounds, no_rows, np.zeros_like(lanes))
 
 
 def _weights(rows: RowTable, weights: str | Sequence[float]) -> np.ndarray:
@@ -212,7 +258,7 @@ class HostPlan:
     process has in memory only what its lanes touch.
 
     Args:
-      shards: whose row index is read.
+      shards: of one dataset, whose row index is read.
 
     Raises:
       ProbelineError: as `load_rows`, or the files cannot be written.
@@ -220,16 +266,19 @@ class HostPlan:
     """
 
     def __init__(self, shards: ShardSet, config: DataConfig):
+        self.shards = shards
         names: set[str] = set()
         if config.cache_dir is not None:
             names |= {"first_second", "cache_offset"}
         if config.num_epochs is not None:
             names |= {"first_second", "last_second"}
+        if "period" in config.row_weights:
+            names |= {"first_second"}
         if config.sampler == "windows":
             names |= {"src_id", "row_index"}
         self._rows = MappedRows(shards, names)
         plan = deal(self._rows.table(), config)
-        dealt = {name: getattr(plan, name) for name in ("large_rows", "visits", "small_rows")}
+        dealt = {name: getattr(plan, name) for name in _DEALT}
         sizes = {name: (values.dtype, len(values)) for name, values in dealt.items()}
         self._dealt = MappedArrays(sizes)
         for name, values in dealt.items():
@@ -303,8 +352,11 @@ def _add_positions(epoch, plan, of_rows, divisor, totals):
     stream = np.empty(1, np.uint64)
     total = 0
     for i in range(len(plan.small_rows)):
-        row = plan.small_rows[i]
-        stream[0] = context_key(plan.seed, epoch, plan.identity[row], 0)
+        row, k = plan.small_rows[i], small_context(plan, i, epoch)
+        if k < 0:
+            totals[i + 1] += total
+            continue
+        stream[0] = context_key(plan.seed, epoch, plan.identity[row], k)
         mode = draw_mode(stream, plan.drawing)
         num, span = np.int64(n_measurements[row]), last_second[row] - first_second[row]
         num_timed = num - np.int64(num * draw_untimed_share(stream, mode))

@@ -25,7 +25,7 @@ from training.batches.lanes import (
 from training.batches.packing import Crops, RowBytes, pack_small, put_contexts
 from training.rows.measurement_at import are_readable
 from training.rows.row_layout import ARROW, FIRST_OFFSET, NO_RANKS, Columns, Located
-from training.rows.row_source import BadRow, BadRowError, ShardReader
+from training.rows.shard_reader import BadRow, BadRowError, ShardReader
 from training.tokens.contexts import CONTEXT_FACTS, draw_contexts
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, new_scratch
 
@@ -100,7 +100,7 @@ class ShardStore:
         of_large = [row for row, _ in large]
         needed = np.unique(np.concatenate([self._listed[:count], np.array(of_large, np.int64)]))
         needed = needed[~self._plan.is_bad[needed]]
-        self._gathered = self._reader.gather(needed)
+        self._gathered = self._reader.gather(needed, self._map)
         done = {*of_large, *self._gathered.rows.tolist()}
         wanted = [row for row in needed.tolist() if row not in done]
         missing = [row for row in wanted if row not in self._small]
@@ -131,7 +131,8 @@ class ShardStore:
         put_contexts(contexts, facts, lanes, crops)
         if not (items["kind"] == SMALL).any():
             return
-        if not pack_small(self._plan, cursors, items, self._join_small(), crops, self._scratch):
+        row = pack_small(self._plan, cursors, items, self._join_small(), crops, self._scratch)
+        if row >= 0:
             raise AssertionError("a small row was packed that load has not read and checked")
 
     def _note(self, row: int, error: BadRowError) -> None:

@@ -1,16 +1,22 @@
 """States of iterators: as JSON, checked against a dataset, and shared among other hosts."""
+# The arguments of kernels get their types from numba.
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.kernels import kernel
 from training.batches.config import DataConfig
-from training.batches.lanes import CURSOR
+from training.batches.lanes import CURSOR, Plan, small_at
 
-_FORMAT = 2
+_FORMAT = 3
+_CURE = "give it as it was saved, or begin a new run"
 
 
 @dataclass(frozen=True)
@@ -18,10 +24,10 @@ class HostState:
     """The positions of a host's lanes between two batches.
 
     Attributes:
-      cursors: CURSOR [lanes].
+      cursors: CURSOR [datasets, lanes].
       step: number of batches given.
       first_epoch, first_step: all lanes began this epoch at this step.
-      skipped: (shard, position) of rows that were skipped.
+      skipped: (dataset, shard, position) of rows that were skipped.
       has_ended: whether the last batch has been given.
     """
 
@@ -29,34 +35,54 @@ class HostState:
     step: int = 0
     first_epoch: int = 0
     first_step: int = 0
-    skipped: frozenset[tuple[int, int]] = frozenset()
+    skipped: frozenset[tuple[int, int, int]] = frozenset()
     has_ended: bool = False
 
-    def to_json(self, config: DataConfig, fingerprint: str) -> dict[str, Any]:
-        """Returns the state for JSON; a few dozen bytes a lane."""
+    def to_json(self, config: DataConfig, data: Sequence[str]) -> dict[str, Any]:
+        """Returns the state for JSON; a few dozen bytes for each lane and dataset.
+
+        Args:
+          data: the fingerprints of the datasets.
+        """
         return {
             "format": _FORMAT,
-            "fingerprint": fingerprint,
+            "fingerprint": config.fingerprint,
             "batch_size": config.batch_size,
             "num_epochs": config.num_epochs,
             "has_ended": self.has_ended,
             "step": self.step,
             "first_epoch": self.first_epoch,
             "first_step": self.first_step,
-            "skipped_rows": sorted(list(row) for row in self.skipped),
             "first_lane": config.lanes.start,
-            "cursors": cursors_to_numbers(self.cursors).tolist(),
+            "datasets": [
+                {
+                    "fingerprint": fingerprint,
+                    "skipped_rows": sorted(list(row) for of, *row in self.skipped if of == number),
+                    "cursors": cursors_to_numbers(self.cursors[number]).tolist(),
+                }
+                for number, fingerprint in enumerate(data)
+            ],
         }
 
     @staticmethod
-    def from_json(values: dict[str, Any], config: DataConfig, fingerprint: str) -> "HostState":
+    def from_json(values: dict[str, Any], config: DataConfig, data: Sequence[str]) -> "HostState":
         """Inverts `to_json`; a run of more epochs continues where one of fewer has ended.
+
+        The weights of a mixture are no part of a state. A dataset that it does not know begins.
 
         Raises:
           ProbelineError: the state belongs to other data, another configuration or other lanes.
         """
-        _check_state(values, fingerprint)
-        lanes, num_lanes = config.lanes, len(values["cursors"])
+        _check_state(values, config.fingerprint)
+        _check_values(values)
+        saved = {dataset["fingerprint"]: dataset for dataset in values["datasets"]}
+        if missing := sorted(saved.keys() - set(data)):
+            raise ProbelineError(
+                "the iterator's state was saved with data of fingerprint "
+                f"{', '.join(missing)}, these have {', '.join(data)}: give the same files (a "
+                "mixture may have other weights, and further datasets), or begin a new run"
+            )
+        lanes, num_lanes = config.lanes, len(values["datasets"][0]["cursors"])
         if (values["first_lane"], num_lanes) != (lanes.start, len(lanes)):
             raise ProbelineError(
                 f"the state is of lanes {values['first_lane']} to "
@@ -64,19 +90,29 @@ class HostState:
                 f"to {lanes.stop - 1}: it was saved by another number of hosts; use "
                 "training.batches.states.reshard_states to divide it among these"
             )
-        saved, wanted = values["num_epochs"], config.num_epochs
-        goes_on = values["has_ended"] and saved != wanted
-        if None not in (saved, wanted) and wanted != saved and not (goes_on and wanted > saved):
+        before, wanted = values["num_epochs"], config.num_epochs
+        goes_on = values["has_ended"] and before != wanted
+        if None not in (before, wanted) and wanted != before and not (goes_on and wanted > before):
             raise ProbelineError(
-                f"the state is of a run of {saved} epochs that has not ended, this one has "
-                f"{wanted}: continue with num_epochs={saved} to its end, or with None"
+                f"the state is of a run of {before} epochs that has not ended, this one has "
+                f"{wanted}: continue with num_epochs={before} to its end, or with None"
             )
+        begin: dict[str, Any] = {
+            "cursors": cursors_to_numbers(np.zeros(len(lanes), CURSOR)),
+            "skipped_rows": [],
+        }
+        datasets = [saved.get(fingerprint, begin) for fingerprint in data]
+        numbers = np.array([dataset["cursors"] for dataset in datasets], np.int64)
         return HostState(
-            cursors=cursors_from_numbers(np.array(values["cursors"], np.int64)),
+            cursors=cursors_from_numbers(numbers),
             step=values["step"],
-            first_epoch=saved if goes_on else values["first_epoch"],
+            first_epoch=before if goes_on else values["first_epoch"],
             first_step=values["step"] if goes_on else values["first_step"],
-            skipped=frozenset((shard, position) for shard, position in values["skipped_rows"]),
+            skipped=frozenset(
+                (number, shard, position)
+                for number, dataset in enumerate(datasets)
+                for shard, position in dataset["skipped_rows"]
+            ),
             has_ended=values["has_ended"] and not goes_on,
         )
 
@@ -87,23 +123,84 @@ def cursors_to_numbers(cursors: np.ndarray) -> np.ndarray:
 
 
 def cursors_from_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Inverts `cursors_to_numbers`."""
-    return numbers.view(CURSOR).reshape(-1)
+    """Returns int64 [datasets, lanes, fields] as CURSOR [datasets, lanes]."""
+    return numbers.view(CURSOR)[:, :, 0]
 
 
-def _check_state(state: dict[str, Any], fingerprint: str) -> None:
-    """Raises ProbelineError if a state does not belong to the dataset with that fingerprint."""
+def _check_state(state: Any, fingerprint: str) -> None:
+    """Raises ProbelineError if a state was saved with options of another fingerprint."""
+    if not isinstance(state, dict):
+        raise ProbelineError(f"the iterator's state is {str(state)[:40]}: {_CURE}")
     if state.get("format") != _FORMAT:
         raise ProbelineError(
             f"the iterator's state has format {state.get('format')}, this Probeline reads "
             f"{_FORMAT}: continue with the version that saved it"
         )
-    if state["fingerprint"] != fingerprint:
+    if state.get("fingerprint") != fingerprint:
         raise ProbelineError(
-            f"the iterator's state was saved with data and options of fingerprint "
-            f"{state['fingerprint']}, these have {fingerprint}: give the same files, seed, "
+            "the iterator's state was saved with options of fingerprint "
+            f"{state.get('fingerprint')}, these have {fingerprint}: give the same seed, "
             "batch_size, crop_size and sampling options, or begin a new run"
         )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _check_values(state: dict[str, Any]) -> None:
+    """Raises ProbelineError if a state lacks something or holds what no iterator saves."""
+    datasets = state.get("datasets")
+    if not isinstance(datasets, list) or not datasets:
+        raise ProbelineError(f"the iterator's state is damaged, see datasets: {_CURE}")
+    counts = ("batch_size", "step", "first_epoch", "first_step", "first_lane")
+    num_fields = len(CURSOR.names or ())
+    wrong = [name for name in counts if not _is_count(state.get(name))]
+    if not isinstance(state.get("has_ended"), bool):
+        wrong.append("has_ended")
+    if state.get("num_epochs", ...) is not None and not _is_count(state.get("num_epochs")):
+        wrong.append("num_epochs")
+    for dataset in cast(list[Any], datasets):
+        if not isinstance(dataset, dict) or not isinstance(dataset.get("fingerprint"), str):
+            wrong.append("datasets")
+            continue
+        for name, length in (("cursors", num_fields), ("skipped_rows", 2)):
+            lines = cast(Any, dataset.get(name))
+            if not isinstance(lines, list) or not all(
+                isinstance(line, list) and len(line) == length and all(map(_is_count, line))
+                for line in lines
+            ):
+                wrong.append(name)
+    if len({len(dataset["cursors"]) for dataset in datasets} if not wrong else ()) > 1:
+        wrong.append("cursors")
+    if wrong:
+        raise ProbelineError(f"the iterator's state is damaged, see {' and '.join(wrong)}: {_CURE}")
+
+
+def check_cursors(plan: Plan, cursors: np.ndarray, n_measurements: np.ndarray) -> None:
+    """Raises ProbelineError if a cursor is at a place that the lane does not have."""
+    if (i := _find_impossible(plan, cursors, n_measurements)) >= 0:
+        raise ProbelineError(
+            f"the iterator's state is damaged, see the cursor of lane {plan.lane[i]}: {_CURE}"
+        )
+
+
+@kernel
+def _find_impossible(plan, cursors, n_measurements):
+    """Returns a lane here whose cursor is beyond its rows or their measurements, or -1."""
+    for i in range(len(cursors)):
+        cursor = cursors[i]
+        num_large = plan.large_end[i] - plan.large_begin[i]
+        num_small = plan.small_end[i] - plan.small_begin[i]
+        if cursor.large_window > num_large or cursor.small_row > num_small:
+            return i
+        if cursor.small_place > 0:
+            if cursor.small_row == num_small:
+                return i
+            row = small_at(plan, i, cursor.small_epoch, cursor.small_row)
+            if cursor.small_place >= n_measurements[row]:
+                return i
+    return -1
 
 
 def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[dict[str, Any]]:
@@ -128,29 +225,44 @@ def reshard_states(states: Sequence[dict[str, Any]], host_count: int) -> list[di
         raise ProbelineError("no state is given: give those of all hosts, of one checkpoint")
     for state in states:
         _check_state(state, states[0].get("fingerprint", ""))
+        _check_values(state)
     states = sorted(states, key=lambda state: state["first_lane"])
     step, batch_size = states[0]["step"], states[0]["batch_size"]
-    cursors: list[list[int]] = []
+    data = [dataset["fingerprint"] for dataset in states[0]["datasets"]]
+    num_lanes = 0
     for state in states:
-        if state["step"] != step or state["first_lane"] != len(cursors):
+        is_same = [dataset["fingerprint"] for dataset in state["datasets"]] == data
+        if state["step"] != step or state["first_lane"] != num_lanes or not is_same:
             raise ProbelineError(
-                f"the states do not fit together at lane {len(cursors)}, step {step}: give those "
+                f"the states do not fit together at lane {num_lanes}, step {step}: give those "
                 "of all hosts, of one checkpoint"
             )
-        cursors += state["cursors"]
-    if len(cursors) != batch_size or batch_size % host_count:
+        num_lanes += len(state["datasets"][0]["cursors"])
+    if num_lanes != batch_size or batch_size % host_count:
         raise ProbelineError(
-            f"the states have {len(cursors)} of {batch_size} lanes, for {host_count} hosts: give "
+            f"the states have {num_lanes} of {batch_size} lanes, for {host_count} hosts: give "
             "those of all hosts, and a number of hosts that divides the batch"
         )
     share = batch_size // host_count
-    skipped = {tuple(row) for state in states for row in state["skipped_rows"]}
+    joined = [_join([state["datasets"][number] for state in states]) for number in range(len(data))]
     return [
         {
             **states[0],
-            "skipped_rows": [list(row) for row in sorted(skipped)],
-            "first_lane": host * share,
-            "cursors": cursors[host * share : (host + 1) * share],
+            "first_lane": first,
+            "datasets": [
+                {**dataset, "cursors": dataset["cursors"][first : first + share]}
+                for dataset in joined
+            ],
         }
-        for host in range(host_count)
+        for first in range(0, batch_size, share)
     ]
+
+
+def _join(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Joins what the states of all hosts, in order, say of one dataset."""
+    skipped = {tuple(row) for part in parts for row in part["skipped_rows"]}
+    return {
+        **parts[0],
+        "skipped_rows": [list(row) for row in sorted(skipped)],
+        "cursors": [cursor for part in parts for cursor in part["cursors"]],
+    }

@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
+from training.batches.mixture import check_single
 from training.batches.planning import fitting
 from training.dataset import build_dataset
 from training.evaluation.extent import Extent
@@ -43,7 +44,9 @@ def open_splits(data: str) -> tuple[Split, Split]:
 
     Raises:
       ProbelineError: there is no such finished dataset, or one of the splits has no rows.
+      UsageError: a mixture is named.
     """
+    check_single(data, "training.evaluate")
     dataset = open_dataset(data)
     files = dataset.file("test") if data.rstrip("/") == dataset.path else data
     return _open_split(files), _open_split(dataset.file("train"))
@@ -60,16 +63,31 @@ def _open_split(files: str) -> Split:
     return Split(files, shards, rows)
 
 
+class TrainedContexts(Protocol):
+    """What a model's training says of the contexts that it is to be evaluated on."""
+
+    @property
+    def crop_size(self) -> int: ...
+
+    @property
+    def fixed_order_share(self) -> float: ...
+
+
 def take_batches(
-    split: Split, crop_size: int, num_contexts: int, extent: Extent
+    split: Split, trained: TrainedContexts, num_contexts: int, extent: Extent
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of a split with at least `num_contexts` examples together.
 
     Raises:
       UsageError: the rows give no example of that crop size.
     """
-    size = min(extent.batch_size, num_contexts)
-    config = DataConfig(split.files, batch_size=size, crop_size=crop_size, seed=extent.seed)
+    config = DataConfig(
+        split.files,
+        batch_size=min(extent.batch_size, num_contexts),
+        crop_size=trained.crop_size,
+        seed=extent.seed,
+        fixed_order_share=trained.fixed_order_share,
+    )
     config = fitting(config, split.rows)
     batches = iter(build_dataset(config))
     try:
@@ -78,9 +96,9 @@ def take_batches(
         batches.close()
 
 
-def draw_examples(split: Split, crop_size: int, extent: Extent) -> Examples:
+def draw_examples(split: Split, trained: TrainedContexts, extent: Extent) -> Examples:
     """Draws the examples that are evaluated."""
-    batches = list(take_batches(split, crop_size, extent.num_contexts, extent))
+    batches = list(take_batches(split, trained, extent.num_contexts, extent))
     inputs, targets, positions, segmentation = (
         np.concatenate([batch[name] for batch in batches])
         for name in ("inputs", "targets", "inputs_position", "inputs_segmentation")

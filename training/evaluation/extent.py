@@ -15,7 +15,7 @@ class Extent:
         "training examples in which unigrams are counted.", 2000, limits=(1, None), group="extent"
     )
     num_train_rows: int = flag(
-        "training rows of which RTT medians are taken, at most.",
+        "training rows that the RTT baselines use, at most.",
         4000,
         limits=(1, None),
         group="extent",

@@ -1,5 +1,6 @@
 """The figures of an `Evaluation`, by the names of their files."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -68,11 +69,13 @@ def _rtt(figure: Figure, evaluation: Evaluation) -> None:
         extent=(*ends, *ends),
     )
     left.plot([low, high], [low, high], color="black", linewidth=1, linestyle="--")
-    for color, method in zip(COLORS, rtt.predicted_ms, strict=False):
+    styles = itertools.product(("-", ":"), COLORS)
+    for (style, color), method in zip(styles, rtt.predicted_ms, strict=False):
         errors = np.sort(np.maximum(rtt.relative_errors(method), _MIN_ERROR))
         shares = (np.arange(len(errors)) + 1) / len(errors)
         width = 2.5 if method == MODEL else 1.2
-        right.step(errors, shares, color=color, linewidth=width, label=method, where="post")
+        line = {"color": color, "linestyle": style, "linewidth": width}
+        right.step(errors, shares, label=method, where="post", **line)
     right.axhline(0.5, color="0.7", linestyle="--", linewidth=1)
     right.set(xscale="log", ylim=(0, 1))
     right.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")

@@ -26,12 +26,16 @@ class Predictor(Protocol):
 
     Attributes:
       crop_size: tokens of the examples that it was trained on.
+      fixed_order_share: of the contexts that it was trained on, see `DataConfig`.
       step: steps of training.
       description: run and size, for people.
     """
 
     @property
     def crop_size(self) -> int: ...
+
+    @property
+    def fixed_order_share(self) -> float: ...
 
     @property
     def step(self) -> int: ...

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from training.evaluation.baselines import TrainingMedians, look_back, predict, training_medians
+from training.evaluation.baselines import Baselines, predict_baselines
 from training.evaluation.examples import Split, draw_examples, take_batches
 from training.evaluation.extent import Extent
 from training.evaluation.losses import Losses, count_unigrams, summarise_losses
@@ -41,7 +41,7 @@ class Evaluation:
     """All results; those without data are None.
 
     Attributes:
-      model: its description, step, crop_size and vocab_size.
+      model: its description, step, crop_size, fixed_order_share and vocab_size.
       batch_size: of the examples.
       num_train_tokens: tokens in which unigrams were counted.
       num_possible_queries: RTTs that could be predicted, some of which were chosen.
@@ -56,7 +56,7 @@ class Evaluation:
     num_train_tokens: int
     num_possible_queries: int
     rtt: RttPredictions | None
-    medians: TrainingMedians | None
+    baselines: Baselines | None
 
     @property
     def errors(self) -> list[RttError]:
@@ -68,7 +68,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Returns all numbers, for JSON."""
-        shards, rtt, medians = self.split.shards, self.rtt, self.medians
+        shards, rtt, baselines = self.split.shards, self.rtt, self.baselines
         calibrated = self.calibration
         return {
             "model": self.model,
@@ -84,8 +84,8 @@ class Evaluation:
                 "fingerprint": self.train.shards.fingerprint,
                 "rows": len(self.train.rows),
                 "unigram_tokens": self.num_train_tokens,
-                "median_rows": medians.num_rows if medians else 0,
-                "median_rtts": medians.num_rtts if medians else 0,
+                "median_rows": baselines.num_rows if baselines else 0,
+                "median_rtts": baselines.num_rtts if baselines else 0,
             },
             "options": dataclasses.asdict(self.extent),
             "loss": dataclasses.asdict(self.losses),
@@ -117,18 +117,17 @@ def evaluate(
       ProbelineError: rows cannot be read, or the model does not suit the data.
       UsageError: the rows give no example of the model's crop size.
     """
-    examples = draw_examples(split, predictor.crop_size, extent)
+    examples = draw_examples(split, predictor, extent)
     counted = slice(extent.num_contexts)
     parsed = parse(examples.targets[counted], examples.segmentation[counted])
     numbers = choose_queries(parsed.measurements, extent.num_rtt)
     queries = parsed.measurements[numbers]
-    medians = training_medians(train, queries, extent) if len(queries) else None
-    batches = take_batches(train, predictor.crop_size, extent.num_train_contexts, extent)
+    batches = take_batches(train, predictor, extent.num_train_contexts, extent)
     unigrams = count_unigrams(batches)
     found = causal_pass(predictor, examples, queries, advance)
-    rtt = None
+    rtt = baselines = None
     if len(queries):
-        history = look_back(parsed.measurements, numbers)
+        baselines = predict_baselines(parsed.measurements, numbers, train, extent)
         codes, num_what_if = median_codes(
             found.first,
             found.second,
@@ -137,11 +136,10 @@ def evaluate(
                 predictor, examples, queries[chosen], first_bytes, advance
             ),
         )
-        baselines = predict(history, medians) if medians else {}
         rtt = RttPredictions(
             true_ms=code_ms(queries["code"]),
-            is_repeat=history.is_repeat,
-            predicted_ms={MODEL: code_ms(codes), **baselines},
+            is_repeat=baselines.is_repeat,
+            predicted_ms={MODEL: code_ms(codes), **baselines.predicted_ms},
             pit=integral_transforms(found.first, found.second, queries["code"]),
             num_what_if=num_what_if,
         )
@@ -150,6 +148,7 @@ def evaluate(
             "description": predictor.description,
             "step": int(predictor.step),
             "crop_size": int(predictor.crop_size),
+            "fixed_order_share": float(predictor.fixed_order_share),
             "vocab_size": int(predictor.vocab_size),
         },
         split=split,
@@ -160,7 +159,7 @@ def evaluate(
         num_train_tokens=unigrams.num_tokens,
         num_possible_queries=int(parsed.measurements["is_query"].sum()),
         rtt=rtt,
-        medians=medians,
+        baselines=baselines,
     )
 
 

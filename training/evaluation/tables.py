@@ -22,7 +22,7 @@ def print_tables(evaluation: Evaluation) -> None:
 
 
 def _sample_text(evaluation: Evaluation) -> str:
-    shards, extent, medians = evaluation.split.shards, evaluation.extent, evaluation.medians
+    shards, extent, baselines = evaluation.split.shards, evaluation.extent, evaluation.baselines
     text = (
         f"{evaluation.model['description']}, step {evaluation.model['step']:,}, on "
         f"{shards.dataset.path}, split {shards.split} ({shards.fingerprint}"
@@ -32,8 +32,8 @@ def _sample_text(evaluation: Evaluation) -> str:
         f"{extent.num_train_contexts:,} examples of split train, "
         f"{evaluation.num_train_tokens:,} tokens"
     )
-    if medians:
-        text += f"; RTT medians in {medians.num_rtts:,} RTTs of {medians.num_rows:,} of its rows"
+    if baselines:
+        text += f"; RTT baselines use {baselines.num_rtts:,} RTTs of {baselines.num_rows:,} rows"
     return text + "."
 
 

@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.batches.config import DataConfig
+from training.batches.mixture import check_single, parse_files
 from training.batches.states import reshard_states
 from training.dataset import BatchDataset, BatchIterator, build_dataset
 from training.maxtext.curriculum import Stage, stages_of
@@ -49,7 +50,8 @@ class NetworkConfig(types.MaxTextConfig):
 
     Attributes:
       network_data_format: probe_rows; probe_chunks is an alias.
-      network_train_files, network_eval_files: DataConfig's files.
+      network_train_files, network_eval_files: DataConfig's files; a mixture for training as
+        `batches.mixture.parse_files` reads it, or as a mapping.
       network_curriculum: see `training.maxtext.curriculum`.
       grain_debug_mode: check and describe the first batches.
       grain_visualization_dir: a folder for figures of the first batches.
@@ -64,7 +66,10 @@ class NetworkConfig(types.MaxTextConfig):
     network_avg_tokens_per_measurement: int = 30
     network_max_contexts_per_row: int = 16
     network_mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    network_repeat_share: float = 0.0
+    network_fixed_order_share: float = 0.0
     network_weights: str = "rows"
+    network_row_weights: dict[str, Any] = Field(default_factory=dict[str, Any])
     network_on_bad_row: Literal["fail", "skip"] = "fail"
     network_cache_dir: str | None = None
     network_curriculum: str = Field("", coerce_numbers_to_str=True)
@@ -78,11 +83,13 @@ class NetworkConfig(types.MaxTextConfig):
         """Presents our data to MaxText as Grain's; `check_config` checks the names of files."""
         if values.get("dataset_type") != "network":
             return values
-        files = {
-            f"grain_{split}_files": values.get(f"network_{split}_files") or "network"
-            for split in ("train", "eval")
-        }
-        return {**values, **files, "dataset_type": "grain"}
+        values = {**values, "dataset_type": "grain"}
+        for split in ("train", "eval"):
+            files = values.get(f"network_{split}_files", "")
+            if isinstance(files, dict):  # JSON, as OmegaConf has read it
+                files = values[f"network_{split}_files"] = json.dumps(files)
+            values[f"grain_{split}_files"] = files or "network"
+        return values
 
 
 def stage_of(config: Any) -> Stage:
@@ -101,10 +108,17 @@ def check_config(config: Any) -> None:
         raise UsageError(
             "network_train_files is empty: name a dataset, network_train_files=rows/train"
         )
+    is_mixture = not isinstance(parse_files(config.network_train_files), str)
+    if is_mixture and config.num_epoch is not None:
+        raise UsageError(
+            f"num_epoch={config.num_epoch}, but each dataset of a mixture has its own epochs: set "
+            "num_epoch=none, `steps` says how long"
+        )
     if config.eval_interval > 0 and not config.network_eval_files:
         raise UsageError(
             f"eval_interval={config.eval_interval} needs data: network_eval_files=rows/test"
         )
+    check_single(config.network_eval_files, "network_eval_files")
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
             "network_curriculum passes the model from stage to stage by checkpoints: leave "
@@ -229,8 +243,10 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         for field in dataclasses.fields(DataConfig)
         if f"network_{field.name}" in NetworkConfig.model_fields
     }
+    if is_eval:
+        options["row_weights"] = {}  # the loss is of every row once
     return DataConfig(
-        files=config.network_eval_files if is_eval else config.network_train_files,
+        files=parse_files(config.network_eval_files if is_eval else config.network_train_files),
         # MaxText's batch has a share for every host, also for those that load no data.
         batch_size=batch_size // jax.process_count() * len(hosts),
         crop_size=config.max_target_length,

@@ -28,6 +28,7 @@ class Predictor:
     """The model of a checkpoint, an `evaluation.predictions.Predictor`."""
 
     crop_size: int
+    fixed_order_share: float
     step: int
     vocab_size: int
     description: str
@@ -90,6 +91,7 @@ def load_predictor(checkpoint: str) -> Predictor:
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
     return Predictor(
         crop_size=next(stage.crop_size for stage in stages if step < stage.end),
+        fixed_order_share=config.network_fixed_order_share,
         step=step + 1,
         vocab_size=config.vocab_size,
         description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",

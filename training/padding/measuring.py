@@ -13,6 +13,7 @@ import numpy as np
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
+from training.batches.mixture import check_single
 from training.batches.planning import HostPlan, fitting
 from training.dataset import BatchDataset
 from training.padding.extent import Extent
@@ -30,7 +31,8 @@ from training.padding.statistics import (
     size_classes,
 )
 from training.padding.summary import summarise
-from training.rows.row_source import ProbeRowDataSource, ShardReader
+from training.rows.row_source import ProbeRowDataSource
+from training.rows.shard_reader import ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
 from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
@@ -53,8 +55,9 @@ def measure(
 
     Raises:
       ProbelineError: there is no finished dataset, or it has no rows.
-      UsageError: the crop size is too small.
+      UsageError: the crop size is too small, or `files` is a mixture.
     """
+    check_single(files, "training.analyze_padding")
     source = ProbeRowDataSource(files)
     shards, rows = source.shards, source.rows
     if not len(source):
@@ -268,7 +271,7 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     )
     config = fitting(config, statistics.rows)
     size = statistics.batch_size = config.batch_size
-    batches = iter(BatchDataset(config, statistics.shards, HostPlan(statistics.shards, config)))
+    batches = iter(BatchDataset(config, [HostPlan(statistics.shards, config)]))
     padding = [statistics.batch_padding]
     try:
         for number, batch in enumerate(itertools.islice(batches, extent.num_batches)):

@@ -110,7 +110,8 @@ def num_together(at, end):
 
 
 @njit
-def _hash_of(raw, begin, num_bytes):
+def hash_of(raw, begin, num_bytes):
+    """Returns the HighwayHash of bytes, uint64."""
     state, packet = new_state(), np.empty(PACKET_BYTES, np.uint8)
     at, end = begin, begin + num_bytes
     while end - at >= PACKET_BYTES:
@@ -144,7 +145,7 @@ def holds_record(raw, offset, num_bytes):
         and byte_at(raw, data) == uint8(0)
         and byte_at(raw, data + 1) == uint8(size_bytes)
     )
-    return says_so and load64(raw, header + 16) == _hash_of(raw, data, data_bytes)
+    return says_so and load64(raw, header + 16) == hash_of(raw, data, data_bytes)
 
 
 @kernel
@@ -161,3 +162,11 @@ def copy_record(raw, offset, num_bytes, target, begin):
         num, place = num_together(at, end), np.int64(place_of(raw, at))
         target[begin : begin + num] = raw[0, place : place + num]
         at, begin = at + num, begin + num
+
+
+@kernel
+def record_in(raw, offset, num_bytes):
+    """Returns a copy of a record of a file."""
+    target = np.empty(num_bytes, np.uint8)
+    copy_record(raw, offset, num_bytes, target, 0)
+    return target

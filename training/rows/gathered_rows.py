@@ -1,14 +1,12 @@
-"""Small records of mapped shards, copied into one array by one call of a kernel for each shard."""
+"""Small records of mapped or fetched files, copied into one array by one kernel call for each."""
 # The arguments of kernels get their types from numba.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset.row_reader import READ_ERRORS
 from beam_pipeline.kernels import kernel
 from training.rows.blocks import copy_record, holds_record
 from training.rows.measurement_at import all_readable
@@ -52,37 +50,41 @@ NO_ROWS = GatheredRows(
 )
 
 
+class Piece(NamedTuple):
+    """Some consecutive ones of the rows that are gathered, and where they lie.
+
+    Attributes:
+      own: which of them.
+      offsets: int64 [own], of their records in the file.
+      file: uint8 [1, bytes], from the beginning of a block on; None if it cannot be read.
+    """
+
+    own: slice
+    offsets: np.ndarray
+    file: np.ndarray | None
+
+
 def gather(
-    rows: np.ndarray,
-    table: RowTable,
-    is_checked: np.ndarray,
-    offsets_of: Callable[[int], np.ndarray],
-    file_of: Callable[[int], np.ndarray],
+    rows: np.ndarray, table: RowTable, is_checked: np.ndarray, pieces: Iterable[Piece]
 ) -> GatheredRows:
     """Copies those of some rows that are as they should be; reading the others tells what is wrong.
 
     Args:
       rows: int64, their lines in `table`, in order.
       is_checked: bool [lines], whether a row's bytes were compared with their checksum; updated.
-      offsets_of: returns the offset of each record of a shard.
-      file_of: returns a shard, uint8 [1, bytes].
+      pieces: all rows.
     """
     num_bytes, n = table.num_bytes[rows], table.n_measurements[rows]
-    identity, shards = table.identity[rows], table.shards_of(rows)
+    identity = table.identity[rows]
     sizes = num_bytes + ranks_bytes(n, table.num_ipv6[rows])
     begins = np.cumsum(sizes) - sizes
     raw = np.empty(sizes.sum(), np.uint8)
     layouts = np.zeros((len(rows), _NUM_FIELDS), np.int64)
     is_right = is_checked[rows]
-    changes = np.flatnonzero(np.diff(shards, append=-1)) + 1
-    for begin, end in itertools.pairwise([0, *changes.tolist()]):
-        own, shard = slice(begin, end), int(shards[begin])
-        try:
-            file = file_of(shard)
-        except READ_ERRORS:
+    for own, offsets, file in pieces:
+        if file is None:
             is_right[own] = False
             continue
-        offsets = offsets_of(shard)[rows[own] - table.shard_begins[shard]]
         of_rows = offsets, num_bytes[own], identity[own], n[own], begins[own]
         _take_rows(file, of_rows, raw, layouts[own], is_right[own])
     is_checked[rows] = is_right
@@ -92,7 +94,7 @@ def gather(
 
 @kernel
 def _take_rows(file, of_rows, raw, layouts, is_right):
-    """Copies rows of one shard to raw[begins] and fills their layouts; is_right: see `gather`."""
+    """Copies rows of one piece to raw[begins] and fills their layouts; is_right: see `gather`."""
     offset, num_bytes, identity, n_measurements, begins = of_rows
     for j in range(len(offset)):
         is_checked = is_right[j]

@@ -41,9 +41,15 @@ def next_below(stream, limit):
 
 
 @njit
+def uniform(word):
+    """Returns a float64 of [0, 1), given a random uint64."""
+    return np.float64(uint64(word) >> uint64(11)) * (1.0 / (1 << 53))
+
+
+@njit
 def next_uniform(stream):
     """Returns a float64 of [0, 1)."""
-    return np.float64(next_word(stream) >> uint64(11)) * (1.0 / (1 << 53))
+    return uniform(next_word(stream))
 
 
 @njit

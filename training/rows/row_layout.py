@@ -20,6 +20,7 @@ from training.rows.blocks import load32, load64, num_together, place_of
 COMPACT, ARROW = 0, 1
 NO_RANKS = np.zeros(0, np.uint32)
 RANK_BLOCK = 512
+HASH_BYTES = 8  # of a row in the column cache, behind it
 NEITHER = -1  # the kind of bytes in any other form than that of `row_codec`
 _US_PER_SECOND = 1_000_000
 
@@ -172,10 +173,10 @@ def ranks_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
 
 
 def cached_bytes(num: np.ndarray, num_ipv6: np.ndarray) -> np.ndarray:
-    """Returns the size of each row in the column cache, with its ranks: int64 [rows]."""
+    """Returns the size of each row in the column cache, with ranks and hash: int64 [rows]."""
     num, num_ipv6 = num.astype(np.int64), num_ipv6.astype(np.int64)
     sizes = row_codec.compact_measurements_bytes(num, num_ipv6) + ranks_bytes(num, num_ipv6)
-    return (sizes + 7) // 8 * 8
+    return (sizes + 7) // 8 * 8 + HASH_BYTES
 
 
 def _ranks(is_ipv6: np.ndarray) -> bytes:

@@ -15,7 +15,7 @@ from numba import njit
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
 from beam_pipeline.dataset.row_index import numbers, read_lines
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import combine
 from training.rows.mapped_arrays import MappedArrays
@@ -113,15 +113,21 @@ class ShardSet:
         return np.cumsum(counts)
 
     @property
+    def index_crc32c(self) -> str:
+        """The checksum of the split's rows.parquet: the same for copies of a dataset."""
+        return self.dataset.manifest.splits[self.split].index_crc32c
+
+    @property
     def fingerprint(self) -> str:
         """A digest of the files' checksums: the same for the same rows, wherever they are."""
-        index = self.dataset.manifest.splits[self.split].index_crc32c
         shards = [(number, self.shards[number].crc32c) for number in self.chosen]
-        data = orjson.dumps([self.split, index, shards])
+        data = orjson.dumps([self.split, self.index_crc32c, shards])
         return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def find_shards(files: str | Sequence[str]) -> ShardSet:
+def find_shards(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> ShardSet:
     """Finds shards of one split of one finished dataset.
 
     Args:
@@ -132,7 +138,11 @@ def find_shards(files: str | Sequence[str]) -> ShardSet:
       ProbelineError: no such finished dataset or shard exists, several splits or datasets are
         named, or the dataset is TFRecord, which has no access by number.
     """
-    patterns = [files] if isinstance(files, str) else list(files)
+    given: Any = [files] if isinstance(files, str | os.PathLike) else files
+    try:
+        patterns = [os.path.join("", os.fspath(path)) for path in given]  # no bytes
+    except TypeError:
+        raise UsageError(f"files is {files!r}: give a path, or a list of paths") from None
     if not patterns:
         raise ProbelineError("files is empty: name a dataset, a split of it or its shards")
     dataset = open_dataset(patterns[0])

@@ -8,10 +8,13 @@ import numpy as np
 from numba import njit, uint64
 
 from beam_pipeline.kernels import int64_record, kernel
-from training.rows.keyed_random import combine
+from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
 from training.tokens.draws import draw_mode, draw_strided, draw_window
+from training.tokens.repeats import draws_repeats
 from training.tokens.tokenizer import (
+    FIXED_ORDER,
+    FIXED_TIMED_ORDER,
     NO_TIMESTAMP,
     NUM_ORDERS,
     NUM_TIMESTAMPED_ORDERS,
@@ -22,10 +25,17 @@ from training.tokens.tokenizer import (
 
 DAMAGED = -1
 MIN_CROP = 64  # holds any measurement whole
+_FIXED_ORDER = 0x6F72_6465_72  # salt of the choice of contexts with one order of fields
 # How a context was drawn; `window` is the size of draw_window's, or the stride of draw_strided.
 CONTEXT_FACTS = int64_record(
     *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window")
 )
+
+
+@njit
+def has_fixed_order(key, share):
+    """Tells whether all measurements of the context with a key have their fields in one order."""
+    return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
 
 
 @njit
@@ -38,7 +48,7 @@ def field_order(key, place, is_timed):
 
 
 @njit
-def write_items(raw, layout, src, scratch, begin, end, key, limit):
+def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     """Writes scratch.items[begin:end] to scratch.tokens until there are at least `limit` tokens.
 
     The first timestamp is absolute, the others are differences to the one before.
@@ -55,6 +65,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, limit):
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
+    is_fixed = has_fixed_order(key, drawing.fixed_order_share)
     for place in range(begin, end):
         item = items[place]
         dst = dst_at(raw, layout, item, ranks)
@@ -66,7 +77,10 @@ def write_items(raw, layout, src, scratch, begin, end, key, limit):
             role = timestamp_role(seconds - previous, previous < 0)
             value = seconds if role == TIMESTAMP_ABS else seconds - previous
             previous = seconds
-        order = field_order(key, place, is_timed[place])
+        if is_fixed:
+            order = FIXED_TIMED_ORDER if is_timed[place] else FIXED_ORDER
+        else:
+            order = field_order(key, place, is_timed[place])
         code = rtt_code_at(raw, layout, item)
         after = write_measurement(tokens, at, src, dst, code, role, value, order)
         if after >= limit:
@@ -89,8 +103,9 @@ def draw_context(raw, layout, src, key, drawing, scratch):
         most = drawing.max_measurements
         count = draw_strided(raw, layout, src[2], mode, wanted, most, scratch)
     else:
-        count = draw_window(raw, layout, src[2], mode, wanted, scratch)
-    num, _ = write_items(raw, layout, src, scratch, 0, count, key, wanted)
+        repeats = draws_repeats(key, drawing.repeat_share)
+        count = draw_window(raw, layout, src[2], mode, wanted, repeats, scratch)
+    num, _ = write_items(raw, layout, src, scratch, 0, count, key, drawing, wanted)
     return min(num, wanted), mode, count
 
 

@@ -12,7 +12,7 @@ timestamp and are spread evenly, in random order, among the others; NONE, in ran
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, uint64
@@ -21,6 +21,7 @@ from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import next_below, next_uniform
 from training.rows.measurement_at import is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.rows.row_layout import NO_RANKS
+from training.tokens.repeats import NO_FEW, draw_few, has_room, is_one_of
 from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,
@@ -46,6 +47,8 @@ class Drawing(NamedTuple):
       full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
       strided: draw_strided in place of draw_window.
       max_measurements: of a context by draw_strided.
+      repeat_share: share of the contexts by draw_window that have few destinations.
+      fixed_order_share: share of all contexts whose fields come in one order.
     """
 
     num_tokens: int
@@ -53,10 +56,12 @@ class Drawing(NamedTuple):
     partial_weight: float
     strided: bool
     max_measurements: int = 1 << 62
+    repeat_share: float = 0.0
+    fixed_order_share: float = 0.0
 
 
 def new_drawing(
-    crop_size: int, mode_weights: tuple[float, float, float], strided: bool, **more: int
+    crop_size: int, mode_weights: tuple[float, float, float], strided: bool, **more: Any
 ) -> Drawing:
     """Returns a Drawing; the weights of full, partial and none need not add up to 1."""
     full, partial, _ = (weight / sum(mode_weights) for weight in mode_weights)
@@ -237,12 +242,15 @@ def _max_count(layout, src_is_ipv6, mode, wanted):
 
 
 @njit
-def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
+def draw_window(raw, layout, src_is_ipv6, mode, wanted, repeats, scratch):
     """Draws from a large row just enough measurements for `wanted` tokens.
 
     The window's size is log-uniform over [1, n], its place uniform, and the subset of it random.
     A window that might not fill the crop becomes a stretch of successive measurements that does,
     from either end of the smallest window that surely can.
+
+    With `repeats` the window is the whole row, its measurements go to few destinations, see
+    `training.tokens.repeats`; a row that is short for that is drawn from like any.
 
     Returns:
       The number of items. scratch.window holds the first measurement and the size of the window.
@@ -251,6 +259,8 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
     enough = _max_count(layout, src_is_ipv6, mode, wanted)
     size = min(num, max(1, np.int64(math.exp(next_uniform(stream) * math.log(num + 1.0)))))
+    repeats = repeats and has_room(num, enough)
+    size = num if repeats else size
     is_stretch = size <= enough
     if is_stretch:
         size = min(num, enough)
@@ -266,6 +276,8 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
     phase = next_uniform(stream)
     left = np.zeros(2, np.int64)
     num_timed = num_untimed = tokens = num_chosen = 0
+    few = draw_few(raw, layout, scratch.ranks, enough, stream) if repeats else NO_FEW
+    tries_left = few[3]
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
         if is_stretch:
@@ -276,6 +288,9 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, scratch):
                 num_chosen += 1
             else:
                 item = first + next_below(stream, size)
+            tries_left -= 1
+            if tries_left >= 0 and not is_one_of(few, raw, layout, scratch.ranks, item):
+                continue
             if not _is_new(item, seen):
                 continue
         tokens += _tokens_at(raw, layout, src_is_ipv6, item)

@@ -76,6 +76,10 @@ FIELD_ORDERS = np.array(
     ],
     np.int64,
 )
+# Source, time, destination, RTT: what an RTT depends on is told before it.
+FIXED_ORDER, FIXED_TIMED_ORDER = (
+    FIELD_ORDERS.tolist().index(order) for order in ([0, 1, 2, _NO_FIELD], [0, 3, 1, 2])
+)
 _PLACES = FIELD_ORDERS.argsort(axis=1)
 # [order, field, other]: 1 if the other field comes before the field; source is 0, time is 3.
 _BEFORE = (_PLACES[:, np.newaxis] < _PLACES[:, :, np.newaxis]).astype(np.int64)

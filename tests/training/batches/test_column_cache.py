@@ -1,5 +1,6 @@
 """The column cache: filled once and whole, by whoever needs it, however often it is killed."""
 
+import logging
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from tests.support.batches import Epochs, global_batches, host_batches, is_same,
 from tests.support.loader_helpers import config_of, open_iterator, refusal_of
 from tests.support.probe_rows_on_disk import (
     CROP,
+    OPTIONS,
     RowSpec,
     ipv4_probe,
     make_measurements,
@@ -34,7 +36,8 @@ from tests.support.probe_rows_on_disk import (
 )
 from tests.support.repository import ROOT
 from training import assert_resumes_exactly, build_dataset
-from training.rows.row_source import ProbeRowDataSource, ShardReader
+from training.rows.row_source import ProbeRowDataSource
+from training.rows.shard_reader import ShardReader
 from training.tokens.tokenizer import decode
 
 
@@ -167,6 +170,67 @@ def test_a_cache_that_lost_files_is_filled_again(
     assert len(cached_shards(tmp_path)) == 3
 
 
+# --- a damaged cache ------------------------------------------------------------------------------
+
+
+def damage(cache: Path, share: float = 1.0) -> None:
+    """Overwrites a share of the columns with random bytes."""
+    (columns,) = cache.glob("*/columns")
+    values = np.fromfile(columns, np.uint8)
+    rng = np.random.default_rng(3)
+    is_hit = rng.random(len(values)) < share
+    values[is_hit] = rng.integers(0, 256, is_hit.sum())
+    with open(columns, "r+b") as file:
+        file.write(values.tobytes())
+
+
+@pytest.mark.parametrize("config", [{}, {"num_threads": 2}, {"mixed_rows": None}])
+@pytest.mark.parametrize("share", [1.0, 1e-3])
+def test_damaged_columns_are_cached_again_and_told(
+    mixed: dict[Encoding, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, Any],
+    share: float,
+) -> None:
+    config = {"cache_dir": str(tmp_path), **config}
+    expected = batches_of(mixed["compact"], **config)
+    (columns,) = tmp_path.glob("*/columns")
+    filled = columns.read_bytes()
+    damage(tmp_path, share)
+    with caplog.at_level(logging.WARNING, logger="training"):
+        assert is_same(batches_of(mixed["compact"], **config), expected)
+    assert 1 <= len(caplog.messages) <= 3
+    assert all(message.startswith(f"{columns} is damaged: ") for message in caplog.messages)
+    if share == 1.0:
+        assert columns.read_bytes() == filled
+    caplog.clear()
+    assert is_same(batches_of(mixed["compact"], **config), expected) and not caplog.messages
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"bad_rows": [[999999, "why"]]}', b"\xff"])
+def test_a_damaged_note_is_written_again(
+    mixed: dict[Encoding, Path], tmp_path: Path, note: bytes
+) -> None:
+    expected = batches_of(mixed["compact"], cache_dir=str(tmp_path))
+    path = sorted(tmp_path.glob("*/shard_*.json"))[1]
+    written = path.read_bytes()
+    path.write_bytes(note)
+    assert is_same(batches_of(mixed["compact"], cache_dir=str(tmp_path)), expected)
+    assert path.read_bytes() == written
+
+
+def test_what_is_cached_again_may_be_bad_by_then(tmp_path: Path) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(300, i)) for i in range(20)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    config: dict[str, Any] = {"cache_dir": str(tmp_path / "cache"), "on_bad_row": "skip"}
+    batches_of(dataset, **config)
+    damage(tmp_path / "cache")
+    (path,) = shard_paths(dataset)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    refusal_of(lambda: batches_of(dataset, **config), f"{path} record ")
+
+
 # --- what cannot be filled ------------------------------------------------------------------------
 
 
@@ -217,10 +281,29 @@ def test_bad_rows_are_left_out_and_told(tmp_path: Path, num_workers: int) -> Non
         assert is_same(batches_of(dataset, 40, on_bad_row="skip", **config), expected)
         iterator = open_iterator(dataset, on_bad_row="skip", **config)
         next(iterator)
-        assert iterator.get_state()["skipped_rows"] == [[0, 2], [1, 0]]
+        assert iterator.get_state()["datasets"][0]["skipped_rows"] == [[0, 2], [1, 0]]
         iterator.close()
     # A cache that was filled with rows left out does not hide them.
     refusal_of(lambda: batches_of(dataset, **config), "record", "on_bad_row=skip")
+
+
+@pytest.mark.parametrize("options", [OPTIONS, "group_size:1,uncompressed"])
+def test_a_shard_with_a_flipped_bit_is_cached_without_that_row(
+    tmp_path: Path, options: str
+) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(300, i)) for i in range(20)]
+    dataset = write_dataset(tmp_path / "rows", rows, "compact", 1, (), options)
+    (path,) = shard_paths(dataset)
+    data = bytearray(path.read_bytes())
+    data[30_000] ^= 1
+    path.write_bytes(data)
+    expected = batches_of(dataset, 40, on_bad_row="skip")
+    config: dict[str, Any] = {"cache_dir": str(tmp_path / "cache"), "on_bad_row": "skip"}
+    iterator = open_iterator(dataset, **config)
+    assert is_same(batches_of(dataset, 40, **config), expected)
+    next(iterator)
+    assert len(iterator.get_state()["datasets"][0]["skipped_rows"]) == 1
+    iterator.close()
 
 
 def test_a_row_of_centuries_is_refused_with_its_place(tmp_path: Path) -> None:

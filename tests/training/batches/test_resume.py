@@ -82,7 +82,7 @@ def test_traces_reach_what_they_are_for(mixed: dict[Encoding, Path]) -> None:
     ended = [kind for kind in RESUMED if len(trace(mixed["arrow"], kind)[0]) < LAST]
     assert sorted(ended) == ["a host of two", "padded", "two epochs", "windows"]
     _, states = trace(mixed["arrow"], "endless")
-    cursors = np.array([state["cursors"] for state in states])  # [step, lane, 6]
+    cursors = np.array([state["datasets"][0]["cursors"] for state in states])  # [step, lane, 6]
     large_epoch, window, large_index, small_epoch, _, item = cursors.max(axis=(0, 1))
     assert min(large_epoch, window, large_index, small_epoch, item) >= 1
 
@@ -126,7 +126,7 @@ def test_a_state_is_of_its_moment(mixed: dict[Encoding, Path]) -> None:
     assert state == before
     other = open_iterator(mixed["arrow"])
     other.set_state(state)
-    state["cursors"][0][0] = 77
+    state["datasets"][0]["cursors"][0][0] = 77
     state["step"] = 99
     expected = expected_batches(mixed["arrow"], "packed", 25)
     assert is_same([next(other)], expected[1:2])
@@ -254,7 +254,7 @@ def test_a_state_of_other_options_is_refused(
 ) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], **{"mixed_rows": 3, **other})
-    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "give the same files, seed")
+    refusal_of(lambda: iterator.set_state(state), state["fingerprint"], "give the same seed")
     next(iterator)  # which goes on as if nothing had been
 
 
@@ -284,7 +284,7 @@ def test_a_state_of_other_lanes_is_refused(mixed: dict[Encoding, Path]) -> None:
 def test_a_state_of_another_format_is_refused(mixed: dict[Encoding, Path]) -> None:
     state = trace(mixed["arrow"], "endless")[1][5]
     iterator = open_iterator(mixed["arrow"], mixed_rows=3)
-    for wrong in ({**state, "format": 1}, {**state, "format": 3}, {}, {"format": None}):
+    for wrong in ({**state, "format": 2}, {**state, "format": 4}, {}, {"format": None}):
         refusal_of(lambda: iterator.set_state(wrong), "format", "continue with")  # noqa: B023
         refusal_of(lambda: reshard_states([wrong, wrong], 1), "format", "continue with")  # noqa: B023
 

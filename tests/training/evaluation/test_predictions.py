@@ -17,6 +17,7 @@ from training.tokens.kinds import parse
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 
+@pytest.mark.slow
 def test_the_model_is_asked_all_that_brute_force_asks(stored: Stored, examples: Examples) -> None:
     predictor = Network()
     evaluation = evaluate_stored(predictor, stored, num_rtt=9)

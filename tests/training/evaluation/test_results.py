@@ -2,10 +2,12 @@
 
 import pytest
 
-from tests.support.evaluation_helpers import Stored, Uniform, evaluate_stored
+from tests.support.evaluation_helpers import EXTENT, Stored, Uniform, evaluate_stored
 from tests.support.evaluation_helpers import stored as stored
 from training.evaluation import rtt
+from training.evaluation.examples import draw_examples
 from training.evaluation.results import conclusions, verdict
+from training.tokens.tokenizer import ROLE_NAMES, decode
 
 
 def test_no_rtt_is_asked_for(stored: Stored) -> None:
@@ -53,3 +55,18 @@ def test_a_claim_is_clear(
         "RTTs to new destinations: none",
         "RTTs to destinations seen before: none",
     ]
+
+
+def place_in_fixed_order(role: int) -> int:
+    return ("SRC", "TIM", "DST", "RTT", "FAI").index(ROLE_NAMES[role][:3])
+
+
+def test_examples_have_the_order_of_fields_that_the_model_was_trained_on(stored: Stored) -> None:
+    for share, are_fixed in ((1.0, True), (0.0, False)):
+        examples = draw_examples(stored.split, Uniform(fixed_order_share=share), EXTENT)
+        places = [
+            [place_in_fixed_order(role) for role in measurement.roles]
+            for inputs, segments in zip(examples.inputs, examples.segmentation, strict=True)
+            for measurement in decode(inputs[segments == 1])
+        ]
+        assert all(each == sorted(each) for each in places) == are_fixed

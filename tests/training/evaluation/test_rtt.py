@@ -2,13 +2,15 @@
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
+from beam_pipeline.simulation import measurements as simulated
 from tests.support.evaluation_helpers import Stored, Uniform, evaluate_stored, pings
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
@@ -177,3 +179,19 @@ def test_who_is_nearer() -> None:
     assert found["other", "repeat"] == rtt.RttError("other", "repeat", 3, 0.125, 2.0, 2, 1)
     assert found["other", "first"] == rtt.RttError("other", "first", 1, 0.125, 1.0, 0, 0)
     assert found["model", "repeat"] == rtt.RttError("model", "repeat", 3, 0.125, 1.0, 0, 0)
+
+
+def test_what_noise_leaves_of_the_bytes_of_an_rtt() -> None:
+    """docs/learning.md: who knows a pair's mean RTT pays 0.3 and 6.6 bits for them."""
+
+    def entropy(values: np.ndarray) -> float:
+        shares = np.unique(values, return_counts=True)[1] / len(values)
+        return float(-(shares * np.log2(shares)).sum())
+
+    quantiles = [NormalDist().inv_cdf((i + 0.5) / 4000) for i in range(4000)]
+    noise = 1 + simulated._JITTER * np.array(quantiles)
+    codes = [encode_rtt(mean_ms * noise) for mean_ms in np.geomspace(5, 300, 500)]
+    first = np.mean([entropy(code >> 8) for code in codes])
+    both = np.mean([entropy(code) for code in codes])
+    assert first == pytest.approx(0.3, abs=0.02)
+    assert both - first == pytest.approx(6.6, abs=0.02)

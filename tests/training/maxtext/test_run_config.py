@@ -1,5 +1,6 @@
 """The arguments of `training.train`: what is refused, in one line, and what MaxText is told."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from training.maxtext.curriculum import Stage, stages_of
 
 if TYPE_CHECKING:
     from training.maxtext import iterators, run_config
+
+pytestmark = pytest.mark.slow  # each config takes MaxText a second
 
 FILES = "network_train_files=rows/train"
 PLACE = ("base_output_directory=runs", "run_name=test")
@@ -73,7 +76,11 @@ def test_values_that_maxtext_refuses(argument: str, parts: list[str]):
     refusal_of(lambda: run_config.build(arguments), *parts, kind=UsageError)
 
 
+MIXTURE = "network_train_files=rows/a,0.7;rows/b,3"
 UNSUITABLE = {
+    f"{MIXTURE} num_epoch=2": "num_epoch=2, its own epochs, num_epoch=none",
+    f"{FILES} eval_interval=5 network_eval_files=a,1;b,1": "a,1;b,1 is a mixture, name one of them",
+    "network_train_files=rows/a,0;rows/b,1": "rows/a has weight 0.0, above 0",
     "": "network_train_files is empty",
     f"{FILES} vocab_size=266": "vocab_size=266, 267",
     f"{FILES} eval_interval=5": "network_eval_files",
@@ -88,6 +95,22 @@ def test_configs_that_do_not_suit_measurements(arguments: str):
     config = run_config.build(run_config.read(["tiny", *PLACE, *arguments.split()]))
     parts = UNSUITABLE[arguments].split(", ")
     refusal_of(lambda: iterators.check_config(config), *parts, kind=UsageError)
+
+
+@pytest.mark.parametrize("argument", [MIXTURE, 'network_train_files={"rows/a": 0.7, "rows/b": 3}'])
+def test_a_mixture_reaches_the_batches(argument: str):
+    config = run_config.build(run_config.read(["tiny", *PLACE, argument, "hardware=cpu"]))
+    iterators.check_config(config)
+    files = iterators.data_config(config, [0], is_eval=False).files
+    assert files == {"rows/a": 0.7, "rows/b": 3.0}
+
+
+def test_weights_of_rows_reach_the_batches():
+    weights = {"family": {"ipv6": 3.0}, "period": [["2024-01-01", "2024-07-01", 0.5]]}
+    given = [f"network_row_weights={json.dumps(weights)}", FILES, *PLACE, "hardware=cpu"]
+    config = run_config.build(run_config.read(["tiny", *given, "network_eval_files=rows/test"]))
+    assert iterators.data_config(config, [0], is_eval=False).row_weights == weights
+    assert iterators.data_config(config, [0], is_eval=True).row_weights == {}
 
 
 def test_a_config_file_of_ones_own(tmp_path: Path):

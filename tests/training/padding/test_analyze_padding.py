@@ -142,6 +142,7 @@ def test_pictures_show_something(compact_dataset: Path, tmp_path: Path) -> None:
         assert 0.5 < (image[..., :3] == 1).all(axis=2).mean() < 0.99, name
 
 
+@pytest.mark.slow
 def test_small_rows_alone(small_dataset: Path, tmp_path: Path) -> None:
     code, figures = analyse(small_dataset, tmp_path)
     assert code == 0
@@ -263,6 +264,7 @@ def test_bound_of_modes() -> None:
 # --- what is wrong is found ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_damaged_record(copy: DamagedDataset, tmp_path: Path) -> None:
     shard, at = copy.replace(copy.single(), b"no row at all", index=False)
     code, figures = analyse(copy.folder, tmp_path / "out", "--max_rows=1000")
@@ -283,6 +285,7 @@ def test_no_row_can_be_read(copy: DamagedDataset, tmp_path: Path) -> None:
     assert results(figures)["shapes"] == "not applicable"
 
 
+@pytest.mark.slow
 def test_a_row_out_of_order(copy: DamagedDataset, tmp_path: Path) -> None:
     def change(lists: dict[str, list]) -> None:
         lists["event_time"][1:-1] = lists["event_time"][1:-1][::-1]

@@ -209,6 +209,7 @@ def test_pictures_of_real_batches_show_something(
     assert len(heads) == 6
 
 
+@pytest.mark.slow
 def test_hosts_share_a_folder_and_may_end_early(batch: Batch, tmp_path: Path) -> None:
     for host in (0, 1):
         report = FeedReport(str(tmp_path), host)

@@ -21,8 +21,8 @@ from tests.support.probe_rows_on_disk import (
     write_records,
 )
 from training.rows.blocks import BLOCK_BYTES, is_intact, record_offsets
-from training.rows.row_source import ShardReader
 from training.rows.row_table import find_shards, load_rows
+from training.rows.shard_reader import ShardReader
 
 PLAIN = "group_size:1,uncompressed"
 
@@ -115,6 +115,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Pat
     }
 
 
+@pytest.mark.slow
 @both_encodings
 @pytest.mark.parametrize("on_bad_row", ["fail", "skip"])
 def test_batches_do_not_depend_on_the_compression(

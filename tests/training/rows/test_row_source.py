@@ -45,8 +45,9 @@ from tests.support.probe_rows_on_disk import (
     write_records,
 )
 from training.dataset import DataConfig, build_dataset
-from training.rows.row_source import BadRowError, ProbeRowDataSource, ShardReader, check_shards
+from training.rows.row_source import BadRowError, ProbeRowDataSource
 from training.rows.row_table import find_shards, load_rows
+from training.rows.shard_reader import ShardReader, check_shards
 
 both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 

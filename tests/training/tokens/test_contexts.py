@@ -7,7 +7,7 @@ often. Keys are fixed; a bound is one that right drawing breaks with a probabili
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,8 +71,9 @@ def draw(
     epoch: int = 0,
     identity: int = 0,
     first_k: int = 0,
+    **more: Any,
 ) -> Drawn:
-    """Draws contexts first_k, first_k + 1, … of a row."""
+    """Draws contexts first_k, first_k + 1, … of a row; `more` are further fields of Drawing."""
     hi, lo, family = addresses.parse(pa.array([row.src_addr]))
     tokens = np.full((num, crop_size + 1), 9, np.uint16)
     facts = np.zeros(num, CONTEXT_FACTS)
@@ -80,7 +81,7 @@ def draw(
         *row.columns,
         (hi[0], lo[0], bool(family[0] == 6)),
         context_keys(key_of(seed), np.int64(epoch), key_of(identity), first_k, num),
-        Drawing(crop_size + 1, *weights, strided),
+        Drawing(crop_size + 1, *weights, strided, **more),
         new_scratch(crop_size + 1),
         tokens,
         facts,
@@ -141,6 +142,15 @@ def test_windows_have_the_tokens_of_the_reference(row, seed):
     for mode in WEIGHTS:
         drawn = draw(row, 3, WEIGHTS[mode], seed=seed)
         assert set(drawn.facts["mode"].tolist()) == {mode}
+        assert set(drawn.facts["num_tokens"].tolist()) == {1025}
+        assert_as_reference(row, drawn)
+
+
+@settings(max_examples=num_examples(30))
+@given(large_rows(), st.integers(0, 2**63))
+def test_repeats_and_fixed_orders_have_the_tokens_of_the_reference(row, seed):
+    for mode in WEIGHTS:
+        drawn = draw(row, 2, WEIGHTS[mode], seed=seed, repeat_share=1.0, fixed_order_share=0.5)
         assert set(drawn.facts["num_tokens"].tolist()) == {1025}
         assert_as_reference(row, drawn)
 
@@ -246,6 +256,77 @@ def test_a_damaged_destination_is_told():
     row = Row(SRC, columns._replace(raw=np.frombuffer(bytes(record), np.uint8)), [])
     with pytest.raises(AssertionError):
         draw(row, 16)
+
+
+# --- repeats and fixed orders ------------------------------------------------------------------
+
+MANY = 30  # destinations
+
+
+def row_to(destinations: np.ndarray) -> Row:
+    """Returns a row whose measurements go to these destinations, in order of time."""
+    run = make_run(len(destinations), seed=8)
+    run["dst_lo"] = 0xC6336400 + destinations
+    sort_groups(run, np.array([0, len(run)]))
+    return row_of(run)
+
+
+def destinations_of(row: Row, tokens: list[int]) -> list[int]:
+    return [choice.item.dst for choice in reference.choices_of(tokens, as_number(SRC), row.items)]
+
+
+def test_a_context_with_repeats_has_few_destinations_of_the_whole_row():
+    row = row_to(np.random.default_rng(1).integers(0, MANY, 3000))
+    plain, repeated = (
+        [destinations_of(row, tokens) for tokens in contexts_of(draw(row, 60, repeat_share=share))]
+        for share in (0.0, 1.0)
+    )
+    num_plain, num_repeated = (
+        np.mean([len(set(each)) for each in drawn]) for drawn in (plain, repeated)
+    )
+    assert num_plain > 20
+    # The anchor and an eighth of the others, less those that happen not to be drawn.
+    assert 1 + (MANY - 1) / 8 * 0.6 < num_repeated < 1 + (MANY - 1) / 8 * 1.4
+    assert {dst for each in repeated for dst in each} == {dst for each in plain for dst in each}
+    firsts = draw(row, 60, repeat_share=1.0).facts
+    assert set(firsts["window"].tolist()) == {3000} and set(firsts["first"].tolist()) == {0}
+
+
+def test_the_crop_is_full_also_where_measurements_to_few_destinations_are_rare():
+    destinations = np.arange(3000)
+    row = row_to(destinations)  # each destination once
+    drawn = draw(row, 20, repeat_share=1.0)
+    assert set(drawn.facts["num_tokens"].tolist()) == {1025}
+    assert_as_reference(row, drawn)
+
+
+def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any():
+    row = row_to(np.random.default_rng(2).integers(0, MANY, 150))
+    assert contexts_of(draw(row, 20, repeat_share=1.0)) == contexts_of(draw(row, 20))
+
+
+@pytest.mark.parametrize("name", ["repeat_share", "fixed_order_share"])
+def test_a_share_of_the_contexts_is_drawn_so_and_the_others_as_without_it(name):
+    row = row_to(np.random.default_rng(3).integers(0, MANY, 3000))
+    without, all_so, some_so = (
+        contexts_of(draw(row, 2000, crop_size=64, **{name: share}))  # pyright: ignore[reportArgumentType]
+        for share in (0.0, 1.0, 0.3)
+    )
+    num_so = 0
+    for plain, changed, found in zip(without, all_so, some_so, strict=True):
+        assert found in (plain, changed)
+        num_so += found == changed
+    assert abs(num_so / 2000 - 0.3) < most_deviation(2000)
+
+
+def test_in_a_fixed_order_the_rtt_follows_its_destination():
+    row = row_to(np.random.default_rng(4).integers(0, MANY, 900))
+    wanted = {True: ("src", "time", "dst", "rtt"), False: ("src", "dst", "rtt")}
+    for mode, weights in WEIGHTS.items():
+        for tokens in contexts_of(draw(row, 5, weights, fixed_order_share=1.0)):
+            for choice in reference.choices_of(tokens, as_number(SRC), row.items)[:-1]:
+                assert choice.order == wanted["time" in choice.order]
+                assert mode == PARTIAL or ("time" in choice.order) == (mode == FULL)
 
 
 # --- full crops ---------------------------------------------------------------------------------

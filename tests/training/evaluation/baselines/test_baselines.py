@@ -1,10 +1,12 @@
-"""Baselines of RTTs: the context's earlier ones and medians of the training split."""
+"""All baselines together: medians as plain Python counts them, no look-ahead, samples, bad rows."""
 
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from beam_pipeline.dataset.addresses import packed
 from beam_pipeline.dataset.options import Encoding
@@ -12,7 +14,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.evaluation_helpers import EXTENT, Stored, all_segments, plain_queries
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
-from tests.support.helpers import canonical, records_as_tuples
+from tests.support.helpers import MAPPED_IPV4, canonical, records_as_tuples
 from tests.support.loader_helpers import refusal_of
 from tests.support.probe_rows_on_disk import (
     damage_record,
@@ -21,8 +23,9 @@ from tests.support.probe_rows_on_disk import (
     shard_paths,
     write_dataset,
 )
-from training.evaluation import baselines, rtt
-from training.evaluation.baselines import look_back, predict, training_medians
+from training.evaluation import rtt
+from training.evaluation.baselines import Baselines, predict_baselines, sample
+from training.evaluation.baselines.sample import draw_sample
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.extent import Extent
 from training.tokens import kinds
@@ -67,69 +70,86 @@ def test_baselines_are_plain_medians(stored: Stored, examples: Examples) -> None
 
     measurements = parse(examples.targets, examples.segmentation).measurements
     numbers = rtt.choose_queries(measurements, 10**6)
-    history = look_back(measurements, numbers)
-    medians = training_medians(stored.train, measurements[numbers], EXTENT)
-    assert medians and medians.num_rows == 30
-    found = predict(history, medians)
-    assert list(found) == list(expected) and len(numbers) > 50
+    found = predict_baselines(measurements, numbers, stored.train, EXTENT)
+    predicted = found.predicted_ms
+    assert found.num_rows == 30 and len(numbers) > 50
+    assert list(predicted) == [*expected, "Vivaldi", "factorisation", "five nearest"]
     for name, values in expected.items():
-        assert found[name] == pytest.approx(values), name
-    assert history.is_repeat.tolist() == repeats
+        assert predicted[name] == pytest.approx(values), name
+    assert found.is_repeat.tolist() == repeats
     assert 0.1 < np.mean(repeats) < 0.9
     # Prefixes of the test split are seen in training, some with other destinations only.
-    assert (found["prefix × destination"] != found["destination"]).any()
+    assert (predicted["prefix × destination"] != predicted["destination"]).any()
+
+
+def everything_of(measurements: np.ndarray, queries: np.ndarray, stored: Stored) -> Baselines:
+    return predict_baselines(measurements, queries, stored.train, EXTENT)
 
 
 def test_a_destination_that_training_has_not_seen(stored: Stored) -> None:
     measurements = np.zeros(2, kinds.MEASUREMENT)
     measurements["segment"] = (0, 1)  # the same one in another segment tells nothing
     measurements["dst_lo"], measurements["code"] = 77, 500
-    history = look_back(measurements, np.arange(2))
-    assert np.isnan(history.last_ms).all() and not history.is_repeat.any()
-    medians = training_medians(stored.train, measurements, EXTENT)
-    assert medians
-    for name, values in predict(history, medians).items():
-        assert (values == medians.global_ms).all(), name
+    found = everything_of(measurements, np.arange(2), stored)
+    assert not found.is_repeat.any()
+    for name, values in found.predicted_ms.items():
+        assert (values == found.predicted_ms["global"]).all(), name
 
 
-@pytest.mark.parametrize("code", [FAILED_RTT, 700])
-def test_segments_do_not_leak(code: int) -> None:
-    measurements = np.zeros(4, kinds.MEASUREMENT)
-    measurements["segment"] = (0, 0, 1, 1)
-    measurements["dst_lo"] = 5
-    measurements["code"] = (300, code, 400, 100)
-    history = look_back(measurements, np.arange(4))
-    assert history.is_repeat.tolist() == [False, True, False, True]
-    np.testing.assert_allclose(history.last_ms, [np.nan, 0.3, np.nan, 0.4], rtol=1e-6)
-    measurements["segment"] = 0
-    last = 0.3 if code == FAILED_RTT else 0.7
-    median = 0.3 if code == FAILED_RTT else 0.5
-    history = look_back(measurements, np.array([2]))
-    assert history.last_ms[0] == pytest.approx(last)
-    assert history.median_ms[0] == pytest.approx(median)
+@pytest.mark.property
+@given(st.integers(0, 2**32 - 1))
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_look_ahead(stored: Stored, examples: Examples, seed: int) -> None:
+    """Other answers and destinations after a query, its own RTT too, change no prediction."""
+    measurements = parse(examples.targets, examples.segmentation).measurements
+    numbers = rtt.choose_queries(measurements, 40)
+    rng = np.random.default_rng(seed)
+    query = int(rng.integers(len(numbers)))
+    changed = measurements.copy()
+    later = changed[numbers[query] + 1 :]
+    later["code"] = rng.integers(1, FAILED_RTT + 1, len(later))
+    later[["dst_hi", "dst_lo"]] = rng.permutation(measurements[["dst_hi", "dst_lo"]])[: len(later)]
+    changed["code"][numbers[query]] = rng.integers(1, FAILED_RTT)
+    before = everything_of(measurements, numbers, stored)
+    after = everything_of(changed, numbers, stored)
+    for name, values in before.predicted_ms.items():
+        upto = slice(query + 1)
+        assert values[upto].tolist() == after.predicted_ms[name][upto].tolist(), name
+    if query < 30:
+        assert (before.predicted_ms["five nearest"] != after.predicted_ms["five nearest"]).any()
 
 
-def test_training_medians_of_a_sample(
+def test_a_sample_of_the_training_split(
     mixed: dict[Encoding, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of long rows some measurements, one of each stretch; of many rows some; of both encodings."""
-    queries = np.zeros(1, kinds.MEASUREMENT)
-    monkeypatch.setattr(baselines, "_MAX_MEASUREMENTS", 20)
+    monkeypatch.setattr(sample, "_MAX_MEASUREMENTS", 20)
     found = []
     for folder in mixed.values():
         _, train = open_splits(str(folder))
         for rows, max_bytes in ((10**6, 1 << 30), (9, 1 << 30), (10**6, 60_000), (10**6, 1)):
-            monkeypatch.setattr(baselines, "_MAX_BYTES", max_bytes)
-            medians = training_medians(train, queries, Extent(num_train_rows=rows))
-            assert medians
-            found.append((medians.num_rows, medians.num_rtts, medians.global_ms))
+            monkeypatch.setattr(sample, "_MAX_BYTES", max_bytes)
+            drawn = draw_sample(train, Extent(num_train_rows=rows))
+            found.append((drawn.num_rows, len(drawn.rtt_ms), drawn.rtt_ms.tolist()))
             if max_bytes == 1:
-                assert medians.num_rows == 1
+                assert drawn.num_rows == 1
     arrow, compact = found[:4], found[4:]
     assert arrow[:2] == compact[:2] and arrow[0][0] == 55 and arrow[1][0] == 9
     assert 1 < arrow[2][0] < compact[2][0]  # compact rows are smaller
     n = [min(20, len(row.run)) for row in mixed_rows()]
     assert 0.8 * sum(n) < arrow[0][1] < sum(n)
+
+
+def test_a_training_split_of_ipv4_probes_alone(stored: Stored, tmp_path: Path) -> None:
+    rows = [row for row in stored.train_rows if ":" not in row.src_addr]
+    _, train = open_splits(str(write_dataset(tmp_path / "rows", rows, "compact", test_rows=rows)))
+    drawn = draw_sample(train, EXTENT)
+    assert not drawn.probe_hi.any()
+    assert sorted(drawn.probe_lo.tolist()) == sorted(
+        MAPPED_IPV4 | int.from_bytes(packed(row.src_addr)) for row in rows
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,5 +164,4 @@ def test_a_training_row_that_cannot_be_read(
     record = read_records(shard_paths(folder)[0])[0]
     damage_record(folder, 0, 0, record.index(old), new)
     _, train = open_splits(str(folder))
-    queries = np.zeros(1, kinds.MEASUREMENT)
-    refusal_of(lambda: training_medians(train, queries, EXTENT), "train_shard_00000", "record 0")
+    refusal_of(lambda: draw_sample(train, EXTENT), "train_shard_00000", "record 0")

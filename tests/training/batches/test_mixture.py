@@ -1,0 +1,413 @@
+"""Mixtures: exact proportions, on any hosts; each dataset goes on where it was, at any weights."""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.errors import ProbelineError, UsageError
+from tests.support.batches import Batch, is_same, join_hosts
+from tests.support.loader_helpers import FEEDS, State, feed_of, refusal_of, round_trip
+from tests.support.probe_rows_on_disk import (
+    CROP,
+    RowSpec,
+    ipv4_probe,
+    ipv6_probe,
+    make_measurements,
+    shard_paths,
+    spoil_records,
+    write_dataset,
+)
+from tests.support.properties import num_examples
+from training import assert_resumes_exactly, build_dataset
+from training.batches.mixture import Assignment, checked_weights, parse_files
+from training.batches.states import reshard_states
+from training.dataset import BatchIterator, DataConfig
+
+LANES = 8
+type Mixture = dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def datasets(mixed: dict[Encoding, Path], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Small and large rows; 16 small ones, IPv6 and compressed; 20 large ones."""
+    folder = tmp_path_factory.mktemp("mixture")
+    small = [
+        RowSpec(ipv6_probe(5000 + i), make_measurements(4, 500 + i, ipv6_share=0.5))
+        for i in range(16)
+    ]
+    large = [RowSpec(ipv4_probe(6000 + i), make_measurements(90, 600 + i)) for i in range(20)]
+    return [
+        str(mixed["compact"]),
+        str(write_dataset(folder / "small", small, "arrow", 1)),
+        str(write_dataset(folder / "large", large, "compact", 2)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def mixture(datasets: list[str]) -> Mixture:
+    return dict(zip(datasets, (0.5, 0.2, 0.3), strict=True))
+
+
+def open_mixture(files: Any, **config: Any) -> BatchIterator:
+    options = {"batch_size": LANES, "crop_size": CROP, "seed": 2, **config}
+    return iter(build_dataset(DataConfig(files, **options)))
+
+
+def take(files: Any, num_batches: int, **config: Any) -> list[Batch]:
+    iterator = open_mixture(files, **config)
+    batches = [next(iterator) for _ in range(num_batches)]
+    iterator.close()
+    return batches
+
+
+def crops_of(batches: Sequence[Batch], lane: int) -> list[bytes]:
+    """Returns all that each crop of a lane says."""
+    return [b"".join(values[lane].tobytes() for values in batch.values()) for batch in batches]
+
+
+@pytest.fixture(scope="module")
+def streams(datasets: list[str]) -> list[list[list[bytes]]]:
+    """What each dataset gives to each lane, in order, if it is alone."""
+    alone = [take(files, 60) for files in datasets]
+    return [[crops_of(batches, lane) for lane in range(LANES)] for batches in alone]
+
+
+def datasets_of(batches: Sequence[Batch], streams: list[list[list[bytes]]]) -> np.ndarray:
+    """Returns which dataset gave each example: int64 [steps, lanes].
+
+    Each must have given to a lane what it gives if it is alone: nothing twice, nothing left out.
+    """
+    numbers = np.full((len(batches), LANES), -1)
+    for lane in range(LANES):
+        given: Counter[int] = Counter()
+        for step, crop in enumerate(crops_of(batches, lane)):
+            fits = [n for n, lanes in enumerate(streams) if lanes[lane][given[n]] == crop]
+            assert len(fits) == 1, (step, lane, given)
+            numbers[step, lane] = fits[0]
+            given[fits[0]] += 1
+    return numbers
+
+
+# --- proportions ----------------------------------------------------------------------------------
+
+weights = st.one_of(
+    st.integers(1, 1000), st.floats(0.001, 1000), st.sampled_from([0.1, 0.3, 0.7, 1 / 3])
+)
+
+
+@settings(max_examples=num_examples(300, 60))
+@given(
+    weights=st.lists(weights, min_size=1, max_size=6),
+    batch_size=st.integers(1, 100),
+    seed=st.integers(0, 2**64 - 1),
+    begin=st.integers(0, 2**40),
+    num_steps=st.integers(1, 60),
+)
+def test_any_part_of_a_run_has_the_proportions(
+    weights: list[float], batch_size: int, seed: int, begin: int, num_steps: int
+) -> None:
+    assign = Assignment(weights, batch_size, seed)
+    numbers = np.array([assign(step) for step in range(begin, begin + num_steps)])
+    assert numbers.shape == (num_steps, batch_size)
+    counts = np.bincount(numbers.reshape(-1), minlength=len(weights))
+    expected = np.array(weights) / sum(weights) * num_steps * batch_size
+    assert (np.abs(counts - expected) < max(1, len(weights) - 1) + 1e-6).all()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 8, 13, 64, 256])
+@pytest.mark.parametrize("weights", [(1, 1), (0.5, 0.25, 0.25), (0.7, 0.3), (1, 10, 3, 0.5)])
+def test_every_lane_has_the_proportions(weights: tuple[float, ...], batch_size: int) -> None:
+    assign = Assignment(weights, batch_size, seed=1)
+    numbers = np.array([assign(step) for step in range(1000)])
+    for number, weight in enumerate(weights):
+        counts = (numbers == number).sum(axis=0)
+        assert np.abs(counts - 1000 * weight / sum(weights)).max() < 20
+
+
+def test_neighbouring_lanes_are_of_several_datasets_in_a_step() -> None:
+    """Lanes 0 to 63 of 256 are one host's."""
+    assign = Assignment([1, 1], 256, seed=0)
+    for step in range(50):
+        assert 16 <= assign(step)[:64].sum() <= 48
+
+
+def test_batches_have_the_proportions(mixture: Mixture, streams: list[list[list[bytes]]]) -> None:
+    """Which example is of which dataset is read off the tokens."""
+    numbers = datasets_of(take(mixture, 50), streams)
+    assert np.bincount(numbers.reshape(-1)).tolist() == [200, 80, 120]
+    for begin in range(0, 50, 5):
+        assert np.bincount(numbers[begin : begin + 5].reshape(-1)).tolist() == [20, 8, 12]
+    assert all(len(set(lane)) == 3 for lane in numbers.T.tolist())
+
+
+def test_a_small_dataset_begins_its_next_epoch_as_often_as_its_weight_asks(
+    datasets: list[str],
+) -> None:
+    iterator = open_mixture({datasets[0]: 1, datasets[1]: 9})
+    for _ in range(20):
+        next(iterator)
+    large, small = (np.array(each["cursors"]) for each in iterator.get_state()["datasets"])
+    small_epoch = 3
+    assert small[:, small_epoch].min() >= 2
+    assert large.max(axis=0)[small_epoch] == 0
+
+
+# --- hosts, workers, threads ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("host_count", [2, 8])
+def test_any_hosts_and_feeds_give_the_same_global_batches(
+    mixture: Mixture, tmp_path: Path, feed: str, host_count: int
+) -> None:
+    options = feed_of(tmp_path / "rows", feed)
+    hosts = [
+        take(mixture, 12, host_index=host, host_count=host_count, **options)
+        for host in range(host_count)
+    ]
+    found = [join_hosts(parts) for parts in zip(*hosts, strict=True)]
+    assert is_same(found, take(mixture, 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{"num_workers": 2}, {"num_workers": 3, "num_threads": 2}])
+def test_workers_give_the_same_batches(mixture: Mixture, options: dict[str, int]) -> None:
+    assert is_same(take(mixture, 12, **options), take(mixture, 12))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sampler": "windows", "weights": "measurements"},
+        {"shuffle": False},
+        {"pack": False},
+        {"mixed_rows": 2},
+    ],
+    ids=str,
+)
+def test_every_way_to_draw_is_mixed(datasets: list[str], options: dict[str, Any]) -> None:
+    found = take(dict.fromkeys(datasets, 1), 20, **options)
+    alone = [take(files, 20, **options) for files in datasets]
+    streams = [[crops_of(batches, lane) for lane in range(LANES)] for batches in alone]
+    counts = np.bincount(datasets_of(found, streams).reshape(-1))
+    assert np.abs(counts - 160 / 3).max() < 2
+
+
+# --- resume, with other weights, hosts and datasets -----------------------------------------------
+
+
+def test_a_mixture_resumes_exactly(mixture: Mixture) -> None:
+    config = DataConfig(mixture, LANES, CROP, num_threads=1)
+    assert_resumes_exactly(build_dataset(config), 12)
+
+
+part = st.tuples(
+    st.integers(0, 9),  # steps
+    st.tuples(*[st.integers(1, 9)] * 3),  # weights
+    st.sampled_from([1, 2, 4]),  # hosts
+    st.permutations(range(3)),  # the order in which the datasets are named
+    st.sampled_from(sorted(FEEDS)),
+)
+
+
+@settings(max_examples=num_examples(40, 5))
+@given(parts=st.lists(part, min_size=2, max_size=4))
+def test_every_dataset_goes_on_where_it_was(
+    datasets: list[str],
+    streams: list[list[list[bytes]]],
+    tmp_path_factory: pytest.TempPathFactory,
+    parts: list[tuple[int, tuple[int, ...], int, list[int], str]],
+) -> None:
+    """After any steps, with any weights and hosts: no crop is repeated, none is left out."""
+    folder = tmp_path_factory.getbasetemp() / "rows"
+    states: list[State] = []
+    batches: list[Batch] = []
+    expected: list[list[int]] = []
+    for steps, weights, host_count, order, feed in parts:
+        files = {datasets[number]: weights[number] for number in order}
+        shared = reshard_states(states, host_count) if states else [None] * host_count
+        hosts, states = [], []
+        for host, state in enumerate(shared):
+            options = feed_of(folder, feed)
+            iterator = open_mixture(files, host_index=host, host_count=host_count, **options)
+            if state is not None:
+                iterator.set_state(round_trip(state))
+            hosts.append([next(iterator) for _ in range(steps)])
+            states.append(round_trip(iterator.get_state()))
+            iterator.close()
+        assign = Assignment(list(files.values()), LANES, 2)
+        first = len(batches)
+        expected += [
+            [order[number] for number in assign(step)] for step in range(first, first + steps)
+        ]
+        batches += [join_hosts(group) for group in zip(*hosts, strict=True)]
+    assert datasets_of(batches, streams).tolist() == expected
+
+
+def test_a_dataset_joins_at_a_checkpoint_and_begins(
+    datasets: list[str], streams: list[list[list[bytes]]]
+) -> None:
+    alone = open_mixture(datasets[0])
+    batches = [next(alone) for _ in range(5)]
+    joined = open_mixture({datasets[2]: 1, datasets[0]: 3})
+    joined.set_state(round_trip(alone.get_state()))
+    batches += [next(joined) for _ in range(8)]
+    numbers = datasets_of(batches, streams)
+    assert (numbers[:5] == 0).all()
+    assert np.bincount(numbers[5:].reshape(-1)).tolist() == [48, 0, 16]
+
+
+def test_a_dataset_that_is_missing_at_a_checkpoint_is_refused(datasets: list[str]) -> None:
+    state = open_mixture(dict.fromkeys(datasets, 1)).get_state()
+    fingerprint = state["datasets"][1]["fingerprint"]
+    for files in ({datasets[0]: 1, datasets[2]: 1}, datasets[2]):
+        iterator = open_mixture(files)
+        refusal_of(
+            lambda: iterator.set_state(state),  # noqa: B023
+            fingerprint,
+            "give the same files",
+            "other weights",
+        )
+    other = open_mixture(dict.fromkeys(datasets, 1), mixed_rows=3)
+    refusal_of(lambda: other.set_state(state), "saved with options", "give the same seed")
+
+
+def test_states_of_other_datasets_do_not_fit_together(datasets: list[str]) -> None:
+    of_hosts = [
+        open_mixture(files, host_index=host, host_count=2).get_state()
+        for host, files in enumerate((datasets[0], dict.fromkeys(datasets, 1)))
+    ]
+    refusal_of(lambda: reshard_states(of_hosts, 1), "do not fit together", "of one checkpoint")
+
+
+def test_rows_that_are_skipped_are_listed_with_their_dataset(
+    datasets: list[str], tmp_path: Path
+) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(5, i)) for i in range(200)]
+    spoiled = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    spoil_records(spoiled, {(0, 3), (0, 150)})
+    files = {datasets[1]: 1, str(spoiled): 1}
+    with pytest.raises(ProbelineError, match="train_shard_00000"):
+        take(files, 40)
+    iterator = open_mixture(files, on_bad_row="skip")
+    for _ in range(40):
+        next(iterator)
+    state = iterator.get_state()
+    assert [each["skipped_rows"] for each in state["datasets"]] == [[], [[0, 3], [0, 150]]]
+    reversed_ = open_mixture(dict(reversed(files.items())), on_bad_row="skip")
+    reversed_.set_state(round_trip(state))
+    skipped = [each["skipped_rows"] for each in reversed_.get_state()["datasets"]]
+    assert skipped == [[[0, 3], [0, 150]], []]
+    assert is_same([next(iterator) for _ in range(4)], [next(reversed_) for _ in range(4)]) is False
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf"), "1", None, True])
+def test_a_weight_must_be_a_number_above_0(weight: Any) -> None:
+    refusal_of(
+        lambda: DataConfig({"rows/a": 1, "rows/b": weight}, 8),
+        "rows/b has weight",
+        repr(weight),
+        "a number above 0",
+        kind=UsageError,
+    )
+
+
+def test_what_no_mixture_can_have() -> None:
+    refusal_of(lambda: checked_weights({}), "empty mixture", kind=UsageError)
+    refusal_of(lambda: checked_weights({3: 1}), "has 3", "a path or a glob", kind=UsageError)
+    files = {"rows/a": 1, "rows/b": 2}
+    refusal_of(lambda: DataConfig(files, 8, num_epochs=1), "num_epochs is 1", "use None")
+    refusal_of(
+        lambda: DataConfig(files, 8, sampler="windows", weights=[1.0]), "weights are 1 numbers"
+    )
+
+
+def test_datasets_that_cannot_be_mixed(datasets: list[str], tmp_path: Path) -> None:
+    first, second = datasets[0], datasets[1]
+    missing = str(tmp_path / "nowhere")
+    refusal_of(lambda: open_mixture({first: 1, missing: 1}), missing, "no finished dataset")
+    for twice in (f"{first}/", f"{first}/train", str(shard_paths(Path(first))[1])):
+        refusal_of(lambda: open_mixture({first: 1, twice: 2}), twice, "the same rows", "name each")  # noqa: B023
+    refusal_of(
+        lambda: open_mixture({first: 1, f"{second}/test": 1}), "train split", "test split", "one"
+    )
+    refusal_of(
+        lambda: open_mixture({first: 1, second: 1}, batch_size=64), second, "16 small rows", "use"
+    )
+    shards = {str(path): 1 for path in shard_paths(Path(first))}
+    assert len(take(shards, 3, batch_size=2)) == 3  # parts of one dataset may have weights
+
+
+def test_probes_that_may_be_held_out_by_one_dataset_only_are_told(
+    datasets: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [RowSpec(ipv4_probe(i), make_measurements(90, i)) for i in range(8)]
+    other = write_dataset(tmp_path / "rows", rows, "compact", 1)
+    with caplog.at_level(logging.WARNING, "training"):
+        open_mixture({datasets[0]: 1, str(other): 1})
+        assert not caplog.records
+    reseed(other)
+    with caplog.at_level(logging.WARNING, "training"):
+        open_mixture({datasets[0]: 1, str(other): 1})
+    assert "--split_seed" in caplog.text
+
+
+def reseed(dataset: Path) -> None:
+    """Makes a finished dataset say that its splits have another seed."""
+    from tests.support.probe_rows_on_disk import restamp
+
+    manifest = json.loads((dataset / "manifest.json").read_text())
+    manifest["options"]["split_seed"] += 1
+    (dataset / "manifest.json").write_text(json.dumps(manifest))
+    restamp(dataset)
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def test_a_mixture_is_read_as_maxtext_writes_it_and_as_json() -> None:
+    expected = {"gs://a/rows,1": 0.7, "rows/b/*": 0.3}
+    for text in (
+        "gs://a/rows,1,0.7;rows/b/*,0.3",
+        " gs://a/rows,1 , 0.7; rows/b/*,0.3;",
+        json.dumps(expected),
+    ):
+        assert parse_files(text) == expected
+    for text in ("rows/a", "rows/a,0.3", "gs://a/{b,c}/*", ""):
+        assert parse_files(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("rows/a;rows/b", ["not a mixture", "rows/a,0.7;rows/b,0.3"]),
+        ("rows/a,1;rows/b,much", ["not a mixture"]),
+        ('{"rows/a": 0.7', ["not a mixture", '{"rows/a": 0.7, "rows/b": 0.3}']),
+        ('{"rows/a": "much"}', ["rows/a", "'much'", "above 0"]),
+        ("rows/a,1;rows/b,0", ["rows/b", "0.0", "above 0"]),
+        ("rows/a,1;rows/a,2", ["rows/a is twice", "the sum"]),
+        ('{"rows/a": 1, "rows/a": 2}', ["rows/a is twice"]),
+        ("{}", ["empty mixture"]),
+    ],
+)
+def test_a_text_that_is_no_mixture(text: str, parts: list[str]) -> None:
+    refusal_of(lambda: parse_files(text), *parts, kind=UsageError)
+
+
+def test_programs_that_take_one_dataset_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from training import analyze_padding
+
+    assert analyze_padding.main(["rows/a,1;rows/b,1"]) == 2
+    assert "training.analyze_padding takes one dataset" in capsys.readouterr().err

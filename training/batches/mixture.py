@@ -1,0 +1,168 @@
+"""Mixtures: which of several datasets gives each example of a batch, by their weights.
+
+A weight is a share of the examples. All have crop_size tokens, so it is a share of the tokens, too,
+whatever the sizes of the datasets and of their rows. Nothing is drawn at random: the first n
+examples of a run hold a number of each dataset that follows from n and the weights alone, and which
+lanes they are rotates from step to step. So every part of a run has the proportions, every lane has
+them in the long run, and the assignment of a step needs no state: it is the same for any hosts.
+"""
+
+import functools
+import itertools
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from beam_pipeline.errors import UsageError
+from training.rows.keyed_random import key_of
+from training.rows.row_table import ShardSet, find_shards
+
+_LOG = logging.getLogger("training")
+_LANES, _ROTATIONS = 6, 7  # keys below a seed; `lanes` has those below a seed and an epoch
+
+
+class Assignment:
+    """Which dataset gives each example of each step.
+
+    Of any number of consecutive batches, a dataset gives its weight times the number of examples,
+    off by less than the number of datasets minus one: with two datasets by less than one example.
+
+    Args:
+      weights: of the datasets; only their ratios matter.
+      batch_size: of the global batch.
+      seed: of the order of the lanes.
+    """
+
+    def __init__(self, weights: Sequence[float], batch_size: int, seed: int):
+        exact = [Fraction(str(weight)) for weight in weights]  # 0.1 is a tenth
+        unit = math.lcm(*(weight.denominator for weight in exact))
+        self._weights = [int(weight * unit) for weight in exact]
+        self._batch_size = batch_size
+        self._seed = seed
+        # Neighbouring lanes, a host's, must not all turn to one dataset in the same step.
+        self._places = np.array(_shuffled(batch_size, seed, _LANES))
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Returns the number of the dataset of each example of a step: int64 [batch_size]."""
+        size = self._batch_size
+        ends = zip(self._counts(step * size), self._counts((step + 1) * size), strict=True)
+        numbers = np.repeat(np.arange(len(self._weights)), [end - begin for begin, end in ends])
+        # Within each `size` steps a lane is once in every place.
+        rotation = _shuffled(size, self._seed, _ROTATIONS, step // size)[step % size]
+        return numbers[(self._places + rotation) % size]
+
+    def _counts(self, num_examples: int) -> list[int]:
+        """Returns how many of the first examples of a run are of each dataset."""
+        counts: list[int] = []
+        left, total = num_examples, sum(self._weights)
+        for weight in self._weights:
+            counts.append(left * weight // total)
+            left, total = left - counts[-1], total - weight
+        return counts
+
+
+@functools.lru_cache(maxsize=8)
+def _shuffled(size: int, *key: int) -> list[int]:
+    return sorted(range(size), key=lambda value: int(key_of(*key, value)))
+
+
+def checked_weights(files: Mapping[Any, Any]) -> dict[str, float]:
+    """Returns the weights of a mixture as a dictionary of their own.
+
+    Raises:
+      UsageError: there is no dataset, or a weight is not a number above 0.
+    """
+    if not files:
+        raise UsageError('files is an empty mixture: name datasets, {"rows/a": 0.7, "rows/b": 0.3}')
+    for name, weight in files.items():
+        if not isinstance(name, str):
+            raise UsageError(f"files has {name!r}: a dataset of a mixture is a path or a glob")
+        is_number = isinstance(weight, Real) and not isinstance(weight, bool)
+        if not is_number or not 0 < float(weight) < math.inf:
+            raise UsageError(
+                f"{name} has weight {weight!r} in the mixture: give a number above 0, or leave "
+                "the dataset out"
+            )
+    return {name: float(weight) for name, weight in files.items()}
+
+
+def parse_files(text: str) -> str | dict[str, float]:
+    """Reads the value of a key such as network_train_files.
+
+    Args:
+      text: a path or a glob; a mixture as MaxText writes it, "rows/a,0.7;rows/b,0.3"; or one as a
+        JSON object, '{"rows/a": 0.7, "rows/b": 0.3}'.
+
+    Raises:
+      UsageError: a mixture cannot be read, or names a dataset twice.
+    """
+    try:
+        if text.lstrip().startswith("{"):
+            pairs = json.loads(text, object_pairs_hook=list)
+        elif ";" in text:
+            parts = [part.rpartition(",") for part in text.split(";") if part.strip()]
+            pairs = [(name.strip(), float(weight)) for name, _, weight in parts]
+        else:
+            return text
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is not a mixture: write rows/a,0.7;rows/b,0.3 or "
+            '{"rows/a": 0.7, "rows/b": 0.3}'
+        ) from error
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"{twice} is twice in the mixture: name it once, with the sum of weights")
+    return checked_weights(dict(pairs))
+
+
+def check_single(files: str, program: str) -> None:
+    """Raises UsageError if `files` is a mixture, which a program does not take."""
+    if not isinstance(parse_files(files), str):
+        raise UsageError(f"{files} is a mixture: {program} takes one dataset, name one of them")
+
+
+def find_datasets(files: Any) -> list[ShardSet]:
+    """Finds the shards of one dataset, or of each dataset of a mixture.
+
+    Args:
+      files: see `DataConfig`.
+
+    Raises:
+      ProbelineError: as `find_shards`.
+      UsageError: the datasets of a mixture share a shard, or are of different splits.
+    """
+    if not isinstance(files, Mapping):
+        return [find_shards(files)]
+    found = {name: find_shards(name) for name in files}
+    for (name, shards), (other, others) in itertools.combinations(found.items(), 2):
+        _check_pair(name, shards, other, others)
+    return list(found.values())
+
+
+def _check_pair(name: str, shards: ShardSet, other: str, others: ShardSet) -> None:
+    if shards.split != others.split:
+        raise UsageError(
+            f"{name} is of the {shards.split} split, {other} of the {others.split} split: name one "
+            "split of all datasets of a mixture"
+        )
+    if shards.index_crc32c == others.index_crc32c and set(shards.chosen) & set(others.chosen):
+        raise UsageError(
+            f"{name} and {other} have the same rows: name each dataset of a mixture once, with the "
+            "sum of the weights"
+        )
+    splits = [
+        tuple(each.dataset.manifest.options.get(key) for key in ("train_ratio", "split_seed"))
+        for each in (shards, others)
+    ]
+    if splits[0] != splits[1]:
+        _LOG.warning(
+            "%s and %s were split by other --train_ratio and --split_seed, %s and %s: a probe may "
+            "be in the test split of one and in the training split of the other",
+            *(name, other, *splits),
+        )
