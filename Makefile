@@ -81,6 +81,7 @@ LOCK = PATH="$$PATH:$(BIN)" uv pip compile $(UPGRADE) --quiet --no-annotate --py
 lock:
 	$(LOCK) --universal --extra all --extra docs --extra examples --extra dev --output-file requirements.txt
 	$(LOCK) --python-platform x86_64-manylinux_2_31 --extra tpu --output-file templates/tpu/constraints.txt
+	$(LOCK) --python-platform x86_64-manylinux_2_31 --constraint requirements.txt --output-file templates/worker_requirements.txt
 
 clean:
 	rm -rf $(VENV) $(DEMO) .engines build examples/first_model *.egg-info

@@ -11,11 +11,12 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,
     {
-        "array_record_io": "ReadFromArrayRecord WriteToArrayRecord",
+        "array_record_io": "ReadAllFromArrayRecord ReadFromArrayRecord WriteToArrayRecord",
         "dataset.manifest": "Dataset Manifest open_dataset",
         "dataset.row_codec": "ProbeRow decode_record",
         "dataset.rows": "Rows",
         "errors": "ProbelineError UsageError",
+        "sort_each_group": "SortEachGroup SortedGroup",
         "overlap": "DeconConfig NGramConfig run_train_test_overlap",
     },
 )

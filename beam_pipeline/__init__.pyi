@@ -1,3 +1,4 @@
+from beam_pipeline.array_record_io import ReadAllFromArrayRecord as ReadAllFromArrayRecord
 from beam_pipeline.array_record_io import ReadFromArrayRecord as ReadFromArrayRecord
 from beam_pipeline.array_record_io import WriteToArrayRecord as WriteToArrayRecord
 from beam_pipeline.dataset.manifest import Dataset as Dataset
@@ -11,6 +12,8 @@ from beam_pipeline.errors import UsageError as UsageError
 from beam_pipeline.overlap import DeconConfig as DeconConfig
 from beam_pipeline.overlap import NGramConfig as NGramConfig
 from beam_pipeline.overlap import run_train_test_overlap as run_train_test_overlap
+from beam_pipeline.sort_each_group import SortEachGroup as SortEachGroup
+from beam_pipeline.sort_each_group import SortedGroup as SortedGroup
 
 __version__: str
 __all__: list[str]

@@ -1,6 +1,6 @@
-"""ArrayRecord for Apache Beam: WriteToArrayRecord and ReadFromArrayRecord.
+"""ArrayRecord for Apache Beam: WriteToArrayRecord, ReadFromArrayRecord, ReadAllFromArrayRecord.
 
-Both work with records of any content on any filesystem of Beam, in bounded memory, without
+They work with records of any content on any filesystem of Beam, in bounded memory, without
 TensorFlow. Shards have the same bytes on every run and runner: a record's key determines its
 shard and its place there.
 
@@ -13,13 +13,13 @@ shard and its place there.
 # Beam is typed in part, ArrayRecord not at all.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false
+# pyright: reportUnknownParameterType=false, reportUnknownLambdaType=false, reportUntypedBaseClass=false
 # pyright: reportMissingTypeArgument=false, reportIncompatibleMethodOverride=false
 # pyright: reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# pyright: reportUntypedBaseClass=false
 
 import contextlib
 import hashlib
+import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
@@ -27,20 +27,27 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders
+from apache_beam.io.fileio import EmptyMatchTreatment
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.value_provider import ValueProvider
+from apache_beam.transforms.display import DisplayDataItem
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset.row_reader import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.jobs.messages import Message
+from beam_pipeline.shards.io_arguments import element_type, known_text, refuse
 from beam_pipeline.shards.staging import Records, StageRecords
-from beam_pipeline.shards.writing import RecordWriter, ShardTarget, WriteShards
-from beam_pipeline.storage.files import local_copy, remove_folder
+from beam_pipeline.shards.writing import RecordWriter, ShardInfo, ShardTarget, WriteShards
+from beam_pipeline.storage.files import is_gcs, is_local, local_copy, remove_folder
 from beam_pipeline.storage.gcs import prepare_native_reader
 from beam_pipeline.storage.matching import FileVersion, match
 
 DEFAULT_OPTIONS = "group_size:1,zstd:1"
+DEFAULT_TEMPLATE = "-SSSSS-of-NNNNN"
 SUFFIX = ".arrayrecord"
+_INLINE_BYTES = 1 << 10
 _READ_BYTES = 16 << 20
 _SPLIT_BYTES = 64 << 20
 
@@ -55,27 +62,39 @@ class WriteToArrayRecord(beam.PTransform):
 
     The result is a PCollection of `ShardInfo` (path, shard, num_shards, num_records, num_bytes,
     crc32c), one per file, once all files have their final names. Memory: one record and
-    ArrayRecord's own buffers (about 60 MB at 8 MiB a record), and 200 bytes for each record of
-    one shard. Records are staged once below `temp_location`, which is removed at the end,
-    together with files of failed attempts.
+    ArrayRecord's own buffers (about 60 MB at 8 MiB a record); of one shard the records up to
+    1 KiB, and 200 bytes for each record. Larger ones are staged once below `temp_location`, in a
+    folder that is removed at the end, together with files of failed attempts.
 
     Args:
-      file_path_prefix: a shard's path up to its number.
-      coder: encodes an element as the bytes of a record.
-      file_name_suffix: a shard's path after its number.
-      num_shards: the number of files, or 0 for files of about 256 MiB. Their number then follows
-        from the records, not from bundles, and is at least 1: without records, one file is empty.
-      shard_name_template: S's and N's stand for the shard and the number of shards.
-      options: of ArrayRecordWriter, such as "group_size:1,zstd:3" or "uncompressed".
+      file_path_prefix: a shard's path up to its number; a text, or a ValueProvider that knows it
+        when the pipeline is built.
+      coder: encodes an element as the bytes of a record; by default `BytesCoder`.
+      file_name_suffix: a shard's path after its number, as `file_path_prefix`.
+      num_shards: the number of files, or 0 or None for files of about 256 MiB. Their number then
+        follows from the records, not from bundles, and is at least 1: without records, one file
+        is empty.
+      shard_name_template: S's and N's stand for the shard and the number of shards. None is
+        "-SSSSS-of-NNNNN", "" one file without a number. All windows are written as one set of
+        files, so W and V are refused.
+      compression_type: must be left out: ArrayRecord compresses its records itself, see `options`.
+      triggering_frequency: must be left out: the input is bounded.
+      options: of ArrayRecordWriter, such as "group_size:1,zstd:3" or "group_size:1,uncompressed".
       key: returns the bytes that determine a record's shard and its place there; by default a
         hash of the record, so that the order is random but fixed.
+      ordered: whether the records of a shard are in the order of their keys. If not, they are in
+        the order in which the runner delivers them, another one on each run: a shard has the
+        same records, but not the same bytes. In return no record is staged: it travels through
+        the runner's shuffle and is written to storage once. Then set `num_shards`, or the runner
+        keeps all records until they are counted.
       temp_location: a folder for temporary files on the same filesystem; by default the folder
         of the shards.
       open_writer: creates a local file of another format, given its path, such as
-        `dataset.tfrecord.TFRecordWriter`.
+        `dataset.tfrecord.TFRecordWriter`; `options` are not used then.
 
     Raises:
-      ValueError: `num_shards` is negative, or the template names every shard alike.
+      ValueError: an argument has no meaning for ArrayRecord, `num_shards` is negative, or the
+        template names every shard alike.
 
     Example:
 
@@ -87,54 +106,85 @@ class WriteToArrayRecord(beam.PTransform):
 
     def __init__(
         self,
-        file_path_prefix: str,
+        file_path_prefix: str | ValueProvider,
         coder: coders.Coder | None = None,
-        file_name_suffix: str = SUFFIX,
-        num_shards: int = 0,
-        shard_name_template: str = "-SSSSS-of-NNNNN",
+        file_name_suffix: str | ValueProvider = SUFFIX,
+        num_shards: int | None = 0,
+        shard_name_template: str | None = None,
+        compression_type: None = None,
+        triggering_frequency: None = None,
+        *,
         options: str = DEFAULT_OPTIONS,
         key: Callable[[Any], bytes] | None = None,
+        ordered: bool = True,
         temp_location: str | None = None,
         open_writer: Callable[[str], RecordWriter] | None = None,
     ):
         super().__init__()
-        if num_shards < 0:
-            raise ValueError(f"num_shards is {num_shards}; it must be 0 (automatic) or more")
-        if "S" not in shard_name_template and num_shards != 1:
-            raise ValueError(
-                f"shard_name_template {shard_name_template!r} names every shard alike: "
-                "put SSSSS in it or write num_shards=1"
-            )
+        refuse("compression_type", compression_type, "options say how records are compressed")
+        refuse("triggering_frequency", triggering_frequency, "the input is bounded")
+        template = DEFAULT_TEMPLATE if shard_name_template is None else shard_name_template
+        self._num_shards = 1 if template == "" else num_shards or 0
+        _check_names(self._num_shards, template)
         self._coder = coder or coders.BytesCoder()
         self._key = key
-        self._num_shards = num_shards
-        parent = temp_location or FileSystems.split(file_path_prefix)[0] or "."
-        self._temp_folder = FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}")
+        self._options = None if open_writer else options
+        prefix = known_text("file_path_prefix", file_path_prefix)
+        parent = temp_location or FileSystems.split(prefix)[0] or "."
         self._target = ShardTarget(
-            file_path_prefix,
-            file_name_suffix,
-            shard_name_template,
+            prefix,
+            known_text("file_name_suffix", file_name_suffix),
+            template,
             open_writer or partial(ArrayRecordWriter, options=options),
-            self._temp_folder,
+            FileSystems.join(parent, f".temp-arrayrecord-{uuid.uuid4().hex}"),
+            ordered=ordered,
         )
 
-    def expand(self, elements: beam.PCollection) -> Any:
+    def expand(self, elements: beam.PCollection) -> beam.PCollection[ShardInfo]:
         if not elements.is_bounded:
             raise ValueError("WriteToArrayRecord takes a bounded PCollection: its shards must end")
+        temp_folder = self._target.temp_folder
+        inline_bytes = _INLINE_BYTES if self._target.ordered else sys.maxsize
+        encode = beam.Map(partial(_encode, coder=self._coder, key=self._key))
         shards = (
             elements
             | "Into one window" >> beam.WindowInto(beam.window.GlobalWindows())
-            | "Encode" >> beam.Map(_encode, self._coder, self._key)
-            | "Stage" >> beam.ParDo(StageRecords(self._temp_folder, inline_bytes=1024))
+            | "Encode" >> encode.with_input_types(element_type(self._coder))
+            | "Stage" >> beam.ParDo(StageRecords(temp_folder, inline_bytes))
             | "Write shards" >> WriteShards(self._target, self._num_shards)
         )
         _ = (
             elements.pipeline
-            | "Last" >> beam.Create([self._temp_folder])
+            | "Last" >> beam.Create([temp_folder])
             | "Remove temporary files"
             >> beam.Map(lambda folder, _: remove_folder(folder), beam.pvalue.AsIter(shards))
         )
         return shards
+
+    def display_data(self) -> dict[str, Any]:
+        target = self._target
+        pattern = f"{target.prefix}{target.shard_name_template}{target.suffix}"
+        return {
+            "file_pattern": DisplayDataItem(pattern, label="File Pattern"),
+            "shards": DisplayDataItem(self._num_shards, "", "Number of Shards").drop_if_default(0),
+            "ordered": DisplayDataItem(target.ordered, label="Ordered").drop_if_default(True),
+            "options": DisplayDataItem(self._options, label="Writer Options").drop_if_none(),
+        }
+
+
+def _check_names(num_shards: int, template: str) -> None:
+    if num_shards < 0:
+        raise ValueError(f"num_shards is {num_shards}; it must be 0 (automatic) or more")
+    if set(template) & set("UVW"):
+        raise ValueError(
+            f"shard_name_template {template!r} asks for windows (W, V) or random names (U): all "
+            "windows are written as one set of files with fixed names; use S and N alone"
+        )
+    if "S" not in template and num_shards != 1:
+        raise ValueError(
+            f"shard_name_template {template!r} names every shard alike: "
+            "put SSSSS in it or write num_shards=1"
+        )
 
 
 def _encode(element: Any, coder: coders.Coder, key: Callable[[Any], bytes] | None) -> Records:
@@ -149,10 +199,14 @@ class ReadFromArrayRecord(beam.PTransform):
     Memory: 16 MiB of records, or one record if it is larger.
 
     Args:
-      file_pattern: a path or glob on any Beam filesystem. `gs://` is read in place; files of
-        other remote filesystems are first copied to a local temporary file.
-      coder: decodes the bytes of a record.
+      file_pattern: a path or glob on any Beam filesystem; a text, or a ValueProvider that knows it
+        when the pipeline is built. Local files and `gs://` are read in place; a file of another
+        filesystem is copied to the worker once, and is not split.
+      coder: decodes the bytes of a record; by default `BytesCoder`.
+      compression_type: must be left out: ArrayRecord files say themselves how they are compressed.
       validate: whether a pattern without a match is an error when the pipeline is built.
+      empty_match_treatment: whether it is one when the pipeline runs, as in `beam.io.fileio`.
+      with_filename: whether elements are (path, record).
 
     Raises:
       ProbelineError: no file matches. A file that is damaged raises it when the pipeline runs.
@@ -162,71 +216,174 @@ class ReadFromArrayRecord(beam.PTransform):
         pipeline | ReadFromArrayRecord("out/words-*.arrayrecord") | beam.Map(len)
     """
 
-    def __init__(self, file_pattern: str, coder: coders.Coder | None = None, validate: bool = True):
+    def __init__(
+        self,
+        file_pattern: str | ValueProvider,
+        coder: coders.Coder | None = None,
+        compression_type: None = None,
+        validate: bool = True,
+        *,
+        empty_match_treatment: str = EmptyMatchTreatment.ALLOW_IF_WILDCARD,
+        with_filename: bool = False,
+    ):
         super().__init__()
-        self._pattern = file_pattern
-        self._coder = coder or coders.BytesCoder()
-        if validate and not match(file_pattern):
-            raise ProbelineError(f"{file_pattern} matches no ArrayRecord file: check the pattern")
-
-    def expand(self, pbegin: beam.pvalue.PBegin) -> beam.PCollection:
-        return (
-            pbegin
-            | "Pattern" >> beam.Create([self._pattern])
-            | "Match" >> beam.FlatMap(match).with_output_types(FileVersion)
-            | "Spread files" >> beam.Reshuffle()
-            | "Read records" >> beam.ParDo(_ReadRecords())
-            | "Decode" >> beam.Map(self._coder.decode)
+        self._pattern = known_text("file_pattern", file_pattern)
+        self._read_all = ReadAllFromArrayRecord(
+            coder, compression_type, with_filename, empty_match_treatment=empty_match_treatment
         )
+        if validate:
+            list(_match(self._pattern, EmptyMatchTreatment.DISALLOW))
+
+    def expand(self, pbegin: beam.pvalue.PBegin) -> Any:
+        return pbegin | "Pattern" >> beam.Create([self._pattern]) | "Read all" >> self._read_all
+
+    def display_data(self) -> dict[str, Any]:
+        return {"file_pattern": DisplayDataItem(self._pattern, label="File Pattern")}
+
+
+class ReadAllFromArrayRecord(beam.PTransform):
+    """Reads all records of the files that match the patterns of a PCollection, in no fixed order.
+
+    Args:
+      coder: decodes the bytes of a record; by default `BytesCoder`.
+      compression_type: must be left out, see `ReadFromArrayRecord`.
+      with_filename: whether elements are (path, record).
+      empty_match_treatment: whether a pattern without a match is an error, as in `beam.io.fileio`.
+
+    Example:
+
+        patterns = pipeline | beam.Create(["out/words-*.arrayrecord"])
+        patterns | ReadAllFromArrayRecord(with_filename=True)
+    """
+
+    def __init__(
+        self,
+        coder: coders.Coder | None = None,
+        compression_type: None = None,
+        with_filename: bool = False,
+        *,
+        empty_match_treatment: str = EmptyMatchTreatment.ALLOW,
+    ):
+        super().__init__()
+        refuse("compression_type", compression_type, "ArrayRecord files say themselves which it is")
+        if empty_match_treatment not in _TREATMENTS:
+            raise ValueError(
+                f"empty_match_treatment is {empty_match_treatment!r}, not {_TREATMENTS}"
+            )
+        self._coder = coder or coders.BytesCoder()
+        self._with_filename = with_filename
+        self._empty_match_treatment = empty_match_treatment
+
+    def expand(self, patterns: beam.PCollection) -> Any:
+        record_type = element_type(self._coder)
+        read = beam.ParDo(_ReadRecords(self._coder, self._with_filename))
+        return (
+            patterns
+            | "Match" >> beam.FlatMap(_match, self._empty_match_treatment)
+            | "Spread files" >> beam.Reshuffle()
+            | "Count records" >> beam.Map(_count_records)
+            | "Read records"
+            >> read.with_output_types(
+                tuple[str, record_type] if self._with_filename else record_type
+            )
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        return {"empty_match_treatment": DisplayDataItem(self._empty_match_treatment)}
+
+
+class _File(Message, frozen=True):
+    path: str
+    num_bytes: int
+    num_parts: int  # that it can be split into: its records, or 1 if it must be copied
+
+
+_ALLOW, _ALLOW_IF_WILDCARD = EmptyMatchTreatment.ALLOW, EmptyMatchTreatment.ALLOW_IF_WILDCARD
+_TREATMENTS = (_ALLOW, _ALLOW_IF_WILDCARD, EmptyMatchTreatment.DISALLOW)
+
+
+def _match(pattern: str, empty_match_treatment: str) -> Iterator[FileVersion]:
+    """Yields what a pattern matches; unlike Beam's MatchAll, with the access that reads it."""
+    is_glob = bool(set("*?[") & set(pattern))
+    allowed = empty_match_treatment in ((_ALLOW, _ALLOW_IF_WILDCARD) if is_glob else (_ALLOW,))
+    files = match(pattern)
+    if not files and not allowed:
+        raise ProbelineError(f"{pattern} matches no ArrayRecord file: check the pattern")
+    yield from files
+
+
+def _count_records(file: FileVersion) -> _File:
+    if not _is_read_in_place(file.path):
+        return _File(file.path, file.num_bytes, 1)
+    with _open_reader(file.path) as reader:
+        return _File(file.path, file.num_bytes, reader.num_records())
 
 
 class _RecordRanges(beam.transforms.core.RestrictionProvider):
-    """The restriction of a file is the range of its records."""
+    """The restriction of a file is the range of its parts; its size is in bytes."""
 
-    def initial_restriction(self, element: FileVersion) -> OffsetRange:
-        with _open_reader(element.path) as reader:
-            return OffsetRange(0, reader.num_records())
+    def initial_restriction(self, element: _File) -> OffsetRange:
+        return OffsetRange(0, element.num_parts)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return OffsetRestrictionTracker(restriction)
 
-    def split(self, element: FileVersion, restriction: OffsetRange) -> Iterator[OffsetRange]:
-        num_parts = max(1, element.num_bytes // _SPLIT_BYTES)
-        step = max(1, -(-restriction.size() // num_parts))
+    def split(self, element: _File, restriction: OffsetRange) -> Iterator[OffsetRange]:
+        num_splits = max(1, element.num_bytes // _SPLIT_BYTES)
+        step = max(1, -(-restriction.size() // num_splits))
         yield from restriction.split(step, step)
 
-    def restriction_size(self, element: FileVersion, restriction: OffsetRange) -> int:
-        return restriction.size()
+    def restriction_size(self, element: _File, restriction: OffsetRange) -> int:
+        return element.num_bytes * restriction.size() // max(1, element.num_parts)
 
 
 class _ReadRecords(beam.DoFn):
-    """FileVersion → each record of the file, as bytes."""
+    """_File → each record of the file, decoded, or (path, record)."""
+
+    def __init__(self, coder: coders.Coder, with_filename: bool):
+        self._coder = coder
+        self._with_filename = with_filename
 
     def process(
         self,
-        element: FileVersion,
+        element: _File,
         tracker: Any = beam.DoFn.RestrictionParam(_RecordRanges()),  # noqa: B008
-    ) -> Iterator[bytes]:
-        with _open_reader(element.path) as reader:
-            average = max(1, element.num_bytes // max(1, reader.num_records()))
-            at, stop = tracker.current_restriction().start, tracker.current_restriction().stop
-            while at < stop:
-                # Sizes are compressed: records may take several times as much memory.
-                end = min(stop, at + max(1, _READ_BYTES // 4 // average))
-                for record in reader.read(at, end):
-                    if not tracker.try_claim(at):
-                        return
-                    yield record
-                    at += 1
+    ) -> Iterator[Any]:
+        for record in _records(element, tracker):
+            decoded = self._coder.decode(record)
+            yield (element.path, decoded) if self._with_filename else decoded
+
+
+def _records(file: _File, tracker: OffsetRestrictionTracker) -> Iterator[bytes]:
+    """Yields the records that the tracker lets be claimed; a copied file is claimed as a whole."""
+    parts = tracker.current_restriction()
+    in_place = _is_read_in_place(file.path)
+    if not in_place and not (parts.size() and tracker.try_claim(parts.start)):
+        return
+    with _open_reader(file.path) as reader:
+        num_records = reader.num_records()
+        at, stop = (parts.start, parts.stop) if in_place else (0, num_records)
+        # Sizes are compressed: records may take several times as much memory.
+        step = max(1, _READ_BYTES // 4 // max(1, file.num_bytes // max(1, num_records)))
+        while at < stop:
+            for record in reader.read(at, min(stop, at + step)):
+                if in_place and not tracker.try_claim(at):
+                    return
+                yield record
+                at += 1
+
+
+def _is_read_in_place(path: str) -> bool:
+    """Tells whether ArrayRecord itself reads a path."""
+    return is_local(path) or is_gcs(path)
 
 
 @contextlib.contextmanager
 def _open_reader(path: str) -> Generator[ArrayRecordReader]:
     """Yields a reader for a file on any Beam filesystem; ProbelineError if it is damaged."""
-    in_place = path.startswith("gs://")  # ArrayRecord reads it itself
-    if in_place:
+    if is_gcs(path):
         prepare_native_reader(path)
-    with contextlib.nullcontext(path) if in_place else local_copy(path) as readable:
+    with contextlib.nullcontext(path) if _is_read_in_place(path) else local_copy(path) as readable:
         reader = ArrayRecordReader(readable, options=READER_OPTIONS)
         try:
             # A damaged file opens without records; only close() reports the reason.

@@ -4,6 +4,7 @@ import errno
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any, cast
 
 
 class ProbelineError(Exception):
@@ -115,9 +116,20 @@ def explained(action: str, path: str, error: Exception) -> ProbelineError:
 
 
 def _cause(error: Exception) -> Exception:
-    """Returns the first error of those that a filesystem of Beam has collected."""
+    """Returns what the storage itself has answered.
+
+    A filesystem of Beam collects errors; an upload in chunks only tells its status, not the reason.
+    """
     collected: dict[object, object] = getattr(error, "exception_details", None) or {}
-    return next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
+    error = next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
+    if (
+        type(error).__name__ != "InvalidResponse"
+    ):  # of google-cloud-storage; where is its own affair
+        return error
+    from google.api_core import exceptions
+
+    refused: Any = error
+    return cast(Any, exceptions).from_http_response(refused.response)
 
 
 @contextmanager

@@ -1,17 +1,20 @@
-"""The job with what Beam counted and its requests to GCS, on a part of a larger run.
+"""A job with what Beam counted and its requests to GCS, on a part of a larger run.
 
     python -m benchmarks.counted_job [--group_rows=8000] [--rows_in_all=35000000000] --input=… …
+    python -m benchmarks.counted_job --job=overlap [--request_s=0.05] --input_path=… …
 
 --group_rows sets how many rows are pre-grouped at a time, in place of 2 M, so that a few probes get
 chunks as small as those of ten thousand. --rows_in_all is the size of the larger run, which sets
-the number of buckets. All other flags are the job's. The last two lines on stderr are JSON objects:
-the values of counters and the sums of distributions, in which retried bundles may count twice; and
-the requests to GCS by billing class.
+the number of buckets. --request_s is added to each request to GCS. All other flags are the job's.
+The last two lines on stderr are JSON objects: the values of counters and the sums of distributions,
+in which retried bundles may count twice; and the requests to GCS by billing class.
 """
 
 import argparse
+import importlib
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -23,12 +26,12 @@ import orjson
 import requests
 from apache_beam.runners.runner import PipelineResult
 
-from beam_pipeline import main as job
 from beam_pipeline.jobs.monitoring import NAMESPACE
 from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.bucket import num_buckets
 from beam_pipeline.sources import reading
 
+JOBS = {"probe_rows": "beam_pipeline.main", "overlap": "beam_pipeline.overlap.__main__"}
 _API = "/storage/v1"
 _COUNTED = (
     "class_a", "class_b", "deletes", "upload_parts", "uploaded_bytes", "downloaded_bytes",
@@ -67,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--group_rows", type=int, default=grouping.UNIT_ROWS)
     parser.add_argument("--rows_in_all", type=int)
+    parser.add_argument("--job", choices=JOBS, default="probe_rows")
+    parser.add_argument("--request_s", type=float, default=0.0)
     args, flags = parser.parse_known_args(argv)
     grouping.UNIT_ROWS = args.group_rows
     if args.rows_in_all:
@@ -78,8 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     send, run = requests.Session.send, beam.Pipeline.run
 
     def counting(session: Any, request: requests.PreparedRequest, **arguments: Any) -> Any:
-        response = send(session, request, **arguments)
         method, url = request.method or "", request.url or ""
+        if _API in url:
+            time.sleep(args.request_s)
+        response = send(session, request, **arguments)
         if _API in url:  # not Google's libraries looking for credentials
             is_upload = method in ("POST", "PUT")
             headers = request.headers if is_upload else response.headers
@@ -98,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         mock.patch.object(requests.Session, "send", counting),
         mock.patch.object(beam.Pipeline, "run", noting),
     ):
-        code = job.main(flags)
+        code = importlib.import_module(JOBS[args.job]).main(flags)
     if code == 0:
         for counted in (counters_of(results[0]), counts):
             print(orjson.dumps(counted).decode(), file=sys.stderr)

@@ -5,10 +5,15 @@ be edited; each estimate has a low and a high value.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from beam_pipeline.probe_rows.external_sort import MAX_FAN_IN
+import numpy as np
+
+from beam_pipeline.dataset.sorted_run import NARROW
+from beam_pipeline.probe_rows.bucket import SPAN_RECORDS
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
+from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
+from beam_pipeline.shards.claim_checks import READS_AT_A_TIME
 from beam_pipeline.storage.gcs import REQUESTS_AT_A_TIME
 from benchmarks.results import Median
 from benchmarks.scale import INLINE_BYTES
@@ -17,7 +22,7 @@ _GB = 1 << 30  # as Google bills
 REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")
 _GCS_FIGURES = (*REQUESTS, "uploaded_bytes", "downloaded_bytes")
 SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
-_LARGE_RUN_SHARE = 16  # beam_pipeline.probe_rows.external_sort
+_ROW_RUN_BYTES = (8 << 20) // 10 * NARROW.itemsize  # of a compact row of 8 MiB
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,43 @@ def per_measurement(lines: Sequence[Median], shape: str) -> PerMeasurement:
     )
 
 
+def with_more_probes(
+    figures: PerMeasurement, lines: Sequence[Median], few: int, many: int
+) -> PerMeasurement:
+    """Adds what a work unit and a bucket of `many` probes take beyond those of `few`.
+
+    Raises:
+      ValueError: one of them was not measured.
+    """
+    if many == few:
+        return figures
+    less, more = (_bucket(lines, num_probes) for num_probes in (few, many))
+    return replace(
+        figures, **{name: getattr(figures, name) + more[name] - less[name] for name in more}
+    )
+
+
+def _bucket(lines: Sequence[Median], num_probes: int) -> dict[str, float]:
+    """Returns figures a measurement of a work unit and a bucket together."""
+    for line in lines:
+        if line.case.get("num_probes") == num_probes and line.figures:
+            return bucket_figures(line)
+    raise ValueError(f"no good run of a bucket of {num_probes:,} probes: run benchmarks.scale")
+
+
+def bucket_figures(line: Median) -> dict[str, float]:
+    """Returns some fields of PerMeasurement, of a work unit and a bucket together."""
+    figures, num_measurements = line.figures, line.figures["measurements"]
+    of_bucket = sum(figures[f"{step}_cpu_s"] for step in ("sort", "stage", "write"))
+    shuffled = sum(figures.get(name, 0.0) for name in SHUFFLED)
+    return {
+        "cpu_s": figures["unit_cpu_s"] / figures["unit_rows"] + of_bucket / num_measurements,
+        "shuffle_bytes": shuffled / num_measurements,
+        "output_bytes": figures["shard_bytes"] / num_measurements,
+        "class_b": figures["rows_stored"] / num_measurements,
+    }
+
+
 def _by_size(lines: Sequence[Median], shape: str, place: str) -> dict[int, dict[str, float]]:
     """Returns the figures of a shape's good runs by their number of measurements."""
     found = {
@@ -213,37 +255,91 @@ def costs_of(use: Use, prices: Prices, assumed: Assumptions) -> dict[str, float]
 
 @dataclass(frozen=True)
 class HotProbe:
-    """What one thread moves to sort and cut one probe."""
+    """What one thread moves to sort and cut one probe.
 
-    passes: int  # of merging over the whole history
+    Attributes:
+      merges: how often each measurement is merged.
+      waits: requests that are waited for one after the other, of `reads`.
+    """
+
+    merges: float
     reads: float
+    waits: float
     bytes_moved: float
 
 
-def hot_probe(num_bytes: int, chunk_bytes: int, memory_bytes: int = SORT_MEMORY_BYTES) -> HotProbe:
-    """Computes what `ExternalSort` and the row split read and write of a probe's history."""
-    is_stored = chunk_bytes > INLINE_BYTES
-    written, reads, read = 0, 0.0, 0
-    if chunk_bytes >= memory_bytes // _LARGE_RUN_SHARE:
-        runs = -(-num_bytes // chunk_bytes)  # chunks are runs already
-    else:
-        reads += num_bytes / chunk_bytes if is_stored else 0
-        read += num_bytes if is_stored else 0
-        runs, written = -(-num_bytes // memory_bytes), num_bytes
-    passes = 1
-    while runs > MAX_FAN_IN:
-        reads += num_bytes / (memory_bytes / 2 / MAX_FAN_IN)
-        read, written = read + num_bytes, written + num_bytes
-        runs, passes = -(-runs // MAX_FAN_IN), passes + 1
-    reads += num_bytes / (memory_bytes / 2 / runs) + num_bytes / SEGMENT_BYTES
-    # The last merge and the cut read, segments and staged rows are written.
-    return HotProbe(passes, reads, read + written + 4 * num_bytes)
+def hot_probe(
+    num_bytes: int,
+    chunk_bytes: int,
+    are_disjoint: bool = True,
+    memory_bytes: int = SORT_MEMORY_BYTES,
+) -> HotProbe:
+    """Computes what `ExternalSort` and the row split read and write of a probe's history.
+
+    Args:
+      are_disjoint: whether no two chunks overlap; otherwise all of them do.
+    """
+    sort = _Sort(memory_bytes // 2)
+    size = chunk_bytes
+    if chunk_bytes < SPAN_RECORDS * NARROW.itemsize:
+        # Chunks without spans are joined in the order of arrival, so that what is joined overlaps.
+        if chunk_bytes > INLINE_BYTES:
+            chunks = -(-num_bytes // chunk_bytes)
+            sort.read(chunks, num_bytes, waits=chunks)
+        sort.written = sort.merged = num_bytes
+        size, are_disjoint = memory_bytes, False
+    sizes = np.append(np.full(num_bytes // size, size), num_bytes % size)
+    sizes = sizes[sizes > 0]
+    is_stored = np.full(len(sizes), size > INLINE_BYTES)
+    while not are_disjoint and len(chosen := merged_first(_spans(sizes), sizes, sort.open_bytes)):
+        sort.merge(sizes[chosen], is_stored[chosen], are_disjoint)
+        sort.written += int(sizes[chosen].sum())
+        sizes = np.append(np.delete(sizes, chosen), sizes[chosen].sum())
+        is_stored = np.append(np.delete(is_stored, chosen), True)
+    sort.merge(sizes, is_stored, are_disjoint)
+    rows = num_bytes / _ROW_RUN_BYTES  # each takes the rest of a segment that the one before began
+    reads = sort.reads + num_bytes / SEGMENT_BYTES + rows
+    waits = sort.waits + rows * max(1, _ROW_RUN_BYTES / SEGMENT_BYTES / READS_AT_A_TIME)
+    # Segments are written and read, staged rows are written.
+    moved = sort.read_bytes + sort.written + 3 * num_bytes + rows * SEGMENT_BYTES / 2
+    return HotProbe(sort.merged / num_bytes, reads, waits, moved)
 
 
-def hot_probe_s(
-    num_measurements: int, chunk_bytes: int, cpu_s: float, assumed: Assumptions
-) -> float:
-    """Returns the seconds of a probe, given its CPU seconds a measurement; NARROW records."""
-    moved = hot_probe(16 * num_measurements, chunk_bytes)
-    waiting_s = moved.reads * assumed.request_s + moved.bytes_moved / assumed.stream_bytes_per_s
-    return num_measurements * cpu_s / assumed.vcpu_speed + waiting_s
+class _Sort:
+    """Counts what `ExternalSort` reads."""
+
+    def __init__(self, open_bytes: int):
+        self.open_bytes = open_bytes
+        self.reads = self.waits = 0.0
+        self.read_bytes = self.written = self.merged = 0
+
+    def read(self, reads: int, num_bytes: int, waits: float) -> None:
+        self.reads += reads
+        self.waits += waits
+        self.read_bytes += num_bytes
+
+    def merge(self, sizes: np.ndarray, is_stored: np.ndarray, are_disjoint: bool) -> None:
+        """Counts one merge of runs, of which those on GCS take reads."""
+        spans = _spans(sizes)
+        if are_disjoint:
+            spans = np.arange(2 * len(sizes)).reshape(-1, 2)
+        held = blocks(spans, sizes, self.open_bytes)
+        reads = np.where(held < sizes, -(-2 * sizes // np.maximum(held, 1)), 1)
+        self.merged += int(sizes.sum())
+        reads, stored_bytes = reads[is_stored], int(sizes[is_stored].sum())
+        open_runs = self.open_bytes / held.mean() if are_disjoint else len(sizes)
+        waits = reads.sum() / min(READS_AT_A_TIME, max(1.0, open_runs))
+        if not are_disjoint:  # of a run, one piece is read ahead
+            waits = max(waits, reads.max(initial=0))
+        self.read(int(reads.sum()), stored_bytes, waits)
+
+
+def _spans(sizes: np.ndarray) -> np.ndarray:
+    """Returns spans of runs that all overlap."""
+    return np.tile([0, 1], (len(sizes), 1))
+
+
+def hot_probe_s(moved: HotProbe, cpu_s: float, assumed: Assumptions) -> float:
+    """Returns the seconds of a probe, given its CPU seconds; NARROW records."""
+    waiting_s = moved.waits * assumed.request_s + moved.bytes_moved / assumed.stream_bytes_per_s
+    return cpu_s / assumed.vcpu_speed + waiting_s

@@ -4,9 +4,11 @@
 
 A run of 35 B measurements is represented by two parts: all of its probes for a slice of time, which
 have its chunks and work units, and some of its probes for all of the time, which have its
-histories. Also measured: a hot probe, the job on Prism and against an emulator of GCS, and one
-worker's thread step by step. All use --inline_bytes=65536, as on Dataflow, and otherwise the
-defaults. Results go to results/; `benchmarks.estimate` computes costs from them.
+histories. Also measured: short histories, ten or a hundred measurements for each of a million
+probes or more; a hot probe; the job on Prism, on Flink and against an emulator of GCS; one worker's
+thread step by step; and one work unit and one bucket of a run of 35 B measurements, by the number
+of its probes. All use --inline_bytes=65536, as on Dataflow, and otherwise the defaults. Results go
+to results/; `benchmarks.estimate` computes costs from them.
 """
 
 import sys
@@ -17,8 +19,9 @@ from pathlib import Path
 
 from benchmarks import engines, runner
 from benchmarks.engine_servers import GCS_EMULATOR, running_gcs_emulator, upload
+from benchmarks.random_probes import write_measurements
 from benchmarks.results import Run
-from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
+from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found, appears_whole
 
 INLINE_BYTES = 64 << 10
 CHUNK_RECORDS = 200
@@ -26,7 +29,9 @@ MIN_HOT_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorti
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
-_ENGINES = {"memory": "memory", "prism": "prism", "gcs": "memory-gcs"}  # by place
+LARGE_RUN = 35_000_000_000  # measurements of the run that estimates are made for
+MANY_PROBES = (NUM_PROBES, 1_000_000, 10_000_000)  # of such a run
+_ENGINES = {"memory": "memory", "prism": "prism", "flink": "flink-2", "gcs": "memory-gcs"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +39,9 @@ class Shape:
     """Measurements to run the job on, and how.
 
     Attributes:
-      place: where it runs or what it reads and writes: memory, prism or gcs.
+      place: where it runs or what it reads and writes: memory, prism, flink or gcs.
       group_rows: rows that are pre-grouped at a time; 0 is the job's own.
+      is_even: all probes have about as many measurements.
     """
 
     name: str
@@ -45,6 +51,7 @@ class Shape:
     place: str = "memory"
     group_rows: int = 0
     num_shards: int = 0
+    is_even: bool = False
 
     @property
     def case(self) -> dict[str, str | int]:
@@ -56,6 +63,8 @@ def shapes(sizes: Sequence[int]) -> list[Shape]:
     """Returns the runs: two shapes at every size, the rest at the smallest or the largest."""
     small, large = min(sizes), max(sizes)
     wanted = [shape for size in sorted(sizes) for shape in (_all_probes(size), _few_probes(size))]
+    wanted += [_short(small, 10, place) for place in ("memory", "prism", "flink")]
+    wanted += [_short(large, length) for length in (100, 10)]
     wanted.append(Shape("a hot probe", large // 2, 1000, hot_share=0.96))
     wanted.append(_all_probes(small, "prism"))
     tenth = small // 10  # the difference shows what does not grow with the input
@@ -73,6 +82,11 @@ def _all_probes(size: int, place: str = "memory") -> Shape:
 def _few_probes(size: int, place: str = "memory") -> Shape:
     num_probes = max(2, size // PROBE_MEASUREMENTS)
     return Shape("few probes", size, num_probes, 0.0, place, num_probes * CHUNK_RECORDS)
+
+
+def _short(size: int, length: int, place: str = "memory") -> Shape:
+    """Returns the shape of probes with `length` measurements each, on average."""
+    return Shape(f"histories of {length}", size, size // length, place=place, is_even=True)
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -94,12 +108,19 @@ def _round(bench: Bench, number: int) -> Iterator[Run]:
         if bench.can_run(shape.case, engines.obstacle(_ENGINES[shape.place])):
             yield _measured(bench, shape, number)
     yield _thread(bench, number)
+    yield from (_bucket(bench, num_probes, number) for num_probes in MANY_PROBES)
 
 
 def _data(bench: Bench, shape: Shape) -> Path:
     """Returns a folder with the shape's measurements."""
     flags = {name: getattr(shape, name) for name in ("num_measurements", "num_probes", "hot_share")}
     seed = bench.args.seed
+    if shape.is_even:
+        folder = bench.args.data_dir / f"even-{shape.num_measurements}-{shape.num_probes}-{seed}"
+        if not folder.exists():
+            with appears_whole(folder) as being_made:
+                write_measurements(being_made, shape.num_measurements, shape.num_probes, seed)
+        return folder
     name = f"scale-{shape.num_measurements}-{shape.num_probes}-{shape.hot_share:g}-{seed}"
     return runner.generated(bench.args.data_dir / name, **flags, seed=seed)
 
@@ -145,6 +166,17 @@ def _thread(bench: Bench, number: int) -> Run:
     command = runner.call_command("benchmarks.worker:measure", f"{data}/*.parquet", size)
     return bench.measured(
         Shape("one thread", size, 1).case,
+        number,
+        lambda _: command,
+        lambda _, printed: Found(runner.json_lines(printed)[-1]),
+    )
+
+
+def _bucket(bench: Bench, num_probes: int, number: int) -> Run:
+    """Measures a work unit and a bucket of a large run with that many probes."""
+    command = runner.call_command("benchmarks.many_probes:measure", num_probes, LARGE_RUN)
+    return bench.measured(
+        Shape("a unit and a bucket", LARGE_RUN, num_probes).case | {"num_probes": num_probes},
         number,
         lambda _: command,
         lambda _, printed: Found(runner.json_lines(printed)[-1]),

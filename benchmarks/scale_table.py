@@ -18,17 +18,24 @@ from benchmarks.estimate import (
     Prices,
     Run,
     Use,
+    bucket_figures,
     costs_of,
     hot_probe,
     hot_probe_s,
     per_measurement,
     per_shard,
     use_of,
+    with_more_probes,
 )
 from benchmarks.results import Median, Results, medians
+from benchmarks.scale import LARGE_RUN, MANY_PROBES, NUM_PROBES
 
-TARGETS = ((200_000_000, 4), (35_000_000_000, 100))  # measurements, vCPUs
-_NUM_PROBES = 10_000
+# Measurements, probes, vCPUs.
+TARGETS = (
+    (200_000_000, NUM_PROBES, 4),
+    *((LARGE_RUN, num_probes, 100) for num_probes in MANY_PROBES),
+)
+_APART = ("one thread", "a unit and a bucket")  # shapes with a table of their own
 _RUN_BYTES = 16 + 0.1 * 12  # a tenth of the destinations IPv6
 
 
@@ -62,7 +69,7 @@ _STEPS = {
 
 def measured(lines: list[Median]) -> str:
     """Returns the table of the job's runs: CPU and bytes a measurement."""
-    jobs = [line for line in lines if line.case["shape"] != "one thread"]
+    jobs = [line for line in lines if line.case["shape"] not in _APART]
     return md.results_table(_MEASURED, jobs, num_named=3, num_words=2)
 
 
@@ -86,6 +93,34 @@ def thread(lines: list[Median]) -> str:
     return md.table(("step", "peak MiB", "CPU s", "wall s"), rows) + "\n\n" + note
 
 
+def many_probes(lines: list[Median]) -> str:
+    """Returns the table of one work unit and one bucket, by the number of the run's probes."""
+    columns = (
+        *("probes of the run", "rows of a bucket", "pre-group", "sort and cut", "stage", "write"),
+        *("all", "ratio", "grouped by probe", "grouped by shard", "ratio", "peak MiB"),
+    )
+    rows, first = [], None
+    for line in lines:
+        if line.case["shape"] != "a unit and a bucket" or not line.figures:
+            continue
+        figures, found = line.figures, bucket_figures(line)
+        first = first or found
+        ns = {name: figures[f"{name}_cpu_s"] * 1e9 for name in ("unit", "sort", "stage", "write")}
+        n = figures["measurements"]
+        by_key = [figures[f"grouped_by_{key}_bytes"] / n for key in ("probe", "shard")]
+        cells = [
+            *(md.size(line.case["num_probes"]), f"{figures['rows']:,}"),
+            *(f"{ns['unit'] / figures['unit_rows']:,.0f}",),
+            *(f"{ns[name] / n:,.0f}" for name in ("sort", "stage", "write")),
+            *(f"{found['cpu_s'] * 1e9:,.0f}", f"{found['cpu_s'] / first['cpu_s']:.1f}"),
+            *(f"{of_key:.1f}" for of_key in by_key),
+            f"{found['shuffle_bytes'] / first['shuffle_bytes']:.1f}",
+            f"{max(value for name, value in figures.items() if name.endswith('_mib')):,.0f}",
+        ]
+        rows.append(cells)
+    return md.table(columns, rows) if rows else "They were not measured."
+
+
 def requests(lines: list[Median]) -> str:
     """Returns a sentence on the requests that were counted."""
     parts = [f"One shard more takes {_counts(per_shard(lines))}."]
@@ -101,12 +136,12 @@ def _counts(counts: dict[str, float]) -> str:
     return text.replace("class_a", "class A").replace("class_b", "class B").replace("_", " ")
 
 
-def num_shards(num_measurements: int) -> int:
-    """Returns how many shards the job would write for 10,000 probes."""
+def num_shards(num_measurements: int, num_probes: int) -> int:
+    """Returns how many shards the job would write."""
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     return sum(
         count_shards(
-            round(_NUM_PROBES * share), round(num_measurements * _RUN_BYTES * share), options
+            round(num_probes * share), round(num_measurements * _RUN_BYTES * share), options
         )
         for share in (options.train_ratio, 1 - options.train_ratio)
     )
@@ -118,12 +153,17 @@ def estimates(lines: list[Median], prices: Prices, assumed: Assumptions) -> str:
     a_slice, few = (per_measurement(lines, shape) for shape in ("all probes", "few probes"))
     larger = PerMeasurement(*map(max, astuple(a_slice), astuple(few)))
     columns, rows = ["estimate"], defaultdict[str, list[str]](list)
-    for size, vcpus in TARGETS:
-        run = Run(size, num_shards(size), vcpus)
+    measured = {NUM_PROBES, *(line.case.get("num_probes") for line in lines)}
+    for size, num_probes, vcpus in TARGETS:
+        if num_probes not in measured:
+            continue
+        run = Run(size, num_shards(size, num_probes), vcpus)
+        figures = with_more_probes(
+            a_slice if size < LARGE_RUN else larger, lines, NUM_PROBES, num_probes
+        )
         for name in ("low", "high"):
-            figures = a_slice if size < 1e9 else larger
             use = use_of(run, figures, requests_per_shard, assumed, is_high=name == "high")
-            columns.append(f"{md.size(size)}, {name}")
+            columns.append(f"{md.size(size)} of {md.size(num_probes)}, {name}")
             for title, cell in _estimate(run, use, costs_of(use, prices, assumed)):
                 rows[title].append(cell)
     return md.table(columns, [[title, *cells] for title, cells in rows.items()])
@@ -133,12 +173,12 @@ def _estimate(run: Run, use: Use, costs: dict[str, float]) -> Iterator[tuple[str
     """Yields the titles and cells of one estimate."""
     yield "vCPUs, given", f"{run.vcpus}"
     yield "shards", f"{run.num_shards:,}"
-    yield "vCPU-hours", _figure(use.vcpu_hours)
-    yield "minutes", _figure(use.wall_hours * 60)
-    yield "of them commit, one worker", _figure(use.commit_hours * 60)
-    yield "shuffle, GB", _figure(use.shuffle_gb)
-    yield "temporary objects, GB", _figure(use.temporary_gb)
-    yield "dataset, GB", _figure(use.output_gb)
+    yield "vCPU-hours", figure(use.vcpu_hours)
+    yield "minutes", figure(use.wall_hours * 60)
+    yield "of them commit, one worker", figure(use.commit_hours * 60)
+    yield "shuffle, GB", figure(use.shuffle_gb)
+    yield "temporary objects, GB", figure(use.temporary_gb)
+    yield "dataset, GB", figure(use.output_gb)
     yield "class A", f"{use.class_a:,.0f}"
     yield "class B", f"{use.class_b:,.0f}"
     for name, cost in costs.items():
@@ -149,28 +189,40 @@ def _estimate(run: Run, use: Use, costs: dict[str, float]) -> Iterator[tuple[str
 def hot_probes(lines: list[Median], assumed: Assumptions) -> str:
     """Returns the table of estimates for one probe in 35 B measurements on GCS."""
     line = next(line for line in lines if line.case["shape"] == "one thread")
-    cpu_s = (line.figures["sort_cpu_s"] + line.figures["cut_cpu_s"]) / line.case["num_measurements"]
+    sort_s, cut_s = (
+        line.figures[f"{step}_cpu_s"] / line.case["num_measurements"] for step in ("sort", "cut")
+    )
     columns = (
-        *("share of 35 B", "measurements", "bytes a chunk", "merges", "reads", "GB moved"),
-        *("CPU minutes", "minutes"),
+        *(
+            "share of 35 B",
+            "measurements",
+            "bytes a chunk",
+            "chunks",
+            "merges",
+            "reads",
+        ),
+        *("GB moved", "CPU minutes", "minutes"),
     )
     rows = []
     for share in (0.0001, 0.001, 0.01, 0.1):
-        n = round(TARGETS[-1][0] * share)
+        n = round(LARGE_RUN * share)
         chunk_bytes = round(UNIT_ROWS * share) * 16
-        moved = hot_probe(16 * n, chunk_bytes)
-        minutes = hot_probe_s(n, chunk_bytes, cpu_s, assumed) / 60
-        rows.append(
-            [
-                *(f"{share:.2%}", f"{n / 1e6:,g} M", f"{chunk_bytes:,}", f"{moved.passes}"),
-                *(f"{moved.reads:,.0f}", f"{moved.bytes_moved / 1e9:,.1f}"),
-                *(f"{n * cpu_s / 60:,.1f}", f"{minutes:,.1f}"),
-            ]
-        )
+        for are_disjoint in (True, False):
+            moved = hot_probe(16 * n, chunk_bytes, are_disjoint)
+            cpu_s = n * (moved.merges * sort_s + cut_s)
+            minutes = hot_probe_s(moved, cpu_s, assumed) / 60
+            rows.append(
+                [
+                    *(f"{share:.2%}", f"{n / 1e6:,g} M", f"{chunk_bytes:,}"),
+                    *("disjoint" if are_disjoint else "overlap", f"{moved.merges:.1f}"),
+                    *(f"{moved.reads:,.0f}", f"{moved.bytes_moved / 1e9:,.1f}"),
+                    *(f"{cpu_s / 60:,.1f}", f"{minutes:,.1f}"),
+                ]
+            )
     return md.table(columns, rows)
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
 
@@ -196,12 +248,16 @@ def markdown(results: Results) -> str:
         measured(lines),
         f"{md.circumstances(results)} {load}",
         requests(lines),
+        f"**Measured**, one work unit and one bucket of {md.size(LARGE_RUN)} measurements, CPU in "
+        "nanoseconds and bytes a measurement; ratios are to the first line:",
+        many_probes(lines),
         "**Measured**, one thread of a worker, step by step:",
         thread(lines),
         "**Estimated** from these figures, not measured (`benchmarks/estimate.py` has the "
         "formulas):",
         estimates(lines, prices, assumed),
-        "**Estimated** likewise: the time of one hot probe, one thread, `request_s` for each read:",
+        "**Estimated** likewise: the time of one hot probe, one thread, `request_s` for each read "
+        "that is waited for:",
         hot_probes(lines, assumed),
         f"Prices: {inputs(prices)}.",
         f"Assumptions: {inputs(assumed)}.",

@@ -22,6 +22,8 @@ from benchmarks import (
     headlines,
     learning,
     loading_table,
+    overlap_hits,
+    overlap_scale_table,
     overlap_table,
     recall_table,
     scale_table,
@@ -58,6 +60,13 @@ DOCUMENTS = {
     "learning": Document(Path("docs/learning.md"), _newest("learning", learning.markdown)),
     "loading": Document(Path("docs/training_speed.md"), _newest("loading", loading_table.markdown)),
     "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
+    "overlap_hits": Document(
+        Path("docs/overlap_speed.md"), _newest("overlap_hits", overlap_hits.markdown)
+    ),
+    "overlap_scale": Document(
+        Path("docs/overlap_speed.md"), _newest("overlap_scale", overlap_scale_table.markdown)
+    ),
+    "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }

@@ -83,7 +83,7 @@ def chunks(num_measurements: int) -> Iterator[Chunk]:
     grouped = Grouped(*probe, records, ends, np.zeros(0, WIDE), np.zeros(2, np.int64))
     ((_, chunk),) = store_chunks(grouped, ClaimWriter("", "", INLINE_BYTES))
     for _ in range(num_measurements // CHUNK_RECORDS):
-        yield Chunk(chunk.probes, records.tobytes(), chunk.wide)
+        yield Chunk(chunk.probes, records.tobytes(), chunk.wide, chunk.spans)
         records["event_time"] += CHUNK_RECORDS * 1_000_000
 
 

@@ -18,6 +18,7 @@ from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
 from beam_pipeline.overlap.job.flag_values import flags_of
 from beam_pipeline.overlap.job.removal_config import RemovalConfig
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.probe_rows import options
 from beam_pipeline.sources.options import COLUMNS
 
@@ -64,7 +65,15 @@ TEMPLATES = {
                 "between."
             },
             "output": _WRITE | {"helpText": "Folder of the dataset on gs://."},
-            "anonymize_key_file": {"regexes": [_KEY]},
+            "anonymize_key_file": {
+                "regexes": [_KEY],
+                "helpText": "Needed with anonymize: file on gs:// with the key, 32 bytes or 64 hex "
+                "digits, or a secret's version, projects/P/secrets/S/versions/V.",
+            },
+            "inline_bytes": {
+                "helpText": "Payloads up to this size travel through the shuffle, larger ones "
+                f"through storage; -1 is {options.REMOTE_INLINE_BYTES}.",
+            },
             "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
             "max_row_size_mb": {"label": "Largest record in MiB"},
             "array_record_options": {"label": "ArrayRecord options"},
@@ -100,6 +109,15 @@ TEMPLATES = {
                 "regexes": ["^[0-9]+(,[0-9]+)*$"],
                 "helpText": "Tokens of an n-gram; several with a comma between. An evaluation row "
                 "of fewer tokens is looked for as a whole. Default: 15.",
+            },
+            "processes": {
+                "label": "Machines",
+                "helpText": "Machines at most, as max-workers of gcloud; 0 lets Dataflow decide.",
+            },
+            "tokenizer": {
+                "helpText": f"How texts become tokens: {', '.join(TOKENIZERS)}, or a Python "
+                "function of the template's image as package.module:function, which is code that "
+                "runs on every text.",
             },
             "index_memory_mb": {"label": "Memory of the index in MiB"},
         },

@@ -4,7 +4,7 @@
 #   templates/launch.sh [--dry-run] TEMPLATE PARAMETER=VALUE … [-- FLAG OF GCLOUD …]
 #
 # docs/flex_templates.md lists all parameters. Arguments after -- go to `gcloud dataflow
-# flex-template run`, such as --max-workers=40 --worker-machine-type=n2-highmem-4
+# flex-template run`, such as --max-workers=40 --worker-machine-type=n2-standard-4
 # --disable-public-ips --subnetwork=…. Environment variables:
 #
 #   PROJECT          the project's id

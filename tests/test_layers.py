@@ -18,7 +18,8 @@ ROOMS = (
     *("beam_pipeline.verify", "beam_pipeline.inspect"),
     *("beam_pipeline.simulation", "beam_pipeline.generate"),
     *("beam_pipeline.jobs", "beam_pipeline.sources", "beam_pipeline.shards"),
-    *("beam_pipeline.array_record_io", "beam_pipeline.probe_rows", "beam_pipeline.main"),
+    *("beam_pipeline.array_record_io", "beam_pipeline.sort_each_group"),
+    *("beam_pipeline.probe_rows", "beam_pipeline.main"),
     "beam_pipeline.convert",
     *("beam_pipeline.overlap.ngrams", "beam_pipeline.overlap.documents"),
     *(

@@ -22,6 +22,7 @@ from beam_pipeline.convert.options import ConvertOptions
 from beam_pipeline.convert.shards import ConvertedShard, WriteConvertedShard
 from beam_pipeline.convert.staging import StagedUnit, StageUnit
 from beam_pipeline.convert.units import InputFile, WorkUnit, cut_into_units
+from beam_pipeline.jobs.output_rights import CheckRights
 
 
 def build(
@@ -29,6 +30,7 @@ def build(
 ) -> None:
     """Adds the whole job to a pipeline."""
     folder = job.run.folder
+    checked: Any = pipeline | "Check rights" >> CheckRights(folder)
     inputs: Any = pipeline | "Files" >> beam.Create(files, reshuffle=False).with_output_types(
         InputFile
     )
@@ -53,11 +55,8 @@ def build(
             WriteConvertedShard(job.layout, options.array_record_options, folder)
         ).with_output_types(ConvertedShard)
     )
-    _ = (
-        pipeline
-        | "Begin the end" >> beam.Impulse()
-        | "Commit the records"
-        >> beam.Map(commit, job, AsList(inputs), AsList(staged), AsList(written))
+    _ = checked | "Commit the records" >> beam.Map(
+        commit, job, AsList(inputs), AsList(staged), AsList(written)
     )
 
 

@@ -9,11 +9,14 @@ was written is never used.
 # pyright: reportUnknownVariableType=false
 
 import collections
+import contextlib
 import mmap
+import os
 import struct
 import threading
+from collections.abc import Generator
 from functools import cached_property
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
@@ -22,6 +25,7 @@ from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
 from beam_pipeline.dataset.tfrecord import FRAMING_BYTES, HEAD_BYTES
 from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import file_infos, is_local, open_ranges
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 
@@ -82,6 +86,7 @@ class RowReader[Rows: Lines]:
         self.rows = rows
         self._dataset = dataset
         self._shards = dataset.manifest.splits[split].shards
+        self._copies: dict[int, str] = {}  # local ones, by the shard's number
         self._cure = cure
         self._local = threading.local()
 
@@ -131,12 +136,33 @@ class RowReader[Rows: Lines]:
         assert isinstance(shard, _ArrayRecordShard)
         return shard.mapped
 
-    def read_range(self, number: int, begin: int, end: int) -> bytes:
-        """Returns bytes [begin, end) of an ArrayRecord shard; raises as `map_shard` and on gs://."""
-        shard = self._open(number)
-        assert isinstance(shard, _ArrayRecordShard)
-        shard.ranges.seek(begin)
-        return shard.ranges.read(end - begin)
+    def is_copied(self, number: int) -> bool:
+        """Tells whether a shard is being read from a local copy."""
+        return number in self._copies
+
+    @contextlib.contextmanager
+    def on_disk(self, number: int, folder: str) -> Generator[str]:
+        """Yields the local path of an ArrayRecord shard; one on `gs://` is copied by one request.
+
+        Until the block ends, this thread reads its rows from there.
+
+        Raises:
+          ProbelineError: it cannot be copied.
+        """
+        path = self._dataset.file(self._shards[number].path)
+        if is_local(path):
+            yield path
+            return
+        copy = os.path.join(folder, os.path.basename(path))
+        try:
+            gcs.download(path, copy)
+            self._copies[number] = copy
+            yield copy
+        finally:
+            self._copies.pop(number, None)
+            self._opened().pop(number, None)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(copy)
 
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
         """Returns the shards that this thread has open, the most recently used one last."""
@@ -150,7 +176,7 @@ class RowReader[Rows: Lines]:
             shards.move_to_end(number)
             return shards[number]
         shard = self._shards[number]
-        path = self._dataset.file(shard.path)
+        path = self._copies.get(number) or self._dataset.file(shard.path)
         if is_local(path) and (info := file_infos([path])[path]) != FileInfo(shard.num_bytes, None):
             found = f"it has {info.num_bytes} bytes" if info else "it is missing or no regular file"
             raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
@@ -173,11 +199,6 @@ class _ArrayRecordShard:
         """The bytes of a local file, which are read when they are looked at."""
         with open(self._path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    @cached_property
-    def ranges(self) -> BinaryIO:
-        """The file for reads of ranges."""
-        return open_ranges(self._path)
 
     @cached_property
     def _reader(self) -> Any:

@@ -204,10 +204,23 @@ def join(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
-    """Merges sorted runs in memory."""
-    # Usually each input file covers one period: joined in time order, the runs are sorted.
-    merged = join(sorted(runs, key=lambda run: int(run["event_time"][0])))
-    sort_groups(merged, np.array([0, len(merged)]))
+    """Merges sorted runs in memory; sorts only where they overlap.
+
+    Usually each input file covers one period: joined in time order, the runs are sorted.
+    """
+    runs = sorted(runs, key=lambda run: int(run["event_time"][0]))
+    merged = join(runs)
+    borders = np.cumsum([len(run) for run in runs])[:-1]
+    if len(borders):
+        times = merged["event_time"]
+        latest = np.maximum.accumulate(times)[:-1]
+        earliest = np.minimum.accumulate(times[:0:-1])[::-1]
+        # Whatever is before a cut has an earlier time than all behind it.
+        cuts = np.concatenate([[0], np.flatnonzero(latest < earliest) + 1, [len(merged)]])
+        starts = cuts[np.searchsorted(cuts, borders, "right") - 1]
+        ends = cuts[np.searchsorted(cuts, borders, "left")]
+        for start, end in {*zip(starts.tolist(), ends.tolist(), strict=True)}:
+            sort_groups(merged[start:end], np.array([0, end - start]))
     return merged
 
 

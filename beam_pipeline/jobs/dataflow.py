@@ -6,7 +6,6 @@ Template's launcher sets --template_location: then the job is written there and 
 
 import contextlib
 import logging
-import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from apache_beam.options import pipeline_options as beams
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.errors import DetachedError, ProbelineError, UsageError, one_line, user_error
+from beam_pipeline.jobs import worker_packages
 from beam_pipeline.storage import gcs
 
 RUNNER = "DataflowRunner"
@@ -70,29 +70,13 @@ def job_of(options: PipelineOptions) -> DataflowJob | None:
     for flag, value in needed.items():
         if not value:
             raise UsageError(f"--runner={RUNNER} needs --{flag}: name it")
-    _check_packages(options)
+    worker_packages.prepare(options)
     if not cloud.job_name:
         from apache_beam.runners.dataflow.internal.apiclient import Job
 
         cloud.job_name = Job.default_job_name(None)
     named = cloud.project, cloud.region, cloud.job_name, cloud.dataflow_endpoint
     return DataflowJob(*map(str, named), no_auth=bool(cloud.no_auth))
-
-
-def _check_packages(options: PipelineOptions) -> None:
-    """Workers that lack this package would say so only after minutes of starting."""
-    setup = options.view_as(beams.SetupOptions)
-    image = options.view_as(beams.WorkerOptions).sdk_container_image
-    if not (setup.setup_file or setup.extra_packages or setup.requirements_file or image):
-        raise UsageError(
-            f"--runner={RUNNER}: the workers would not have Probeline; run this in a clone with "
-            "--setup_file=./setup.py, or name an image that holds it with --sdk_container_image"
-        )
-    if setup.setup_file and not os.path.isfile(setup.setup_file):
-        raise UsageError(
-            f"--setup_file={setup.setup_file}: there is no such file; run this in a clone, where "
-            "it is ./setup.py"
-        )
 
 
 class JobFailedError(ProbelineError):

@@ -3,14 +3,14 @@
 A probe's bucket is a hash of its address. So every probe's history meets in one place, and the
 shuffle moves one chunk for each bucket of a work unit, however many probes there are:
 
-  chunk     table of probes | narrow runs | wide runs     each a payload of its own
+  chunk     packed table of probes | narrow runs | wide runs     each a payload of its own
 
 The probes of a chunk are in order, so a bucket of any size is sorted by consecutive reads, some
 probes at a time. Only a probe that exceeds the memory alone is sorted by `external_sort`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -19,22 +19,24 @@ from beam_pipeline.dataset.addresses import format_any
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups, widen
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.kernels import kernel
-from beam_pipeline.probe_rows.external_sort import SortedRun, as_array
+from beam_pipeline.probe_rows.external_sort import Span, UnreadRun, as_array
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
+from beam_pipeline.probe_rows.probe_table import pack, unpack
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, PayloadReader
 
 BUCKET_ROWS = 500_000
 MAX_BUCKETS = 10_000
-_PROBE = np.dtype([("hi", "<u8"), ("lo", "<u8"), ("narrow", "<u4"), ("wide", "<u4")])
-_LARGE_RUN_RECORDS = 70_000  # a chunk of its own, which is merged without another copy
+_LARGE_RUN_RECORDS = 70_000  # a chunk of its own, so that others of the bucket may stay inline
+SPAN_RECORDS = 1000  # of a probe whose span the chunk has; a thousandth of their bytes
 
 
 class Chunk(Message, frozen=True):
     """Some consecutive probes of a bucket in one work unit."""
 
-    probes: Payload  # _PROBE
+    probes: Payload  # PROBE, packed
     narrow: Payload  # NARROW, the sorted runs of the probes, one after another
     wide: Payload  # WIDE, likewise
+    spans: bytes  # int64 [n, 2], first and last time of each probe of SPAN_RECORDS or more
 
 
 def num_buckets(rows_in_all: int) -> int:
@@ -45,26 +47,41 @@ def num_buckets(rows_in_all: int) -> int:
 def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk]]:
     """Returns the chunks of a work unit with their buckets, valid once the writer is closed."""
     narrow, wide = np.diff(grouped.narrow_bounds), np.diff(grouped.wide_bounds)
-    probes = np.empty(len(narrow), _PROBE)
-    for name, column in zip(
-        _PROBE.names or (), (grouped.src_hi, grouped.src_lo, narrow, wide), strict=True
-    ):
-        probes[name] = column
+    of_span = np.flatnonzero(narrow + wide >= SPAN_RECORDS)
+    spans = _spans(grouped, of_span)
     is_large = narrow + wide >= _LARGE_RUN_RECORDS
-    is_first = np.ones(len(probes) + 1, bool)
+    is_first = np.ones(len(narrow) + 1, bool)
     is_first[1:-1] = (np.diff(grouped.buckets) != 0) | is_large[1:] | is_large[:-1]
+    starts = np.flatnonzero(is_first)
+    tables, table_bounds = pack((grouped.src_hi, grouped.src_lo, narrow, wide), starts)
     chunks = []
-    for start, end in itertools.pairwise(np.flatnonzero(is_first).tolist()):
-        payloads = (
+    for number, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
+        table = writer.put(memoryview(tables[slice(*table_bounds[number : number + 2])]))
+        narrow_runs, wide_runs = (
             writer.put(memoryview(records[bounds[start] : bounds[end]].view(np.uint8)))
             for records, bounds in (
-                (probes, range(len(probes) + 1)),
                 (grouped.narrow, grouped.narrow_bounds),
                 (grouped.wide, grouped.wide_bounds),
             )
         )
-        chunks.append((int(grouped.buckets[start]), Chunk(*payloads)))
+        its_spans = spans[slice(*np.searchsorted(of_span, (start, end)))].tobytes()
+        chunk = Chunk(table, narrow_runs, wide_runs, its_spans)
+        chunks.append((int(grouped.buckets[start]), chunk))
     return chunks
+
+
+def _spans(grouped: Grouped, probes: np.ndarray) -> np.ndarray:
+    """Returns the first and the last time of some probes, int64 [len(probes), 2]."""
+    ends = np.iinfo(np.int64)
+    spans = np.tile([ends.max, ends.min], (len(probes), 1))
+    kinds = ((grouped.narrow, grouped.narrow_bounds), (grouped.wide, grouped.wide_bounds))
+    for records, bounds in kinds:
+        has = bounds[probes] < bounds[probes + 1]
+        first = records["event_time"][bounds[probes[has]]]
+        last = records["event_time"][bounds[probes[has] + 1] - 1]
+        spans[has, 0] = np.minimum(spans[has, 0], first)
+        spans[has, 1] = np.maximum(spans[has, 1], last)
+    return spans
 
 
 class History(NamedTuple):
@@ -76,10 +93,10 @@ class History(NamedTuple):
 
 
 class LargeHistory(NamedTuple):
-    """The history of one probe that exceeds the memory, as sorted runs that are not merged."""
+    """The history of one probe that exceeds the memory, as sorted runs that are not read."""
 
     src_addr: str
-    runs: Iterator[SortedRun]  # to be used up before the bucket goes on
+    runs: Iterator[UnreadRun]  # to be used up and read before the bucket goes on
 
 
 class Bucket:
@@ -127,15 +144,19 @@ class Bucket:
                 yield from self._in_memory(start, end)
             else:
                 end = start + 1
-                runs = (run for chunk in self._chunks for run in chunk.runs_of(start))
-                yield LargeHistory(self.src_addrs[start], runs)
+                yield LargeHistory(self.src_addrs[start], self._runs_of(start))
             start = end
+
+    def _runs_of(self, rank: int) -> Iterator[UnreadRun]:
+        for chunk in self._chunks:
+            yield from chunk.runs_of(rank)
 
     def _in_memory(self, start: int, end: int) -> Iterator[History]:
         """Yields the histories of probes from `start` to `end`: the narrow, then the wide ones."""
-        parts = [part for chunk in self._chunks for part in chunk.take(end)]
+        begun = [part for chunk in self._chunks for part in chunk.take(end)]
+        parts = [(as_array(is_wide, wait()), *whose) for is_wide, wait, *whose in begun]
         # Usually each file covers one period: placed in time order, the runs of a probe are sorted.
-        parts.sort(key=lambda part: int(part.records["event_time"][0]))
+        parts.sort(key=lambda part: int(part[0]["event_time"][0]))
         for wide in (False, True):
             of_kind = np.flatnonzero(self._is_wide[start:end] == wide) + start
             if not len(of_kind):
@@ -190,7 +211,10 @@ def _readers(
 
 
 class _Part(NamedTuple):
-    records: np.ndarray  # NARROW or WIDE [n], the runs of some probes
+    """The runs of some probes in a chunk, which are being read."""
+
+    is_wide: bool
+    wait: Callable[[], bytes]
     ranks: np.ndarray  # int32 [p]
     lengths: np.ndarray  # uint32 [p]
 
@@ -201,34 +225,38 @@ class _ChunkReader:
     ranks: np.ndarray  # int32 [p], of its probes in the bucket
 
     def __init__(self, chunk: Chunk, reader: ClaimReader, aside: "_Aside"):
-        self.table = np.frombuffer(reader.read(chunk.probes), _PROBE)
+        self.table = unpack(reader.read(chunk.probes))
         self._at = 0
         payloads = (chunk.narrow, chunk.wide)
-        self._stored = None if any(map(_is_inline, payloads)) else payloads
+        self._spans = np.frombuffer(chunk.spans, np.int64).reshape(-1, 2)
         self._payloads = [
             (dtype, PayloadReader(*aside.put(payload, reader)))
             for dtype, payload in zip((NARROW, WIDE), payloads, strict=True)
         ]
 
     def take(self, end_rank: int) -> Iterator[_Part]:
-        """Reads the runs of the next probes, those below a rank."""
+        """Begins to read the runs of the next probes, those below a rank."""
         end = int(np.searchsorted(self.ranks, end_rank))
         probes, ranks = self.table[self._at : end], self.ranks[self._at : end]
         self._at = end
         for name, (dtype, payload) in zip(("narrow", "wide"), self._payloads, strict=True):
             if count := int(probes[name].sum(dtype=np.int64)):
-                data = payload.read(count * dtype.itemsize)
-                yield _Part(as_array(dtype == WIDE, data), ranks, probes[name])
+                wait = payload.ahead(count * dtype.itemsize)
+                yield _Part(dtype == WIDE, wait, ranks, probes[name])
 
-    def runs_of(self, rank: int) -> Iterator[SortedRun]:
+    def runs_of(self, rank: int) -> Iterator[UnreadRun]:
         """Yields the runs of a probe, which is the next one if it is in this chunk at all."""
-        if len(self.table) == 1 and self.ranks[0] == rank and self._stored:
-            self._at = 1
-            runs = zip((False, True), self._stored, strict=True)
-            yield from (SortedRun(wide, payload) for wide, payload in runs if payload)
+        if self._at == len(self.ranks) or self.ranks[self._at] != rank:
             return
-        for part in self.take(rank + 1):
-            yield SortedRun(part.records.dtype == WIDE, part.records.tobytes())
+        counts = self.table["narrow"] + self.table["wide"]
+        has_span = counts[: self._at + 1] >= SPAN_RECORDS
+        span = Span(*self._spans[np.count_nonzero(has_span) - 1].tolist()) if has_span[-1] else None
+        probe = self.table[self._at]
+        self._at += 1
+        for name, (dtype, payload) in zip(("narrow", "wide"), self._payloads, strict=True):
+            if probe[name]:
+                num_bytes = int(probe[name]) * dtype.itemsize
+                yield UnreadRun(dtype == WIDE, num_bytes, payload, span)
 
 
 @kernel

@@ -1,20 +1,23 @@
-"""One probe's chunks in order, in bounded memory, however long its history is.
+"""One probe's runs in order, in bounded memory, however long its history is.
 
-Chunks that fit in `memory_bytes` are sorted in memory. Otherwise small chunks are first merged
-into stored runs, and then all runs are merged block by block: of the blocks in memory, everything
-up to the smallest last record is final.
+Runs are opened in the order of their first records and merged block by block. Of the blocks in
+memory everything is final that no unread record comes before. Runs that do not overlap, usually
+those of files that each cover a period, are so read once, whole. See `merge_plan`.
 
-  run 1  |==a==|=======        a, b, c: the block in memory of each run; the bound is the
-  run 2  |==b==|====           smallest of their last records. Records up to the bound leave in
-  run 3  |==c==|==========     order, and the run that the bound came from reads its next block.
+  run 1  |==a==|=======        a, b: the block in memory of each open run; the bound is the
+  run 2  |==b==|====           smallest of their last records, and what comes before the first
+  run 3           |========    record of the next run. What is final leaves in order.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, merge, widen
 from beam_pipeline.jobs.messages import Message
+from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
 from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
@@ -23,9 +26,6 @@ from beam_pipeline.shards.claim_checks import (
     payload_bytes,
 )
 from beam_pipeline.storage.files import crc32c
-
-MAX_FAN_IN = 128
-_LARGE_RUN_SHARE = 16  # a chunk of 1/16 of the memory is a run of its own
 
 
 class SortedRun(Message, frozen=True):
@@ -53,9 +53,11 @@ class SortedRun(Message, frozen=True):
             return SortedRun(self.is_wide, self.payload[first : first + size])
         return SortedRun(self.is_wide, self.payload.part(first, size))
 
-    def load(self, reader: ClaimReader) -> np.ndarray:
-        """Reads the records, as a read-only array."""
-        return as_array(self.is_wide, reader.read(self.payload))
+
+def load_all(runs: Iterable[SortedRun], reader: ClaimReader) -> list[np.ndarray]:
+    """Reads runs, several at a time, as read-only arrays."""
+    begun = [(run.is_wide, reader.ahead(run.payload)) for run in runs]
+    return [as_array(is_wide, wait()) for is_wide, wait in begun]
 
 
 def as_array(is_wide: bool, data: bytes | bytearray) -> np.ndarray:
@@ -63,8 +65,24 @@ def as_array(is_wide: bool, data: bytes | bytearray) -> np.ndarray:
     return np.frombuffer(data, WIDE if is_wide else NARROW)
 
 
+class Span(NamedTuple):
+    """The times between which the records of a run lie, both inclusive."""
+
+    first: int
+    last: int
+
+
+class UnreadRun(NamedTuple):
+    """The next bytes of a payload, which are a sorted run of at least one record."""
+
+    is_wide: bool
+    num_bytes: int
+    records: PayloadReader
+    span: Span | None  # None for a small run, which is read at once
+
+
 class ExternalSort:
-    """Sorts the chunks of a probe, one probe after another.
+    """Sorts the runs of a probe, one probe after another.
 
     Args:
       folder: for intermediate runs.
@@ -75,85 +93,135 @@ class ExternalSort:
         self._folder = folder
         self._reader = reader
         self._memory_bytes = memory_bytes
+        # What is merged is copied twice; half of the memory keeps that within bounds.
+        self._open_bytes = max(memory_bytes // 2, 1)
         self.spilled_bytes = 0
 
-    def sort(self, chunks: Iterable[SortedRun]) -> Iterator[np.ndarray]:
-        """Yields the records of sorted chunks, which hold at least one, as consecutive runs."""
-        runs: list[SortedRun] = []
-        small: list[SortedRun] = []
+    def sort(self, runs: Iterable[UnreadRun]) -> Iterator[np.ndarray]:
+        """Yields the records of one or more sorted runs as consecutive runs."""
+        waiting = _in_order(self._joined(runs))
+        while len(chosen := merged_first(*_known(waiting), self._open_bytes)):
+            chosen = set(chosen.tolist())
+            group = [waiting[number] for number in sorted(chosen)]
+            rest = [run for number, run in enumerate(waiting) if number not in chosen]
+            waiting = _in_order([*rest, self._store(self._merge(group))])
+        yield from self._merge(waiting)
+
+    def _joined(self, runs: Iterable[UnreadRun]) -> Iterator[UnreadRun]:
+        """Yields runs with spans: small ones are merged to stored runs of the memory's size."""
+        small: list[np.ndarray] = []
         small_bytes = 0
-        for chunk in chunks:
-            if chunk.num_bytes * _LARGE_RUN_SHARE >= self._memory_bytes:
-                runs.append(chunk)
+        for run in runs:
+            if run.span:
+                yield run
                 continue
-            small.append(chunk)
-            small_bytes += chunk.num_bytes
+            small.append(as_array(run.is_wide, run.records.read(run.num_bytes)))
+            small_bytes += run.num_bytes
             if small_bytes >= self._memory_bytes:
-                runs.append(self._store([self._merge_in_memory(small)]))
+                yield self._store([merge(small)])
                 small, small_bytes = [], 0
-        if small_bytes + sum(run.num_bytes for run in runs) <= self._memory_bytes:
-            yield self._merge_in_memory(runs + small)
-            return
         if small:
-            runs.append(self._store([self._merge_in_memory(small)]))
-        while len(runs) > MAX_FAN_IN:
-            merged = [runs[at : at + MAX_FAN_IN] for at in range(0, len(runs), MAX_FAN_IN)]
-            runs = [self._store(self._merge_stored(group)) for group in merged]
-        yield from self._merge_stored(runs)
+            yield self._store([merge(small)])
 
-    def _merge_in_memory(self, runs: Sequence[SortedRun]) -> np.ndarray:
-        return merge([run.load(self._reader) for run in runs])
-
-    def _store(self, blocks: Iterable[np.ndarray]) -> SortedRun:
+    def _store(self, blocks: Iterable[np.ndarray]) -> UnreadRun:
         """Writes consecutive blocks, all of one record type, as one run."""
         writer = ClaimWriter(self._folder, "run", root=self._reader.root)
-        is_wide, checksum = False, 0
+        is_wide, checksum, times = False, 0, []
         for block in blocks:
             is_wide = block.dtype == WIDE
+            times = [*times[:1], *block["event_time"][[0, -1]].tolist()]
             data = memoryview(block.view(np.uint8))
             writer.put(data)
             checksum = crc32c(data, checksum)
         writer.close()
         self.spilled_bytes += writer.num_bytes
-        return SortedRun(is_wide, writer.everything(checksum))
+        records = PayloadReader(writer.everything(checksum), self._reader)
+        return UnreadRun(is_wide, writer.num_bytes, records, Span(times[0], times[-1]))
 
-    def _merge_stored(self, runs: Sequence[SortedRun]) -> Iterator[np.ndarray]:
+    def _merge(self, runs: Sequence[UnreadRun]) -> Iterator[np.ndarray]:
+        """Yields the records of runs that are ordered by their beginnings, of one type."""
         any_wide = any(run.is_wide for run in runs)
-        # What is merged is copied twice; half of the memory keeps that within bounds.
-        block_bytes = max(self._memory_bytes // 2 // max(1, len(runs)), WIDE.itemsize)
-        heads = [_Head(run, self._reader, block_bytes, any_wide) for run in runs]
-        while heads := [head for head in heads if head.fill()]:
-            unread = [head.block[-1] for head in heads if not head.is_at_end]
-            if not unread:
-                yield merge([head.block for head in heads])
-                return
-            bound = min(unread, key=np.void.item)  # the fields of a record are its order
-            taken = [head.take(count_up_to(head.block, bound)) for head in heads]
-            yield merge([block for block in taken if len(block)])
+        waiting = deque(zip(runs, blocks(*_known(runs), self._open_bytes).tolist(), strict=True))
+        heads: list[_Head] = []
+        is_stuck = False
+        while waiting or heads:
+            free_bytes = self._open_bytes - sum(head.block_bytes for head in heads)
+            while waiting and (waiting[0][1] <= free_bytes or is_stuck):
+                heads.append(_Head(*waiting.popleft(), any_wide))
+                free_bytes -= heads[-1].block_bytes
+                is_stuck = False
+            heads = [head for head in heads if head.fill()]
+            taken = _take_final(heads, _first(waiting[0][0]) if waiting else None)
+            if taken:
+                yield merge(taken)
+            is_stuck = not taken
+
+
+def _first(run: UnreadRun) -> int:
+    assert run.span is not None
+    return run.span.first
+
+
+def _in_order(runs: Iterable[UnreadRun]) -> list[UnreadRun]:
+    return sorted(runs, key=_first)
+
+
+def _known(runs: Sequence[UnreadRun]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns spans, int64 [n, 2], and sizes, int64 [n], as `merge_plan` takes them."""
+    spans = np.array([run.span for run in runs], np.int64)
+    return spans, np.array([run.num_bytes for run in runs], np.int64)
+
+
+def _take_final(heads: "Sequence[_Head]", before: int | None) -> list[np.ndarray]:
+    """Takes from the heads what no unread record comes before.
+
+    Args:
+      before: the time of the first record that is not in a head, if there is one.
+    """
+    unread = [head.block[-1] for head in heads if not head.is_at_end]
+    bound = min(unread, key=np.void.item) if unread else None  # its fields are its order
+    taken = []
+    for head in heads:
+        count = len(head.block) if bound is None else count_up_to(head.block, bound)
+        times = head.block["event_time"][:count]
+        if before is not None and count and times[-1] >= before:
+            count = int(np.searchsorted(times, before))
+        if count:
+            taken.append(head.take(count))
+    return taken
 
 
 class _Head:
-    """A run of which one block is in memory."""
+    """An open run: a block of it is in memory, while the next one is read."""
 
-    def __init__(self, run: SortedRun, reader: ClaimReader, block_bytes: int, make_wide: bool):
-        self._is_wide = run.is_wide
-        self._records = PayloadReader(run.payload, reader)
-        self._make_wide = make_wide
-        self._block_bytes = max(1, block_bytes // run.itemsize) * run.itemsize
+    def __init__(self, run: UnreadRun, block_bytes: int, make_wide: bool):
+        self.block_bytes = block_bytes
         self.block = np.zeros(0, NARROW)
+        self._run = run
+        self._make_wide = make_wide
+        self._unread_bytes = run.num_bytes
+        itemsize = (WIDE if run.is_wide else NARROW).itemsize
+        halves = 1 if block_bytes >= run.num_bytes else 2
+        self._piece_bytes = max(1, block_bytes // halves // itemsize) * itemsize
+        self._wait = self._begin()
+
+    def _begin(self) -> Callable[[], bytes] | None:
+        num_bytes = min(self._piece_bytes, self._unread_bytes)
+        self._unread_bytes -= num_bytes
+        return self._run.records.ahead(num_bytes) if num_bytes else None
 
     def fill(self) -> bool:
-        """Reads the next block if this one is used up; False at the end of the run."""
-        if len(self.block) == 0 and not self.is_at_end:
-            data = self._records.read(min(self._block_bytes, self._records.unread_bytes))
-            block = as_array(self._is_wide, data)
+        """Takes the next block if this one is used up; False at the end of the run."""
+        if len(self.block) == 0 and self._wait:
+            block = as_array(self._run.is_wide, self._wait())
             self.block = widen(block) if self._make_wide else block
+            self._wait = self._begin()
         return len(self.block) > 0
 
     @property
     def is_at_end(self) -> bool:
         """Whether the block in memory is the run's last."""
-        return not self._records.unread_bytes
+        return self._wait is None
 
     def take(self, count: int) -> np.ndarray:
         """Removes the first records from the block and returns them."""

@@ -25,7 +25,7 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset.options import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
-from beam_pipeline.dataset.sorted_run import WIDE
+from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
 from beam_pipeline.probe_rows.bucket import (
@@ -289,10 +289,21 @@ def _joined(history: History, probes: list[int]) -> Iterator[CutRows]:
 
 
 def _pieces(blocks: Iterable[np.ndarray], piece_bytes: int) -> Iterator[np.ndarray]:
+    """Yields consecutive blocks of one type in pieces of that size, only the last one smaller."""
+    held: list[np.ndarray] = []
+    missing = 0
     for block in blocks:
-        step = max(1, piece_bytes // block.dtype.itemsize)
-        for start in range(0, len(block), step):
-            yield block[start : start + step]
+        while len(block):
+            missing = missing or max(1, piece_bytes // block.itemsize)
+            held.append(block[:missing])
+            missing, block = missing - len(held[-1]), block[missing:]
+            if not missing:
+                yield join(held)
+                held = []
+        if held:
+            held[-1] = held[-1].copy()  # the rest of the block need not stay in memory
+    if held:
+        yield join(held)
 
 
 class GroupedRows(NamedTuple):

@@ -30,6 +30,7 @@ from beam_pipeline.dataset.row_encoder import encode_rows
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
+from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.probe_rows.commit import Commit
 from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.grouping import GroupIntoRows
@@ -117,6 +118,7 @@ InputFiles = Sequence[InputFile | FileVersion]
 def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
     """Adds the whole job to a pipeline."""
     options, workspace = job.dataset_options, job.workspace
+    checked = pipeline | "Check rights" >> CheckRights(workspace.folder)
     units = _units(pipeline, files, job.read_options)
     planned = units | "Planned rows" >> beam.Map(lambda unit: (unit.index, unit.num_rows))
     rows = (
@@ -139,17 +141,12 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         | f"Write {split}" >> _write_split(split, totals, job)
         for at, split in enumerate(SPLITS)
     ]
-    _ = (
-        pipeline
-        | "Finish" >> beam.Impulse()
-        | "Commit the dataset"
-        >> beam.ParDo(
-            Commit(job, sum(not _is_of_output(file) for file in files)),
-            beam.pvalue.AsList(planned),
-            beam.pvalue.AsList(rows.summaries),
-            beam.pvalue.AsList(rows.dropped),
-            *[beam.pvalue.AsList(part) for part in shards],
-        )
+    _ = checked | "Commit the dataset" >> beam.ParDo(
+        Commit(job, sum(not _is_of_output(file) for file in files)),
+        beam.pvalue.AsList(planned),
+        beam.pvalue.AsList(rows.summaries),
+        beam.pvalue.AsList(rows.dropped),
+        *[beam.pvalue.AsList(part) for part in shards],
     )
 
 

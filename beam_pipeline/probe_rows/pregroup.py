@@ -20,7 +20,7 @@ from beam_pipeline.sources.measurements import Block
 class Grouped(NamedTuple):
     """The measurements of a work unit by probe: p probes, n narrow and m wide records."""
 
-    buckets: np.ndarray  # int64 [p], ascending; within a bucket, probes are in order
+    buckets: np.ndarray  # int64 [p], ascending; within a bucket, probes are in order of hashes
     src_hi: np.ndarray  # uint64 [p]
     src_lo: np.ndarray  # uint64 [p]
     narrow: np.ndarray  # NARROW [n], one sorted run per probe
@@ -51,27 +51,51 @@ def _place(
             wide[at].rtt = rtts[row]
 
 
-def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Returns the bucket of each address, int64 [n]: a hash of its halves, uint64 [n] each."""
+def _hash(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
+    """Returns a hash of each address, uint64 [n], given its halves, uint64 [n] each."""
     mixed = hi * np.uint64(0x9E3779B97F4A7C15) + lo
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return ((mixed ^ (mixed >> np.uint64(31))) % np.uint64(num_buckets)).astype(np.int64)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
-def rank(hi: np.ndarray, lo: np.ndarray, num_buckets: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers distinct addresses, uint64 halves [n], in the order of their buckets.
+def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
+    """Returns the bucket of each address, int64 [n]: an even share of all hashes."""
+    return (((_hash(hi, lo) >> np.uint64(32)) * np.uint64(num_buckets)) >> np.uint64(32)).view(
+        np.int64
+    )
+
+
+def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers distinct addresses, uint64 halves [n], by their hashes: in the order of any buckets.
 
     Returns:
       firsts: int64 [p], where each distinct address is found, in order.
       ranks: int32 [n], the number of each address.
     """
-    order = np.lexsort((lo, hi, bucket_of(hi, lo, num_buckets)))
-    is_new = np.ones(len(order), bool)
-    is_new[1:] = (np.diff(hi[order]) != 0) | (np.diff(lo[order]) != 0)
-    ranks = np.empty(len(order), np.int32)
-    ranks[order] = np.cumsum(is_new) - 1
-    return order[is_new], ranks
+    hashes = _hash(hi, lo)
+    order = np.argsort(hashes)
+    firsts, ranks = np.empty(len(order), np.int64), np.empty(len(order), np.int32)
+    num_distinct = _number(order, hashes, hi, lo, firsts, ranks)
+    if num_distinct < 0:
+        order = np.lexsort((lo, hi, hashes))
+        num_distinct = _number(order, np.arange(len(order), dtype=np.uint64), hi, lo, firsts, ranks)
+    return firsts[:num_distinct], ranks
+
+
+@kernel
+def _number(order, hashes, hi, lo, firsts, ranks):
+    """Numbers addresses that come in order; returns their number, -1 if two have one hash."""
+    num_distinct = 0
+    for i in range(len(order)):
+        at, before = order[i], order[i - 1]
+        if i == 0 or hi[at] != hi[before] or lo[at] != lo[before]:
+            if i > 0 and hashes[at] == hashes[before]:
+                return -1
+            firsts[num_distinct] = at
+            num_distinct += 1
+        ranks[at] = num_distinct - 1
+    return num_distinct
 
 
 def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
@@ -83,7 +107,7 @@ def pregroup(blocks: Sequence[Block], num_buckets: int) -> Grouped:
         return Grouped(none[:0], no_halves, no_halves, *empty)
     hi = np.concatenate([block.src.hi for block in blocks])
     lo = np.concatenate([block.src.lo for block in blocks])
-    firsts, ranks = rank(hi, lo, num_buckets)
+    firsts, ranks = rank(hi, lo)
     src_hi, src_lo = hi[firsts], lo[firsts]
     tables = np.split(ranks, np.cumsum([len(block.src.hi) for block in blocks])[:-1])
     ranked = [table[block.src.codes] for table, block in zip(tables, blocks, strict=True)]

@@ -25,7 +25,7 @@ from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message, MessageCoder
 from beam_pipeline.jobs.monitoring import counter, logged
-from beam_pipeline.probe_rows.external_sort import SortedRun
+from beam_pipeline.probe_rows.external_sort import SortedRun, load_all
 from beam_pipeline.shards.claim_checks import ClaimReader
 
 
@@ -93,7 +93,7 @@ class OpenRows:
             yield from self._cut(is_last=segment.is_last)
 
     def _cut(self, is_last: bool) -> Iterator[CutRows]:
-        run = join([segment.run.load(self._reader) for segment in self.segments])
+        run = join(load_all((segment.run for segment in self.segments), self._reader))
         num_cut = 0
         for row in cut(run, RowKey(self._src_addr, self.row_index), self._row_format, is_last):
             yield row

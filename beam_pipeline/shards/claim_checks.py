@@ -7,13 +7,25 @@ one is never read.
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import BinaryIO, cast
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.storage.files import crc32c, create_file, is_local, open_ranges, unique_path
+from beam_pipeline.storage import gcs_reader
+from beam_pipeline.storage.files import (
+    crc32c,
+    create_file,
+    is_gcs,
+    is_local,
+    open_ranges,
+    unique_path,
+)
 
 _MAX_OPEN_FILES = 128
+READS_AT_A_TIME = 16  # from `gs://`
 
 
 class StoredPayload(Message, frozen=True):
@@ -90,6 +102,7 @@ class ClaimReader:
     def __init__(self, root: str = "") -> None:
         self.root = root
         self._files: OrderedDict[str, BinaryIO] = OrderedDict()
+        self._pool: ThreadPoolExecutor | None = None
 
     def read(self, payload: Payload) -> bytes:
         """Returns the payload's bytes; ProbelineError if they are not what was written."""
@@ -97,18 +110,22 @@ class ClaimReader:
             return payload
         path = self.root + payload.path
         with explained_os_errors("read back", path):
-            file = self._files.get(path) or self._open(path)
-            if is_local(path):
-                # pread stops at about 2 GiB a call; a payload is far smaller.
-                data = os.pread(file.fileno(), payload.length, payload.offset)
+            if is_gcs(path):
+                data = gcs_reader.read_range(path, payload.offset, payload.length)
             else:
-                file.seek(payload.offset)
-                data = file.read(payload.length)
+                data = self._read_from_file(path, payload)
         if len(data) != payload.length or (
             payload.crc32c is not None and crc32c(data) != payload.crc32c
         ):
             raise self.changed(payload)
         return data
+
+    def ahead(self, payload: Payload) -> Callable[[], bytes]:
+        """Returns what waits for `read`; what lies on `gs://` is being read from now on."""
+        if isinstance(payload, bytes) or not is_gcs(self.root + payload.path):
+            return partial(self.read, payload)
+        self._pool = self._pool or ThreadPoolExecutor(READS_AT_A_TIME)
+        return self._pool.submit(self.read, payload).result
 
     def changed(self, payload: StoredPayload) -> ProbelineError:
         """Returns the error of a payload that is not what was stored."""
@@ -116,6 +133,14 @@ class ClaimReader:
             f"{self.root}{payload.path} changed after it was written (bytes {payload.offset} to "
             f"{payload.offset + payload.length}): check the storage, then run again"
         )
+
+    def _read_from_file(self, path: str, payload: StoredPayload) -> bytes:
+        file = self._files.get(path) or self._open(path)
+        if is_local(path):
+            # pread stops at about 2 GiB a call; a payload is far smaller.
+            return os.pread(file.fileno(), payload.length, payload.offset)
+        file.seek(payload.offset)
+        return file.read(payload.length)
 
     def _open(self, path: str) -> BinaryIO:
         file = open(path, "rb", buffering=0) if is_local(path) else open_ranges(path)
@@ -126,6 +151,9 @@ class ClaimReader:
 
     def close(self) -> None:
         """Closes every file."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -137,21 +165,30 @@ class PayloadReader:
     def __init__(self, payload: Payload, reader: ClaimReader):
         self._payload = payload
         self._reader = reader
-        self._read = self._checksum = 0
+        self._begun = self._read = self._checksum = 0
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes are left."""
-        return payload_bytes(self._payload) - self._read
+        """How many bytes are left to be asked for."""
+        return payload_bytes(self._payload) - self._begun
 
     def read(self, num_bytes: int) -> bytes:
         """Returns the next bytes; with the last, ProbelineError if they are not what was stored."""
-        start, self._read = self._read, self._read + num_bytes
+        return self.ahead(num_bytes)()
+
+    def ahead(self, num_bytes: int) -> Callable[[], bytes]:
+        """Begins to read the next bytes and returns what waits for them, to be called in order."""
+        start, self._begun = self._begun, self._begun + num_bytes
         if isinstance(self._payload, bytes):
-            return self._payload[start : self._read]
-        data = self._reader.read(self._payload.part(start, num_bytes))
-        if num_bytes < self._payload.length and self._payload.crc32c is not None:
+            return partial(self._payload.__getitem__, slice(start, self._begun))
+        wait = self._reader.ahead(self._payload.part(start, num_bytes))
+        return partial(self._checked, wait, self._payload)
+
+    def _checked(self, wait: Callable[[], bytes], payload: StoredPayload) -> bytes:
+        data = wait()
+        self._read += len(data)
+        if len(data) < payload.length and payload.crc32c is not None:
             self._checksum = crc32c(data, self._checksum)
-            if not self.unread_bytes and self._checksum != self._payload.crc32c:
-                raise self._reader.changed(self._payload)
+            if self._read == payload.length and self._checksum != payload.crc32c:
+                raise self._reader.changed(payload)
         return data

@@ -3,7 +3,7 @@
   | StagedRecords                 shard = hash(key)
   v  "Group by shard"
   | (shard, [StagedRecords])
-  v  WriteShard                   sorts by key, reads the payloads, writes one file
+  v  WriteShard                   sorts by key if order counts, writes one file
   | WrittenShard                 under a temporary name
   v  Finalise                     renames all files; a second attempt changes nothing
   | ShardInfo
@@ -101,6 +101,8 @@ class ShardTarget:
       encode: returns the records of some staged payloads, given their attributes; by default the
         payloads are the records. So payloads can be small, and the writers share the work.
       guard: called before files get their final names; raises if they must not.
+      ordered: whether a shard's records are sorted by their keys. If not, they are written as they
+        arrive, a batch in memory at a time; all must be inline, and there is no index.
     """
 
     prefix: str
@@ -112,6 +114,7 @@ class ShardTarget:
     index: RecordIndex | None = None
     encode: Callable[[list[bytes], pa.Table], list[bytes]] | None = None
     guard: Callable[[], None] | None = None
+    ordered: bool = True
 
 
 def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: int) -> str:
@@ -179,9 +182,32 @@ class ShardRecords:
             yield start, end
             start = end
 
+    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
+        """Yields all payloads in order with their attributes, about _BATCH_BYTES at a time."""
+        for start, end in self.batches():
+            yield self.payloads(start, end), self.attributes.slice(start, end - start)
+
+
+class ArrivingRecords:
+    """The staged records of a shard as they arrive, read once."""
+
+    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
+        self._staged = staged
+        self._attributes = attributes
+        self._reader = reader
+
+    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
+        """Yields the payloads of each batch with their attributes."""
+        for part in self._staged:
+            if part.columns:
+                batch = part.batch(self._attributes)
+                payloads = StagedPayloads(part.path, batch, self._reader)
+                attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
+                yield [payloads.read(row) for row in range(batch.num_rows)], attributes
+
 
 class WriteShard(beam.DoFn):
-    """(shard, [StagedRecords]) → WrittenShard: one file of records in the order of their keys."""
+    """(shard, [StagedRecords]) → WrittenShard: one file of records."""
 
     def __init__(self, target: ShardTarget):
         self._target = target
@@ -199,37 +225,42 @@ class WriteShard(beam.DoFn):
     ) -> Iterator[WrittenShard]:
         shard, staged = element
         with logged("Write shard", prefix=self._target.prefix, shard=shard):
-            records = ShardRecords(staged, self._target.attributes, self._reader)
+            arrange = ShardRecords if self._target.ordered else ArrivingRecords
+            records = arrange(staged, self._target.attributes, self._reader)
             yield self._write_shard(shard, records, num_shards)
 
-    def _write_shard(self, shard: int, records: ShardRecords, num_shards: int) -> WrittenShard:
+    def _write_shard(
+        self, shard: int, records: ShardRecords | ArrivingRecords, num_shards: int
+    ) -> WrittenShard:
         target = self._target
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
         temporary_path = files.unique_path(target.temp_folder, FileSystems.split(final_path)[1])
         lines, index_path = None, None
-        if target.index:  # before any payload is read, since it may refuse the records
+        if target.index and isinstance(records, ShardRecords):
+            # Before any payload is read, since it may refuse the records.
             lines = target.index.table(records.attributes)
         record_bytes, digests = self._write(temporary_path, records)
         if target.index and lines is not None:
             index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
             _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
-        self._records.inc(len(records))
+        self._records.inc(len(record_bytes))
         self._shards.inc()
         self._bytes.inc(digests.num_bytes)
-        info = ShardInfo(final_path, shard, num_shards, len(records), *digests)
+        info = ShardInfo(final_path, shard, num_shards, len(record_bytes), *digests)
         return WrittenShard(temporary_path, index_path, info)
 
-    def _write(self, path: str, records: ShardRecords) -> tuple[list[int], files.Digests]:
+    def _write(
+        self, path: str, records: ShardRecords | ArrivingRecords
+    ) -> tuple[list[int], files.Digests]:
         """Returns the size of each record, and the digests of the file."""
         record_bytes: list[int] = []
 
         def batches() -> Iterator[list[bytes]]:
-            for start, end in records.batches():
-                batch = records.payloads(start, end)
+            for batch, attributes in records.payload_batches():
                 if encode := self._target.encode:
-                    batch = encode(batch, records.attributes.slice(start, end - start))
+                    batch = encode(batch, attributes)
                 record_bytes.extend(map(len, batch))
                 yield batch
 

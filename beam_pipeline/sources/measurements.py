@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.options import Encoding
@@ -207,6 +208,8 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
     """Returns the addresses and the status of each entry of their table, uint8 [m]."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
+    elif len(column.dictionary) > len(column):
+        column = _with_used_entries(column)
     codes = column.indices
     hi, lo, status = addresses.parse(column.dictionary)
     if codes.null_count:
@@ -215,6 +218,18 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
         hi, lo = np.append(hi, np.uint64(0)), np.append(lo, np.uint64(0))
         status = np.append(status, np.uint8(addresses.NULL))
     return AddressColumn(codes.to_numpy().astype(np.int32, copy=False), hi, lo), status
+
+
+def _with_used_entries(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Returns a column whose dictionary has the values of its rows only.
+
+    Some writers store the addresses of a whole table with each row group.
+    """
+    entries = column.dictionary
+    if pa.types.is_string_view(entries.type):  # `take` does not support it
+        entries = entries.cast(pa.large_string())
+    used = column.indices.drop_null().unique()
+    return pa.DictionaryArray.from_arrays(pc.index_in(column.indices, used), entries.take(used))
 
 
 def _check_addresses(name: str, codes: np.ndarray, status: np.ndarray, reason: np.ndarray) -> None:

@@ -224,6 +224,23 @@ def upload(local_path: str, path: str) -> None:
         blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
 
+def download(path: str, local_path: str) -> None:
+    """Copies an object to a local file with one request, more only if its answer is interrupted.
+
+    The caller compares its checksum.
+    """
+    from google.api_core.exceptions import NotFound
+
+    with blob_at(path) as blob:
+        try:
+            cast(Any, blob).download_to_filename(local_path, checksum=None, retry=_retry(True))
+        except NotFound as error:
+            info(path)  # raises if it is the bucket that is missing
+            raise ProbelineError(
+                f"cannot read {path}: there is no such object: copy the dataset again as a whole"
+            ) from error
+
+
 def create(path: str) -> BinaryIO:
     """Opens an object for writing; it appears when the stream is closed without an error.
 
@@ -274,6 +291,12 @@ def access_to(path: str) -> Access:
         ) from error
     # A forked process gets a client of its own: connections cannot be shared.
     return _access(os.getpid(), os.environ.get(_CLIENT_HOST))
+
+
+def account_of(path: str) -> str:
+    """Returns the account whose credentials are used for a path; "" if they do not say."""
+    credentials = access_to(path).client._credentials  # pyright: ignore[reportPrivateUsage]
+    return getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
 
 
 @functools.cache

@@ -44,7 +44,6 @@ from beam_pipeline.shards.writing import (
     shard_path,
 )
 from beam_pipeline.storage.files import crc32c, remove_folder
-from beam_pipeline.storage.matching import FileVersion
 from tests.support.helpers import NOW, Objects, eager, run_do_fn
 
 WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
@@ -275,7 +274,7 @@ def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
     transform = WriteToArrayRecord(
         str(tmp_path / "out" / "w"), num_shards=1, temp_location=str(tmp_path / "elsewhere")
     )
-    folder = Path(transform._temp_folder)
+    folder = Path(transform._target.temp_folder)
     assert folder.parent == tmp_path / "elsewhere"
     folder.mkdir(parents=True)
     (folder / "left-by-a-dead-attempt").write_bytes(b"x")
@@ -285,7 +284,7 @@ def test_temporary_files_go_to_the_place_asked_for_and_leave_it(tmp_path):
 
 def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
     one, other = (WriteToArrayRecord(str(tmp_path / name)) for name in "ab")
-    assert one._temp_folder != other._temp_folder
+    assert one._target.temp_folder != other._target.temp_folder
 
 
 # --- attempts -----------------------------------------------------------------------------------
@@ -495,12 +494,16 @@ def test_an_unbounded_input_is_refused():
 # --- reading ------------------------------------------------------------------------------------
 
 
+def file_of(path: Path, num_records: int) -> array_record_io._File:
+    return array_record_io._File(str(path), path.stat().st_size, num_records)
+
+
 def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, monkeypatch):
     path = write_file(tmp_path / "w", WORDS)
     size = path.stat().st_size
     monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", size // 6)
     provider = array_record_io._RecordRanges()
-    ranges = list(provider.split(FileVersion(str(path), size, 0), OffsetRange(0, len(WORDS))))
+    ranges = list(provider.split(file_of(path, len(WORDS)), OffsetRange(0, len(WORDS))))
     assert len(ranges) >= 5
     assert [r.start for r in ranges] == [0, *(r.stop for r in ranges[:-1])]
     assert ranges[-1].stop == len(WORDS)
@@ -536,8 +539,7 @@ def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
     """As a runner does that gives the rest of a slow file to another worker."""
     path = write_file(tmp_path / "w", WORDS)
     tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(20, 100))
-    element = FileVersion(str(path), path.stat().st_size, 0)
-    reading = array_record_io._ReadRecords().process(element, tracker)
+    reading = array_record_io._records(file_of(path, len(WORDS)), tracker)
     read = [next(reading) for _ in range(10)]
     split = tracker.try_split(0)
     assert split is not None
@@ -643,22 +645,34 @@ def test_a_file_of_a_bucket_that_cannot_be_read_leaves_no_local_copy(
     assert files_below(tmp_path) == []
 
 
-# --- another runner -------------------------------------------------------------------------------
+# --- other runners --------------------------------------------------------------------------------
 
 
-@pytest.mark.prism
-def test_prism_writes_the_same_bytes_and_reads_them(tmp_path, prism):
-    """Written by one pipeline, read by another into text, all on Prism."""
-    write(WORDS, tmp_path / "memory" / "w", num_shards=3)
-    flags = ["--runner=PrismRunner", f"--prism_location={prism}"]
+def check_writing_and_reading(folder: Path, flags: list[str]) -> None:
+    """Written by one pipeline, read by another into text, all on another runner."""
+    write(WORDS, folder / "memory" / "w", num_shards=3)
     with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
-        _ = pipeline | beam.Create(WORDS) | WriteToArrayRecord(f"{tmp_path}/prism/w", num_shards=3)
-    assert bytes_below(tmp_path / "prism") == bytes_below(tmp_path / "memory")
+        words = pipeline | beam.Create(WORDS)
+        _ = words | WriteToArrayRecord(f"{folder}/there/w", num_shards=3)
+        unordered = WriteToArrayRecord(f"{folder}/any/w", num_shards=3, ordered=False)
+        _ = words | "Without order" >> unordered
+    assert bytes_below(folder / "there") == bytes_below(folder / "memory")
+    for name in files_below(folder / "memory"):
+        records = [sorted(records_of(folder / kind / name)) for kind in ("any", "memory")]
+        assert records[0] == records[1]
     with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
         _ = (
             pipeline
-            | ReadFromArrayRecord(f"{tmp_path}/prism/w-*")
+            | ReadFromArrayRecord(f"{folder}/there/w-*")
             | beam.Map(bytes.hex)
-            | beam.io.WriteToText(f"{tmp_path}/read", num_shards=1, shard_name_template="")
+            | beam.io.WriteToText(f"{folder}/read", num_shards=1, shard_name_template="")
         )
-    assert sorted((tmp_path / "read").read_text().split()) == sorted(word.hex() for word in WORDS)
+    assert sorted((folder / "read").read_text().split()) == sorted(word.hex() for word in WORDS)
+
+
+def test_prism_writes_the_same_bytes_and_reads_them(tmp_path, prism):
+    check_writing_and_reading(tmp_path, ["--runner=PrismRunner", f"--prism_location={prism}"])
+
+
+def test_flink_writes_the_same_bytes_and_reads_them(tmp_path, flink):
+    check_writing_and_reading(tmp_path, flink.flags())

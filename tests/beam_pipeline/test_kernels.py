@@ -89,6 +89,7 @@ MORE = 1000
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "result"),
     [

@@ -78,7 +78,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, dict[str,
     return table, files_of(make_dataset(write_input(folder / "in", table), folder / "out"))
 
 
-@settings(max_examples=num_examples(8, quick=3))
+@pytest.mark.slow
+@settings(max_examples=num_examples(8, quick=1))
 @given(
     seed=st.integers(0, 2**32 - 1),
     num_files=st.integers(1, 4),

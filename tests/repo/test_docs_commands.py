@@ -125,6 +125,23 @@ def test_your_data(desk: Desk) -> None:
     assert len(counts) == 5200 and counts[0][1] >= counts[-1][1] > 0
 
 
+def test_mixtures_and_weights(desk: Desk) -> None:
+    mixture, weights = taken("test_mixtures_and_weights")
+    for seed, name in enumerate(("a", "b")):
+        desk.sh(
+            f"python -m beam_pipeline.generate --output {name} --num_measurements 60000 "
+            f"--num_probes 1000 --seed {seed}\n"
+            f"python -m beam_pipeline.main --input '{name}/*.parquet' --output rows/{name}"
+        )
+    desk.python(
+        "from training.dataset import DataConfig, build_dataset",
+        mixture.replace("gs://data/rows", "rows/b"),
+        "assert next(iter(dataset))['inputs'].shape == (256, 1024)",
+        weights.replace("rows/train", "rows/a/train"),
+        "assert next(iter(dataset))['inputs'].shape == (256, 1024)",
+    )
+
+
 def test_array_record_for_beam(gcs: Gcs) -> None:
     """Each statement with a separate pipeline: the second reads what the first writes."""
     import apache_beam as beam

@@ -24,7 +24,7 @@ import pytest
 from beam_pipeline.jobs.beam_options import beam_parser
 from beam_pipeline.main import main
 from tests.support import documents
-from tests.support.docs_commands import BQ, GCLOUD, check_call
+from tests.support.docs_commands import check_call, flags_of_google
 from tests.support.helpers import measurements_table
 from tests.support.repository import ROOT
 
@@ -35,10 +35,7 @@ FLAG = re.compile(r"(?<![\w-])--(?!x\b)[A-Za-z][\w-]*")  # --x stands for any
 TAKE_BEAMS = {"beam_pipeline.main", "beam_pipeline.overlap", "beam_pipeline.convert"}
 # Flags of other programs that pages name: gcloud, gcsfuse, curl, pip, bq and our shell scripts.
 OF_OTHERS = {
-    *(flag for flags in [*GCLOUD.values(), *BQ.values()] for flag in flags),
-    *("--parameters", "--maximum_bytes_billed", "--format"),  # gcloud, bq
-    *("--disable-public-ips", "--subnetwork", "--reserved", "--data-disk"),  # gcloud
-    *("--tunnel-through-iap", "--impersonate-service-account", "--project"),  # gcloud
+    *flags_of_google(),
     *("--metadata-cache-ttl-secs", "--stat-cache-max-size-mb", "--type-cache-max-size-mb"),
     *("--kernel-list-cache-ttl-secs", "--implicit-dirs", "--cache-dir"),  # gcsfuse
     *("--file-cache-max-size-mb", "--file-cache-cache-file-for-range-read"),  # gcsfuse

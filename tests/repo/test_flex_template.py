@@ -51,7 +51,10 @@ FLAGS: dict[str, list[Field]] = {
     "overlap": [item for item in flag_fields() if item.name not in LEFT_OUT],
 }
 # These say of a template's value how it differs from a command line's.
-OTHERWISE_TOLD = ("input", "output", *("input_path", "decontaminate_source", "output_path"))
+PATHS = ("input", "output", *("input_path", "decontaminate_source", "output_path"))
+OTHERWISE_TOLD = (*PATHS, "anonymize_key_file", "inline_bytes", "processes", "tokenizer")
+# What a command line has and a template has not.
+NOT_IN_A_TEMPLATE = ("local", "environment variable", "in memory", "Flink", "PROBELINE_", "clone")
 each_template = pytest.mark.parametrize("name", TITLES)
 
 
@@ -99,8 +102,9 @@ def test_parameters_are_the_flags(name: str) -> None:
             assert read == item.default
         choices = [option["value"] for option in parameter.get("enumOptions", [])]
         assert choices == list(item.metadata.get("choices", []))
+        assert not [word for word in NOT_IN_A_TEMPLATE if word in parameter["helpText"]]
         if item.name in OTHERWISE_TOLD:
-            assert "gs://" in parameter["helpText"]
+            assert "gs://" in parameter["helpText"] or item.name not in PATHS
         elif item.metadata.get("action") == "append":
             assert "several with a comma between" in parameter["helpText"]
         else:
@@ -120,6 +124,8 @@ VALUES = {
         ("input", "gs://a/b/*.parquet,gs://c/d", "data/*.parquet"),
         ("output", "gs://a/rows", "gs://a"),
         ("columns", "event_time=ts,rtt=rtt_ms", "time=ts"),
+        ("anonymize_key_file", "gs://a/key.hex", "key.hex"),
+        ("anonymize_key_file", "projects/p/secrets/s/versions/1", "projects/p/secrets/s"),
         ("max_row_size_mb", "0.5", "8MiB"),
         ("split_seed", "-3", "1.5"),
         ("on_bad_file", "dead_letter", "skip"),

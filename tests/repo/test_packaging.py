@@ -46,6 +46,7 @@ def lock(path: str) -> dict[str, set[str]]:
     [
         ("requirements.txt", EXTRAS - {"gpu", "tpu"} | FOR_A_CLONE),
         ("templates/tpu/constraints.txt", {"tpu"}),
+        ("templates/worker_requirements.txt", set()),
     ],
 )
 def test_the_lock_has_what_setup_py_allows(
@@ -64,6 +65,12 @@ def test_hosts_of_a_slice_have_the_tested_versions() -> None:
     both = tested.keys() & on_hosts.keys()
     assert {"grain", "jax", "maxtext", "numba", "numpy", "orbax-checkpoint", "pyarrow"} <= both
     assert {name for name in both if tested[name] != on_hosts[name]} <= ONLY_ON_TPU
+
+
+def test_workers_have_the_tested_versions() -> None:
+    tested, on_workers = lock("requirements.txt"), lock("templates/worker_requirements.txt")
+    assert {"array-record", "llvmlite", "numba", "numpy", "pyarrow"} <= on_workers.keys()
+    assert {name: tested[name] for name in on_workers} == on_workers
 
 
 def test_an_extra_is_for_a_use(told: dict[str, Any]) -> None:

@@ -1,30 +1,45 @@
 """The scale bench counts what it says, and its estimates are the sums that they claim to be."""
 
+import heapq
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import apache_beam as beam
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline import generate
+from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.probe_rows import external_sort
+from beam_pipeline.probe_rows import bucket, grouping, merge_plan
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
-from beam_pipeline.probe_rows.external_sort import ExternalSort
-from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES
+from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
+from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SortBucket
 from beam_pipeline.probe_rows.job import Job, Workspace
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.shards.claim_checks import ClaimReader, Payload
+from beam_pipeline.probe_rows.row_splitting import OpenRows
+from beam_pipeline.shards.claim_checks import (
+    READS_AT_A_TIME,
+    ClaimReader,
+    ClaimWriter,
+    Payload,
+)
 from beam_pipeline.sources.inputs import InputFile
 from beam_pipeline.storage.matching import FileVersion
-from benchmarks import ROOT, estimate, markdown, results, scale, scale_table, worker
+from benchmarks import ROOT, estimate, many_probes, markdown, results, scale, scale_table, worker
 from benchmarks.counted_job import billed_class
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
+from benchmarks.random_probes import write_measurements
 from benchmarks.results import Results, Run
+from tests.support.buckets import unread
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import faulty
 
@@ -52,7 +67,7 @@ def measurements(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_few_probes_get_the_small_chunks_of_many(measurements, tmp_path):
     counts = counted_job(
         f"--input={measurements}/*.parquet", f"--output={tmp_path}/rows", "--group_rows=800",
-        f"--rows_in_all={scale_table.TARGETS[-1][0]}",
+        f"--rows_in_all={scale.LARGE_RUN}",
     )  # fmt: skip
     assert counts["rows_read"] == NUM_MEASUREMENTS
     assert counts["chunks"] == pytest.approx(NUM_MEASUREMENTS / scale.CHUNK_RECORDS, rel=0.05)
@@ -145,39 +160,129 @@ def test_costs_are_use_times_price():
     )  # fmt: skip
 
 
-class CountingReader(ClaimReader):
+class TimedReader(ClaimReader):
+    """Counts reads, and in `now` those waited for: READS_AT_A_TIME of them take one of time."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.reads = self.num_bytes = 0
+        self.reads = self.num_bytes = self.now = 0
+        self._free_at = [0] * READS_AT_A_TIME
 
-    def read(self, payload: Payload) -> bytes:
-        if not isinstance(payload, bytes):
-            self.reads += 1
-            self.num_bytes += payload.length
+    def ahead(self, payload: Payload) -> Callable[[], bytes]:
+        if isinstance(payload, bytes):
+            return super().ahead(payload)
+        self.reads += 1
+        self.num_bytes += payload.length
+        done = max(self.now, heapq.heappop(self._free_at)) + 1
+        heapq.heappush(self._free_at, done)
+        return lambda: self._waited(payload, done)
+
+    def _waited(self, payload: Payload, done: int) -> bytes:
+        self.now = max(self.now, done)
         return super().read(payload)
 
 
-@pytest.mark.parametrize(("num_runs", "passes"), [(8, 1), (60, 2)])
-def test_a_hot_probe_reads_what_the_estimate_says(num_runs, passes, tmp_path, monkeypatch):
-    for module in (external_sort, estimate):
-        monkeypatch.setattr(module, "MAX_FAN_IN", 8)
-    memory_bytes, chunk_bytes = 1 << 17, scale.CHUNK_RECORDS * 16
-    num_measurements = num_runs * memory_bytes // 16
+MEMORY_BYTES = 1 << 20
+
+
+def hot_runs(
+    folder: Path, chunk_bytes: int, num_chunks: int, are_disjoint: bool
+) -> list[SortedRun]:
+    """Returns the runs of a probe in work units, stored, in any order."""
+    count = chunk_bytes // 16
+    writer = ClaimWriter(str(folder), "unit")
+    runs = []
+    for number in np.random.default_rng(1).permutation(num_chunks).tolist():
+        run = np.zeros(count, NARROW)
+        places = np.arange(count)
+        run["event_time"] = (
+            places + number * count if are_disjoint else places * num_chunks + number
+        )
+        runs.append(SortedRun(False, writer.put(memoryview(run).cast("B"))))
+    writer.close()
+    return runs
+
+
+@pytest.mark.parametrize("are_disjoint", [True, False], ids=["disjoint", "overlapping"])
+@pytest.mark.parametrize(
+    ("chunk_bytes", "num_chunks"), [(100_000, 60), (20_000, 200), (700_000, 12)]
+)
+def test_a_hot_probe_reads_what_the_estimate_says(
+    are_disjoint, chunk_bytes, num_chunks, tmp_path, monkeypatch
+):
+    """All is a thirtieth of what it is, and what is merged at a time a quarter."""
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    monkeypatch.setattr(estimate, "SPAN_RECORDS", 1)
+    monkeypatch.setattr(estimate, "INLINE_BYTES", 0)
+    num_bytes = chunk_bytes * num_chunks
+    reader = TimedReader()
+    runs = unread(hot_runs(tmp_path / "in", chunk_bytes, num_chunks, are_disjoint), reader)
+    sort = ExternalSort(str(tmp_path / "runs"), reader, MEMORY_BYTES)
+    assert sum(block.nbytes for block in sort.sort(runs)) == num_bytes
+    expected = estimate.hot_probe(num_bytes, chunk_bytes, are_disjoint, MEMORY_BYTES)
+    nothing = estimate.hot_probe(num_bytes, num_bytes, True, 2 * num_bytes)  # one read, and the cut
+    assert reader.reads == pytest.approx(expected.reads - nothing.reads + 1, rel=0.05)
+    assert reader.now == pytest.approx(expected.waits - nothing.waits + 1, rel=0.35)
+    assert reader.num_bytes == expected.merges * num_bytes
+    moved = reader.num_bytes + sort.spilled_bytes
+    assert moved == pytest.approx(expected.bytes_moved - nothing.bytes_moved + num_bytes)
+    if are_disjoint:
+        assert sort.spilled_bytes == 0
+        if chunk_bytes < MEMORY_BYTES // 2:
+            assert reader.reads == num_chunks
+
+
+def test_a_hot_probe_in_small_chunks_reads_what_the_estimate_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    num_measurements = 60 * (1 << 17) // 16
     num_bytes = 16 * (num_measurements - num_measurements % scale.CHUNK_RECORDS)
-    reader = CountingReader()
-    sort = ExternalSort(str(tmp_path), reader, memory_bytes)
-    (history,) = Bucket(
-        worker.chunks(num_measurements), reader, memory_bytes, str(tmp_path)
-    ).histories()
+    chunks = list(worker.chunks(num_measurements))
+    np.random.default_rng(2).shuffle(chunks)  # type: ignore[arg-type]
+    reader = TimedReader()
+    sort = ExternalSort(str(tmp_path), reader, 1 << 17)
+    (history,) = Bucket(chunks, reader, 1 << 17, str(tmp_path)).histories()
     assert isinstance(history, LargeHistory)
     assert sum(len(run) for run in sort.sort(history.runs)) == num_bytes // 16
-    expected = estimate.hot_probe(num_bytes, chunk_bytes, memory_bytes)
-    assert expected.passes == passes
-    reads_to_cut = num_bytes / SEGMENT_BYTES
-    assert reader.reads == pytest.approx(expected.reads - reads_to_cut, rel=0.1)
-    # Besides what sorting moves: segments written and read, staged rows written.
+    expected = estimate.hot_probe(num_bytes, scale.CHUNK_RECORDS * 16, memory_bytes=1 << 17)
+    nothing = estimate.hot_probe(num_bytes, num_bytes, True, 2 * num_bytes)
+    assert reader.reads == pytest.approx(expected.reads - nothing.reads + 1, rel=0.1)
     moved = reader.num_bytes + sort.spilled_bytes
-    assert moved == pytest.approx(expected.bytes_moved - 3 * num_bytes, rel=0.01)
+    assert moved == pytest.approx(expected.bytes_moved - nothing.bytes_moved + num_bytes, rel=0.01)
+
+
+def test_the_cut_of_a_hot_probe_reads_what_the_estimate_says(tmp_path, monkeypatch):
+    """Rows and segments are a sixteenth of what they are."""
+    for module in (grouping, estimate):
+        monkeypatch.setattr(module, "SEGMENT_BYTES", SEGMENT_BYTES // 16)
+    monkeypatch.setattr(estimate, "_ROW_RUN_BYTES", estimate._ROW_RUN_BYTES // 16)
+    run = np.zeros(1_000_000, NARROW)
+    run["event_time"] = np.arange(len(run)) * 1_000_000
+    row_format = RowFormat("compact", (8 << 20) // 16)
+    sort = SortBucket(Workspace(str(tmp_path), 0), row_format)
+    segments = list(sort._store_segments([run]))
+    reader = TimedReader()
+    rows = OpenRows("192.0.2.1", [], 0, row_format, reader)
+    cut = [row for segment in segments for row in rows.append(segment)]
+    assert len(cut) == pytest.approx(run.nbytes / estimate._ROW_RUN_BYTES, abs=1)
+    expected = estimate.hot_probe(run.nbytes, run.nbytes, True, 2 * run.nbytes)
+    assert reader.reads == pytest.approx(expected.reads - 1, rel=0.1)
+    assert reader.now == pytest.approx(expected.waits - 1, rel=0.1)
+    written_and_staged = 2 * run.nbytes
+    moved = reader.num_bytes + written_and_staged
+    assert moved == pytest.approx(expected.bytes_moved - run.nbytes, rel=0.05)
+
+
+def a_bucket(num_probes: int) -> Run:
+    """Returns a run whose figures grow with the number of probes, in millions."""
+    more = num_probes // 1_000_000
+    case = {"shape": "a unit and a bucket", "place": "memory", "num_measurements": scale.LARGE_RUN}
+    figures = {
+        "unit_rows": 2_000_000, "unit_cpu_s": 0.2 + 0.2 * more, "measurements": 3_500_000,
+        "sort_cpu_s": 0.35, "stage_cpu_s": 0.35, "write_cpu_s": 0.7, "rows": num_probes // 10_000,
+        "rows_stored": 70 * more, "shard_bytes": 3_500_000 * 10, "peak_mib": 400.0,
+        "grouped_by_probe_bytes": 3_500_000 * (16 + more), "grouped_by_shard_bytes": 0,
+    }  # fmt: skip
+    return Run(case | {"num_probes": num_probes}, figures, load_before=0.1)
 
 
 def made_up_results() -> Results:
@@ -197,6 +302,8 @@ def made_up_results() -> Results:
         if shape.num_shards:
             figures |= {name: figures[name] + 600 for name in estimate.REQUESTS}
         found.runs.append(Run(shape.case, figures, load_before=0.1))
+    for num_probes in scale.MANY_PROBES:
+        found.runs.append(a_bucket(num_probes))
     steps = {
         f"{step}_{unit}": 10.0 for step in ("unit", "sort", "cut", "shard")
         for unit in ("mib", "cpu_s", "wall_s")
@@ -221,9 +328,45 @@ def test_tables_keep_what_was_measured_apart_from_what_is_estimated(tmp_path):
     assert "`vcpu_hour` = 0.056" in estimated
     assert "25% up to 250 GB, then 50% up to 5120 GB" in estimated
     assert "| sort the hot probe | 10 | 10.0 | 10.0 |" in measured
-    assert "| 0.10% | 35 M | 32,000 | 1 | 1,101 | 2.8 | 0.2 | 1.6 |" in estimated
-    assert estimated.count("| shards | 14 | 14 | 2,244 | 2,244 |") == 1
+    assert "| 0.10% | 35 M | 32,000 | disjoint | 1.0 | 576 | 1.7 | 0.2 | 0.6 |" in estimated
+    shards = "| shards | 14 | 14 | 2,244 | 2,244 | 2,244 | 2,244 | 10,000 | 10,000 |"
+    assert estimated.count(shards) == 1
+    assert "| 10,000 | 1 | 100 | 100 | 100 | 200 | 500 | 1.0 | 16.0 | 0.0 | 1.0 | 400 |" in measured
+    assert "| 1 M | 100 | 200 | 100 | 100 | 200 | 600 | 1.2 | 17.0 | 0.0 | 1.1 | 400 |" in measured
     assert markdown.insert("<!-- bench:scale -->\n<!-- /bench:scale -->", "scale", text)
+
+
+def test_more_probes_add_what_a_unit_and_a_bucket_of_theirs_take():
+    lines = results.medians(made_up_results().runs)
+    few = estimate.per_measurement(lines, "all probes")
+    assert estimate.with_more_probes(few, lines, 10_000, 10_000) == few
+    many = estimate.with_more_probes(few, lines, 10_000, 10_000_000)
+    assert many.cpu_s - few.cpu_s == pytest.approx(10 * 100e-9)
+    assert many.shuffle_bytes - few.shuffle_bytes == pytest.approx(10)
+    assert many.class_b - few.class_b == pytest.approx(700 / 3_500_000)
+    assert many.output_bytes == few.output_bytes
+    with pytest.raises(ValueError, match="no good run of a bucket of 77 probes"):
+        estimate.with_more_probes(few, lines, 10_000, 77)
+
+
+def test_a_unit_and_a_bucket_are_measured_as_they_are():
+    """A ten-thousandth of a run of 400 M measurements, so that the test is short."""
+    figures = many_probes.measure(1_000_000, 400_000_000)
+    assert figures["measurements"] == 40_000
+    assert figures["rows"] == 100  # as many as the bucket has probes
+    assert figures["rows_stored"] == 0
+    assert figures["unit_chunks"] == bucket.num_buckets(400_000_000)
+    assert figures["grouped_by_probe_bytes"] > 40_000 * 16
+    assert figures["grouped_by_shard_bytes"] > 40_000 * 16  # rows travel inline
+    assert all(figures[f"{step}_cpu_s"] > 0 for step in ("unit", "sort", "stage", "write"))
+
+
+def test_random_probes_have_about_as_many_measurements_each(tmp_path):
+    write_measurements(tmp_path, 20_000, 2_000, seed=1)
+    table = pq.read_table(tmp_path)
+    assert table.num_rows == 20_000
+    counts = table["src_addr"].value_counts().field("counts").to_numpy()
+    assert len(counts) > 1_990 and counts.max() < 40
 
 
 def test_an_estimate_wants_all_the_runs_that_it_is_made_of():

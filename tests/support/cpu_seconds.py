@@ -1,4 +1,6 @@
-"""What tests cost: `pytest --cpu-budget=600` lists the dearest and fails a run that takes more.
+"""What tests cost: `pytest --cpu-budget=600` lists the dearest tests and files.
+
+A run that takes more fails.
 
 CPU-seconds, so that a busy machine changes little. Those of a test count its fixtures and the
 processes that it waited for, programs of `warm_python` among them.
@@ -54,9 +56,13 @@ class CpuSeconds:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("CPU-seconds")
-        by_cost = sorted(self._by_test.items(), key=lambda item: -item[1])
-        for test, seconds in by_cost[:_NUM_LISTED]:
-            terminalreporter.line(f"{seconds:6.1f} {test}")
+        by_file: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in self._by_test.items():
+            by_file[test.partition("::")[0]] += seconds
+        for costs in (self._by_test, by_file):
+            by_cost = sorted(costs.items(), key=lambda item: -item[1])
+            for name, seconds in by_cost[:_NUM_LISTED]:
+                terminalreporter.line(f"{seconds:6.1f} {name}")
         used = spent()
         verdict = "within" if used <= self._budget else "MORE THAN"
         terminalreporter.line(f"{used:6.0f} in all, {verdict} the budget of {self._budget:.0f}")

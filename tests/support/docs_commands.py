@@ -31,6 +31,8 @@ COMPACT = (
     "beam_pipeline/overlap/job/test_details_limit.py"
     "::test_compact_details_are_joined_with_their_texts"
 )
+ARRAY_RECORD_IO = "repo/test_array_record_docs.py::test_the_code_of_the_page_runs"
+SESSIONS = "repo/test_array_record_docs.py::test_the_sessions_of_the_example"
 INSPECT = "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run"
 # By page: how a block begins, and the test that executes it.
 EXECUTED: dict[str, dict[str, str]] = {
@@ -46,6 +48,8 @@ EXECUTED: dict[str, dict[str, str]] = {
     "docs/training_data.md": {
         "from training.dataset": f"{HERE}::test_your_data",
         "import numpy as np\nfrom training.tokenizer": f"{HERE}::test_your_data",
+        "mixture = {": f"{HERE}::test_mixtures_and_weights",
+        "row_weights = {": f"{HERE}::test_mixtures_and_weights",
     },
     "docs/format.md": {
         "import pyarrow as pa": f"{HERE}::test_your_data",
@@ -63,6 +67,10 @@ EXECUTED: dict[str, dict[str, str]] = {
     "docs/convert.md": {
         "python -m beam_pipeline.convert": f"{HERE}::test_convert",
         "import glob, grain": f"{HERE}::test_convert",
+    },
+    "docs/array_record_io.md": {
+        "import apache_beam": ARRAY_RECORD_IO,
+        "import struct": ARRAY_RECORD_IO,
     },
     "docs/dataflow.md": {
         "python -m beam_pipeline.main --input 'gs://": f"{GOOGLE}::test_on_dataflow",
@@ -96,6 +104,7 @@ EXECUTED: dict[str, dict[str, str]] = {
     "examples/README.md": {
         "make notebook": f"{HERE}::test_notebook_commands",
         "cd examples/go_reader": f"{HERE}::test_go_reader",
+        "python examples/sessions.py": SESSIONS,
     },
     "docs/ripe_atlas.md": {
         "bq query": f"{HERE}::test_atlas_commands",
@@ -207,9 +216,13 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path / "desk")
 
 
-# What gcloud 528 and bq take, of what the pages and templates/ call; from their own tables.
-_OF_ALL = {"--project", "--quiet", "--format"}
+# What gcloud 528 and bq take, of what pages and templates/ name; from their own tables. They are
+# documented at GCLOUD_REFERENCE, with a slash for each space, and at BQ_REFERENCE.
+GCLOUD_REFERENCE = "https://docs.cloud.google.com/sdk/gcloud/reference/"
+BQ_REFERENCE = "https://docs.cloud.google.com/bigquery/docs/reference/bq-cli-reference"
+_OF_ALL = {"--project", "--quiet", "--format", "--impersonate-service-account"}
 GCLOUD: dict[str, set[str]] = {
+    "alpha compute tpus tpu-vm ssh": {"--tunnel-through-iap"},
     "artifacts repositories create": {"--repository-format", "--location"},
     "auth application-default login": set(),
     "builds submit": {"--region", "--config", "--substitutions"},
@@ -225,6 +238,7 @@ GCLOUD: dict[str, set[str]] = {
     "dataflow flex-template run": {
         *("--region", "--template-file-gcs-location", "--temp-location", "--staging-location"),
         *("--service-account-email", "--parameters", "--max-workers", "--worker-machine-type"),
+        *("--num-workers", "--disable-public-ips", "--subnetwork", "--additional-user-labels"),
     },
     "iam service-accounts create": {"--display-name"},
     "iam service-accounts describe": set(),
@@ -241,9 +255,14 @@ GCLOUD: dict[str, set[str]] = {
     "storage rm": set(),
 }
 BQ = {
-    "query": {"--use_legacy_sql", "--project_id", "--dry_run"},
+    "query": {"--use_legacy_sql", "--project_id", "--dry_run", "--maximum_bytes_billed"},
     "show": {"--format"},
 }
+
+
+def flags_of_google() -> set[str]:
+    """Returns all flags of gcloud and bq that a page may name."""
+    return {flag for flags in (*GCLOUD.values(), *BQ.values(), _OF_ALL) for flag in flags}
 
 
 def check_call(call: list[str]) -> None:

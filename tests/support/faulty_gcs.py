@@ -3,22 +3,32 @@
 `FaultyGcs(endpoint, every=5)` passes requests on, but every fifth meets the next fault of FAULTS.
 Retries are requests, too, so that a fault may hit them again. With `delay_s` each request takes
 that long, as on a network; `longest_chain()` tells how many had to wait for one another.
+`refuses` names requests that are answered with 403, as GCS answers an account without rights.
 """
 
 import contextlib
 import http.client
 import http.server
 import itertools
+import json
 import re
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 FAULTS = ("503", "429", "lost on the way", "answer lost", "cut answer")
+# Tells of a method, and of a path and what is sent there, whether the account may not do it.
+Refuses = Callable[[str, str], bool]
+NO_ACCESS = (
+    "worker@my-project.iam.gserviceaccount.com does not have storage.objects.{} access to the "
+    "Google Cloud Storage object. Permission 'storage.objects.{}' denied on resource (or it may "
+    "not exist)."
+)
+_RIGHTS = {"GET": "get", "POST": "create", "PUT": "create", "DELETE": "delete", "PATCH": "update"}
 _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 
 
@@ -40,11 +50,13 @@ class _Server(http.server.ThreadingHTTPServer):
 class FaultyGcs:
     """The proxy: `endpoint` to send requests to, `faults` and `requests` to look at."""
 
-    def __init__(self, endpoint: str, every: int, delay_s: float = 0.0):
+    def __init__(
+        self, endpoint: str, every: int, delay_s: float = 0.0, refuses: Refuses | None = None
+    ):
         self.behind = urlsplit(endpoint).netloc
         self.faults: Counter[str] = Counter()
         self.requests: list[Passed] = []
-        self._every, self._delay_s = every, delay_s
+        self._every, self._delay_s, self._refuses = every, delay_s, refuses
         self._count = itertools.count(1)
         self._next_fault = itertools.cycle(FAULTS)
         self._lock = threading.Lock()
@@ -75,7 +87,14 @@ class FaultyGcs:
     def handle(self, request: http.server.BaseHTTPRequestHandler) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         fault = self._fault()
-        if fault in ("503", "429"):
+        sent = f"{request.path} {body[:1000].decode(errors='replace')}"
+        if self._refuses and self._refuses(request.command, sent):
+            self.faults["403"] += 1
+            right = _RIGHTS[request.command]
+            answer = {"error": {"code": 403, "message": NO_ACCESS.format(right, right)}}
+            kind = [("Content-Type", "application/json")]
+            self._answer(request, 403, kind, json.dumps(answer).encode())
+        elif fault in ("503", "429"):
             self._answer(request, int(fault), [], b"try again")
         elif fault == "lost on the way":
             _reset(request)
@@ -150,13 +169,15 @@ def _reset(request: http.server.BaseHTTPRequestHandler) -> None:
 
 
 @contextlib.contextmanager
-def faulty(endpoint: str, every: int = 0, delay_s: float = 0.0) -> Iterator[FaultyGcs]:
+def faulty(
+    endpoint: str, every: int = 0, delay_s: float = 0.0, refuses: Refuses | None = None
+) -> Iterator[FaultyGcs]:
     """Runs a proxy before the emulator; every so many requests meet a fault, with 0 none.
 
     Args:
       delay_s: added to every request.
     """
-    proxy = FaultyGcs(endpoint, every, delay_s)
+    proxy = FaultyGcs(endpoint, every, delay_s, refuses)
     thread = threading.Thread(target=proxy.server.serve_forever, args=[0.01], daemon=True)
     thread.start()
     try:

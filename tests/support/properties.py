@@ -5,7 +5,7 @@
 
 from hypothesis import HealthCheck, settings
 
-_NUM_EXAMPLES = {"quick": 25, "thorough": 100}  # of a property that does not say
+_NUM_EXAMPLES = {"quick": 15, "thorough": 100}  # of a property that does not say
 
 for name, number in _NUM_EXAMPLES.items():
     settings.register_profile(

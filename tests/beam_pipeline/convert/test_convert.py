@@ -98,6 +98,7 @@ def test_maxtext_reads_what_parquet_and_json_become(tmp_path: Path) -> None:
         parse.map(records_of(only)[0])
 
 
+@pytest.mark.slow
 def test_bad_records_and_files_become_dead_letters(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

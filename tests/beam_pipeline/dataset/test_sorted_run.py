@@ -1,5 +1,7 @@
 """Runs against sorted() over plain tuples: the order of a probe row is that of its tuples."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,26 @@ def test_equal_times_on_both_sides_of_a_border_are_no_tie():
 @given(st.lists(st.lists(records_strategy(), min_size=1, max_size=12), min_size=1, max_size=6))
 def test_merge_of_sorted_runs_is_the_sort_of_all(groups):
     merged = merge([run_of_tuples(sorted(group)) for group in groups])
+    assert records_as_tuples(merged) == sorted(record for group in groups for record in group)
+
+
+@settings(max_examples=num_examples(100))
+@given(
+    times=st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    borders=st.sets(st.integers(1, 59), max_size=6),
+    longer=st.lists(st.integers(0, 12), min_size=7, max_size=7),
+    random=st.randoms(use_true_random=False),
+)
+def test_merge_of_runs_that_touch_or_overlap_at_their_ends(times, borders, longer, random):
+    """Only where runs overlap is anything sorted; times are few, so that borders are ties."""
+    history = sorted((time, random.randint(0, 3), 1.0) for time in times)
+    bounds = [0, *sorted(border for border in borders if border < len(times)), len(times)]
+    groups = [
+        history[start : end + more]
+        for (start, end), more in zip(pairwise(bounds), longer, strict=False)
+    ]
+    random.shuffle(groups)
+    merged = merge([run_of_tuples(group) for group in groups])
     assert records_as_tuples(merged) == sorted(record for group in groups for record in group)
 
 

@@ -587,6 +587,7 @@ def test_it_loads_nothing_heavy(alike: Path) -> None:
 # --- gs:// ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags", [[], pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow)]
 )

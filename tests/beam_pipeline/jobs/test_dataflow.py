@@ -10,13 +10,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud.dataflow_v1beta3 import types
 
+from beam_pipeline.jobs import worker_packages
+from beam_pipeline.jobs.worker_packages import PINS
 from beam_pipeline.main import main
 from tests.support.clean_environment import copy_of_the_project, new_environment, pip
 from tests.support.dataflow_api import (
@@ -40,7 +42,7 @@ from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import Gcs, stored_objects
-from tests.support.faulty_gcs import FaultyGcs
+from tests.support.faulty_gcs import faulty
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
@@ -48,10 +50,10 @@ from tests.support.warm_python import warm_python
 # The steps of the job's graph without Beam's own steps below them.
 LABELS = [
     "All rows",
+    "Check rights",
     "Commit the dataset",
     "Describe rows",
     "Describe split rows",
-    "Finish",
     "Group into rows",
     "Group into rows/Cut rows",
     "Group into rows/Group by probe",
@@ -328,45 +330,20 @@ def test_a_bucket_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys, 
     assert dataflow.jobs == []
 
 
-class Forbidding(FaultyGcs):
-    """A GCS that refuses all requests for one bucket, and does the others."""
-
-    def __init__(self, endpoint: str, bucket: str):
-        super().__init__(endpoint, every=1_000_000)
-        self._bucket = bucket.removeprefix("gs://")
-
-    def handle(self, request: BaseHTTPRequestHandler) -> None:
-        if self._bucket in request.path:
-            request.rfile.read(int(request.headers.get("Content-Length", 0)))
-            message = "launcher@x does not have storage.objects.create access to the bucket."
-            answer = {"error": {"code": 403, "message": message}}
-            kind = [("Content-Type", "application/json")]
-            self._answer(request, 403, kind, json.dumps(answer).encode())
-        else:
-            super().handle(request)
-
-    def __enter__(self) -> "Forbidding":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
 @pytest.mark.parametrize("place", ["temp_location", "output", "input"])
 def test_no_right_to_a_bucket(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, capsys, monkeypatch, place: str
 ) -> None:
     closed = gcs.make_bucket()
     flags = [each for each in job_command(dataflow, bucket) if not each.startswith(f"--{place}=")]
-    with Forbidding(gcs.endpoint, closed) as proxy:
+    name = closed.removeprefix("gs://")
+    with faulty(gcs.endpoint, refuses=lambda _, sent: name in sent) as proxy:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
         capsys.readouterr()
         assert main([*flags, f"--{place}={closed}/x"]) in (1, 2)
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("error: "), error
-    assert closed.removeprefix("gs://") in error
+    assert name in error
     assert dataflow.jobs == []
 
 
@@ -378,6 +355,64 @@ def test_workers_without_the_package_are_refused(
     flags = job_command(dataflow, bucket, "--setup_file=./no/setup.py", image=None)
     assert "./no/setup.py" in error_of(capsys, *flags, code=2)
     assert dataflow.jobs == []
+
+
+SETUP = "from setuptools import setup\nsetup(name='small', version='1', packages=[])\n"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A folder with a setup.py, of a package without code, and the versions of its dependencies."""
+    folder = tmp_path / "clone"
+    (folder / "templates").mkdir(parents=True)
+    (folder / "setup.py").write_text(SETUP)
+    (folder / PINS).write_text("numpy==2.0.0\n")
+    return folder
+
+
+def test_workers_of_a_clone_get_its_versions(
+    dataflow: DataflowApi, bucket: str, clone: Path, tmp_path: Path
+) -> None:
+    dataflow.states = [State.JOB_STATE_CANCELLED]
+    assert main(job_command(dataflow, bucket, f"--setup_file={clone}/setup.py", image=None)) == 1
+    (job,) = dataflow.jobs
+    found = staged(job)
+    assert found["requirements.txt"] == b"numpy==2.0.0\n"
+    assert not [name for name in found if name.endswith(".whl")]  # workers get them from the index
+    names = {package.name for package in job.environment.worker_pools[0].packages}
+    assert {"requirements.txt", "workflow.tar.gz"} <= names
+
+
+@pytest.mark.parametrize(
+    ("flags", "requirements", "cache"),
+    [
+        (["--setup_file={}/setup.py"], "{}/" + PINS, "skip"),
+        (["--setup_file={}/setup.py", "--requirements_cache=/c"], "{}/" + PINS, "/c"),
+        (["--setup_file={}/setup.py", "--requirements_file=mine.txt"], "mine.txt", None),
+        (["--setup_file={}/setup.py", f"--sdk_container_image={IMAGE}"], None, None),
+        ([f"--sdk_container_image={IMAGE}"], None, None),
+    ],
+)
+def test_what_a_person_says_of_packages_holds(
+    clone: Path, flags: list[str], requirements: str | None, cache: str | None
+) -> None:
+    options = PipelineOptions([flag.format(clone) for flag in flags])
+    worker_packages.prepare(options)
+    setup = options.view_as(SetupOptions)
+    assert setup.requirements_file == (requirements and requirements.format(clone))
+    assert setup.requirements_cache == cache
+
+
+def test_private_workers_that_would_wait_for_pip(clone: Path, capsys) -> None:
+    image, setup = f"--sdk_container_image={IMAGE}", f"--setup_file={clone}/setup.py"
+    for flags in ([setup], [image, "--no_use_public_ips"], [setup, "--use_public_ips"]):
+        worker_packages.prepare(PipelineOptions(flags))
+    assert capsys.readouterr().err == ""
+    for flags in ([setup], [setup, image]):
+        worker_packages.prepare(PipelineOptions([*flags, "--no_use_public_ips"]))
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "--no_use_public_ips" in line and "Cloud NAT" in line
+        assert "--sdk_container_image" in line
 
 
 @pytest.mark.parametrize("flag", ["project", "region", "temp_location"])
@@ -402,18 +437,22 @@ def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
     dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
 ) -> None:
     """As on Dataflow: Beam is in the container, the rest comes from the sdist that was staged."""
-    project = copy_of_the_project(tmp_path / "project")
+    project = copy_of_the_project(tmp_path / "project", PINS)
     reports = []
 
     def work(job: types.Job) -> None:
         (pool,) = job.environment.worker_pools
         files = staged(job)
         names = {package.name for package in pool.packages}
-        assert names == {"workflow.tar.gz", "submission_environment_dependencies.txt"}
+        assert names == {
+            *("requirements.txt", "workflow.tar.gz"),
+            "submission_environment_dependencies.txt",
+        }
         for name in names:
             (tmp_path / name).write_bytes(files[name])
         python = new_environment(tmp_path / "container")
         pip(python, "install", "apache-beam[gcp]==2.77.0")
+        pip(python, "install", "--requirement", str(tmp_path / "requirements.txt"))
         pip(python, "install", str(tmp_path / "workflow.tar.gz"))
         reports.append(do_the_work(python, tmp_path / "work", job))
 

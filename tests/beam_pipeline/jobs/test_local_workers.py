@@ -77,7 +77,11 @@ COMPRESSED = "--array_record_options=group_size:1,zstd:1"  # whose writer has a 
 
 @pytest.mark.parametrize(
     ("flags", "num_workers"),
-    [([], 3), (["--direct_num_workers=2"], 2), ([COMPRESSED], 3)],
+    [
+        ([], 3),
+        pytest.param(["--direct_num_workers=2"], 2, marks=pytest.mark.slow),
+        pytest.param([COMPRESSED], 3, marks=pytest.mark.slow),
+    ],
     ids=["all-cores", "two", "compressed"],
 )
 def test_workers_are_processes_and_write_the_same_bytes(

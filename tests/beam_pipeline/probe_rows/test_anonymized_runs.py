@@ -256,6 +256,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 # --- nothing raw --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick_and_slow(INPUTS, ("parquet",)))
 def test_no_address_of_the_input_is_written_or_said(
     tmp_path: Path, key_file: Path, kind: str
@@ -286,6 +287,7 @@ def test_no_address_of_the_input_is_written_or_said(
 CRASHES = ("closing chunks", "sorting", "staging", "writing shards", "before _SUCCESS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", quick_and_slow(CRASHES, ("sorting",)))
 def test_what_a_crash_leaves_has_no_address_and_the_next_run_is_whole(
     source: Input, whole: Path, key_file: Path, tmp_path: Path, phase: str

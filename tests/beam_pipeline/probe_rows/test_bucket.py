@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import bucket, external_sort
+from beam_pipeline.probe_rows import bucket
 from beam_pipeline.probe_rows.bucket import (
     Bucket,
     Chunk,
@@ -27,6 +27,7 @@ from beam_pipeline.probe_rows.bucket import (
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
+from beam_pipeline.probe_rows.probe_table import pack
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from tests.support.buckets import (
@@ -131,6 +132,7 @@ def check_reads(
     memory_bytes=st.one_of(st.integers(1, 300), st.integers(1, 4000)),
     inline_bytes=st.sampled_from([0, 50, 200, 1 << 20]),
     large=st.sampled_from([1, 2, 5, 100_000]),
+    with_span=st.sampled_from([1, 3, 100_000]),
     random=st.randoms(use_true_random=False),
 )
 def test_every_history_comes_out_whole_once_and_sorted(
@@ -142,9 +144,11 @@ def test_every_history_comes_out_whole_once_and_sorted(
     memory_bytes,
     inline_bytes,
     large,
+    with_span,
     random,
 ):
     monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
+    monkeypatch.setattr(bucket, "SPAN_RECORDS", with_span)
     folder = tmp_path_factory.mktemp("bucket")
     bounds = [0, *sorted(cuts), len(measurements)]
     units = [measurements[start:end] for start, end in pairwise(bounds)]
@@ -164,7 +168,8 @@ def test_probes_that_fit_go_together_and_one_that_does_not_is_sorted_outside(
     monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
     units = some_units(6, num_probes=12, per_probe=5, hot=90)
     chunks = store(tmp_path, units, 1, inline_bytes)
-    alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == 24]
+    header = len(pack([np.zeros(1, np.uint64)] * 4, np.array([0, 1]))[0])  # one probe needs no more
+    alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == header]
     assert len(alone) == (6 if large == 50 else 0)
     histories, ways = sort_all(tmp_path, chunks, memory_bytes=3000)
     assert ways == {"external": 1, "in memory": 11}
@@ -240,7 +245,8 @@ def test_the_number_of_buckets_follows_from_the_rows_in_all():
 def inlined(chunks: Iterable[Chunk], reader: ClaimReader) -> Iterator[Chunk]:
     """Yields chunks as a shuffle service does that carries their payloads."""
     for chunk in chunks:
-        yield Chunk(*map(reader.read, (chunk.probes, chunk.narrow, chunk.wide)))
+        probes, narrow, wide = map(reader.read, (chunk.probes, chunk.narrow, chunk.wide))
+        yield Chunk(probes, narrow, wide, chunk.spans)
 
 
 def peak_of(folder: Path, chunks: list[Chunk], memory_bytes: int, inline: bool = False) -> int:
@@ -304,12 +310,6 @@ def test_memory_stays_a_small_multiple_however_many_work_units_a_probe_is_in(
     assert len(chunks) == (110 if share < 1 else 220)
     total = sum(sum(sizes_of(chunk)) for chunk in chunks)
     assert peak_of(tmp_path, chunks, memory_bytes) < 4 * memory_bytes < total / 1.1
-
-
-def test_a_run_of_a_shared_chunk_is_small_to_the_external_sort():
-    """It is inline: as a run of its own it would stay in memory to the end."""
-    largest = bucket._LARGE_RUN_RECORDS * WIDE.itemsize
-    assert largest * external_sort._LARGE_RUN_SHARE <= SORT_MEMORY_BYTES
 
 
 # --- chunk files that changed -------------------------------------------------------------------

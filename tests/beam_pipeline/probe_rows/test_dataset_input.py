@@ -37,6 +37,7 @@ def part(folder: Path) -> Path:
     return make_dataset(write_input(folder / "first", TABLE.slice(0, 1000)), folder / "part")
 
 
+@pytest.mark.slow
 def test_datasets_and_parquet_become_what_one_job_writes(
     folder: Path, whole: Path, part: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_datasets_and_parquet_become_what_one_job_writes(
     assert files_of(merged) == files_of(whole)
 
 
+@pytest.mark.slow
 def test_a_dataset_is_written_in_another_form(whole: Path, tmp_path: Path) -> None:
     """Compact rows are those of the values that they hold."""
     compact, again = tmp_path / "compact", tmp_path / "again"
@@ -86,6 +88,7 @@ def test_what_compact_cannot_hold_is_a_dead_letter(tmp_path: Path) -> None:
     assert rtts[letter["row"]] == 5e9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
 def test_a_damaged_shard_ends_the_run(
     part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
@@ -129,6 +132,7 @@ def test_only_whole_datasets_are_taken(
         assert not output.exists()
 
 
+@pytest.mark.slow
 def test_addresses_are_replaced_once(
     folder: Path, part: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,11 @@
-"""The bounded sort against sorted(): the same records, whatever the chunks and the memory."""
+"""The bounded sort against sorted(): the same records, whatever the runs and the memory."""
 
 import os
 import tracemalloc
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,9 +14,22 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import external_sort
-from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
-from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
+from beam_pipeline.probe_rows import merge_plan
+from beam_pipeline.probe_rows.external_sort import (
+    ExternalSort,
+    SortedRun,
+    Span,
+    UnreadRun,
+    load_all,
+)
+from beam_pipeline.shards.claim_checks import (
+    ClaimReader,
+    ClaimWriter,
+    Payload,
+    PayloadReader,
+    StoredPayload,
+)
+from tests.support.buckets import Record, unread
 from tests.support.helpers import (
     is_sorted,
     make_run,
@@ -25,11 +41,11 @@ from tests.support.properties import num_examples
 
 
 def store(folder: Path, runs: list[np.ndarray], inline_bytes: int = 0) -> list[SortedRun]:
-    """Returns sorted runs as chunks in one file; small ones travel inline."""
+    """Returns sorted runs, stored in one file; small ones travel inline."""
     writer = ClaimWriter(str(folder / "chunks"), "unit", inline_bytes)
-    chunks = [SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B"))) for run in runs]
+    stored = [SortedRun(run.dtype == WIDE, writer.put(memoryview(run).cast("B"))) for run in runs]
     writer.close()
-    return chunks
+    return stored
 
 
 def cut(run: np.ndarray, num_chunks: int, seed: int) -> list[np.ndarray]:
@@ -38,12 +54,33 @@ def cut(run: np.ndarray, num_chunks: int, seed: int) -> list[np.ndarray]:
     return [run[owner == number] for number in range(num_chunks) if (owner == number).any()]
 
 
-def sort_all(folder: Path, chunks: list[SortedRun], memory_bytes: int) -> list[np.ndarray]:
-    reader = ClaimReader()
+class Sorted(NamedTuple):
+    blocks: list[np.ndarray]
+    num_reads: int
+    spilled_bytes: int
+
+
+class CountingReader(ClaimReader):
+    num_reads = 0
+
+    def read(self, payload: Payload) -> bytes:
+        self.num_reads += 1
+        return super().read(payload)
+
+
+def sort_all(
+    folder: Path,
+    stored: list[SortedRun],
+    memory_bytes: int,
+    with_span: Callable[[int], bool] = lambda _: True,
+) -> Sorted:
+    reader = CountingReader()
+    sorter = ExternalSort(str(folder / "runs"), reader, memory_bytes)
     try:
-        return list(ExternalSort(str(folder / "runs"), reader, memory_bytes).sort(chunks))
+        blocks = list(sorter.sort(unread(stored, reader, with_span)))
     finally:
         reader.close()
+    return Sorted(blocks, reader.num_reads, sorter.spilled_bytes)
 
 
 def tuples_of(blocks: list[np.ndarray]) -> list[tuple]:
@@ -51,135 +88,197 @@ def tuples_of(blocks: list[np.ndarray]) -> list[tuple]:
 
 
 CHUNKS = st.lists(st.lists(records_strategy(), min_size=1, max_size=15), min_size=1, max_size=12)
+BORDERS = st.lists(st.integers(0, 80), max_size=12)
 
 
-@settings(
-    max_examples=num_examples(60),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(
-    CHUNKS,
-    st.integers(0, 20_000).map(lambda n: n // 20),
-    st.sampled_from([2, 3, 128]),
-    st.sampled_from([0, 50, 10_000]),
-)
-def test_any_chunks_come_out_as_sorted_gives_them(
-    tmp_path, monkeypatch, groups, memory_bytes, fan_in, inline_bytes
-):
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
-    chunks = store(tmp_path, [run_of_tuples(sorted(group)) for group in groups], inline_bytes)
-    blocks = sort_all(tmp_path, chunks, memory_bytes)
+def assert_plain_sort(
+    folder: Path, groups: list[list[Record]], memory_bytes: int, inline_bytes: int, known: set[int]
+) -> None:
+    stored = store(folder, [run_of_tuples(sorted(group)) for group in groups], inline_bytes)
+    blocks = sort_all(folder, stored, memory_bytes, lambda number: number in known).blocks
     assert tuples_of(blocks) == sorted(record for group in groups for record in group)
     assert all(len(block) for block in blocks)
+    assert len({block.dtype for block in blocks}) == 1
+
+
+in_folder = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=num_examples(60),
+)
+MEMORY_BYTES = st.integers(0, 20_000).map(lambda n: n // 20)
+KNOWN = st.sets(st.integers(0, 25))
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 50, 10_000])
+@in_folder
+@given(groups=CHUNKS, memory_bytes=MEMORY_BYTES, fan_in=st.sampled_from([2, 3, 64]), known=KNOWN)
+def test_any_runs_come_out_as_sorted_gives_them(
+    tmp_path, monkeypatch, groups, memory_bytes, fan_in, inline_bytes, known
+):
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
+    assert_plain_sort(tmp_path, groups, memory_bytes, inline_bytes, known)
+
+
+@in_folder
+@given(
+    records=st.lists(records_strategy(), min_size=1, max_size=80),
+    borders=BORDERS,
+    overlaps=st.lists(st.integers(0, 30), min_size=13, max_size=13),
+    times=st.integers(1, 20),
+    memory_bytes=MEMORY_BYTES,
+    fan_in=st.sampled_from([2, 3, 64]),
+    known=st.one_of(KNOWN, st.just(set(range(30)))),
+    random=st.randoms(use_true_random=False),
+)
+def test_runs_that_are_disjoint_touch_overlap_or_lie_in_others(
+    tmp_path, monkeypatch, records, borders, overlaps, times, memory_bytes, fan_in, known, random
+):
+    """Stretches of a history, prolonged into those behind them; times are few: borders tie."""
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
+    history = sorted((time % times, *others) for time, *others in records)
+    bounds = sorted({0, *(border for border in borders if border < len(history)), len(history)})
+    groups = [
+        history[start : end + longer]
+        for (start, end), longer in zip(pairwise(bounds), overlaps, strict=False)
+    ]
+    random.shuffle(groups)
+    assert_plain_sort(tmp_path, groups, memory_bytes, 0, known)
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 100, 2_000, 1 << 20])
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("fan_in", [3, 128])
-def test_many_passes_over_many_chunks(tmp_path, monkeypatch, fan_in, wide, memory_bytes):
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
+@pytest.mark.parametrize("fan_in", [3, 64])
+def test_many_merges_of_many_runs(tmp_path, monkeypatch, fan_in, wide, memory_bytes):
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
     run = make_run(400, seed=1, wide=wide, ties=True)
-    chunks = store(tmp_path, cut(run, 15, seed=2))
-    blocks = sort_all(tmp_path, chunks, memory_bytes)
+    blocks = sort_all(tmp_path, store(tmp_path, cut(run, 15, seed=2)), memory_bytes).blocks
     assert tuples_of(blocks) == records_as_tuples(run)
-    assert (len(blocks) == 1) == (memory_bytes >= run.nbytes)
+    assert (len(blocks) == 1) == (memory_bytes >= 2 * run.nbytes)
 
 
-def test_narrow_and_wide_chunks_meet_in_one_order(tmp_path, monkeypatch):
-    """Only one group of runs has a wide one, so widths differ between the passes too."""
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
+def test_narrow_and_wide_runs_meet_in_one_order(tmp_path, monkeypatch):
+    """Only one group of runs has a wide one, so widths differ between the merges too."""
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 3)
     runs = [*cut(make_run(600, seed=3, ties=True), 11, seed=4), make_run(40, seed=5, wide=True)]
-    blocks = sort_all(tmp_path, store(tmp_path, runs), 2_000)
+    blocks = sort_all(tmp_path, store(tmp_path, runs), 2_000).blocks
     assert len(blocks) > 5
     assert tuples_of(blocks) == sorted(record for run in runs for record in records_as_tuples(run))
 
 
-def test_the_order_of_the_chunks_does_not_matter(tmp_path):
-    chunks = store(tmp_path, cut(make_run(500, seed=6, wide=True, ties=True), 20, seed=7))
-    one_way = np.concatenate(sort_all(tmp_path, chunks, 3_000))
-    other_way = np.concatenate(sort_all(tmp_path, chunks[::-1], 3_000))
+def test_the_order_of_the_runs_does_not_matter(tmp_path):
+    stored = store(tmp_path, cut(make_run(500, seed=6, wide=True, ties=True), 20, seed=7))
+    one_way = np.concatenate(sort_all(tmp_path, stored, 3_000).blocks)
+    other_way = np.concatenate(sort_all(tmp_path, stored[::-1], 3_000).blocks)
     assert one_way.tobytes() == other_way.tobytes()
 
 
 @pytest.mark.parametrize("memory_bytes", [100, 1_000, 100_000])
 def test_records_that_are_all_equal_are_all_kept(tmp_path, memory_bytes):
     run = np.repeat(make_run(1, seed=8), 700)
-    blocks = sort_all(tmp_path, store(tmp_path, [run[:300], run[300:310], run[310:]]), memory_bytes)
+    stored = store(tmp_path, [run[:300], run[300:310], run[310:]])
+    blocks = sort_all(tmp_path, stored, memory_bytes).blocks
     assert np.concatenate(blocks).tobytes() == run.tobytes()
 
 
-def test_one_chunk_larger_than_memory_is_streamed_without_a_spill(tmp_path):
+# --- what is read and written -------------------------------------------------------------------
+
+
+def test_one_run_larger_than_memory_is_streamed_without_a_spill(tmp_path):
     run = make_run(2_000, seed=9)
-    reader = ClaimReader()
-    sorter = ExternalSort(str(tmp_path / "runs"), reader, 4_000)
-    blocks = list(sorter.sort(store(tmp_path, [run])))
-    reader.close()
-    assert np.concatenate(blocks).tobytes() == run.tobytes()
-    assert len(blocks) > 5
-    assert sorter.spilled_bytes == 0
+    found = sort_all(tmp_path, store(tmp_path, [run]), 4_000)
+    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
+    assert len(found.blocks) > 5
+    assert found.spilled_bytes == 0
     assert not (tmp_path / "runs").exists()
 
 
-def test_small_chunks_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
-    """One file handle and one block a chunk would be too many and too small."""
+@pytest.mark.parametrize("size", ["like one another", "very different"])
+def test_disjoint_runs_are_read_once_each_whatever_their_order(tmp_path, size):
+    run = make_run(60_000, seed=24, ties=True)
+    step = np.flatnonzero(np.diff(run["event_time"])) + 1  # no time is in two runs
+    wanted = np.linspace(0, 1, 301)[1:-1] ** (1 if size == "like one another" else 1.5)
+    bounds = np.unique(step[np.searchsorted(step, wanted * len(run)).clip(max=len(step) - 1)])
+    runs = np.split(run, bounds)
+    order = np.random.default_rng(25).permutation(len(runs)).tolist()
+    found = sort_all(tmp_path, store(tmp_path, [runs[at] for at in order]), 30_000)
+    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
+    assert found.num_reads == len(runs) > 280
+    assert found.spilled_bytes == 0
+
+
+def test_runs_that_touch_or_overlap_their_neighbours_are_read_once(tmp_path):
+    """So do the work units of one file, whose borders lie within a second; depth counts, not n."""
+    run = make_run(60_000, seed=26)
+    runs = [run[max(0, at - 60) : at + 200] for at in range(0, len(run), 200)]
+    order = np.random.default_rng(27).permutation(len(runs)).tolist()
+    found = sort_all(tmp_path, store(tmp_path, [runs[at] for at in order]), 40_000)
+    assert tuples_of(found.blocks) == sorted(r for run in runs for r in records_as_tuples(run))
+    assert found.num_reads == len(runs) == 300
+    assert found.spilled_bytes == 0
+
+
+def test_only_what_overlaps_too_much_is_merged_first(tmp_path, monkeypatch):
+    """Disjoint runs before and after a crowd of twelve are read once, whole."""
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    run = make_run(10_000, seed=28)
+    crowd = cut(run[4_000:5_200], 12, seed=29)
+    runs = [*np.split(run[:4_000], 20), *crowd, *np.split(run[5_200:], 24)]
+    found = sort_all(tmp_path, store(tmp_path, runs), 16_000)
+    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
+    assert found.spilled_bytes == sum(sorted(part.nbytes for part in crowd)[:5])  # 12 to 8
+    reads_of_crowd = 2 * sum(-(-part.nbytes // 496) for part in crowd)  # half of a block
+    assert 44 < found.num_reads <= 44 + reads_of_crowd
+
+
+def test_runs_without_spans_are_joined_to_runs_of_about_the_memory_allowed(tmp_path):
+    """One file handle and one block a run would be too many and too small."""
     run, memory_bytes = make_run(2_000, seed=10), 4_000
-    reader = ClaimReader()
-    sorter = ExternalSort(str(tmp_path / "runs"), reader, memory_bytes)
-    blocks = list(sorter.sort(store(tmp_path, cut(run, 400, seed=11))))
-    reader.close()
-    assert np.concatenate(blocks).tobytes() == run.tobytes()
-    assert sorter.spilled_bytes == run.nbytes
+    stored = store(tmp_path, cut(run, 400, seed=11))
+    found = sort_all(tmp_path, stored, memory_bytes, with_span=lambda _: False)
+    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
+    assert found.spilled_bytes == run.nbytes
     sizes = [path.stat().st_size for path in (tmp_path / "runs").iterdir()]
     assert sum(sizes) == run.nbytes
     assert len(sizes) <= 1 + run.nbytes // memory_bytes
     assert max(sizes) < memory_bytes + memory_bytes // 16
 
 
-@pytest.mark.parametrize(("num_chunks", "passes"), [(3, 0), (4, 1), (9, 1), (10, 2), (27, 2)])
-def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(
-    tmp_path, monkeypatch, num_chunks, passes
-):
-    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
-    run = make_run(num_chunks * 20, seed=23)
-    reader = ClaimReader()
-    sorter = ExternalSort(str(tmp_path / "runs"), reader, 300)
-    blocks = list(
-        sorter.sort(store(tmp_path, [run[at::num_chunks].copy() for at in range(num_chunks)]))
-    )
-    reader.close()
-    assert np.concatenate(blocks).tobytes() == run.tobytes()
-    assert sorter.spilled_bytes == passes * run.nbytes
-
-
-def test_what_fits_in_memory_is_one_sorted_block_and_touches_no_storage(tmp_path):
-    run = make_run(200, seed=12, ties=True)
-    chunks = store(tmp_path, cut(run, 5, seed=13), inline_bytes=1 << 20)
-    (block,) = sort_all(tmp_path, chunks, run.nbytes)
-    assert block.tobytes() == run.tobytes()
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(("num_runs", "merged"), [(3, 0), (4, 2), (5, 3), (9, 9), (27, 54)])
+def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(tmp_path, monkeypatch, num_runs, merged):
+    """And no more than it takes: of four runs, two are merged before the last merge."""
+    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 3)
+    run = make_run(num_runs * 20, seed=23)
+    stored = store(tmp_path, [run[at::num_runs].copy() for at in range(num_runs)])
+    found = sort_all(tmp_path, stored, 300)
+    assert np.concatenate(found.blocks).tobytes() == run.tobytes()
+    assert found.spilled_bytes == merged * 20 * run.itemsize
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("num_chunks", [10, 40, 400])
-def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_chunks, wide):
+@pytest.mark.parametrize("num_runs", [10, 40, 400])
+@pytest.mark.parametrize("with_span", [True, False])
+def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_runs, wide, with_span):
     run = make_run(4_000, seed=14, wide=wide)
     memory_bytes = 16_000
-    blocks = sort_all(tmp_path, store(tmp_path, cut(run, num_chunks, seed=15)), memory_bytes)
-    assert max(block.nbytes for block in blocks) <= 2 * memory_bytes
+    stored = store(tmp_path, cut(run, num_runs, seed=15))
+    blocks = sort_all(tmp_path, stored, memory_bytes, lambda _: with_span).blocks
+    assert max(block.nbytes for block in blocks) <= memory_bytes
     assert len(np.concatenate(blocks)) == len(run)
 
 
-def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path):
+@pytest.mark.parametrize("is_disjoint", [False, True])
+def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_disjoint):
     run, memory_bytes = make_run(150_000, seed=16), 200_000
-    chunks = store(tmp_path, cut(run, 14, seed=17))
+    stored = store(tmp_path, np.split(run, 15) if is_disjoint else cut(run, 14, seed=17))
     wanted, num_records = run.tobytes(), len(run)
     del run
     reader = ClaimReader()
+    runs = list(unread(stored, reader))
     sorter = ExternalSort(str(tmp_path / "runs"), reader, memory_bytes)
     tracemalloc.start()
     at, peak = 0, 0
-    for block in sorter.sort(chunks):
+    for block in sorter.sort(runs):
         peak = max(peak, tracemalloc.get_traced_memory()[1])
         assert is_sorted(block)
         assert block.tobytes() == wanted[at : at + block.nbytes]
@@ -192,6 +291,18 @@ def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path):
 
 
 # --- chunk files that changed -------------------------------------------------------------------
+
+
+def sort_changed(folder: Path, stored: list[SortedRun], memory_bytes: int) -> None:
+    reader = ClaimReader()
+    span = Span(0, 1)  # as it was when it was written, whatever is read
+    runs = [
+        UnreadRun(run.is_wide, run.num_bytes, PayloadReader(run.payload, reader), span)
+        for run in stored
+    ]
+    for _ in ExternalSort(str(folder / "runs"), reader, memory_bytes).sort(runs):
+        pass
+    reader.close()
 
 
 def damage(path: str, at: int) -> None:
@@ -208,7 +319,7 @@ def test_a_chunk_that_changed_on_storage_ends_the_run(tmp_path, record, memory_b
     assert isinstance(payload, StoredPayload)
     damage(payload.path, payload.offset + record * NARROW.itemsize + 8)  # of the destination
     with pytest.raises(ProbelineError, match=r"unit-\w+ changed after it was written"):
-        sort_all(tmp_path, chunks, memory_bytes)
+        sort_changed(tmp_path, chunks, memory_bytes)
 
 
 @pytest.mark.parametrize("memory_bytes", [1 << 20, 2_000], ids=["in memory", "block by block"])
@@ -218,7 +329,7 @@ def test_a_chunk_file_that_was_cut_ends_the_run(tmp_path, memory_bytes):
     assert isinstance(payload, StoredPayload)
     os.truncate(payload.path, payload.length - 1)
     with pytest.raises(ProbelineError, match="changed after it was written"):
-        sort_all(tmp_path, chunks, memory_bytes)
+        sort_changed(tmp_path, chunks, memory_bytes)
 
 
 def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
@@ -227,10 +338,14 @@ def test_a_chunk_file_that_is_gone_ends_the_run_with_its_name(tmp_path):
     assert isinstance(payload, StoredPayload)
     os.remove(payload.path)
     with pytest.raises(ProbelineError, match=r"cannot read back .*unit-\w+: No such file"):
-        sort_all(tmp_path, chunks, 1 << 20)
+        sort_changed(tmp_path, chunks, 1 << 20)
 
 
 # --- SortedRun ----------------------------------------------------------------------------------
+
+
+def loaded(run: SortedRun, reader: ClaimReader) -> bytes:
+    return load_all([run], reader)[0].tobytes()
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
@@ -242,8 +357,8 @@ def test_a_stored_run_survives_the_trip_as_bytes_and_can_be_cut(tmp_path, wide, 
     assert again == stored
     assert again.count == 50
     reader = ClaimReader()
-    assert again.load(reader).tobytes() == run.tobytes()
+    assert loaded(again, reader) == run.tobytes()
     part = SortedRun.decode(again.part(7, 20).encode())
-    assert part.load(reader).tobytes() == run[7:27].tobytes()
-    assert part.part(3, 5).load(reader).tobytes() == run[10:15].tobytes()
+    assert loaded(part, reader) == run[7:27].tobytes()
+    assert loaded(part.part(3, 5), reader) == run[10:15].tobytes()
     reader.close()

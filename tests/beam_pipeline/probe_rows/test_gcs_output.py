@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import grain
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
@@ -26,6 +27,7 @@ from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.probe_rows.switch import DATASET_FILES
+from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
 from beam_pipeline.sources import inputs
 from beam_pipeline.storage import gcs
 from beam_pipeline.verify import __main__ as verify
@@ -175,13 +177,31 @@ def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, pass
     (tmp_path / "large").write_bytes(bytes(8 << 20))
     path = f"{gcs.make_bucket()}/large"
     gcs.upload(tmp_path / "large", path)
-    from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
-
     reader = ClaimReader()
     for offset in (5 << 20, 1 << 20):
         assert reader.read(StoredPayload(path, offset, 300_000, None)) == bytes(300_000)
-    fetched = sum(passed.num_bytes for passed in passed_on.requests if passed.method == "GET")
-    assert fetched < 2 * 310_000
+    assert [passed.method for passed in passed_on.requests] == ["GET", "GET"]
+    assert sum(passed.num_bytes for passed in passed_on.requests) < 2 * 310_000
+    for start, length in ((5 << 20, 4 << 20), (9 << 20, 1)):
+        with pytest.raises(ProbelineError, match="large changed after it was written"):
+            reader.read(StoredPayload(path, start, length, None))
+
+
+def test_payloads_are_read_ahead_several_at_a_time(gcs: Gcs, tmp_path: Path, monkeypatch) -> None:
+    data = np.random.default_rng(1).bytes(READS_AT_A_TIME * 1000)
+    (tmp_path / "payloads").write_bytes(data)
+    path = f"{gcs.make_bucket()}/payloads"
+    gcs.upload(tmp_path / "payloads", path)
+    reader = ClaimReader()
+    with faulty(gcs.endpoint, delay_s=0.3) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        started = time.monotonic()
+        waiting = [
+            reader.ahead(StoredPayload(path, at, 1000, None)) for at in range(0, len(data), 1000)
+        ]
+        assert b"".join(wait() for wait in waiting) == data
+        assert time.monotonic() - started < 0.3 * READS_AT_A_TIME / 2
+    reader.close()
 
 
 UPLOAD = """
@@ -247,6 +267,7 @@ KILL_POINTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "phase", quick_and_slow(KILL_POINTS, ("renaming a shard", "before _SUCCESS"))
 )

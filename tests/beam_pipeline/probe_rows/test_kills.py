@@ -34,6 +34,7 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", quick_and_slow(KILL_POINTS, ("sorting", "before _SUCCESS")))
 def test_a_kill_changes_nothing(
     source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str

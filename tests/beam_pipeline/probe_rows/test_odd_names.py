@@ -46,6 +46,7 @@ def test_other_filesystems_of_beam_have_no_datasets() -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_gs(tmp_path: Path, gcs: Gcs) -> None:
     bucket = gcs.make_bucket()
     days = [f"{bucket}/day[{number}]*" for number in (1, 2)]

@@ -238,6 +238,7 @@ def dataset(source: tuple[Path, pa.Table], tmp_path_factory: pytest.TempPathFact
     return make_dataset(source[0], tmp_path_factory.mktemp("dataset") / "out", *SHAPE)
 
 
+@pytest.mark.slow
 def test_many_small_probes_come_out_whole(source: tuple[Path, pa.Table], dataset: Path) -> None:
     rows = read_rows(dataset)
     assert len(rows) == 3000 == len({row.src_addr for row in rows})

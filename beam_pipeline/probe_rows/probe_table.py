@@ -1,0 +1,116 @@
+"""Tables of probes, packed: with many probes they are a large part of what a chunk moves.
+
+A table is its columns one after another, each in as few bytes a value as it needs beyond its
+smallest value. So an IPv4 address takes 4 bytes instead of 16, and a count mostly one:
+
+  | number of probes uint64 | for each column: smallest value uint64, width uint64 | the columns |
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import uint8, uint64
+
+from beam_pipeline.kernels import kernel
+
+_FIELDS = {"hi": "<u8", "lo": "<u8", "narrow": "<u4", "wide": "<u4"}
+PROBE = np.dtype([*_FIELDS.items()])
+_HEADER_BYTES = 8 + 16 * len(_FIELDS)
+
+
+def pack(columns: Sequence[np.ndarray], bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Packs tables that lie side by side.
+
+    Args:
+      columns: integers [p] for each field of PROBE.
+      bounds: int64 [t + 1], where each table begins and ends; none is empty.
+
+    Returns:
+      All packed tables, uint8 [n], and where each begins and ends, int64 [t + 1].
+    """
+    values = np.stack([column.astype(np.uint64) for column in columns])
+    packed_bounds = np.zeros(len(bounds), np.int64)
+    packed = np.empty(_measure(values, bounds, packed_bounds), np.uint8)
+    _pack(values, bounds, packed)
+    return packed, packed_bounds
+
+
+def unpack(data: bytes) -> np.ndarray:
+    """Returns a packed table: PROBE [p]."""
+    packed = np.frombuffer(data, np.uint8)
+    columns = np.empty((len(_FIELDS), int(packed[:8].view(np.uint64)[0])), np.uint64)
+    _unpack(packed, columns)
+    probes = np.empty(columns.shape[1], PROBE)
+    for name, column in zip(_FIELDS, columns, strict=True):
+        probes[name] = column
+    return probes
+
+
+@kernel
+def _width(span):
+    """Returns the bytes that values up to `span` take."""
+    width = 0
+    while width < 8 and span >> uint64(8 * width) > 0:
+        width += 1
+    return width
+
+
+@kernel
+def _measure(columns, bounds, packed_bounds):
+    """Sets where packed tables end, and returns the end of the last one."""
+    at = 0
+    for table in range(len(bounds) - 1):
+        start, end = bounds[table], bounds[table + 1]
+        at += _HEADER_BYTES
+        for column in columns:
+            values = column[start:end]
+            at += _width(values.max() - values.min()) * (end - start)
+        packed_bounds[table + 1] = at
+    return at
+
+
+@kernel
+def _pack(columns, bounds, packed):
+    at = 0
+    for table in range(len(bounds) - 1):
+        start, end = bounds[table], bounds[table + 1]
+        at = _put(packed, at, uint64(end - start), 8)
+        for column in columns:
+            values = column[start:end]
+            base = values.min()
+            at = _put(packed, at, base, 8)
+            at = _put(packed, at, uint64(_width(values.max() - base)), 8)
+        for column in columns:
+            values = column[start:end]
+            base = values.min()
+            width = _width(values.max() - base)
+            for value in values:
+                at = _put(packed, at, value - base, width)
+
+
+@kernel
+def _put(packed, at, value, width):
+    """Writes the low bytes of a value and returns where they end."""
+    for i in range(width):
+        packed[at + i] = uint8(value >> uint64(8 * i))
+    return at + width
+
+
+@kernel
+def _take(packed, at, width):
+    """Reads a value of `width` bytes."""
+    value = uint64(0)
+    for i in range(width):
+        value |= uint64(packed[at + i]) << uint64(8 * i)
+    return value
+
+
+@kernel
+def _unpack(packed, columns):
+    at = _HEADER_BYTES
+    for number in range(len(columns)):
+        base = _take(packed, 8 + 16 * number, 8)
+        width = int(_take(packed, 16 + 16 * number, 8))
+        for probe in range(columns.shape[1]):
+            columns[number, probe] = base + _take(packed, at, width)
+            at += width

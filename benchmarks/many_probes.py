@@ -1,0 +1,145 @@
+"""What a run of 35 B measurements costs by its number of probes: one work unit, and one bucket.
+
+`measure` pre-groups a work unit whose rows are of probes drawn at random, then sorts, cuts, stages
+and writes a bucket, which has one ten-thousandth of the probes and a small chunk from every unit:
+the job's own DoFns in a plain loop, payloads inline as on Dataflow. Linux only.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from apache_beam.pvalue import TaggedOutput
+
+from beam_pipeline.dataset.addresses import MAPPED_IPV4
+from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
+from beam_pipeline.probe_rows import pipeline as probe_rows
+from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Chunk, store_chunks
+from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
+from beam_pipeline.probe_rows.job import Workspace
+from beam_pipeline.probe_rows.options import parse
+from beam_pipeline.probe_rows.pregroup import Grouped, rank
+from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
+from beam_pipeline.shards.staging import Records, StagedRecords
+from beam_pipeline.sources.inputs import UNIT_ROWS, inspect, match_files, plan_units
+from beam_pipeline.sources.options import ReadOptions
+from benchmarks.random_probes import (
+    FIRST_DESTINATION,
+    INTERVAL_US,
+    NUM_DESTINATIONS,
+    START_US,
+    address_of,
+    write_measurements,
+)
+from benchmarks.scale import INLINE_BYTES
+from benchmarks.worker import Steps, shard_writer, staged
+
+_WARM_UP_MEASUREMENTS = 200_000  # of the bucket
+_CHUNKS_AT_A_TIME = 1000
+
+
+def _chunks(num_measurements: int, num_probes: int) -> Iterator[Chunk]:
+    """Yields the inline chunks of a bucket, one from each work unit, in time order."""
+    rng = np.random.default_rng(num_probes)
+    num_records, num_chunks = UNIT_ROWS // MAX_BUCKETS, num_measurements * MAX_BUCKETS // UNIT_ROWS
+    own = MAPPED_IPV4 | address_of(np.arange(num_probes // MAX_BUCKETS)).astype(np.uint64)
+    own = own[rank(np.zeros_like(own), own)[0]]  # the bucket's probes, in order
+    for first in range(0, num_chunks, _CHUNKS_AT_A_TIME):
+        some = np.arange(first, min(first + _CHUNKS_AT_A_TIME, num_chunks))
+        probes = np.sort(rng.integers(0, len(own), (len(some), num_records)), axis=1)
+        line = np.column_stack([np.ones(len(some), bool), np.diff(probes) != 0]).ravel()
+        starts = np.flatnonzero(line)
+        narrow = np.zeros(line.size, NARROW)
+        elapsed = rng.integers(0, UNIT_ROWS, probes.shape) + some[:, None] * UNIT_ROWS
+        narrow["event_time"] = (START_US + elapsed * INTERVAL_US).ravel()
+        narrow["dst_lo"] = FIRST_DESTINATION + rng.integers(0, NUM_DESTINATIONS, line.size)
+        narrow["rtt"] = rng.gamma(3.0, 20.0, line.size)
+        bounds = np.append(starts, line.size)
+        sort_groups(narrow, bounds)
+        src_lo = own[probes.ravel()[starts]]
+        wide = np.zeros(0, WIDE), np.zeros(len(bounds), np.int64)
+        src_hi = np.zeros(len(starts), np.uint64)
+        grouped = Grouped(starts // num_records, src_hi, src_lo, narrow, bounds, *wide)
+        writer = ClaimWriter("", "", INLINE_BYTES)
+        yield from (chunk for _, chunk in store_chunks(grouped, writer))
+
+
+def _records(
+    chunks: list[Chunk], workspace: Workspace, options: DatasetOptions
+) -> Iterator[Records]:
+    """Yields the rows of a bucket as they are staged."""
+    sort = SortBucket(workspace, options.row_format)
+    sort.setup()
+    split: OpenRows | None = None
+    for out in sort.process((0, chunks)):
+        if isinstance(out, CutRows):
+            yield probe_rows.describe(out, options)
+        elif out.tag == SortBucket.SEGMENTS:
+            src_addr, segment = out.value  # type: ignore[misc]
+            if split is None:
+                split = OpenRows(src_addr, [], 0, options.row_format, ClaimReader())
+            yield from (probe_rows.describe(rows, options) for rows in split.append(segment))
+            split = None if segment.is_last else split
+
+
+def _bucket(steps: Steps, num_measurements: int, num_probes: int, folder: Path) -> dict[str, int]:
+    """Sorts, cuts, stages and writes a bucket; returns its bytes and counts."""
+    options = parse(["--input=x", "--output=x"])[0].dataset_options()
+    workspace = Workspace(str(folder), INLINE_BYTES)
+    chunks = list(_chunks(num_measurements, num_probes))
+    with steps.measured("sort"):
+        records = list(_records(chunks, workspace, options))
+    with steps.measured("stage"):
+        rows = staged(records, workspace, INLINE_BYTES)
+    encode = partial(probe_rows.encode, row_format=options.row_format)
+    writer = shard_writer(folder, options, encode)
+    with steps.measured("write"):
+        (written,) = writer.process((0, rows), 1)
+        writer.teardown()
+    return {
+        "grouped_by_probe_bytes": sum(8 + len(chunk.encode()) for chunk in chunks),
+        "grouped_by_shard_bytes": sum(len(part.encode()) for part in rows),
+        "rows": sum(len(part.keys) for part in records),
+        "rows_stored": sum(map(_num_stored, rows)),
+        "shard_bytes": written.info.num_bytes,
+    }
+
+
+def _num_stored(rows: StagedRecords) -> int:
+    return rows.batch(probe_rows.ATTRIBUTES)["inline"].null_count
+
+
+def _unit(steps: Steps, data: Path, folder: Path, rows_in_all: int) -> None:
+    """Pre-groups the first work unit of some files, as one of a run of `rows_in_all`."""
+    files = [inspect(file, ReadOptions()) for file in match_files([f"{data}/*.parquet"])]
+    unit = plan_units(files)[0]._replace(rows_in_all=rows_in_all)
+    pregroup = PreGroup(ReadOptions(), Workspace(str(folder), INLINE_BYTES))
+    with steps.measured("unit"):
+        num_chunks = sum(not isinstance(out, TaggedOutput) for out in pregroup.process(unit))
+    steps.figures["unit_chunks"] = num_chunks
+
+
+def measure(num_probes: int, num_measurements: int) -> dict[str, float]:
+    """Measures all steps, once their compiled code is loaded.
+
+    Args:
+      num_probes: of the whole run, at least one for each bucket.
+      num_measurements: of the whole run.
+
+    Returns:
+      For "unit", "sort", "stage" and "write" CPU seconds, wall seconds and the peak memory of the
+      process; the rows of the unit, and the bucket's measurements, bytes and rows.
+    """
+    with tempfile.TemporaryDirectory(prefix="many-probes-") as name:
+        folder = Path(name)
+        write_measurements(folder / "unit", UNIT_ROWS, num_probes, seed=1)
+        _bucket(Steps(), _WARM_UP_MEASUREMENTS, num_probes, folder / "warm-up")
+        _unit(Steps(), folder / "unit", folder / "warm-up", num_measurements)
+        steps, of_bucket = Steps(), num_measurements // MAX_BUCKETS
+        _unit(steps, folder / "unit", folder / "run", num_measurements)
+        found = _bucket(steps, of_bucket, num_probes, folder / "run")
+        return steps.figures | found | {"unit_rows": UNIT_ROWS, "measurements": of_bucket}
