@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW
-from beam_pipeline.probe_rows.bucket import SPAN_RECORDS
+from beam_pipeline.probe_rows.chunks import SPAN_RECORDS
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME

@@ -17,7 +17,8 @@ from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.bucket import MAX_BUCKETS, Chunk, store_chunks
+from beam_pipeline.probe_rows.bucket import MAX_BUCKETS
+from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse

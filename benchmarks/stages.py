@@ -28,7 +28,8 @@ from beam_pipeline.dataset.options import RowFormat
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, join, sort_groups
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.bucket import Bucket, Chunk, LargeHistory, store_chunks
+from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
+from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import (
     SORT_MEMORY_BYTES,

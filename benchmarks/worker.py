@@ -23,7 +23,7 @@ from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES
 from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.bucket import Chunk, store_chunks
+from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.grouping import PreGroup, SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.options import parse

@@ -16,6 +16,8 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.measurements import Block
 
+_PER_UPPER_BITS = 16  # hashes that are sorted by insertion, on average
+
 
 class Grouped(NamedTuple):
     """The measurements of a work unit by probe: p probes, n narrow and m wide records."""
@@ -27,6 +29,11 @@ class Grouped(NamedTuple):
     narrow_bounds: np.ndarray  # int64 [p + 1], where each probe's run begins and ends
     wide: np.ndarray  # WIDE [m]
     wide_bounds: np.ndarray  # int64 [p + 1]
+
+    def table(self) -> np.ndarray:
+        """Returns a table of the probes, uint64 [NUM_COLUMNS, p]."""
+        counts = np.diff(self.narrow_bounds), np.diff(self.wide_bounds)
+        return np.stack([self.src_hi, self.src_lo, *(kind.view(np.uint64) for kind in counts)])
 
 
 @kernel
@@ -74,24 +81,52 @@ def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
       ranks: int32 [n], the number of each address.
     """
     hashes = _hash(hi, lo)
-    order = np.argsort(hashes)
+    upper_bits = max(1, len(hashes) // _PER_UPPER_BITS).bit_length()
+    ordered, order = np.empty_like(hashes), np.empty(len(hashes), np.int64)
+    counts = np.zeros(1 << upper_bits, np.int64)
+    _order(hashes, hi, lo, np.uint64(64 - upper_bits), counts, ordered, order)
     firsts, ranks = np.empty(len(order), np.int64), np.empty(len(order), np.int32)
-    num_distinct = _number(order, hashes, hi, lo, firsts, ranks)
-    if num_distinct < 0:
-        order = np.lexsort((lo, hi, hashes))
-        num_distinct = _number(order, np.arange(len(order), dtype=np.uint64), hi, lo, firsts, ranks)
+    num_distinct = _number(ordered, order, hi, lo, firsts, ranks)
     return firsts[:num_distinct], ranks
 
 
 @kernel
-def _number(order, hashes, hi, lo, firsts, ranks):
-    """Numbers addresses that come in order; returns their number, -1 if two have one hash."""
+def _order(hashes, hi, lo, shift, counts, ordered, order):
+    """Orders addresses by hash, those of one hash by address: by upper bits, then by insertion."""
+    for value in hashes:
+        counts[value >> shift] += 1
+    end = 0
+    for upper in range(len(counts)):
+        counts[upper], end = end, end + counts[upper]
+    for i in range(len(hashes)):
+        value = hashes[i]
+        at = counts[value >> shift]
+        ordered[at], order[at] = value, i
+        counts[value >> shift] += 1
+    for i in range(1, len(order)):
+        value, at = ordered[i], order[i]
+        to = i
+        while to > 0 and (
+            ordered[to - 1] > value
+            or (ordered[to - 1] == value and _is_before(hi, lo, at, order[to - 1]))
+        ):
+            ordered[to], order[to] = ordered[to - 1], order[to - 1]
+            to -= 1
+        ordered[to], order[to] = value, at
+
+
+@kernel
+def _is_before(hi, lo, one, other):
+    return hi[one] < hi[other] or (hi[one] == hi[other] and lo[one] < lo[other])
+
+
+@kernel
+def _number(ordered, order, hi, lo, firsts, ranks):
+    """Numbers addresses that come in order, given their hashes; returns how many are distinct."""
     num_distinct = 0
     for i in range(len(order)):
         at, before = order[i], order[i - 1]
-        if i == 0 or hi[at] != hi[before] or lo[at] != lo[before]:
-            if i > 0 and hashes[at] == hashes[before]:
-                return -1
+        if i == 0 or ordered[i] != ordered[i - 1] or hi[at] != hi[before] or lo[at] != lo[before]:
             firsts[num_distinct] = at
             num_distinct += 1
         ranks[at] = num_distinct - 1

@@ -13,37 +13,38 @@ from numba import uint8, uint64
 
 from beam_pipeline.kernels import kernel
 
-_FIELDS = {"hi": "<u8", "lo": "<u8", "narrow": "<u4", "wide": "<u4"}
-PROBE = np.dtype([*_FIELDS.items()])
-_HEADER_BYTES = 8 + 16 * len(_FIELDS)
+NUM_COLUMNS = 4  # upper and lower half of the address, numbers of narrow and of wide records
+_HEADER_BYTES = 8 + 16 * NUM_COLUMNS
 
 
-def pack(columns: Sequence[np.ndarray], bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def pack(tables: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Packs tables that lie side by side.
 
     Args:
-      columns: integers [p] for each field of PROBE.
+      tables: uint64 [NUM_COLUMNS, p].
       bounds: int64 [t + 1], where each table begins and ends; none is empty.
 
     Returns:
       All packed tables, uint8 [n], and where each begins and ends, int64 [t + 1].
     """
-    values = np.stack([column.astype(np.uint64) for column in columns])
     packed_bounds = np.zeros(len(bounds), np.int64)
-    packed = np.empty(_measure(values, bounds, packed_bounds), np.uint8)
-    _pack(values, bounds, packed)
+    packed = np.empty(_measure(tables, bounds, packed_bounds), np.uint8)
+    _pack(tables, bounds, packed)
     return packed, packed_bounds
 
 
-def unpack(data: bytes) -> np.ndarray:
-    """Returns a packed table: PROBE [p]."""
-    packed = np.frombuffer(data, np.uint8)
-    columns = np.empty((len(_FIELDS), int(packed[:8].view(np.uint64)[0])), np.uint64)
-    _unpack(packed, columns)
-    probes = np.empty(columns.shape[1], PROBE)
-    for name, column in zip(_FIELDS, columns, strict=True):
-        probes[name] = column
-    return probes
+def counts_of(tables: np.ndarray) -> np.ndarray:
+    """Returns the numbers of narrow and of wide records of each probe, int64 [2, p]."""
+    return tables[2:].view(np.int64)
+
+
+def unpack(tables: Sequence[bytes]) -> np.ndarray:
+    """Returns packed tables side by side: uint64 [NUM_COLUMNS, p]."""
+    counts = np.frombuffer(b"".join(table[:8] for table in tables), np.uint64).view(np.int64)
+    starts = np.cumsum([0, *map(len, tables[:-1])])
+    columns = np.empty((NUM_COLUMNS, counts.sum()), np.uint64)
+    _unpack(np.frombuffer(b"".join(tables), np.uint8), starts, counts, columns)
+    return columns
 
 
 @kernel
@@ -106,11 +107,15 @@ def _take(packed, at, width):
 
 
 @kernel
-def _unpack(packed, columns):
-    at = _HEADER_BYTES
-    for number in range(len(columns)):
-        base = _take(packed, 8 + 16 * number, 8)
-        width = int(_take(packed, 16 + 16 * number, 8))
-        for probe in range(columns.shape[1]):
-            columns[number, probe] = base + _take(packed, at, width)
-            at += width
+def _unpack(packed, starts, counts, columns):
+    first = 0
+    for table in range(len(starts)):
+        header = starts[table] + 8
+        at = starts[table] + _HEADER_BYTES
+        for number in range(len(columns)):
+            base = _take(packed, header + 16 * number, 8)
+            width = int(_take(packed, header + 16 * number + 8, 8))
+            for probe in range(first, first + counts[table]):
+                columns[number, probe] = base + _take(packed, at, width)
+                at += width
+        first += counts[table]

@@ -117,7 +117,7 @@ def test_the_bytes_follow_from_the_measurements_alone(
         patch.setattr(grouping, "SORT_MEMORY_BYTES", sort_memory)
         patch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
         patch.setattr(bucket, "BUCKET_ROWS", bucket_rows)
-        patch.setattr(bucket, "_LARGE_RUN_RECORDS", large_run_records)
+        patch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large_run_records)
         output = make_dataset(source, folder / "again", f"--inline_bytes={inline_bytes}")
     assert files_of(output) == expected
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from beam_pipeline.probe_rows.bucket import Chunk, store_chunks
+from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import SortedRun, Span, UnreadRun, load_all
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, PayloadReader

@@ -15,19 +15,12 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import bucket
-from beam_pipeline.probe_rows.bucket import (
-    Bucket,
-    Chunk,
-    History,
-    LargeHistory,
-    num_buckets,
-    store_chunks,
-)
+from beam_pipeline.probe_rows.bucket import Bucket, History, LargeHistory, num_buckets
+from beam_pipeline.probe_rows.chunks import LARGE_RUN_RECORDS, Chunk, store_chunks
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
-from beam_pipeline.probe_rows.probe_table import pack
+from beam_pipeline.probe_rows.probe_table import NUM_COLUMNS, pack
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from tests.support.buckets import (
@@ -147,8 +140,8 @@ def test_every_history_comes_out_whole_once_and_sorted(
     with_span,
     random,
 ):
-    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
-    monkeypatch.setattr(bucket, "SPAN_RECORDS", with_span)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.SPAN_RECORDS", with_span)
     folder = tmp_path_factory.mktemp("bucket")
     bounds = [0, *sorted(cuts), len(measurements)]
     units = [measurements[start:end] for start, end in pairwise(bounds)]
@@ -165,10 +158,11 @@ def test_every_history_comes_out_whole_once_and_sorted(
 def test_probes_that_fit_go_together_and_one_that_does_not_is_sorted_outside(
     tmp_path, monkeypatch, large, inline_bytes
 ):
-    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
     units = some_units(6, num_probes=12, per_probe=5, hot=90)
     chunks = store(tmp_path, units, 1, inline_bytes)
-    header = len(pack([np.zeros(1, np.uint64)] * 4, np.array([0, 1]))[0])  # one probe needs no more
+    one_probe = np.zeros((NUM_COLUMNS, 1), np.uint64)
+    header = len(pack(one_probe, np.array([0, 1]))[0])  # its values need no more
     alone = [chunk for chunk in chunks[0] if sizes_of(chunk)[0] == header]
     assert len(alone) == (6 if large == 50 else 0)
     histories, ways = sort_all(tmp_path, chunks, memory_bytes=3000)
@@ -304,9 +298,9 @@ def test_memory_stays_a_small_multiple_however_many_work_units_a_probe_is_in(
     tmp_path, monkeypatch, share
 ):
     """Runs just below the limit lie in chunks of several probes. All is a tenth of what it is."""
-    memory_bytes = SORT_MEMORY_BYTES // 10
-    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", bucket._LARGE_RUN_RECORDS // 10)
-    chunks = store_busy(tmp_path, 110, int(share * bucket._LARGE_RUN_RECORDS))
+    memory_bytes, large = SORT_MEMORY_BYTES // 10, LARGE_RUN_RECORDS // 10
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
+    chunks = store_busy(tmp_path, 110, int(share * large))
     assert len(chunks) == (110 if share < 1 else 220)
     total = sum(sum(sizes_of(chunk)) for chunk in chunks)
     assert peak_of(tmp_path, chunks, memory_bytes) < 4 * memory_bytes < total / 1.1
@@ -338,7 +332,7 @@ def damaged_units(large: bool) -> list[list[Measurement]]:
 def test_a_chunk_that_changed_on_storage_ends_the_run(
     tmp_path, monkeypatch, part, where, memory_bytes, large, ways
 ):
-    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", 100)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", 100)
     chunks = store(tmp_path, damaged_units(large))
     assert sort_all(tmp_path, chunks, memory_bytes)[1] == ways
     payload: Any = getattr(chunks[0][1], part)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.options import ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey
-from beam_pipeline.probe_rows import bucket, grouping
-from beam_pipeline.probe_rows.bucket import Chunk
+from beam_pipeline.probe_rows import grouping
+from beam_pipeline.probe_rows.chunks import Chunk
 from beam_pipeline.probe_rows.grouping import SortBucket
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import rank
@@ -113,7 +113,7 @@ def test_rows_and_segments_make_the_rows_of_the_plain_cut(
     monkeypatch.setattr(grouping, "SORT_MEMORY_BYTES", memory_bytes)
     monkeypatch.setattr(grouping, "SEGMENT_BYTES", segment_bytes)
     monkeypatch.setattr(grouping, "_CUT_ROWS_BYTES", cut_rows_bytes)
-    monkeypatch.setattr(bucket, "_LARGE_RUN_RECORDS", large)
+    monkeypatch.setattr("beam_pipeline.probe_rows.chunks.LARGE_RUN_RECORDS", large)
     folder, row_format = tmp_path_factory.mktemp("grouping"), RowFormat(encoding, limit)
     units = [measurements[number::num_units] for number in range(num_units)]
     units[-1] += measurements[:num_repeated]
