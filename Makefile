@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow chromium quality format bench docs notebook notebook-run lock clean
+.PHONY: setup demo test test-repo engines test-slow gcs-emulator chromium quality format bench docs notebook notebook-run lock clean
 
 # .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
 EXTRAS_demo := beam,maxtext,report
@@ -40,6 +40,11 @@ engines: setup
 # Memory, kills, training runs, and every property with all its examples.
 test-slow: setup
 	$(PYTEST) -m "(slow or property) and not flink and not prism" --hypothesis-profile=thorough tests
+
+# Builds the emulator of gs:// that the quick suite needs, so that Go's 100 CPU-seconds are not in its
+# budget. Without this, the first test that needs it does.
+gcs-emulator:
+	@scripts/build_gcs_emulator.sh
 
 # Installs the browser that pages are tested in, if there is none; needs apt and root, or sudo.
 chromium:

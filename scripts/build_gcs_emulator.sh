@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Builds a GCS emulator, fake-gcs-server, into .engines/ with Go: build_gcs_emulator.sh VERSION
+# Builds a GCS emulator, fake-gcs-server, into .engines/ with Go.
 # It is patched where it does otherwise than GCS (gcs_emulator.patch).
 # A lock lets parallel test processes share one build.
 set -euo pipefail
+version=v1.56.1
 cd "$(dirname "$0")/.."
 mkdir -p .engines
 exec 9>.engines/fake-gcs-server.lock
 flock 9
 [ -x .engines/fake-gcs-server ] && exit
-module="github.com/fsouza/fake-gcs-server@$1"
+module="github.com/fsouza/fake-gcs-server@$version"
 (cd / && go mod download "$module")
 source=$(mktemp -d)
 trap 'rm -rf "$source"' EXIT

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Builds Beam's Prism runner into .engines/ with Go: build_prism.sh VERSION
+# Builds Beam's Prism runner into .engines/ with Go.
 # A lock lets parallel test processes share one build.
 set -euo pipefail
+version=v2.77.0
 cd "$(dirname "$0")/.."
 mkdir -p .engines
 exec 9>.engines/prism.lock
 flock 9
-[ -x .engines/prism ] || GOBIN="$PWD/.engines" go install "github.com/apache/beam/sdks/v2/go/cmd/prism@$1"
+[ -x .engines/prism ] || GOBIN="$PWD/.engines" go install "github.com/apache/beam/sdks/v2/go/cmd/prism@$version"

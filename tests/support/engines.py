@@ -24,8 +24,6 @@ from benchmarks.engine_servers import (
 )
 from tests.support.repository import ROOT
 
-PRISM_VERSION = "v2.77.0"
-GCS_EMULATOR_VERSION = "v1.56.1"
 _BUILT = ROOT / ".engines"
 
 
@@ -45,11 +43,11 @@ def build(what: str, tools: Sequence[str], *script: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def built_with_go(what: str, binary: str, script: str, version: str) -> str:
+def built_with_go(what: str, binary: str, script: str) -> str:
     """Returns the path of a binary, built if need be; skips (in CI fails) without Go."""
     path = _BUILT / binary
     if not path.exists():
-        build(what, ["go"], script, version)
+        build(what, ["go"], script)
     return str(path)
 
 
@@ -59,7 +57,7 @@ def prism() -> str:
     given = os.environ.get("PRISM_BINARY")
     if given and Path(given).exists():
         return given
-    return built_with_go("Prism", "prism", "scripts/build_prism.sh", PRISM_VERSION)
+    return built_with_go("Prism", "prism", "scripts/build_prism.sh")
 
 
 def flink_is_built() -> None:
@@ -95,9 +93,7 @@ class Gcs:
 @pytest.fixture(scope="session")
 def gcs_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gcs]:
     """The running emulator, one for each test process; a test asks for `gcs`."""
-    binary = built_with_go(
-        "The GCS emulator", "fake-gcs-server", "scripts/build_gcs_emulator.sh", GCS_EMULATOR_VERSION
-    )
+    binary = built_with_go("The GCS emulator", "fake-gcs-server", "scripts/build_gcs_emulator.sh")
     with running_gcs_emulator(binary, tmp_path_factory.mktemp("gcs")) as endpoint:
         yield Gcs(endpoint)
 
