@@ -10,9 +10,10 @@ DEMO ?= demo
 EXTRAS_demo := beam,maxtext,report
 EXTRAS_notebook := $(EXTRAS_demo),examples
 EXTRAS_dev := all,docs,dev
+KERNELS_dev := --more
 $(VENV)/.ready-%: setup.py requirements.txt
 	@scripts/make_venv.sh "$(PYTHON)" "$(VENV)" "$(EXTRAS_$*)"
-	@$(BIN)/python scripts/compile_kernels.py
+	@$(BIN)/python scripts/compile_kernels.py $(KERNELS_$*)
 	@touch $@
 
 # Tests start many processes, also where PYTHONDONTWRITEBYTECODE is set.
