@@ -1,5 +1,6 @@
 """Fixtures that more than one test file needs, and the marks of tests that need an engine."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -28,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if (budget := config.getoption("cpu_budget")) is not None:
         config.pluginmanager.register(CpuSeconds(budget))
+    gc.disable()  # imports make little garbage
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for engine in _ENGINES:
             if engine in getattr(item, "fixturenames", ()):
                 item.add_marker(engine)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector from searching modules and tests again and again: they stay."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

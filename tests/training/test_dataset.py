@@ -15,6 +15,7 @@ import pytest
 from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
+from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
@@ -50,7 +51,7 @@ from training.dataset import (
 
 @all_variants
 @pytest.mark.parametrize("feed", FEEDS)
-@pytest.mark.parametrize("host_count", [1, 2, 4, 8])
+@pytest.mark.parametrize("host_count", quick_and_slow([1, 2, 4, 8], [8]))
 @both_encodings
 def test_the_global_batches_are_the_same(
     mixed: dict[Encoding, Path], variant: str, feed: str, host_count: int, encoding: Encoding

@@ -1,8 +1,6 @@
 """The samplers as users call them: a row of a `ProbeRowDataSource` in, examples out."""
 
 import itertools
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -20,7 +18,6 @@ from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run, records_as_tuples
 from tests.support.properties import num_examples
-from tests.support.waiting import HANG_S
 from training.batches.packing import new_crops, pad_small
 from training.rows.row_layout import locate
 from training.rows.row_source import Measurements
@@ -421,30 +418,12 @@ def test_a_row_of_one_measurement_is_one_short_example():
     assert np.count_nonzero(example["targets_segmentation"]) == len(tokens) - 1
 
 
-# In a process of its own: what goes wrong here never ends, or writes beyond arrays.
-ENDS = """
-import sys
-from tests.training import test_sampler as here
-from tests.support.waiting import HANG_S
-row, crop_size = eval(sys.argv[1], vars(here))
-try:
-    examples = list(here.ProbeRowSampler(crop_size, mode_weights=(1, 0, 0)).examples(row))
-    print("examples")
-except here.ProbelineError as error:
-    print(error)
-"""
-
-
-def ending_of(row_and_crop_size: str) -> str:
-    command = [sys.executable, "-c", ENDS, row_and_crop_size]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
-    assert result.returncode == 0, result.stderr[-500:]
-    return result.stdout.strip()
-
-
 def test_a_damaged_small_row_is_named():
-    message = ending_of("damaged_row(10), 1024")
-    assert "row 5 of 192.0.2.1 has a destination that is no IP address" in message
+    sampler = ProbeRowSampler(mode_weights=(1, 0, 0))
+    row = damaged_row(10)
+    assert sampler.is_small(row)
+    with pytest.raises(ProbelineError, match=r"row 5 of 192.0.2.1 has a destination that is no IP"):
+        list(sampler.examples(row))
 
 
 # --- windows with a stride ----------------------------------------------------------------------

@@ -11,7 +11,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from maxtext.input_pipeline.input_pipeline_utils import ParseFeatures
 
 from beam_pipeline.convert import staging
 from beam_pipeline.convert.__main__ import main
@@ -82,6 +81,9 @@ def test_records_of_every_format_keep_their_order_and_are_counted(
 
 
 def test_maxtext_reads_what_parquet_and_json_become(tmp_path: Path) -> None:
+    # It loads transformers, for seconds, which other test processes need not spend.
+    from maxtext.input_pipeline.input_pipeline_utils import ParseFeatures
+
     rows = [{"text": f"row {n}", "ids": [n, n + 1]} for n in range(5)]
     source = tmp_path / "in"
     source.mkdir()

@@ -6,9 +6,9 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jsonschema
-import mlcroissant
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -45,7 +45,9 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {**made, "appended": make("appended", new, "--append")}
 
 
-def croissant_of(dataset: Path) -> mlcroissant.Dataset:
+def croissant_of(dataset: Path) -> Any:
+    import mlcroissant  # takes a second, which other test processes need not spend
+
     return mlcroissant.Dataset(dataset / "croissant.json")
 
 

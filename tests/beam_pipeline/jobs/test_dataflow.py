@@ -43,6 +43,7 @@ from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import faulty
+from tests.support.helpers import quick_and_slow
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 from tests.support.warm_python import warm_python
@@ -270,7 +271,7 @@ def test_ctrl_c_leaves_the_job_running(dataflow: DataflowApi, bucket: str) -> No
     assert not [request for request in dataflow.requests if "PUT" in request]  # nobody cancelled
 
 
-@pytest.mark.parametrize("more", [[], ["--no_auth"]])
+@pytest.mark.parametrize("more", quick_and_slow([[], ["--no_auth"]], [[]]))
 def test_an_active_job_keeps_its_output(
     dataflow: DataflowApi, bucket: str, capsys, more: list[str]
 ) -> None:

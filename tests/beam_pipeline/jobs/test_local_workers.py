@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import measurements_table
+from tests.support.helpers import measurements_table, quick_and_slow
 from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
 from tests.support.waiting import HANG_S, wait_until
 from tests.support.warm_python import warm_python
@@ -119,7 +119,9 @@ def test_an_error_in_a_worker_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("source")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent", quick_and_slow([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGKILL])
+)
 def test_no_worker_outlives_the_program(tmp_path: Path, sent: signal.Signals) -> None:
     program = start(tmp_path, f"time.sleep({HANG_S})")
     assert wait_until(lambda: len(workers_of(tmp_path)) == 3, lambda: program.poll() is None)

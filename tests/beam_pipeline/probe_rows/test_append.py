@@ -252,7 +252,7 @@ _KILLS = {
 KILLS = [f"{phase} {after}" for phase, (*_, calls) in _KILLS.items() for after in calls]
 
 
-@pytest.mark.parametrize("kill", quick_and_slow(KILLS, ("small files 3", "naming 4")))
+@pytest.mark.parametrize("kill", quick_and_slow(KILLS, ("naming 4",)))
 def test_a_kill_leaves_the_old_or_the_new(
     old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path, kill: str
 ) -> None:

@@ -33,6 +33,7 @@ from tests.support.buckets import Record, unread
 from tests.support.helpers import (
     is_sorted,
     make_run,
+    quick_and_slow,
     records_as_tuples,
     records_strategy,
     run_of_tuples,
@@ -256,7 +257,7 @@ def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("num_runs", [10, 40, 400])
+@pytest.mark.parametrize("num_runs", quick_and_slow([10, 40, 400], [40]))
 @pytest.mark.parametrize("with_span", [True, False])
 def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_runs, wide, with_span):
     run = make_run(4_000, seed=14, wide=wide)
@@ -267,7 +268,7 @@ def test_no_block_is_larger_than_the_memory_allowed(tmp_path, num_runs, wide, wi
     assert len(np.concatenate(blocks)) == len(run)
 
 
-@pytest.mark.parametrize("is_disjoint", [False, True])
+@pytest.mark.parametrize("is_disjoint", quick_and_slow([False, True], [False]))
 def test_memory_stays_a_small_multiple_however_long_the_history(tmp_path, is_disjoint):
     run, memory_bytes = make_run(150_000, seed=16), 200_000
     stored = store(tmp_path, np.split(run, 15) if is_disjoint else cut(run, 14, seed=17))

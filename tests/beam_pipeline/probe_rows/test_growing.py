@@ -81,7 +81,7 @@ def test_no_measurement_is_there_twice(distinct: Path) -> None:
         pytest.param(_DROP, id="arrow", marks=pytest.mark.slow),
         pytest.param([*_DROP, *_COMPACT, *_SAMPLE], id="compact sample"),
         pytest.param([*_DROP, *_COMPACT], id="compact", marks=pytest.mark.slow),
-        pytest.param(_SAMPLE, id="sample"),
+        pytest.param(_SAMPLE, id="sample", marks=pytest.mark.slow),
     ],
 )
 def test_day_by_day_is_one_job(sources: list[Path], tmp_path: Path, flags: list[str]) -> None:

@@ -54,9 +54,13 @@ def expected(documents: list[dict], source: str) -> dict[str, list[tuple]]:
     return {probe: sorted(measurements) for probe, measurements in probes.items()}
 
 
-@pytest.mark.parametrize("source", ["from", "src_addr"])
 @pytest.mark.parametrize(
-    "compress", [lambda data: data, gzip.compress, bz2.compress], ids=["plain", "gzip", "bzip2"]
+    ("compress", "source"),
+    [
+        pytest.param(bytes, "from", id="plain"),
+        pytest.param(gzip.compress, "src_addr", id="gzip"),
+        pytest.param(bz2.compress, "from", id="bzip2"),
+    ],
 )
 def test_atlas_json_is_recognised(tmp_path: Path, compress, source: str) -> None:
     documents = results(50)

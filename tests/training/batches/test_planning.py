@@ -307,14 +307,13 @@ def test_lanes_begin_with_a_whole_window_and_drift_apart(width: int) -> None:
     assert len(starts) == width and max(starts.values()) <= -(-32 // width)
 
 
-@pytest.mark.parametrize(("batch_size", "num_seeds"), [(1, 48), (8, 12), (32, 6), (256, 2)])
+@pytest.mark.parametrize("sizes", quick_and_slow([(1, 48), (8, 12), (32, 6), (256, 2)], [(8, 12)]))
 @pytest.mark.parametrize("mixed_rows", [16, 256])
-def test_the_first_steps_are_as_mixed_as_any(
-    batch_size: int, num_seeds: int, mixed_rows: int
-) -> None:
+def test_the_first_steps_are_as_mixed_as_any(sizes: tuple[int, int], mixed_rows: int) -> None:
     """The first 16 steps hold as many probes as 16 later ones, but for chance."""
-    sizes = np.random.default_rng(0).integers(100, 700, 60 * batch_size).tolist()
-    rows, spans = table_of(sizes), []
+    batch_size, num_seeds = sizes
+    lengths = np.random.default_rng(0).integers(100, 700, 60 * batch_size).tolist()
+    rows, spans = table_of(lengths), []
     for seed in range(num_seeds):
         config = DataConfig("rows", batch_size, CROP, seed=seed, mixed_rows=mixed_rows)
         order = large_rows_of(deal(rows, config), 16 * 30)

@@ -11,6 +11,7 @@ import pytest
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.errors import ProbelineError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
+from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
@@ -95,15 +96,18 @@ def write_good(dataset: Path, rows: Sequence[RowSpec]) -> Path:
 
 @all_variants
 @pytest.mark.parametrize("feed", FEEDS)
+@pytest.mark.parametrize("host_count", quick_and_slow([2, 8], [8]))
 def test_batches_without_bad_rows_do_not_depend_on_hosts(
-    spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]], variant: str, feed: str
+    spoilt: tuple[Path, set[tuple[int, int]], list[RowSpec]],
+    host_count: int,
+    variant: str,
+    feed: str,
 ) -> None:
     dataset, _, _ = spoilt
     config = {"batch_size": 8, "crop_size": CROP, "on_bad_row": "skip", **VARIANTS[variant]}
     alone = host_batches(dataset, 25, **config)
-    for host_count in (2, 8):
-        found = global_batches(dataset, host_count, 25, **config, **feed_of(dataset, feed))
-        assert is_same(found, alone)
+    found = global_batches(dataset, host_count, 25, **config, **feed_of(dataset, feed))
+    assert is_same(found, alone)
 
 
 @pytest.mark.slow

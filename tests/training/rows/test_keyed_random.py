@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import njit
 
+from tests.support.helpers import quick_and_slow
 from tests.support.properties import num_examples
 from tests.support.reference_sampler import distance, most_chi_square, most_deviation
 from training.rows.keyed_random import (
@@ -228,7 +229,7 @@ def test_permuted_takes_sizes_that_no_array_could_have():
     assert all(0 <= place < size for place in places)
 
 
-@pytest.mark.parametrize("size", [64, 100, 300, 1025])
+@pytest.mark.parametrize("size", quick_and_slow([64, 100, 300, 1025], [100]))
 def test_permuted_takes_an_index_anywhere(size):
     for index in (0, 1, size // 2, size - 1):
         places = places_of(index, size, keys(40_000, 8, index))

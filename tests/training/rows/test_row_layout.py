@@ -30,6 +30,7 @@ from tests.support.helpers import (
     MAPPED_IPV4,
     ipc_stream,
     make_run,
+    quick_and_slow,
     records_as_tuples,
     run_of_tuples,
     runs_strategy,
@@ -406,7 +407,7 @@ def test_a_flipped_byte_is_read_as_the_codec_does_or_refused(record, data):
 
 
 @every_row
-@pytest.mark.parametrize("width", [1, 4, 8])
+@pytest.mark.parametrize("width", quick_and_slow([1, 4, 8], [4]))
 def test_no_size_or_offset_that_is_wrong_leads_past_the_end(record, width):
     """Every number of the framing, and the first ones of the measurements, in turn."""
     start = measurements_start(record)

@@ -112,25 +112,20 @@ def test_help_is_quick_to_read() -> None:
 # --- refused, failed, stopped ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
+def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.CaptureFixture) -> None:
+    """Not even an earlier result that may be replaced."""
+    assert main(flags(corpus)) == 0
+    before = files_below(corpus / "out")
+    for more, message in (
         (["--ngram_length=0"], "--ngram_length=0 is outside of 1 to 2147483647"),
         (["--input_path=nowhere"], "--input_path=nowhere matches no file of documents"),
         (["--decontaminate_source=nowhere"], "--decontaminate_source=nowhere matches no file"),
         (["--streaming"], "--streaming: the input is files that end"),
         (["--max_detail=3"], "did you mean --max_details?"),
         (["--processes=3", "--runner=PrismRunner"], "PrismRunner has no such setting"),
-    ],
-)
-def test_what_cannot_be_run_touches_nothing(
-    corpus: Path, capsys: pytest.CaptureFixture, more: list[str], message: str
-) -> None:
-    """Not even an earlier result that may be replaced."""
-    assert main(flags(corpus)) == 0
-    before = files_below(corpus / "out")
-    assert message in error_of(capsys, 2, flags(corpus, "--overwrite", *more))
-    assert files_below(corpus / "out") == before
+    ):
+        assert message in error_of(capsys, 2, flags(corpus, "--overwrite", *more))
+        assert files_below(corpus / "out") == before, more
 
 
 def test_a_finished_result_is_kept_unless_told(corpus: Path, capsys: pytest.CaptureFixture) -> None:

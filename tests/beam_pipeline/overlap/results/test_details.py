@@ -1,6 +1,7 @@
 """Details to the byte: lines, sizes, compact ones, and what is written beside them."""
 
 import gzip
+import itertools
 import json
 import random
 from pathlib import Path
@@ -69,9 +70,15 @@ def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     assert max(size.max_bytes for size in found.sizes) == max(map(len, wanted))
 
 
-@pytest.mark.parametrize("per_pair", [0, 1, 3, None])
-@pytest.mark.parametrize("most", [0, 7, None])
-def test_caps_are_those_of_the_reference(tmp_path: Path, per_pair, most) -> None:
+@pytest.mark.parametrize(
+    "caps",
+    quick_and_slow(
+        itertools.product([0, 1, 3, None], [0, 7, None]),
+        [(0, None), (1, 7), (3, None), (None, 0), (None, 7)],
+    ),
+)
+def test_caps_are_those_of_the_reference(tmp_path: Path, caps) -> None:
+    per_pair, most = caps
     options = Options((3, 5), OPTIONS.tokenizer, max_details_per_pair=per_pair, max_details=most)
     found = gathered(tmp_path, options)
     assert found.records() == expected_outputs(ROWS, DOCUMENTS, options)

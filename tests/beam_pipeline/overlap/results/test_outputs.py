@@ -103,7 +103,7 @@ def check(
     return found
 
 
-@pytest.mark.parametrize("seed", quick_and_slow(range(80), range(20)))
+@pytest.mark.parametrize("seed", quick_and_slow(range(80), range(10)))
 def test_every_record_is_that_of_brute_force(tmp_path: Path, monkeypatch, seed: int) -> None:
     monkeypatch.setattr(counts, "ROWS_PER_BUCKET", random.Random(seed).choice([1, 2, 100]))
     monkeypatch.setattr(counts, "_NGRAMS_AT_A_TIME", random.Random(seed).choice([2, 9, 1000]))
@@ -112,7 +112,7 @@ def test_every_record_is_that_of_brute_force(tmp_path: Path, monkeypatch, seed: 
 
 
 @pytest.mark.parametrize("tokenizer", [TOKENIZERS["default"], BYTES])
-@pytest.mark.parametrize("most", [None, 2])
+@pytest.mark.parametrize("most", quick_and_slow([None, 2], [2]))
 def test_index_shards_and_small_buckets_change_no_byte(
     tmp_path: Path, monkeypatch, tokenizer: Tokenizer, most: int | None
 ) -> None:
