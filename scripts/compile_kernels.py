@@ -24,7 +24,7 @@ from pathlib import Path
 
 def run(more: bool) -> None:
     """Runs the steps, those that do not wait for each other in processes of their own."""
-    rounds = [(draw_batches, compare_texts)]
+    rounds: list[tuple[Callable[[Path], None], ...]] = [(draw_batches, compare_texts)]
     if more:  # later: both rounds run the jobs
         rounds.append((draw_large_row, read_rows, compare_texts_again))
     started = time.monotonic()
