@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from beam_pipeline.overlap.job.scanning import count_groups
-from beam_pipeline.overlap.ngrams.index import BYTES_PER_PLACE, count_index_shards
+from beam_pipeline.overlap.ngrams.index import INDEX_BYTES_PER_PLACE, count_index_shards
 from benchmarks.estimate import REQUESTS, Assumptions, Prices, Use, costs_of
 from benchmarks.results import Median
 
 _GB = 1 << 30  # as Google bills
 _FIGURES = ("cpu_s", *REQUESTS, "uploaded_bytes", "downloaded_bytes")
+_TOKEN_BYTES = 21  # of a token's text and places in a file
 NGRAMS_PER_EVAL_BYTE = 0.17  # English text has a token in six bytes
-_INDEX_BYTES_PER_NGRAM = BYTES_PER_PLACE / 2  # of an index shard as it is scanned with
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class OverlapRun:
     @property
     def disk_gb(self) -> float:
         """The disk of a machine: system, evaluation rows, their tokens, all index shards."""
-        per_ngram = _INDEX_BYTES_PER_NGRAM + 4
+        per_ngram = INDEX_BYTES_PER_PLACE + _TOKEN_BYTES
         return 25 + (self.eval_bytes + self.num_ngrams * per_ngram) / _GB
 
 
@@ -99,7 +99,7 @@ def overlap_use(
     }
     alone_s, busy_s = (of["cpu_s"] / assumed.vcpu_speed for of in (evaluation, training))
     if is_high:
-        index_bytes = ngrams * _INDEX_BYTES_PER_NGRAM
+        index_bytes = ngrams * INDEX_BYTES_PER_PLACE
         groups = count_groups(int(run.text_bytes), run.passes, int(index_bytes / run.passes))
         fetched = index_bytes * max(groups, -(-run.num_vcpus // run.machine_vcpus))
         waiting_s = _waiting_s(training, assumed) + fetched / assumed.stream_bytes_per_s

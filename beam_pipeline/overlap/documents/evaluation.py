@@ -38,7 +38,7 @@ from beam_pipeline.overlap.documents.reading import (
     read_work_unit,
 )
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.ngrams.index import Texts
+from beam_pipeline.overlap.ngrams.row_tokens import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 # Strings are UTF-8 with the three bytes of lone surrogates, which Arrow's own strings cannot hold.

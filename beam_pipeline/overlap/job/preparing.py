@@ -33,17 +33,17 @@ from beam_pipeline.overlap.job.manifest import options_of, versions_of
 from beam_pipeline.overlap.job.progress import write_summary
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
+    FORMAT,
+    INDEX_BYTES_PER_PLACE,
     Index,
     IndexShard,
     build_index,
     count_index_shards,
-    count_places,
-    count_tokens,
-    count_unspaced,
     open_index,
     write_index,
 )
 from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.row_tokens import count_places, count_tokens, count_unspaced
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.token_texts import (
     TokenTexts,
@@ -136,7 +136,7 @@ class Prepared(NamedTuple):
     @property
     def index_bytes(self) -> int:
         """The size of an index shard, about."""
-        return self.counts["eval_ngrams"] * BYTES_PER_PLACE // 2 // self.num_index_shards
+        return self.counts["eval_ngrams"] * INDEX_BYTES_PER_PLACE // self.num_index_shards
 
     def common_path(self, index_shard: int) -> str:
         """Returns the path of the n-grams of an index shard that many evaluation rows have."""
@@ -220,7 +220,7 @@ def _prepare(
     }
     fingerprint = fingerprint_rows(rows_path, lengths, job.tokenizer, options)
     # Index shards and match files are cut by hashes: none is resumed from that has others.
-    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{match_files.FORMAT}")
+    folder = job.path(WORK_FOLDER, f"{fingerprint}-{HASH_NAME}-{FORMAT}-{match_files.FORMAT}")
     return Prepared(
         folder,
         FileSystems.join(folder, _ROWS_NAME),

@@ -4,7 +4,7 @@
   rows      of each place: the evaluation row, ascending within a key, `tokens` the number of its
             first token there, and `place_lengths` its n, since n-grams of two lengths may share a
             hash
-  slots     open-addressed table: part of a hash → the key's number
+  directory of keys: hashes spread evenly, so a few keys share each of their leading bits
   bloom     three bits a key, in one word: rejects almost every hash without a key
   filters   the same for windows, shorter n-grams within the n-grams: see Level
 
@@ -14,41 +14,27 @@ each.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.token_kernels import (
-    TokenBatch,
-    empty_token,
-    ngram_hash,
-    power_of,
-    token_batches,
-)
-from beam_pipeline.overlap.ngrams.tokenizers import (
-    MULTILINGUAL,
-    TOKENIZERS,
-    Tokenizer,
-    effective_lengths,
-)
+from beam_pipeline.overlap.ngrams.row_tokens import Texts, count_places, count_tokens, rows_of
+from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
 from beam_pipeline.storage.lines import explained_damage
 
-Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each begins, as in batches
-
-NO_KEY = np.uint32(0xFFFF_FFFF)
-BYTES_PER_PLACE = 96  # of memory while an index is made, about; half of it later
+BYTES_PER_PLACE = 48  # of memory while an index is made, at most
+INDEX_BYTES_PER_PLACE = 30  # of a finished index, about
+FORMAT = "directory"  # another one where the arrays of an index become others
 _FINGERPRINT = b"fingerprint"
-# A row is in a script without spaces if MULTILINGUAL makes that many tokens of it, and so many
-# times those of another tokenizer. With 0xE2, of quotation marks, no such character begins.
-_MANY, _TIMES_AS_MANY = 16, 3
-_UNSPACED_BYTES = np.array([0xE0, 0xE1, *range(0xE3, 0xF5)], np.uint8)
 _FILTER_BITS = 16  # a hash, at least
+_KEYS_PER_BUCKET = 4  # of the directory, at most, on average
 _MIN_WINDOW_TOKENS = 4  # where the n-grams have as many: three are too common
 _ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63: a mask of the number of a bit
 _SECOND_BIT, _THIRD_BIT, _WORD = np.uint64(6), np.uint64(12), np.uint64(32)  # shifts of a hash
@@ -96,15 +82,20 @@ class Index:
     """The arrays of one index shard; `lengths` are the effective n in use."""
 
     keys: np.ndarray  # uint64 [m]
-    bounds: np.ndarray  # int64 [m + 1]
+    bounds: np.ndarray  # uint32 [m + 1]
     rows: np.ndarray  # uint32 [p]
     tokens: np.ndarray  # uint32 [p]
-    place_lengths: np.ndarray  # uint32 [p]
-    slots: np.ndarray  # uint32 [a power of two]
+    place_lengths: np.ndarray  # unsigned [p], of as few bytes as the longest n takes
+    directory: np.ndarray  # uint32 [a power of two, + 1], the first key of each bucket
     bloom: np.ndarray  # uint64 [a power of two]
     filters: np.ndarray  # uint64 [a power of two for each level]
     level_numbers: np.ndarray  # int64 [6 for each level]
     lengths: np.ndarray  # int64 [l], ascending
+
+    @property
+    def bucket_shift(self) -> np.uint64:
+        """By how many bits to shift what a hash is beyond the first key: its bucket."""
+        return _bucket_shift(self.keys, len(self.directory) - 1)
 
     @property
     def levels(self) -> list[Level]:
@@ -116,61 +107,6 @@ class Index:
         place = slice(self.bounds[key], self.bounds[key + 1])
         is_it = self.place_lengths[place] == n
         return self.rows[place][is_it], self.tokens[place][is_it]
-
-
-class RowTokens(NamedTuple):
-    """What determines how many n-grams the evaluation rows have."""
-
-    counts: np.ndarray  # int64 [rows], tokens
-    is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so that nearly anything matches
-
-
-def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
-    """Counts the tokens of each evaluation row."""
-    num_rows = sum(len(bounds) - 1 for _, bounds in texts)
-    counts, words = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
-    for first_row, batch in _rows_of(texts, tokenizer):
-        firsts = batch.firsts
-        here = slice(first_row, first_row + len(firsts) - 1)
-        counts[here] += np.diff(firsts)
-        words[here] += np.diff(np.append(0, np.cumsum(batch.hashes != empty_token()))[firsts])
-    return RowTokens(counts, (counts > 0) & (words == 0))
-
-
-def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokenizer) -> int:
-    """Returns of how many rows MULTILINGUAL makes many more tokens than a built-in tokenizer.
-
-    Args:
-      counts: int64 [rows], the tokens of each row.
-    """
-    if tokenizer.characters or tokenizer.function is not None:
-        return 0
-    found = first_row = 0
-    for utf8, bounds in texts:
-        here = slice(first_row, first_row := first_row + len(bounds) - 1)
-        if np.isin(utf8, _UNSPACED_BYTES).any():
-            better = count_tokens([(utf8, bounds)], TOKENIZERS[MULTILINGUAL]).counts
-            found += int(((better >= _MANY) & (better > _TIMES_AS_MANY * counts[here])).sum())
-    return found
-
-
-def _rows_of(texts: Sequence[Texts], tokenizer: Tokenizer) -> Iterator[tuple[int, TokenBatch]]:
-    """Yields the number of the first row of each batch of `token_batches`, and the batch."""
-    first_row = 0
-    for utf8, bounds in texts:
-        for batch in token_batches(utf8, bounds, tokenizer):
-            yield first_row + batch.first, batch
-        first_row += len(bounds) - 1
-
-
-def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:
-    """Returns the total number of n-grams of texts with these numbers of tokens."""
-    values, times = np.unique(np.asarray(num_tokens, np.int64), return_counts=True)
-    return sum(
-        (count - n + 1) * many
-        for count, many in zip(values.tolist(), times.tolist(), strict=True)
-        for n in effective_lengths(lengths, count)
-    )
 
 
 def count_index_shards(num_places: int, memory_bytes: int) -> int:
@@ -204,26 +140,48 @@ def build_index(
     in_use = np.array(sorted(used), np.int64)
     levels = _levels(in_use, int(asked[0]))
     powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
-    places: list[np.ndarray] = []
-    windows: list[list[np.ndarray]] = [[] for _ in levels]
-    for first_row, batch in _rows_of(texts, tokenizer):
+    room = count_places(counts, lengths) // shard.total * 9 // 8  # most, if n-grams are alike
+    kinds = np.uint64, np.uint32, np.uint32, np.min_scalar_type(int(in_use.max(initial=0)))
+    places = [_Column(kind, room) for kind in kinds]
+    most = int(counts.sum())
+    windows = [_Column(np.uint64, min(most, room * level.stride)) for level in levels]
+    for first_row, batch in rows_of(texts, tokenizer):
         prefixes, firsts = batch.prefixes, batch.firsts
-        found, starts = _places(
+        *found, starts = _places(
             prefixes, firsts, first_row, counts, asked, in_use, powers,
             np.uint64(shard.first_hash), np.uint64(shard.last_hash),
         )  # fmt: skip
-        places.append(found)
         for level, kept in zip(levels, windows, strict=True):
-            is_in_level = np.isin(found["n"], in_use[level.first_length : level.stop_length])
+            is_in_level = np.isin(found[3], in_use[level.first_length : level.stop_length])
             width = level.width
             here = _windows(prefixes, starts[is_in_level], width, level.stride, power_of(width))
-            kept.append(_distinct(here))
-    joined = np.concatenate([np.empty(0, _PLACE), *places])
-    places.clear()
-    rows = joined["row"]
-    if (rows[1:] < rows[:-1]).any():  # texts that Python lower-cases come behind those of a batch
-        joined = joined[np.argsort(rows, kind="stable")]
-    return _index_of(joined, levels, windows, in_use)
+            kept.add(_distinct(here))
+        for column, values in zip(places, found, strict=True):
+            column.add(values)
+    return _index_of(places, levels, windows, in_use)
+
+
+class _Column:
+    """An array that grows, in one block: the system takes large ones back, but not many small ones.
+
+    Args:
+      room: the expected size; what is not used of it takes no memory.
+    """
+
+    def __init__(self, kind: Any, room: int):
+        self._array, self._size = np.empty(room, kind), 0
+
+    def add(self, values: np.ndarray) -> None:
+        """Adds values behind the others."""
+        start, self._size = self._size, self._size + len(values)
+        if self._size > len(self._array):
+            self._array.resize(self._size * 9 // 8, refcheck=False)
+        self._array[start : self._size] = values
+
+    def taken(self) -> np.ndarray:
+        """Returns the array, and forgets it."""
+        array, self._array = self._array[: self._size], self._array[:0].copy()
+        return array
 
 
 def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
@@ -237,17 +195,19 @@ def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
     return levels
 
 
-_PLACE = np.dtype([("hash", "<u8"), ("row", "<u4"), ("token", "<u4"), ("n", "<u4")])
-
-
 @kernel
 def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
-    """Returns the n-grams of some rows whose hashes are in a range, and where each begins."""
+    """Returns the n-grams of some rows whose hashes are in a range, and where each begins.
+
+    They are hashes, rows, first tokens in the row, n, and first tokens in the batch.
+    """
     room = 0
     for row in range(firsts.size - 1):
         room += (firsts[row + 1] - firsts[row]) * asked.size
-    found, starts = np.empty(room, _PLACE), np.empty(room, np.int64)
-    num_found = 0
+    hashes, starts = np.empty(room, np.uint64), np.empty(room, np.int64)
+    rows, tokens = np.empty(room, np.uint32), np.empty(room, np.uint32)
+    lengths = np.empty(room, np.uint32)
+    size = 0
     for row in range(firsts.size - 1):
         count = firsts[row + 1] - firsts[row]
         if count == 0 or counts[first_row + row] == 0:
@@ -262,11 +222,10 @@ def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, hig
             for token in range(count - n + 1):
                 value = ngram_hash(prefixes, firsts[row] + token, n, power)
                 if low <= value <= high:
-                    place = found[num_found]
-                    place.hash, place.row, place.token, place.n = value, first_row + row, token, n
-                    starts[num_found] = firsts[row] + token
-                    num_found += 1
-    return found[:num_found].copy(), starts[:num_found]
+                    hashes[size], starts[size] = value, firsts[row] + token
+                    rows[size], tokens[size], lengths[size] = first_row + row, token, n
+                    size += 1
+    return hashes[:size], rows[:size], tokens[:size], lengths[:size], starts[:size]
 
 
 @kernel
@@ -283,31 +242,46 @@ def _windows(prefixes, starts, width, stride, power):
 
 
 def _index_of(
-    places: np.ndarray, levels: list[Level], windows: list[list[np.ndarray]], in_use: np.ndarray
+    places: Sequence[_Column], levels: list[Level], windows: list[_Column], in_use: np.ndarray
 ) -> Index:
-    order = _order_of(places["hash"])
-    ordered = places["hash"][order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
-    keys = ordered[starts]
-    del ordered
+    """Returns the index of hashes, rows, first tokens and lengths."""
     filters: list[np.ndarray] = [np.empty(0, np.uint64)]
     placed, start = [], 0
-    for level, hashes in zip(levels, windows, strict=True):
-        filters.append(_filter_of(_distinct(np.concatenate(hashes))))
+    for level, of_level in zip(levels, windows, strict=True):
+        filters.append(_filter_of(_distinct(of_level.taken())))
         placed.append(level._replace(filter_start=start, filter_stop=start + len(filters[-1])))
         start += len(filters[-1])
+    hashes, *columns = places
+    ordered, rows = hashes.taken(), columns[0].taken()
+    order = _order_of_places(rows, ordered)
+    ordered = ordered[order]
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    keys = ordered[is_first]
+    del ordered
+    bounds = np.empty(len(keys) + 1, np.uint32)
+    bounds[:-1], bounds[-1] = np.flatnonzero(is_first), len(order)
+    tokens, place_lengths = (column.taken()[order] for column in columns[1:])
     return Index(
         keys,
-        np.append(starts, len(order)).astype(np.int64),
-        places["row"][order],
-        places["token"][order],
-        places["n"][order],
-        _make_slots(keys, _power_of_two(len(keys) * 1.6)),
+        bounds,
+        rows[order],
+        tokens,
+        place_lengths,
+        _make_directory(keys),
         _filter_of(keys),
         np.concatenate(filters),
         np.array(placed, np.int64).reshape(-1),
         in_use,
     )
+
+
+def _order_of_places(rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Returns the order of places by hash, then by row, then as they are."""
+    if (rows[1:] >= rows[:-1]).all():
+        return _order_of(hashes)
+    # Texts that Python lower-cases come behind those of a batch.
+    by_row = np.argsort(rows, kind="stable")
+    return by_row[_order_of(hashes[by_row])]
 
 
 def _order_of(hashes: np.ndarray) -> np.ndarray:
@@ -316,14 +290,14 @@ def _order_of(hashes: np.ndarray) -> np.ndarray:
     ordered = hashes[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(hashes)]  # of its equals
     tied = np.flatnonzero(~(is_last & np.roll(is_last, 1)))
-    group = (np.cumsum(is_last) - is_last)[tied].astype(np.uint64)
+    group = (np.cumsum(is_last[tied]) - is_last[tied]).astype(np.uint64)
     order[tied] = np.sort(group << _WORD | order[tied].astype(np.uint64)) & np.uint64(0xFFFF_FFFF)
     return order
 
 
 def _distinct(hashes: np.ndarray) -> np.ndarray:
-    """Returns each hash once, sorted; `np.unique` takes five times as long for this."""
-    hashes = np.sort(hashes)
+    """Returns each hash once, sorted, and sorts them; `np.unique` takes five times as long."""
+    hashes.sort()
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
 
 
@@ -331,16 +305,26 @@ def _power_of_two(at_least: float) -> int:
     return 1 << max(1, math.ceil(math.log2(max(1.0, at_least))))
 
 
+def _bucket_shift(keys: np.ndarray, num_buckets: int) -> np.uint64:
+    span = int(keys[-1] - keys[0]) if len(keys) else 0
+    return np.uint64(max(0, span.bit_length() - num_buckets.bit_length() + 1))
+
+
+def _make_directory(keys: np.ndarray) -> np.ndarray:
+    num_buckets = _power_of_two(len(keys) / _KEYS_PER_BUCKET)
+    directory = np.empty(num_buckets + 1, np.uint32)
+    _fill_directory(keys, _bucket_shift(keys, num_buckets), directory)
+    return directory
+
+
 @kernel
-def _make_slots(keys, num_slots):
-    slots = np.full(num_slots, NO_KEY, np.uint32)
-    mask = np.uint64(num_slots - 1)
+def _fill_directory(keys, shift, directory):
+    bucket = 0
     for key in range(keys.size):
-        slot = keys[key] & mask
-        while slots[slot] != NO_KEY:
-            slot = slot + _ONE & mask
-        slots[slot] = np.uint32(key)
-    return slots
+        while np.uint64(bucket) <= keys[key] - keys[0] >> shift:
+            directory[bucket] = key
+            bucket += 1
+    directory[bucket:] = keys.size
 
 
 def _filter_of(hashes: np.ndarray) -> np.ndarray:

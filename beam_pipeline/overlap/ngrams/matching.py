@@ -2,7 +2,7 @@
 
   UTF-8 → hashes of the tokens of many documents, and of all prefixes → for each level of the
   index: every `stride`-th window through its filter → the n-grams around the windows that pass,
-  through the bloom filter → slots → candidate → shared n-gram
+  through the bloom filter → directory → candidate → shared n-gram
 
 All steps to a candidate but the first are loops without branches that depend on the text:
 processors run them at a few cycles a token. A shared n-gram is one of a document, with all its
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.index import NO_KEY, Index, Level, passes
+from beam_pipeline.overlap.ngrams.index import Index, Level, passes
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
@@ -59,13 +59,13 @@ def _passing_windows(prefixes, width, stride, power, words):
 
 
 @kernel
-def _candidates(prefixes, windows, stride, lengths, powers, bloom, slots, keys, found):
+def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, shift, keys, found):
     """Fills (token, length, key) of the n-grams around windows that have a key.
 
     Returns how many there are, and how many windows there was room for.
     """
     num_found = 0
-    mask = np.uint64(slots.size - 1)
+    num_buckets = np.uint64(directory.size - 1)
     for number in range(windows.size):
         if num_found + stride * lengths.size > found.shape[1]:
             return num_found, number
@@ -77,14 +77,15 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, slots, keys, 
                 value = ngram_hash(prefixes, start, n, powers[at])
                 if not passes(value, bloom):
                     continue
-                slot = value & mask
-                while slots[slot] != NO_KEY:
-                    if keys[slots[slot]] == value:
+                bucket = value - keys[0] >> shift  # beyond all where a hash is below the first key
+                if bucket >= num_buckets:
+                    continue
+                for key in range(directory[bucket], directory[bucket + _ONE]):
+                    if keys[key] == value:
                         found[0, num_found], found[1, num_found] = start, n
-                        found[2, num_found] = slots[slot]
+                        found[2, num_found] = key
                         num_found += 1
                         break
-                    slot = slot + _ONE & mask
     return num_found, windows.size
 
 
@@ -125,8 +126,8 @@ def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator
     while len(windows):
         found = np.empty((3, room), np.int64)
         num_found, num_windows = _candidates(
-            prefixes, windows, level.stride, lengths, powers, index.bloom, index.slots,
-            index.keys, found,
+            prefixes, windows, level.stride, lengths, powers, index.bloom, index.directory,
+            index.bucket_shift, index.keys, found,
         )  # fmt: skip
         yield found[:, :num_found]
         windows = windows[num_windows:]

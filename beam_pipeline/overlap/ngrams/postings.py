@@ -22,10 +22,10 @@ _UNKNOWN, _ONE, _SEVERAL, _COMMON = (np.uint8(kind) for kind in range(4))
 
 
 class _Places(NamedTuple):
-    bounds: np.ndarray  # of the index: int64 [m + 1]
+    bounds: np.ndarray  # of the index: uint32 [m + 1]
     rows: np.ndarray  # uint32 [p]
     tokens: np.ndarray  # uint32 [p]
-    lengths: np.ndarray  # uint32 [p]
+    lengths: np.ndarray  # unsigned [p]
 
 
 class RowPlaces(NamedTuple):
@@ -81,10 +81,11 @@ class Postings:
 
     def locate(self, ngrams: np.ndarray) -> Located:
         """Returns n-grams with what finds their places."""
-        keys = np.searchsorted(self._places.bounds, ngrams, "right") - 1
+        bounds = self._places.bounds
+        keys = np.searchsorted(bounds, ngrams.astype(bounds.dtype), "right") - 1
         _learn(self._places, self._kinds, self.texts, self._max_rows, keys)
         rows = self._places.rows
-        return Located(ngrams, keys, rows[ngrams], rows[self._places.bounds[keys + 1] - 1])
+        return Located(ngrams, keys, rows[ngrams], rows[bounds[keys + 1] - 1])
 
     def num_rows(self, found: Located) -> tuple[np.ndarray, np.ndarray]:
         """Returns how many evaluation rows have each n-gram, and in how many places."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.ngrams.index import Texts
+from beam_pipeline.overlap.ngrams.row_tokens import Texts
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME, token_batches
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.output_files import parquet_writer

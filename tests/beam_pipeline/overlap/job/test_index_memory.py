@@ -13,7 +13,7 @@ from tests.support.overlap_jobs import corpus, files_below, flags  # noqa: F401 
 @pytest.fixture
 def small_machine(monkeypatch) -> None:
     """A third of the memory has room for 8 n-grams."""
-    monkeypatch.setattr(preparing, "machine_memory_bytes", lambda: 3 * 8 * 96)
+    monkeypatch.setattr(preparing, "machine_memory_bytes", lambda: 3 * 8 * 48)
 
 
 def test_the_index_is_cut_to_a_third_of_the_memory(

@@ -3,6 +3,7 @@
 import io
 import itertools
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +16,17 @@ from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import index as index_module
 from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import (
+    BYTES_PER_PLACE,
+    INDEX_BYTES_PER_PLACE,
     Index,
     IndexShard,
     build_index,
     count_index_shards,
-    count_places,
-    count_tokens,
     open_index,
     write_index,
 )
 from beam_pipeline.overlap.ngrams.matching import find_candidates
+from beam_pipeline.overlap.ngrams.row_tokens import count_places, count_tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_reference import ngrams
@@ -176,6 +178,42 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
     assert len({(document, at) for document, at, *_ in found}) == there
 
 
+def test_building_takes_no_more_memory_than_it_is_planned_with() -> None:
+    words = np.random.default_rng(0).integers(0, 1 << 40, (4000, 132))
+    texts = [text_buffers([" ".join(map(str, row)) for row in words.tolist()])]
+    build_index([text_buffers(["a b c"])], (13,), DEFAULT)  # tables of the tokenizer
+    tracemalloc.start()
+    index = build_index(texts, (13,), DEFAULT)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    batch_bytes = 16 << 20  # of tokens
+    assert peak_bytes < len(index.rows) * BYTES_PER_PLACE + batch_bytes
+    size = sum(array.nbytes for array in vars(index).values())
+    assert size < len(index.rows) * INDEX_BYTES_PER_PLACE
+
+
+def test_an_index_shard_grows_beyond_its_share_of_like_n_grams() -> None:
+    texts = [text_buffers(["the same three words again and again"] * 100 + ["of others"])]
+    shards = [build_index(texts, (3,), DEFAULT, IndexShard(at, 8)) for at in range(8)]
+    whole = build_index(texts, (3,), DEFAULT)
+    for name in ("keys", "rows", "tokens", "place_lengths"):
+        assert np.array_equal(
+            np.concatenate([getattr(shard, name) for shard in shards]), getattr(whole, name)
+        )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 1000])
+def test_the_directory_leads_to_each_key(count: int) -> None:
+    rng = np.random.default_rng(count)
+    for low, high in ((0, 1 << 64), (1 << 62, (1 << 62) + 5000)):
+        keys = np.unique(rng.integers(low, high, count, np.uint64, endpoint=False))
+        directory = index_module._make_directory(keys)
+        buckets = keys - keys[0] >> index_module._bucket_shift(keys, len(directory) - 1)
+        numbers = np.arange(len(keys))
+        assert ((directory[buckets] <= numbers) & (numbers < directory[buckets + 1])).all()
+        assert directory[0] == 0 and directory[-1] == len(keys)
+
+
 def test_an_empty_evaluation_side_and_an_empty_batch() -> None:
     index = build_index([text_buffers([])], (5,), DEFAULT)
     assert scanned(index, ["a b c"], DEFAULT) == set()
@@ -186,7 +224,7 @@ def test_the_number_of_index_shards_follows_from_the_memory() -> None:
     places = count_places([1000, 10, 0], (5, 20))
     assert places == 996 + 981 + 6 + 1
     assert count_index_shards(places, 1 << 30) == 1
-    assert count_index_shards(10**9, 1 << 30) == 90
+    assert count_index_shards(10**9, 1 << 30) == 45
 
 
 # --- the file -----------------------------------------------------------------------------------
