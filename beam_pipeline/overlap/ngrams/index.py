@@ -17,13 +17,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.column import Column
 from beam_pipeline.overlap.ngrams.row_tokens import Texts, count_places, count_tokens, rows_of
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
@@ -142,9 +143,9 @@ def build_index(
     powers = np.array([power_of(n) for n in in_use.tolist()], np.uint64)
     room = count_places(counts, lengths) // shard.total * 9 // 8  # most, if n-grams are alike
     kinds = np.uint64, np.uint32, np.uint32, np.min_scalar_type(int(in_use.max(initial=0)))
-    places = [_Column(kind, room) for kind in kinds]
+    places = [Column(kind, room) for kind in kinds]
     most = int(counts.sum())
-    windows = [_Column(np.uint64, min(most, room * level.stride)) for level in levels]
+    windows = [Column(np.uint64, min(most, room * level.stride)) for level in levels]
     for first_row, batch in rows_of(texts, tokenizer):
         prefixes, firsts = batch.prefixes, batch.firsts
         *found, starts = _places(
@@ -159,29 +160,6 @@ def build_index(
         for column, values in zip(places, found, strict=True):
             column.add(values)
     return _index_of(places, levels, windows, in_use)
-
-
-class _Column:
-    """An array that grows, in one block: the system takes large ones back, but not many small ones.
-
-    Args:
-      room: the expected size; what is not used of it takes no memory.
-    """
-
-    def __init__(self, kind: Any, room: int):
-        self._array, self._size = np.empty(room, kind), 0
-
-    def add(self, values: np.ndarray) -> None:
-        """Adds values behind the others."""
-        start, self._size = self._size, self._size + len(values)
-        if self._size > len(self._array):
-            self._array.resize(self._size * 9 // 8, refcheck=False)
-        self._array[start : self._size] = values
-
-    def taken(self) -> np.ndarray:
-        """Returns the array, and forgets it."""
-        array, self._array = self._array[: self._size], self._array[:0].copy()
-        return array
 
 
 def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
@@ -242,7 +220,7 @@ def _windows(prefixes, starts, width, stride, power):
 
 
 def _index_of(
-    places: Sequence[_Column], levels: list[Level], windows: list[_Column], in_use: np.ndarray
+    places: Sequence[Column], levels: list[Level], windows: list[Column], in_use: np.ndarray
 ) -> Index:
     """Returns the index of hashes, rows, first tokens and lengths."""
     filters: list[np.ndarray] = [np.empty(0, np.uint64)]

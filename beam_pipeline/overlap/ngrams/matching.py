@@ -18,11 +18,8 @@ import numpy as np
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import Index, Level, passes
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.token_kernels import (
-    ngram_hash,
-    power_of,
-    token_batches,
-)
+from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 

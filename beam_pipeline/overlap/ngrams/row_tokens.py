@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.overlap.ngrams.token_kernels import TokenBatch, empty_token, token_batches
+from beam_pipeline.overlap.ngrams.token_batches import TokenBatch, token_batches
+from beam_pipeline.overlap.ngrams.token_kernels import empty_token
 from beam_pipeline.overlap.ngrams.tokenizers import (
     MULTILINGUAL,
     TOKENIZERS,

@@ -3,14 +3,13 @@
 A tokenizer becomes a table of code points: the lower case of each, or that it separates, and
 whether it is a token of its own. The hash of a token is over its lower case, sixteen bytes of UTF-8
 at a time; that of an n-gram is over its tokens' hashes, and a difference of two prefix hashes for
-any n. Many documents are tokenized in one call. Final sigma depends on its context: a text with a
+any n. Final sigma depends on its context: a text with a
 capital sigma is lower-cased by Python first.
 """
 
 import functools
 import re
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,8 @@ from beam_pipeline.byte_blocks import (
     put_code_point,
 )
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins
+from beam_pipeline.overlap.ngrams.column import Column
+from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
 _ALONE = np.uint32(1 << 31)  # added to a character that is a token of its own
@@ -45,7 +45,6 @@ _MASKS = np.array([(1 << 8 * min(max(n - 8, 0), 8)) - 1 for n in range(25)], np.
 _MIN_BLOCK = np.uint64(8)  # characters of ASCII that are worth a block
 _BEYOND_ASCII, _SPAN_OF_ASCII = np.uint8(0x80), np.uint8(0x7F)
 _CAPITAL_A, _SPAN_OF_CAPITALS, _TO_LOWER = np.uint8(ord("A")), np.uint8(25), np.uint8(0x20)
-_TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
 
 
 @functools.cache
@@ -204,7 +203,7 @@ def _hash_of(text, start, stop):
 
 
 @kernel
-def _tokenize(
+def tokenize(
     utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, prefixes,
     firsts, unfinished, with_places, places, starts, ends,
 ):  # fmt: skip
@@ -252,8 +251,8 @@ def scratch_for(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
 class Tokens(NamedTuple):
     """The tokens of a text: their ranges in code points, and their hashes."""
 
-    starts: np.ndarray  # int64 [k]
-    ends: np.ndarray  # int64 [k]
+    starts: np.ndarray  # uint32 [k]
+    ends: np.ndarray  # uint32 [k]
     hashes: np.ndarray  # uint64 [k]
 
 
@@ -263,17 +262,31 @@ def encode(text: str) -> np.ndarray:
 
 
 def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
-    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts."""
+    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts.
+
+    Memory holds 16 bytes of each token, and one of the `pieces_of` the text.
+    """
     if tokenizer.function is not None:
         tokens = tokenizer.tokenize(text)
         texts = [token.text.encode("utf-8", "surrogatepass") for token in tokens]
         bounds = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
         joined = np.frombuffer(b"".join([*texts, bytes(16)]), np.uint8)
         return Tokens(
-            np.array([token.start for token in tokens], np.int64),
-            np.array([token.end for token in tokens], np.int64),
+            np.array([token.start for token in tokens], np.uint32),
+            np.array([token.end for token in tokens], np.uint32),
             _hashes_of(joined, bounds),
         )
+    room = len(text) // 2 + 2
+    columns = Column(np.uint32, room), Column(np.uint32, room), Column(np.uint64, room)
+    for start, piece in pieces_of(text):
+        found = _tokens_of_piece(piece, tokenizer)
+        places = found.starts + np.uint32(start), found.ends + np.uint32(start)
+        for column, values in zip(columns, (*places, found.hashes), strict=True):
+            column.add(values)
+    return Tokens(*(column.taken() for column in columns))
+
+
+def _tokens_of_piece(text: str, tokenizer: Tokenizer) -> Tokens:
     found = _tokens_of_utf8(encode(text), tokenizer)
     if found is not None:
         return found
@@ -282,77 +295,24 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
     assert found is not None  # no capital sigma is left
     if len(lowered) == len(text):
         return found
-    origin = np.array(origins(text))
+    origin = np.array(origins(text), np.uint32)
     return Tokens(origin[found.starts], origin[found.ends], found.hashes)
 
 
 def _tokens_of_utf8(utf8: np.ndarray, tokenizer: Tokenizer) -> Tokens | None:
     room = len(utf8) // 2 + 2
-    starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+    starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
     hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
     firsts = np.zeros(2, np.int64)
     unfinished = np.zeros(1, np.bool_)
     text, edges = scratch_for(room)
-    _tokenize(
+    tokenize(
         utf8, np.array([0, len(utf8)]), 0, table_of(tokenizer), ascii_separators(tokenizer),
         tokenizer.lowercase, tokenizer.keep_empty, text, edges, hashes, prefixes,
         firsts, unfinished, True, np.empty_like(edges), starts, ends,
     )  # fmt: skip
     count = firsts[1]
     return None if unfinished[0] else Tokens(starts[:count], ends[:count], hashes[:count])
-
-
-class TokenBatch(NamedTuple):
-    """The tokens of d consecutive documents; a document of another batch has none here."""
-
-    first: int  # the first document's number
-    hashes: np.ndarray  # uint64 [k]
-    prefixes: np.ndarray  # uint64 [k + 1], their prefix_hashes
-    firsts: np.ndarray  # int64 [d + 1], each document's first token, and k
-
-
-def token_batches(
-    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer
-) -> Iterator[TokenBatch]:
-    """Yields the hashes of the tokens of the documents utf8[bounds[i]:bounds[i + 1]].
-
-    A batch is valid until the next one is requested.
-
-    Args:
-      utf8: uint8, lone surrogates as their three bytes.
-      bounds: int64 [documents + 1], ascending.
-    """
-    by_python = np.full(len(bounds) - 1, tokenizer.function is not None)
-    if tokenizer.function is None:
-        yield from _compiled_batches(utf8, bounds, tokenizer, by_python)
-    for document in np.flatnonzero(by_python).tolist():
-        data = utf8[bounds[document] : bounds[document + 1]].tobytes()
-        hashes = tokens_of(data.decode("utf-8", "surrogatepass"), tokenizer).hashes
-        yield TokenBatch(document, hashes, prefix_hashes(hashes), np.array([0, len(hashes)]))
-
-
-def _compiled_batches(
-    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, unfinished: np.ndarray
-) -> Iterator[TokenBatch]:
-    room, documents = _TOKENS_AT_A_TIME, len(bounds) - 1
-    hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
-    firsts = np.empty(documents + 1, np.int64)
-    no_places, no_edges, scratch = np.empty(0, np.int64), np.empty(0, np.uint32), scratch_for(room)
-    first = 0
-    while first < documents:
-        stop = _tokenize(
-            utf8, bounds, first, table_of(tokenizer), ascii_separators(tokenizer),
-            tokenizer.lowercase, tokenizer.keep_empty, *scratch, hashes, prefixes, firsts,
-            unfinished, False, no_edges, no_places, no_places,
-        )  # fmt: skip
-        if stop == first:  # a document longer than any before
-            room = int(bounds[first + 1] - bounds[first]) // 2 + 2
-            hashes, prefixes = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
-            scratch = scratch_for(room)
-            continue
-        count = firsts[stop - first]
-        yield TokenBatch(first, hashes[:count], prefixes[: count + 1], firsts[: stop - first + 1])
-        first = stop
 
 
 @kernel

@@ -12,6 +12,7 @@ import numpy as np
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
+_TOKENS_AT_A_TIME = 1 << 20
 Spans = list[tuple[int, int]]  # [start, end) in code points, ascending
 
 
@@ -54,20 +55,26 @@ def split_text(text: str, spans: Spans, cut: Cut) -> list[str]:
 def reach_into(tokens: Tokens, spans: Spans, margin_chars: int) -> np.ndarray:
     """Tells which tokens overlap a span and its margins, or lie within, if empty: bool [tokens]."""
     starts, stops = np.array(spans, np.int64).T + np.array([[-margin_chars], [margin_chars]])
+    starts = np.append(starts, np.iinfo(np.int64).max)
 
     def first_behind(places: np.ndarray, side: Literal["left", "right"]) -> np.ndarray:
         """Returns where the first span begins that ends behind each place, or at it (left)."""
-        return np.append(starts, np.iinfo(np.int64).max)[np.searchsorted(stops, places, side)]
+        return starts[np.searchsorted(stops, places, side)]
 
-    overlaps = first_behind(tokens.starts, "right") < tokens.ends
-    return overlaps | (first_behind(tokens.ends, "left") <= tokens.starts)
+    reaches = np.empty(len(tokens.starts), bool)
+    for at in range(0, len(reaches), _TOKENS_AT_A_TIME):
+        here = slice(at, at + _TOKENS_AT_A_TIME)
+        begins, ends = tokens.starts[here], tokens.ends[here]
+        overlaps = first_behind(begins, "right") < ends
+        reaches[here] = overlaps | (first_behind(ends, "left") <= begins)
+    return reaches
 
 
 def mask_text(text: str, spans: Spans, cut: Cut) -> list[str]:
     """Returns the text with a mask for each span, or [] if its other tokens would change."""
     assert cut.mask is not None
     tokens, mask = tokens_of(text, cut.tokenizer), tokens_of(cut.mask, cut.tokenizer).hashes
-    starts, ends = np.array(spans, np.int64).T
+    starts, ends = np.array(spans, np.uint32).T
     # The tokens [first, stop) of each span.
     firsts = np.searchsorted(tokens.starts, starts)
     stops = np.searchsorted(np.maximum.accumulate(tokens.ends), ends, "right")

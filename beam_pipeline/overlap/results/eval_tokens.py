@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.overlap.ngrams.row_tokens import Texts
-from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME, token_batches
+from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.output_files import parquet_writer
 from beam_pipeline.storage.files import atomic_write

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import index as index_module
-from beam_pipeline.overlap.ngrams import matching, token_kernels
+from beam_pipeline.overlap.ngrams import matching, token_batches
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
     INDEX_BYTES_PER_PLACE,
@@ -128,7 +128,7 @@ def test_ranges_are_all_hashes_once() -> None:
 
 def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
     monkeypatch.setattr(matching, "_CANDIDATES_AT_A_TIME", 3)
-    monkeypatch.setattr(token_kernels, "_TOKENS_AT_A_TIME", 16)
+    monkeypatch.setattr(token_batches, "_TOKENS_AT_A_TIME", 16)
     training = ["a b " * 50, "Σ a b " * 20, "x", "a", "b a b", "a b a"]
     index = build_index([text_buffers(["a b a"])], (1, 2, 3), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(["a b a"], training, (1, 2, 3), DEFAULT)

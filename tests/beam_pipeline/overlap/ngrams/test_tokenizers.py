@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.overlap.ngrams import tokenizers
 from beam_pipeline.overlap.ngrams.characters import UNSPACED
+from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ngram_hash,
     power_of,
     prefix_hashes,
     table_of,
-    token_batches,
     tokens_of,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import (
@@ -27,6 +28,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
     Token,
     Tokenizer,
     effective_lengths,
+    pieces_of,
     tokenizer_named,
 )
 from tests.support.overlap_reference import ngrams
@@ -125,6 +127,18 @@ def test_tokens_found_in_blocks_are_the_plain_ones(name: str, texts: list[str]) 
             found.setdefault(at, []).extend(batch.hashes[start:stop].tolist())
     expected = {at: tokens_of(text, tokenizer).hashes.tolist() for at, text in enumerate(texts)}
     assert found == expected
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@given(text=st.lists(st.sampled_from([*RUNS, " ", "\n", "b c", "ΟΔΟΣ d"])).map("".join))
+@settings(max_examples=num_examples(200))
+def test_tokens_of_pieces_are_those_of_the_text(name: str, text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizers, "_PIECE_CHARS", 1)
+        pieces = list(pieces_of(text))
+        same(text, TOKENIZERS[name])
+    assert all(text[start:].startswith(piece) for start, piece in pieces)
+    assert sum(len(piece) + 1 for _, piece in pieces) - 1 == len(text)
 
 
 def multilingual(text: str) -> list[tuple[str, int, int]]:
