@@ -27,9 +27,12 @@ def pack(tables: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Returns:
       All packed tables, uint8 [n], and where each begins and ends, int64 [t + 1].
     """
-    packed_bounds = np.zeros(len(bounds), np.int64)
-    packed = np.empty(_measure(tables, bounds, packed_bounds), np.uint8)
-    _pack(tables, bounds, packed)
+    smallest, widths = np.empty((2, len(bounds) - 1, NUM_COLUMNS), np.uint64)
+    _measure(tables, bounds, smallest, widths)
+    value_bytes = widths.sum(axis=1).view(np.int64) * np.diff(bounds)
+    packed_bounds = np.concatenate([[0], np.cumsum(_HEADER_BYTES + value_bytes)])
+    packed = np.empty(packed_bounds[-1], np.uint8)
+    _pack(tables, bounds, smallest, widths, packed)
     return packed, packed_bounds
 
 
@@ -57,36 +60,28 @@ def _width(span):
 
 
 @kernel
-def _measure(columns, bounds, packed_bounds):
-    """Sets where packed tables end, and returns the end of the last one."""
-    at = 0
-    for table in range(len(bounds) - 1):
-        start, end = bounds[table], bounds[table + 1]
-        at += _HEADER_BYTES
-        for column in columns:
-            values = column[start:end]
-            at += _width(values.max() - values.min()) * (end - start)
-        packed_bounds[table + 1] = at
-    return at
+def _measure(tables, bounds, smallest, widths):
+    """Sets the smallest value of each column of each table, and the bytes of a value."""
+    for table in range(len(widths)):
+        for column in range(len(tables)):
+            values = tables[column, bounds[table] : bounds[table + 1]]
+            smallest[table, column] = values.min()
+            widths[table, column] = _width(values.max() - values.min())
 
 
 @kernel
-def _pack(columns, bounds, packed):
+def _pack(tables, bounds, smallest, widths, packed):
     at = 0
-    for table in range(len(bounds) - 1):
+    for table in range(len(widths)):
         start, end = bounds[table], bounds[table + 1]
         at = _put(packed, at, uint64(end - start), 8)
-        for column in columns:
-            values = column[start:end]
-            base = values.min()
-            at = _put(packed, at, base, 8)
-            at = _put(packed, at, uint64(_width(values.max() - base)), 8)
-        for column in columns:
-            values = column[start:end]
-            base = values.min()
-            width = _width(values.max() - base)
-            for value in values:
-                at = _put(packed, at, value - base, width)
+        for column in range(len(tables)):
+            at = _put(packed, at, smallest[table, column], 8)
+            at = _put(packed, at, widths[table, column], 8)
+        for column in range(len(tables)):
+            width = int(widths[table, column])
+            for value in tables[column, start:end]:
+                at = _put(packed, at, value - smallest[table, column], width)
 
 
 @kernel
