@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW
+from beam_pipeline.probe_rows.bucket import JOINS
 from beam_pipeline.probe_rows.chunks import SPAN_RECORDS
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
@@ -282,15 +283,12 @@ def hot_probe(
     sort = _Sort(memory_bytes // 2)
     size = chunk_bytes
     if chunk_bytes < SPAN_RECORDS * NARROW.itemsize:
-        # Chunks without spans are joined in the order of arrival, so that what is joined overlaps.
-        if chunk_bytes > INLINE_BYTES:
-            chunks = -(-num_bytes // chunk_bytes)
-            sort.read(chunks, num_bytes, waits=chunks)
-        sort.written = sort.merged = num_bytes
-        size, are_disjoint = memory_bytes, False
+        # They come inline and are joined in the order of arrival, so that what is joined overlaps.
+        sort.merged = num_bytes
+        size, are_disjoint = memory_bytes // JOINS, False
     sizes = np.append(np.full(num_bytes // size, size), num_bytes % size)
     sizes = sizes[sizes > 0]
-    is_stored = np.full(len(sizes), size > INLINE_BYTES)
+    is_stored = np.full(len(sizes), chunk_bytes > INLINE_BYTES)
     while not are_disjoint and len(chosen := merged_first(_spans(sizes), sizes, sort.open_bytes)):
         sort.merge(sizes[chosen], is_stored[chosen], are_disjoint)
         sort.written += int(sizes[chosen].sum())

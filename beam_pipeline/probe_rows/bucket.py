@@ -22,13 +22,12 @@ from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
     PayloadReader,
-    StoredPayload,
     payload_bytes,
 )
 
 BUCKET_ROWS = 500_000
 MAX_BUCKETS = 10_000
-_JOINS = 4  # parts of the memory; inline chunks are joined to as much, which takes three of it
+JOINS = 4  # parts of the memory; small chunks are joined to as much, which takes three of it
 
 
 def num_buckets(rows_in_all: int) -> int:
@@ -147,20 +146,20 @@ class _Aside:
 def _readers(
     chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int, local_folder: str
 ) -> "list[_ChunkReader]":
-    """Returns the readers of chunks, of those that come inline joined to larger ones."""
+    """Returns the readers of chunks, of small ones joined as they arrive."""
     aside = _Aside(memory_bytes, local_folder)
-    readers, inline, inline_bytes = [], [], 0
+    readers, small, small_bytes = [], [], 0
     for chunk in chunks:
-        if any(isinstance(payload, StoredPayload) for payload in chunk.payloads):
-            readers.append(_ChunkReader.of_stored(chunk, reader, aside))
+        if not chunk.is_small:
+            readers.append(_ChunkReader.of_chunk(chunk, reader, aside))
             continue
-        inline.append(chunk)
-        inline_bytes += sum(map(payload_bytes, chunk.payloads))
-        if inline_bytes >= memory_bytes // _JOINS:
-            readers.append(_ChunkReader.of_inline(inline, aside))
-            inline, inline_bytes = [], 0
-    if inline:
-        readers.append(_ChunkReader.of_inline(inline, aside))
+        small.append(chunk)
+        small_bytes += sum(map(payload_bytes, chunk.payloads))
+        if small_bytes >= memory_bytes // JOINS:
+            readers.append(_ChunkReader.of_joined(small, aside))
+            small, small_bytes = [], 0
+    if small:
+        readers.append(_ChunkReader.of_joined(small, aside))
     aside.close()
     return readers
 
@@ -195,8 +194,8 @@ class _ChunkReader:
         self._at = 0
 
     @classmethod
-    def of_stored(cls, chunk: Chunk, reader: ClaimReader, aside: _Aside) -> Self:
-        """Returns the reader of a chunk that has a stored payload."""
+    def of_chunk(cls, chunk: Chunk, reader: ClaimReader, aside: _Aside) -> Self:
+        """Returns the reader of a chunk as it is."""
         narrow, wide = (
             aside.put(run) if isinstance(run, bytes) else PayloadReader(run, reader)
             for run in (chunk.narrow, chunk.wide)
@@ -205,8 +204,8 @@ class _ChunkReader:
         return cls(unpack([reader.read(chunk.probes)]), spans, narrow, wide)
 
     @classmethod
-    def of_inline(cls, chunks: Sequence[Chunk], aside: _Aside) -> Self:
-        """Returns the reader of inline chunks, joined to one."""
+    def of_joined(cls, chunks: Sequence[Chunk], aside: _Aside) -> Self:
+        """Returns the reader of small chunks, joined to one."""
         joined = join_chunks(chunks)
         table = joined.table()
         spans = spans_of(joined, counts_of(table).sum(axis=0))[1]

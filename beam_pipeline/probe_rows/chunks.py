@@ -2,8 +2,8 @@
 
   chunk     packed table of probes | narrow runs | wide runs     each a payload of its own
 
-A run of 35 B measurements has chunks of few thousand bytes, which come inline. They are joined as
-they arrive, so that a bucket deals with few large ones.
+A run of 35 B measurements has chunks of few thousand bytes. Those are joined as they arrive, so
+that a bucket deals with few large ones.
 """
 
 import itertools
@@ -34,6 +34,11 @@ class Chunk(Message, frozen=True):
     def payloads(self) -> tuple[Payload, Payload, Payload]:
         """All that may be stored elsewhere."""
         return self.probes, self.narrow, self.wide
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is inline, and no probe's run is long enough to be told apart by its span."""
+        return not self.spans and all(isinstance(payload, bytes) for payload in self.payloads)
 
 
 def store_chunks(grouped: Grouped, writer: ClaimWriter) -> list[tuple[int, Chunk]]:
@@ -96,7 +101,7 @@ def spans_of(grouped: Grouped, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Grouped:
-    """Joins inline chunks of a bucket to one sorted run per probe."""
+    """Joins small chunks of a bucket to one sorted run per probe."""
     chunks = sorted(chunks, key=_first_time)  # so that most runs are sorted once joined
     table = unpack([_inline(chunk.probes) for chunk in chunks])
     firsts, ranks = rank(table[0], table[1])
@@ -117,7 +122,7 @@ def join_chunks(chunks: Sequence[Chunk]) -> Grouped:
 
 
 def _first_time(chunk: Chunk) -> int:
-    """Returns the time of the first record of an inline chunk."""
+    """Returns the time of the first record of a small chunk."""
     runs = _inline(chunk.narrow), _inline(chunk.wide)
     return min(int.from_bytes(run[:8], "little", signed=True) for run in runs if run)
 
