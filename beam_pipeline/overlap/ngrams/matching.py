@@ -168,7 +168,8 @@ class Matcher:
         is_first[1:] = (ngrams[1:] != ngrams[:-1]) | (documents[1:] != documents[:-1])
         firsts = np.flatnonzero(is_first)
         ngrams, documents = ngrams[firsts], documents[firsts]
-        num_matches = int(self._postings.num_rows(self._postings.locate(ngrams))[0].sum())
+        keys = candidates.keys[found[firsts]]
+        num_matches = int(self._postings.num_rows(ngrams, keys)[0].sum())
         tokens = candidates.tokens[found]
         counts = num_matches, candidates.num_ngrams
         return SharedNgrams(documents, ngrams, np.append(firsts, len(found)), tokens, *counts)

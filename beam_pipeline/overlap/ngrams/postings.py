@@ -81,15 +81,16 @@ class Postings:
 
     def locate(self, ngrams: np.ndarray) -> Located:
         """Returns n-grams with what finds their places."""
-        bounds = self._places.bounds
-        keys = np.searchsorted(bounds, ngrams.astype(bounds.dtype), "right") - 1
-        _learn(self._places, self._kinds, self.texts, self._max_rows, keys)
-        rows = self._places.rows
-        return Located(ngrams, keys, rows[ngrams], rows[bounds[keys + 1] - 1])
+        known = self._places, self._kinds, self.texts, self._max_rows
+        return Located(ngrams, *_locate(*known, ngrams))
 
-    def num_rows(self, found: Located) -> tuple[np.ndarray, np.ndarray]:
-        """Returns how many evaluation rows have each n-gram, and in how many places."""
-        return _count(self._places, self._kinds, self.texts, found.ngrams, found.keys)
+    def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how many evaluation rows have each n-gram, and in how many places.
+
+        Args:
+          keys: of the n-grams, as `locate` or `identify` has found them.
+        """
+        return _count(self._places, self._kinds, self.texts, ngrams, keys)
 
     def expand(self, found: Located, first_row: int, stop_row: int) -> RowPlaces:
         """Returns the places of n-grams in a range of evaluation rows, by n-gram, then by row."""
@@ -155,11 +156,44 @@ def _kind_of(places, texts, common, key):
     return _ONE
 
 
+@njit
+def key_at(bounds, place):
+    """Returns the key whose places, from its bound on to the next one, have this place.
+
+    Most keys have one place, and the others lie anywhere among them: so a key is near its share of
+    the places, and is looked for in steps that double from there.
+    """
+    place, last = np.int64(place), bounds.size - 2
+    share = np.float64(place) / np.float64(bounds[last + 1])  # in integers it might overflow
+    low = high = min(np.int64(share * (last + 1)), last)
+    step = 1
+    while np.int64(bounds[low]) > place:
+        low, high = max(0, low - step), low
+        step *= 2
+    while np.int64(bounds[high + 1]) <= place:
+        low, high = high + 1, min(last, high + step)
+        step *= 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        if np.int64(bounds[middle]) <= place:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @kernel
-def _learn(places, kinds, texts, common, keys):
-    for key in keys:
+def _locate(places, kinds, texts, common, ngrams):
+    """Returns the key of each n-gram, and the evaluation rows of Located."""
+    keys = np.empty(ngrams.size, np.int64)
+    first_rows, last_rows = np.empty(ngrams.size, np.uint32), np.empty(ngrams.size, np.uint32)
+    for at in range(ngrams.size):
+        key = keys[at] = key_at(places.bounds, ngrams[at])
         if kinds[key] == _UNKNOWN:
             kinds[key] = _kind_of(places, texts, common, key)
+        first_rows[at] = places.rows[ngrams[at]]
+        last_rows[at] = places.rows[np.int64(places.bounds[key + 1]) - 1]
+    return keys, first_rows, last_rows
 
 
 @kernel

@@ -70,7 +70,8 @@ def expand_block(
         lengths[found.which] = found.postings.lengths(found.located.ngrams)
     own = 1 + np.diff(block.bounds) + lengths // _TOKENS_PER_PLACE
     for found in shards:
-        num_rows, num_places = found.postings.num_rows(found.located)
+        located = found.located
+        num_rows, num_places = found.postings.num_rows(located.ngrams, located.keys)
         weights[found.which] = num_rows * own[found.which] + num_places
     firsts = np.searchsorted(block.documents, np.arange(len(block.rows) + 1))
     num_eval_rows = len(postings[0].texts.firsts) - 1

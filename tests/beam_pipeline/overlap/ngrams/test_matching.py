@@ -5,16 +5,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import matching, token_kernels
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher
-from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.postings import Postings, key_at
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_reference import ngrams
+from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
@@ -148,3 +151,12 @@ def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
         ]
         assert tokens.starts.tolist() == [token.start for token in plain]
         assert tokens.ends.tolist() == [token.end for token in plain]
+
+
+@given(st.lists(st.one_of(st.just(1), st.integers(1, 3), st.integers(1, 400)), min_size=1))
+@settings(max_examples=num_examples(200))
+def test_the_key_of_a_place_is_found_wherever_the_keys_of_many_places_are(sizes: list[int]) -> None:
+    bounds = np.cumsum([0, *sizes], dtype=np.uint32)
+    places = np.arange(bounds[-1])
+    found = [key_at(bounds, place) for place in places]
+    assert found == (np.searchsorted(bounds, places, "right") - 1).tolist()
