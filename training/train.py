@@ -20,7 +20,7 @@ from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import ProbelineError
 
 if TYPE_CHECKING:
-    from training.maxtext.iterators import Feed
+    from training.maxtext.feed import Feed
 
 _SIGTERM_CODE = 143  # the exit code that shells give a process ended by SIGTERM
 
@@ -150,8 +150,15 @@ def _run_maxtext(argv: list[str]) -> None:
 
 
 def _waiting(feeds: list["Feed"]) -> str:
-    waited_s, fed_s = sum(feed.waited_s for feed in feeds), sum(feed.fed_s for feed in feeds)
-    return f": waited for data {waited_s / fed_s:.1%} of {fed_s:.0f} s" if fed_s else ""
+    from training.maxtext.feed import Fed
+
+    fed = sum((feed.total for feed in feeds), Fed())
+    if not fed.seconds:
+        return ""
+    return (
+        f": waited for data {fed.waited_share:.1%} of {fed.seconds:.0f} s, "
+        f"{fed.tokens_per_s:,.0f} real tokens a second"
+    )
 
 
 def _report(line: str) -> None:

@@ -22,11 +22,11 @@ def main(host: dict, arguments: list[str]) -> int:
     if host["count"] > 1:
         jax.distributed.initialize(f"127.0.0.1:{host['port']}", host["count"], host["index"])
     from training import train
-    from training.maxtext import iterators
+    from training.maxtext.feed import FeedIterator
 
-    give = iterators.FeedIterator.__next__
+    give = FeedIterator.__next__
 
-    def give_and_keep(iterator: iterators.FeedIterator) -> dict:
+    def give_and_keep(iterator: FeedIterator) -> dict:
         batch = give(iterator)
         if iterator.feed.dataset.plans[0].shards.split == "train":
             step = iterator.feed.first_step + iterator.get_state()["step"] - 1
@@ -38,7 +38,7 @@ def main(host: dict, arguments: list[str]) -> int:
         time.sleep(host["pace_s"])
         return batch
 
-    iterators.FeedIterator.__next__ = give_and_keep
+    FeedIterator.__next__ = give_and_keep
     return train.main(arguments)
 
 

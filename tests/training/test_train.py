@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -201,6 +202,31 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
     (ended,) = stopped.run()
     assert ended.code == 0, ended.output
     assert_same(stopped, straight, num_stops=1)
+
+
+@pytest.mark.slow
+def test_metrics_show_the_feed(tmp_path: Path, thousand_rows: Path):
+    """In every step but the first of a process, in the file and in TensorBoard; sums at the end."""
+    cache = f"network_cache_dir={tmp_path / 'cache'}"
+    run = TrainingRun(tmp_path / "run", thousand_rows, cache, "enable_tensorboard=true")
+    ends = [run.run(f"steps={steps}")[0] for steps in (6, STEPS)]
+    assert [end.code for end in ends] == [0, 0], ends
+    lines = (run.folder / "metrics-0.jsonl").read_text().splitlines()
+    figures = {int(line["step"]): line for line in map(json.loads, lines)}
+    assert sorted(figures) == list(range(STEPS))
+    names = ("real_tokens_per_sec", "waiting_share", "cache_gigabytes", "cache_hit_share")
+    for step, line in figures.items():
+        found = [line[f"feed/{name}"] for name in names if f"feed/{name}" in line]
+        if step in (0, 6):
+            assert found == []
+            continue
+        tokens_per_s, waiting, gigabytes, hits = found
+        assert tokens_per_s > 0 and 0 <= waiting <= 1 and gigabytes > 0
+        assert hits == (0 if step < 6 else 1)
+    events = b"".join(path.read_bytes() for path in run.run_folder.rglob("events.*"))
+    assert all(f"feed/{name}".encode() in events for name in names)
+    said = r"trained from step 6: waited for data [\d.]+% of \d+ s, [\d,]+ real tokens a second"
+    assert re.search(said, ends[1].output), ends[1].output
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ from beam_pipeline.storage.files import (
 from training.batches.config import DataConfig
 from training.batches.lanes import DONE, Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
+from training.batches.planning import HostPlan
 from training.rows.blocks import hash_of
 from training.rows.row_layout import COMPACT, HASH_BYTES, cached_bytes, ranks_bytes, to_compact
 from training.rows.row_table import ShardSet
@@ -49,6 +51,7 @@ from training.rows.shard_reader import BadRowError, ShardReader, num_threads_for
 from training.tokens.draws import MIN_MEASUREMENT_TOKENS, Scratch, new_scratch
 
 _COLUMNS = "columns"
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's blocks are
 _LOG = logging.getLogger("training")
 
 
@@ -155,8 +158,7 @@ class CacheStore:
         """Creates the folder of these shards and the file of columns in it; returns the folder."""
         if "://" in cache_dir:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
-        shards, num_bytes = self._reader.shards, self._num_bytes
-        folder = Path(cache_dir) / f"{shards.split}-{shards.fingerprint}"
+        num_bytes, folder = self._num_bytes, _folder_of(cache_dir, self._reader.shards)
         with explained_os_errors("write", cache_dir):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / _COLUMNS
@@ -184,7 +186,7 @@ class CacheStore:
         return None
 
     def _note(self, shard: int) -> Path:
-        return self._folder / f"shard_{shard:05d}.json"
+        return _note_in(self._folder, shard)
 
     def _check_room(self, missing: list[int]) -> None:
         rows, shards = self._reader.rows, self._reader.shards
@@ -248,6 +250,51 @@ class CacheStore:
         num, num_ipv6 = np.array(layout.num_measurements), np.array(layout.num_ipv6)
         begin = layout.times - row_codec.COMPACT_HEADER.size
         return raw[begin : layout.ranks + int(ranks_bytes(num, num_ipv6))]
+
+
+def _folder_of(cache_dir: str | os.PathLike[str], shards: ShardSet) -> Path:
+    return Path(cache_dir) / f"{shards.split}-{shards.fingerprint}"
+
+
+def _note_in(folder: Path, shard: int) -> Path:
+    return folder / f"shard_{shard:05d}.json"
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How a host uses its column cache.
+
+    Attributes:
+      hit_share: of the shards of its lanes, the share that was cached before; the others are
+        cached before the first batch.
+    """
+
+    hit_share: float
+    _files: Sequence[Path]
+
+    def num_bytes(self) -> int:
+        """Returns what the columns take on the disk by now, those of other hosts included."""
+        return sum(file.stat().st_blocks * _BLOCK_BYTES for file in self._files if file.exists())
+
+
+def cache_use(config: DataConfig, plans: Sequence[HostPlan]) -> CacheUse | None:
+    """Returns how a host will use its cache, asked before its first batch; None without one.
+
+    Args:
+      plans: of each dataset.
+    """
+    if config.cache_dir is None:
+        return None
+    notes: list[Path] = []
+    folders = [_folder_of(config.cache_dir, plan.shards) for plan in plans]
+    for folder, plan in zip(folders, plans, strict=True):
+        used = _used_shards(plan.plan(config.lanes), plan.rows().shard_begins)
+        notes += [_note_in(folder, shard) for shard in used]
+    num_found = sum(note.exists() for note in notes)
+    # A host may have no rows, when the data end.
+    return CacheUse(
+        num_found / len(notes) if notes else 1.0, [folder / _COLUMNS for folder in folders]
+    )
 
 
 def _check_shard(shards: ShardSet, number: int, path: str) -> None:

@@ -1,26 +1,24 @@
 """Connects MaxText to our batches: its config with our keys, its iterators over a `BatchDataset`.
 
-MaxText has no registry of datasets. `connect` replaces the factories of its Grain pipeline, whose
-iterators are part of checkpoints, and the function that restores an iterator. No code of MaxText
-is copied. `training.train` is the command.
+MaxText has no registry of datasets and no hook for further metrics. `connect` replaces the
+factories of its Grain pipeline, whose iterators are part of checkpoints, the function that restores
+an iterator, and the method that adds figures to the metrics of a step. No code of MaxText is
+copied. `training.train` is the command.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import json
 import os
-import time
 from importlib import metadata
 from typing import Any, Literal, cast
 
-import grain
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 from maxtext.common import checkpointing, grain_utility
+from maxtext.common.metric_logger import MetricLogger
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
@@ -30,9 +28,9 @@ from pydantic import Field, model_validator
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
-from training.batches.states import reshard_states
-from training.dataset import BatchDataset, BatchIterator, build_dataset
+from training.dataset import build_dataset
 from training.maxtext.curriculum import Stage, stages_of
+from training.maxtext.feed import Feed, FeedIterator
 from training.padding.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
@@ -136,94 +134,6 @@ def completed_steps(checkpoints: epath.PathLike) -> int:
 # --- batches ------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Feed:
-    """A host's batches for MaxText, and how MaxText fares with them.
-
-    Attributes:
-      first_step: the training step of the first batch.
-      report: checks and describes the first batches, if given.
-      failure: the error that ended the batches; MaxText only logs it, and ends as if done.
-      has_ended: whether the batches have come to their end.
-      fed_s, waited_s: seconds since the first batch, and those that MaxText waited for others.
-    """
-
-    dataset: BatchDataset
-    first_step: int
-    report: FeedReport | None
-    failure: Exception | None = None
-    has_ended: bool = False
-    waited_s: float = 0.0
-    fed_s: float = 0.0
-
-    def __iter__(self) -> "FeedIterator":
-        return FeedIterator(self)
-
-    def close_report(self) -> None:
-        """Writes the figures of a run that had fewer steps than they want."""
-        if self.report is not None:
-            self.report.close()
-
-
-class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
-    """The iterator in MaxText's checkpoints, with one state file per host."""
-
-    def __init__(self, feed: Feed):
-        self._batches: BatchIterator = iter(feed.dataset)
-        super().__init__(self._batches)
-        self.feed = feed
-        self.begins_stage = False  # the checkpoint to restore is of the previous stage
-        self._began_s: float | None = None
-
-    def __next__(self) -> dict[str, np.ndarray]:
-        feed, asked_s = self.feed, time.perf_counter()
-        try:
-            batch = next(self._batches)
-            given_s = time.perf_counter()
-            if feed.report is not None:
-                feed.report.add(batch)
-        except StopIteration:
-            feed.has_ended = True
-            raise
-        except Exception as error:
-            feed.failure = error
-            raise
-        if self._began_s is None:
-            self._began_s = given_s
-        else:
-            feed.waited_s += given_s - asked_s
-            feed.fed_s = given_s - self._began_s
-        return batch
-
-    def get_state(self) -> dict[str, Any]:
-        return self._batches.get_state()
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._batches.set_state(state)
-
-    async def load(self, directory: epath.Path) -> Any:
-        """Restores the state of a checkpoint by any number of hosts; called by Orbax."""
-        return asyncio.to_thread(self._load, epath.Path(directory))
-
-    def _load(self, directory: epath.Path) -> None:
-        if self.begins_stage:
-            return
-        config = self.feed.dataset.config
-        files = sorted(directory.glob("process_*-of-*.json"))
-        if len(files) == jax.process_count() == config.host_count:
-            own = f"process_{jax.process_index()}-of-{jax.process_count()}.json"
-            state = json.loads((directory / own).read_text())
-        else:
-            states = [json.loads(file.read_text()) for file in files]
-            state = reshard_states(states, config.host_count)[config.host_index]
-        self.set_state(state)
-
-    def close(self) -> None:
-        super().close()
-        self._batches.close()
-        self.feed.close_report()
-
-
 def num_workers(worker_count: int, ram_budget_mb: int) -> int:
     """Returns the number of workers; -1 is as many as cores and the budget allow."""
     if worker_count != -1:
@@ -311,10 +221,12 @@ def make_network_eval_iterator(
 # The parameters of the functions that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
+_METRICS = ("self", "metrics", "step", "step_time")
 _SEAMS = (
     (input_pipeline_interface, "make_grain_train_iterator", _FACTORY),
     (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
     (grain_utility, "for_restore", _RESTORE),
+    (MetricLogger, "record_train_metrics", _METRICS),
     (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
     (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
     (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
@@ -375,9 +287,17 @@ def connect() -> Connection:
             connection.checkpoint_managers.append(manager)
         return manager
 
+    record_train_metrics = MetricLogger.record_train_metrics
+
+    def record_with_feed(self, metrics, step, step_time):
+        record_train_metrics(self, metrics, step, step_time)
+        for feed in connection.feeds:
+            metrics["scalar"].update(feed.figures())
+
     input_pipeline_interface.make_grain_train_iterator = make_and_keep
     input_pipeline_interface.make_grain_eval_iterator = make_network_eval_iterator
     grain_utility.for_restore = _for_restore
+    MetricLogger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process of the machine.

@@ -1,0 +1,163 @@
+"""What MaxText trains on: a host's batches, their place in checkpoints, and figures of the feed.
+
+The figures are counted here once. MaxText's metrics have those of each step, the last line of
+`training.train` those of the run.
+"""
+
+import asyncio
+import dataclasses
+import json
+import time
+from typing import Any
+
+import grain
+import jax
+import numpy as np
+from etils import epath
+
+from training.batches.column_cache import CacheUse, cache_use
+from training.batches.states import reshard_states
+from training.dataset import BatchDataset, BatchIterator
+from training.padding.feed_report import FeedReport
+
+_SEGMENTATION = "targets_segmentation"  # 0 is padding
+
+
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """What MaxText was given, from the second batch on.
+
+    Attributes:
+      seconds: from batch to batch.
+      waited_s: those of them that MaxText waited for a batch.
+      num_tokens: of the batches, without padding.
+    """
+
+    seconds: float = 0.0
+    waited_s: float = 0.0
+    num_tokens: int = 0
+
+    def __add__(self, other: "Fed") -> "Fed":
+        return Fed(
+            self.seconds + other.seconds,
+            self.waited_s + other.waited_s,
+            self.num_tokens + other.num_tokens,
+        )
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.num_tokens / self.seconds
+
+    @property
+    def waited_share(self) -> float:
+        return self.waited_s / self.seconds
+
+
+@dataclasses.dataclass
+class Feed:
+    """A host's batches for MaxText, and how MaxText fares with them.
+
+    Attributes:
+      first_step: the training step of the first batch.
+      report: checks and describes the first batches, if given.
+      failure: the error that ended the batches; MaxText only logs it, and ends as if done.
+      has_ended: whether the batches have come to their end.
+      last: the last batch.
+      total: all batches.
+      cache: of the columns, if there is one.
+    """
+
+    dataset: BatchDataset
+    first_step: int
+    report: FeedReport | None
+    failure: Exception | None = None
+    has_ended: bool = False
+    last: Fed = dataclasses.field(default_factory=Fed)
+    total: Fed = dataclasses.field(default_factory=Fed)
+    cache: CacheUse | None = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cache = cache_use(self.dataset.config, self.dataset.plans)
+
+    def __iter__(self) -> "FeedIterator":
+        return FeedIterator(self)
+
+    def figures(self) -> dict[str, float]:
+        """Returns the figures of the last batch of this host under the names of MaxText's metrics.
+
+        The first batch has none: MaxText compiles meanwhile.
+        """
+        if not self.last.seconds:
+            return {}
+        figures = {
+            "feed/real_tokens_per_sec": self.last.tokens_per_s,
+            "feed/waiting_share": self.last.waited_share,
+        }
+        if self.cache is not None:
+            figures["feed/cache_gigabytes"] = self.cache.num_bytes() / 1e9
+            figures["feed/cache_hit_share"] = self.cache.hit_share
+        return figures
+
+    def close_report(self) -> None:
+        """Writes the figures of a run that had fewer steps than they want."""
+        if self.report is not None:
+            self.report.close()
+
+
+class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
+    """The iterator in MaxText's checkpoints, with one state file per host."""
+
+    def __init__(self, feed: Feed):
+        self._batches: BatchIterator = iter(feed.dataset)
+        super().__init__(self._batches)
+        self.feed = feed
+        self.begins_stage = False  # the checkpoint to restore is of the previous stage
+        self._given_s: float | None = None
+
+    def __next__(self) -> dict[str, np.ndarray]:
+        feed, asked_s = self.feed, time.perf_counter()
+        try:
+            batch = next(self._batches)
+            given_s = time.perf_counter()
+            if feed.report is not None:
+                feed.report.add(batch)
+        except StopIteration:
+            feed.has_ended = True
+            raise
+        except Exception as error:
+            feed.failure = error
+            raise
+        if self._given_s is not None:
+            num_tokens = int(np.count_nonzero(batch[_SEGMENTATION]))
+            feed.last = Fed(given_s - self._given_s, given_s - asked_s, num_tokens)
+            feed.total += feed.last
+        self._given_s = given_s
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        return self._batches.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._batches.set_state(state)
+
+    async def load(self, directory: epath.Path) -> Any:
+        """Restores the state of a checkpoint by any number of hosts; called by Orbax."""
+        return asyncio.to_thread(self._load, epath.Path(directory))
+
+    def _load(self, directory: epath.Path) -> None:
+        if self.begins_stage:
+            return
+        config = self.feed.dataset.config
+        files = sorted(directory.glob("process_*-of-*.json"))
+        if len(files) == jax.process_count() == config.host_count:
+            own = f"process_{jax.process_index()}-of-{jax.process_count()}.json"
+            state = json.loads((directory / own).read_text())
+        else:
+            states = [json.loads(file.read_text()) for file in files]
+            state = reshard_states(states, config.host_count)[config.host_index]
+        self.set_state(state)
+
+    def close(self) -> None:
+        super().close()
+        self._batches.close()
+        self.feed.close_report()
