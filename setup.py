@@ -30,6 +30,8 @@ TRAINING = [  # batches for any trainer
     "google-cloud-storage>=2.19,<4",  # a dataset's manifest on gs://
     "grain>=0.2.18,<0.3",  # the datasets, their workers and checkpoints
 ]
+# The same batches for PyTorch. 2.3 is the first version for both Python 3.12 and NumPy 2.
+TORCH = [*TRAINING, "torch>=2.3,<3"]
 # python -m training.train on a CPU. MaxText names no dependency of its own outside its extras for
 # accelerators; the lines below it are what its imports want.
 MAXTEXT = [
@@ -71,7 +73,7 @@ REPORT = [
     "jinja2>=3.1,<4",  # the pages of inspect and of the overlap job
     "matplotlib>=3.9,<4",  # pictures of datasets, batches, evaluations, overlap
 ]
-# All that can share one environment: not GPU, which is large, nor TPU.
+# All that can share one environment: not GPU and TORCH, which are large, nor TPU.
 ALL = [*GCP, *MAXTEXT, *REPORT]
 NOTEBOOK = ["ipykernel>=6.29,<8", "nbclient>=0.10,<0.12"]  # runs examples/first_model.ipynb
 DEV = [
@@ -120,6 +122,7 @@ setup(
         "beam": BEAM,
         "gcp": GCP,
         "training": TRAINING,
+        "torch": TORCH,
         "maxtext": MAXTEXT,
         "gpu": GPU,
         "tpu": TPU,

@@ -12,7 +12,7 @@ from tests.support.warm_python import warm_python
 TRAINING = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "training").rglob("*.py")
-    if path.name != "__init__.py"
+    if path.name != "__init__.py" and path.parent.name != "torch"  # tests/training/with_torch
 )
 
 HEAVY = ("apache_beam", "numba", "pyarrow", "numpy", "array_record", "jax", "grain")

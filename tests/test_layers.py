@@ -32,6 +32,7 @@ ROOMS = (
     *("training.maxtext", "training.train", "training.analyze_padding", "training.evaluate"),
     *("training.rtt_prediction", "training.inspect_context"),
     *("training.tokenizer", "training.row_source", "training.testing"),
+    *("training.torch", "training.torch_dataset"),
 )
 # What `--context` of inspect needs of training is loaded by name, so it is no import here.
 WITHOUT_BEAM = ("cli", "storage", "dataset", "report", "verify", "inspect")

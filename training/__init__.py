@@ -19,5 +19,6 @@ __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedD
         "sampler": "Context ProbeRowSampler ProbeWindowSampler sample_federated_batch",
         "testing": "assert_resumes_exactly",
         "tokenizer": "Measurement decode encode encode_measurement",
+        "torch_dataset": "build_torch_dataset",
     },
 )

@@ -21,5 +21,6 @@ from training.tokenizer import Measurement as Measurement
 from training.tokenizer import decode as decode
 from training.tokenizer import encode as encode
 from training.tokenizer import encode_measurement as encode_measurement
+from training.torch_dataset import build_torch_dataset as build_torch_dataset
 
 __all__: list[str]

@@ -3,20 +3,22 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
-import grain
 import numpy as np
 
 
-def assert_resumes_exactly(dataset: grain.IterDataset[Any], num_batches: int = 10) -> None:
+def assert_resumes_exactly(dataset: Any, num_batches: int = 10) -> None:
     """Checks that an iterator goes on from any of its states as if it had not stopped.
 
     From the state before each batch, saved as JSON, a new iterator and one in use must give the
     same batches as an iterator that was not interrupted.
 
     Args:
-      dataset: of `build_dataset`, or any dataset of Grain made from one.
+      dataset: of `build_dataset`, or any dataset of Grain made from one; or of
+        `build_torch_dataset`, or a StatefulDataLoader of one. The latter have a state as a whole,
+        so only new iterators are compared.
       num_batches: those that are compared, if the dataset does not end before.
 
     Raises:
@@ -31,21 +33,56 @@ def assert_resumes_exactly(dataset: grain.IterDataset[Any], num_batches: int = 1
     batches: list[Any] = []
     states: list[str] = []
     for _ in range(num_batches):
-        states.append(json.dumps(used.get_state()))
-        batches.append(next(used, None))  # None at the end
+        states.append(json.dumps(_state(dataset, used)))
+        batches.append(_next(used))
         if batches[-1] is None:
             break
     if batches[0] is None:
         raise AssertionError("the dataset has no batch, so nothing can be resumed")
     for step, state in enumerate(states):
-        new: Any = iter(dataset)
-        for iterator in (new, used):
-            iterator.set_state(json.loads(state))
+        for iterator in _resumed(dataset, used, state):
             for number, batch in enumerate(batches[step:], step):
                 message = f"batch {number}, resumed from the state before batch {step}"
-                found = next(iterator, None)
+                found = _next(iterator)
                 if (found is None) != (batch is None):
                     raise AssertionError(f"{message}: the data end elsewhere")
                 np.testing.assert_equal(found, batch, message)
-        new.close()
-    used.close()
+    _close(used)
+
+
+def _is_stateful(dataset: Any) -> bool:
+    """Tells whether a dataset itself has the state of its iterator, as those of PyTorch do."""
+    return hasattr(dataset, "load_state_dict")
+
+
+def _state(dataset: Any, iterator: Any) -> Any:
+    return dataset.state_dict() if _is_stateful(dataset) else iterator.get_state()
+
+
+def _resumed(dataset: Any, used: Any, state: str) -> Iterator[Any]:
+    """Yields iterators that continue where a state was taken."""
+    if _is_stateful(dataset):
+        dataset.load_state_dict(json.loads(state))
+        yield iter(dataset)
+        return
+    new: Any = iter(dataset)
+    for iterator in (new, used):
+        iterator.set_state(json.loads(state))
+        yield iterator
+    _close(new)
+
+
+def _next(iterator: Any) -> Any:
+    """Returns the next batch, with arrays in place of tensors, or None at the end."""
+    batch = next(iterator, None)
+    if not isinstance(batch, dict):
+        return batch
+    values = cast(dict[str, Any], batch)
+    return {
+        name: value.numpy() if hasattr(value, "numpy") else value for name, value in values.items()
+    }
+
+
+def _close(iterator: Any) -> None:
+    if hasattr(iterator, "close"):  # that of a StatefulDataLoader has no end
+        iterator.close()

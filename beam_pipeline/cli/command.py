@@ -20,6 +20,7 @@ EXTRA_OF = {
     **dict.fromkeys(("etils", "jax", "maxtext", "omegaconf", "yaml"), "maxtext"),
     "jinja2": "report",
     "matplotlib": "report",
+    "torch": "torch",
 }
 
 

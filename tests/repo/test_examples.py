@@ -1,4 +1,4 @@
-"""The notebook of examples/: its committed outputs, and a new run of all cells."""
+"""The notebook of examples/, its committed outputs and a new run; the training example in JAX."""
 
 import ast
 import base64
@@ -14,7 +14,9 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
+from beam_pipeline.dataset.options import Encoding
 from tests.support.repository import ROOT
+from tests.support.training_examples import check_training_example
 from tests.support.waiting import HANG_S
 
 NOTEBOOK = ROOT / "examples" / "first_model.ipynb"
@@ -162,3 +164,8 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     check_outputs(notebook)
     assert (tmp_path / "first_model" / "rows" / "_SUCCESS").stat().st_size > 0
     assert {path.name for path in tmp_path.iterdir()} == {NOTEBOOK.name, "first_model"}
+
+
+@pytest.mark.slow
+def test_the_example_in_jax(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+    check_training_example("jax_training.py", mixed["compact"], tmp_path)

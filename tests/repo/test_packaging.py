@@ -14,7 +14,7 @@ from beam_pipeline.cli.command import EXTRA_OF
 from tests.support.repository import ROOT
 from tests.support.stand_ins import check_copied
 
-EXTRAS = {"beam", "gcp", "training", "maxtext", "gpu", "tpu", "report", "all"}
+EXTRAS = {"beam", "gcp", "training", "torch", "maxtext", "gpu", "tpu", "report", "all"}
 FOR_A_CLONE = {"docs", "examples", "dev"}
 # What MaxText asks for on a TPU alone, and what follows from it.
 ONLY_ON_TPU = {"google-auth-httplib2", "google-cloud-aiplatform", "mpmath", "sympy"}
@@ -44,7 +44,7 @@ def lock(path: str) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("path", "extras"),
     [
-        ("requirements.txt", EXTRAS - {"gpu", "tpu"} | FOR_A_CLONE),
+        ("requirements.txt", EXTRAS - {"gpu", "tpu", "torch"} | FOR_A_CLONE),
         ("templates/tpu/constraints.txt", {"tpu"}),
         ("templates/worker_requirements.txt", set()),
     ],
@@ -78,7 +78,7 @@ def test_an_extra_is_for_a_use(told: dict[str, Any]) -> None:
     assert extras.keys() == EXTRAS | FOR_A_CLONE
     assert extras["all"] == extras["gcp"] | extras["maxtext"] | extras["report"]
     assert extras["training"] < extras["maxtext"] < extras["gpu"]
-    assert extras["training"] < extras["tpu"]
+    assert extras["training"] < extras["tpu"] and extras["training"] < extras["torch"]
     base = {canonicalize_name(Requirement(line).name) for line in told["install_requires"]}
     assert not base & {"apache-beam", "grain", "jax", "matplotlib", "jinja2"}
     for package, extra in EXTRA_OF.items():

@@ -19,6 +19,7 @@ from tests.repo.test_docs_site import build, site
 from tests.support.damaged_dataset import compact_dataset
 from tests.support.evaluation_helpers import Uniform
 from tests.support.repository import ROOT
+from training import build_dataset
 
 __all__ = ["compact_dataset", "site"]
 NAMES = [
@@ -83,6 +84,7 @@ def test_the_examples_run(name: str, desk: Path) -> None:
     for example in found:
         names: dict[str, Any] = {each.partition(".")[2]: exported(each) for each in NAMES}
         names |= {"beam": beam, "predictor": Uniform(), "load_predictor": lambda _: Uniform()}
+        names["build_torch_dataset"] = build_dataset  # tests/training/with_torch has PyTorch
         if "pipeline |" not in example:
             exec(example, names)
             continue

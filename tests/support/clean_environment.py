@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -75,12 +76,25 @@ TENSORFLOW = (
 @pytest.fixture(scope="session")
 def tensorflow() -> Path:
     """The Python of an environment with TensorFlow, kept for the next run of the tests."""
-    folder = ROOT / ".engines" / "tensorflow"
+    return _kept_environment("tensorflow", TENSORFLOW)
+
+
+TORCH = ("torch==2.15.0", "torchdata==0.11.0")
+
+
+@pytest.fixture(scope="session")
+def pytorch() -> Path:
+    """The Python of an environment with PyTorch, kept for the next run of the tests."""
+    return _kept_environment("torch", TORCH)
+
+
+def _kept_environment(name: str, requirements: Sequence[str]) -> Path:
+    folder = ROOT / ".engines" / name
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     folder.parent.mkdir(exist_ok=True)
     with locked(str(folder.with_suffix(".lock"))):
-        if not stamp.exists() or stamp.read_text() != "\n".join(TENSORFLOW):
+        if not stamp.exists() or stamp.read_text() != "\n".join(requirements):
             shutil.rmtree(folder, ignore_errors=True)
-            pip(new_environment(folder), "install", *TENSORFLOW)
-            stamp.write_text("\n".join(TENSORFLOW))
+            pip(new_environment(folder), "install", *requirements)
+            stamp.write_text("\n".join(requirements))
     return python

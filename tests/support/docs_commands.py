@@ -32,6 +32,7 @@ COMPACT = (
     "::test_compact_details_are_joined_with_their_texts"
 )
 ARRAY_RECORD_IO = "repo/test_array_record_docs.py::test_the_code_of_the_page_runs"
+WITH_TORCH = "training/with_torch/test_pages.py"
 SESSIONS = "repo/test_array_record_docs.py::test_the_sessions_of_the_example"
 INSPECT = "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run"
 # By page: how a block begins, and the test that executes it.
@@ -48,6 +49,7 @@ EXECUTED: dict[str, dict[str, str]] = {
     "docs/training_data.md": {
         "from training.dataset": f"{HERE}::test_your_data",
         "import numpy as np\nfrom training.tokenizer": f"{HERE}::test_your_data",
+        "from torch.utils": f"{WITH_TORCH}::test_the_code_of_the_page",
         "mixture = {": f"{HERE}::test_mixtures_and_weights",
         "row_weights = {": f"{HERE}::test_mixtures_and_weights",
     },
@@ -105,6 +107,8 @@ EXECUTED: dict[str, dict[str, str]] = {
         "make notebook": f"{HERE}::test_notebook_commands",
         "cd examples/go_reader": f"{HERE}::test_go_reader",
         "python examples/sessions.py": SESSIONS,
+        "pip install '.[torch]'": f"{WITH_TORCH}::test_the_example_in_pytorch",
+        "pip install '.[maxtext]'": "repo/test_examples.py::test_the_example_in_jax",
     },
     "docs/ripe_atlas.md": {
         "bq query": f"{HERE}::test_atlas_commands",

@@ -80,7 +80,8 @@ def test_the_cache_is_told(tmp_path: Path, num_workers: int):
         options = {"cache_dir": str(tmp_path / "cache"), "num_workers": num_workers, **config}
         feed = feeding.Feed(build_dataset(config_of(dataset, **options)), 0, None)
         iterator = iter(feed)
-        next(iterator), next(iterator)
+        for _ in range(2):
+            next(iterator)
         found = feed.figures()
         iterator.close()
         return found["feed/cache_hit_share"], found["feed/cache_gigabytes"]

@@ -1,0 +1,241 @@
+"""`build_torch_dataset`: the batches of Grain's path, for any ranks, resumed exactly."""
+# pyright: reportMissingImports=false
+
+import itertools
+import pickle
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.errors import UsageError
+from tests.support.batches import Batch, is_same
+from tests.support.loader_helpers import (
+    RESUMED,
+    VARIANTS,
+    config_of,
+    expected_batches,
+    open_iterator,
+    refusal_of,
+    round_trip,
+)
+from training import assert_resumes_exactly, build_torch_dataset, reshard_states
+
+NUM = 6
+FEEDS: dict[str, dict[str, int]] = {"threads": {"num_threads": 2}, "workers": {"num_workers": 2}}
+
+
+def taken(batches: Any, num_batches: int = NUM) -> list[Batch]:
+    """Returns the first batches of a dataset or a DataLoader, as arrays."""
+    found = itertools.islice(batches, num_batches)
+    return [{name: values.numpy() for name, values in batch.items()} for batch in found]
+
+
+def joined(parts: list[list[Batch]]) -> list[Batch]:
+    """Returns the global batches that the batches of all ranks make."""
+    return [
+        {name: np.concatenate([part[name] for part in batch]) for name in batch[0]}
+        for batch in zip(*parts, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def rows(mixed: dict[Encoding, Path]) -> Path:
+    return mixed["compact"]
+
+
+# --- what a batch is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "feed"),
+    [*((variant, "") for variant in VARIANTS), *(("packed", feed) for feed in FEEDS)],
+)
+def test_batches_are_those_of_grain(rows: Path, variant: str, feed: str) -> None:
+    dataset = build_torch_dataset(config_of(rows, **VARIANTS[variant], **FEEDS.get(feed, {})))
+    loader = DataLoader(dataset, batch_size=None)
+    assert is_same(taken(loader), expected_batches(rows, variant, NUM))
+
+
+def test_tensors_share_the_memory_of_the_arrays(rows: Path) -> None:
+    batch = next(iter(build_torch_dataset(config_of(rows))))
+    assert {values.dtype for values in batch.values()} == {torch.int32}
+    # The loader gives one array under both names.
+    for name in ("segmentation", "position"):
+        assert batch[f"inputs_{name}"].data_ptr() == batch[f"targets_{name}"].data_ptr()
+
+
+def test_given_batches_stay_as_they_are(rows: Path) -> None:
+    batches = itertools.islice(build_torch_dataset(config_of(rows, num_threads=2)), NUM)
+    kept = list(batches)
+    found = [{name: values.numpy() for name, values in batch.items()} for batch in kept]
+    assert is_same(found, expected_batches(rows, "packed", NUM))
+
+
+def test_data_that_end(rows: Path) -> None:
+    config = config_of(rows, num_epochs=1)
+    dataset, expected = build_torch_dataset(config), list(open_iterator(rows, num_epochs=1))
+    for _ in range(2):  # each iterator begins anew
+        assert is_same(taken(dataset, 1000), expected)
+    dataset.load_state_dict(dataset.state_dict())
+    assert list(dataset) == []
+    assert is_same(taken(dataset, 1000), expected)
+
+
+# --- ranks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_ranks_share_the_global_batch(rows: Path, world_size: int) -> None:
+    config = config_of(rows)
+    datasets = [build_torch_dataset(config, rank, world_size) for rank in range(world_size)]
+    parts = [taken(dataset) for dataset in datasets]
+    assert {len(batch["inputs"]) for part in parts for batch in part} == {8 // world_size}
+    assert is_same(joined(parts), expected_batches(rows, "packed", NUM))
+    hosts = [config_of(rows, host_index=i, host_count=world_size) for i in range(world_size)]
+    for host, part in zip(hosts, parts, strict=True):
+        assert is_same(taken(build_torch_dataset(host)), part)
+
+
+def _run_rank(rank: int, world_size: int, rows: Path, folder: Path) -> None:
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder / 'ranks'}", rank=rank, world_size=world_size
+    )
+    found = taken(build_torch_dataset(config_of(rows)))
+    (folder / f"{rank}.pickle").write_bytes(pickle.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+def test_ranks_of_torch_distributed(rows: Path, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_run_rank, (2, rows, tmp_path), nprocs=2)
+    parts = [pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2)]
+    assert is_same(joined(parts), expected_batches(rows, "packed", NUM))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "host", "parts"),
+    [
+        ((2, 2), {}, ["2, of 2"]),
+        ((0, 3), {}, ["batch_size 8 cannot be shared by 3"]),
+        ((1, None), {}, ["rank is 1 and world_size None", "give both, or neither"]),
+        ((0, 2), {"host_index": 1, "host_count": 2}, ["host 1 of 2", "rank 0 of 2", "leave"]),
+    ],
+)
+def test_ranks_that_cannot_be(
+    rows: Path, ranks: tuple[int, int | None], host: dict[str, int], parts: list[str]
+) -> None:
+    config = config_of(rows, **host)
+    refusal_of(lambda: build_torch_dataset(config, *ranks), *parts, kind=UsageError)
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loader", "method"), [(DataLoader, "fork"), (StatefulDataLoader, "spawn")]
+)
+def test_workers_of_the_loader_are_refused(rows: Path, loader: Any, method: str) -> None:
+    dataset = build_torch_dataset(config_of(rows))
+    options = {"num_workers": 2, "multiprocessing_context": method}
+    with pytest.raises(UsageError) as refusal:
+        next(iter(loader(dataset, batch_size=None, **options)))
+    last = str(refusal.value).strip().splitlines()[-1]  # below the traceback of the worker
+    for part in ("num_workers=2", "use 0 there", "DataConfig(num_workers=…)"):
+        assert part in last
+
+
+# --- resume ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_every_state_resumes(rows: Path, kind: str) -> None:
+    config = config_of(rows, **RESUMED[kind])
+    assert_resumes_exactly(build_torch_dataset(config), 5)
+    assert_resumes_exactly(StatefulDataLoader(build_torch_dataset(config), batch_size=None), 5)
+
+
+@pytest.mark.parametrize(
+    ("loader", "feed"),
+    [(DataLoader, "threads"), (StatefulDataLoader, "threads"), (StatefulDataLoader, "workers")],
+)
+def test_a_new_process_would_go_on(rows: Path, loader: Any, feed: str, tmp_path: Path) -> None:
+    """As a training script does: the state is saved with `torch.save`, all else is made anew."""
+    file = tmp_path / "state.pt"
+
+    def begin() -> tuple[Any, Any]:
+        dataset = build_torch_dataset(config_of(rows, **FEEDS[feed]))
+        batches = loader(dataset, batch_size=None)
+        return batches, dataset if loader is DataLoader else batches
+
+    batches, holder = begin()
+    found = taken(batches, 2)
+    torch.save(holder.state_dict(), file)
+    batches, holder = begin()
+    holder.load_state_dict(torch.load(file))
+    found += taken(batches, NUM - 2)
+    assert is_same(found, expected_batches(rows, "packed", NUM))
+
+
+def test_states_are_those_of_grain(rows: Path) -> None:
+    grain, dataset = open_iterator(rows), build_torch_dataset(config_of(rows))
+    assert dataset.state_dict() == grain.get_state()
+    batches = iter(dataset)
+    for _ in range(3):
+        next(batches)
+        next(grain)
+        assert dataset.state_dict() == grain.get_state()
+    grain.set_state(round_trip(dataset.state_dict()))
+    assert is_same([next(grain)], taken(batches, 1))
+
+
+def test_another_number_of_ranks_goes_on(rows: Path) -> None:
+    config = config_of(rows)
+    four = [build_torch_dataset(config, rank, 4) for rank in range(4)]
+    found = joined([taken(dataset, 3) for dataset in four])
+    states = reshard_states([dataset.state_dict() for dataset in four], 2)
+    two = [build_torch_dataset(config, rank, 2) for rank in range(2)]
+    for dataset, state in zip(two, states, strict=True):
+        dataset.load_state_dict(state)
+    found += joined([taken(dataset, NUM - 3) for dataset in two])
+    assert is_same(found, expected_batches(rows, "packed", NUM))
+
+
+def test_states_of_other_runs_are_refused(rows: Path, mixed: dict[Encoding, Path]) -> None:
+    dataset = build_torch_dataset(config_of(rows))
+    state = dataset.state_dict()
+    of_rank = build_torch_dataset(config_of(rows), 1, 2).state_dict()
+    for other, part in (
+        ({**state, "format": 2}, "has format 2, this Probeline reads 3"),
+        (build_torch_dataset(config_of(rows, seed=9)).state_dict(), "options of fingerprint"),
+        (build_torch_dataset(config_of(mixed["arrow"])).state_dict(), "data of fingerprint"),
+        (of_rank, "reshard_states"),
+    ):
+        refusal_of(lambda state=other: dataset.load_state_dict(state), part)
+    assert dataset.state_dict() == state  # and nothing has changed
+    loader = StatefulDataLoader(dataset, batch_size=None)
+    saved = loader.state_dict()
+    saved["dataset_state"]["format"] = 2
+    loader.load_state_dict(saved)
+    refusal_of(lambda: iter(loader), "has format 2, this Probeline reads 3")
+
+
+def test_faults_of_a_dataset_are_found(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = build_torch_dataset(config_of(rows))
+    monkeypatch.setattr(type(dataset), "load_state_dict", lambda self, state: None)
+    with pytest.raises(AssertionError, match=r"batch \d, resumed from the state before"):
+        assert_resumes_exactly(dataset)
+
+
+def test_the_example_runs(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows").symlink_to(rows)
+    example = str(build_torch_dataset.__doc__).partition("Example:\n\n")[2]
+    names: dict[str, Any] = {"build_torch_dataset": build_torch_dataset}
+    exec(f"from training import DataConfig\n{textwrap.dedent(example)}", names)
+    assert names["batch"]["inputs"].shape == (4, 256)
