@@ -49,10 +49,10 @@ def build_torch_dataset(
     from training.dataset import build_dataset
     from training.torch.dataset import TorchDataset
 
-    return TorchDataset(build_dataset(_of_rank(config, rank, world_size)))
+    return TorchDataset(build_dataset(_as_host(config, rank, world_size)))
 
 
-def _of_rank(config: DataConfig, rank: int | None, world_size: int | None) -> DataConfig:
+def _as_host(config: DataConfig, rank: int | None, world_size: int | None) -> DataConfig:
     """Returns the config of the host that a rank is."""
     import torch.distributed as ranks
 

@@ -18,7 +18,6 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 from maxtext.common import checkpointing, grain_utility
-from maxtext.common.metric_logger import MetricLogger
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
@@ -218,25 +217,36 @@ def make_network_eval_iterator(
 
 # --- connecting to MaxText ----------------------------------------------------------------------
 
-# The parameters of the functions that `connect` replaces.
+# The parameters of those functions of MaxText that `connect` replaces.
 _FACTORY = ("config", "global_mesh", "process_indices")
 _RESTORE = ("checkpoint_manager", "step", "data_iterator", "expansion_factor_real_data")
 _METRICS = ("self", "metrics", "step", "step_time")
-_SEAMS = (
-    (input_pipeline_interface, "make_grain_train_iterator", _FACTORY),
-    (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
-    (grain_utility, "for_restore", _RESTORE),
-    (MetricLogger, "record_train_metrics", _METRICS),
-    (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
-    (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
-    (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
-)
+
+
+def _metric_logger() -> Any:
+    """Returns the class; its import prints lines, so only `training.train` imports it."""
+    from maxtext.common.metric_logger import MetricLogger
+
+    return MetricLogger
+
+
+def _seams() -> tuple[tuple[Any, str, tuple[str, ...]], ...]:
+    """Returns the place, name and parameters of the functions that `connect` replaces."""
+    return (
+        (input_pipeline_interface, "make_grain_train_iterator", _FACTORY),
+        (input_pipeline_interface, "make_grain_eval_iterator", _FACTORY),
+        (grain_utility, "for_restore", _RESTORE),
+        (_metric_logger(), "record_train_metrics", _METRICS),
+        (train_utils, "create_checkpoint_manager", ("config", "mesh", "init_state_fn")),
+        (pyconfig, "initialize", ("argv", "config_class", "kwargs")),
+        (multihost_dataloading, "_cleanup_orphaned_multiprocessing_processes", ()),
+    )
 
 
 def check_maxtext() -> None:
     """Raises ProbelineError if MaxText's functions are not those that this module replaces."""
     version = metadata.version("maxtext")
-    for module, name, expected in _SEAMS:
+    for module, name, expected in _seams():
         found = getattr(module, name, None)
         parameters = tuple(inspect.signature(found).parameters) if found else None
         if parameters != expected:
@@ -287,7 +297,8 @@ def connect() -> Connection:
             connection.checkpoint_managers.append(manager)
         return manager
 
-    record_train_metrics = MetricLogger.record_train_metrics
+    metric_logger = _metric_logger()
+    record_train_metrics = metric_logger.record_train_metrics
 
     def record_with_feed(self, metrics, step, step_time):
         record_train_metrics(self, metrics, step, step_time)
@@ -297,7 +308,7 @@ def connect() -> Connection:
     input_pipeline_interface.make_grain_train_iterator = make_and_keep
     input_pipeline_interface.make_grain_eval_iterator = make_network_eval_iterator
     grain_utility.for_restore = _for_restore
-    MetricLogger.record_train_metrics = record_with_feed
+    metric_logger.record_train_metrics = record_with_feed
     train_utils.create_checkpoint_manager = create_and_keep
     pyconfig.initialize = functools.partial(pyconfig.initialize, config_class=NetworkConfig)
     # MaxText's would send SIGTERM to every orphaned multiprocessing process of the machine.
