@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from beam_pipeline.overlap.removal.changes import piece_id
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from tests.support.overlap_reference import merged, ngrams
+from tests.support.peak_memory import peak_memory
 from tests.support.removal_corpus import (
     AROUND,
     ELEMENTS,
@@ -181,3 +183,20 @@ def test_what_a_margin_reaches_is_what_a_plain_loop_says(
     ]
     firsts, ends = np.array(tokens, np.int64).reshape(-1, 2).T
     assert reach_into(Tokens(firsts, ends, firsts), spans, margin).tolist() == expected
+
+
+MAX_MIB = 720  # for 43 MB of text; all of it at once takes 850
+CUT_A_LONG_TEXT = """
+import sys
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
+from beam_pipeline.overlap.removal.cutting import Cut, cut_text
+text = "some words that are short and are not many " * 1_000_000
+(changed,) = cut_text(text, [(0, 42)], Cut(TOKENIZERS["default"], *sys.argv[1:]))
+assert changed.endswith(text[1000:])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", [[], ["masked"]])
+def test_a_long_text_is_tokenised_in_pieces(mask: list[str]) -> None:
+    assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB
