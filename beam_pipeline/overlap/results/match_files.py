@@ -83,7 +83,7 @@ class Block(NamedTuple):
     texts: pa.LargeBinaryArray | None  # d; None where only counts are read
     ids: pa.LargeBinaryArray | None  # d
     documents: np.ndarray  # int64 [s], the document of each shared n-gram, ascending
-    index_shards: np.ndarray  # int64 [s]
+    index_shards: np.ndarray  # int32 [s]
     ngrams: np.ndarray  # int64 [s], of the index shard
     bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
     tokens: np.ndarray  # int64
@@ -256,15 +256,21 @@ def _rows(table: pa.Table) -> np.ndarray:
 def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts: bool) -> Block:
     """Joins the tables of index shards, given with their numbers, ordered by document."""
     table = pa.concat_tables([table for _, table in tables]).combine_chunks()
-    shards = np.repeat([at for at, _ in tables], [len(table) for _, table in tables])
+    numbers = np.array([at for at, _ in tables], np.int32)
+    shards = np.repeat(numbers, [len(table) for _, table in tables])
     all_rows, ngrams = _rows(table), table.column("ngram").to_numpy()
     is_kept = np.ones(len(table), bool)
     if keep is not None:
         for at, _ in tables:
             is_kept[shards == at] = keep(at, ngrams[shards == at])
-    order = np.flatnonzero(is_kept)
-    order = order[np.argsort(all_rows[order], kind="stable")]
-    rows, documents = np.unique(all_rows[order], return_inverse=True)
+    of_ngrams, lists = all_rows, table.column("tokens").combine_chunks()
+    if len(tables) > 1 or not is_kept.all():  # a document may have millions of n-grams
+        order = np.flatnonzero(is_kept)
+        order = order[np.argsort(all_rows[order], kind="stable")]
+        of_ngrams, shards, ngrams = (each[order] for each in (all_rows, shards, ngrams))
+        lists = lists.take(pa.array(order))
+    is_first = np.append(True, of_ngrams[1:] != of_ngrams[:-1])[: len(of_ngrams)]
+    rows, documents = of_ngrams[is_first], np.cumsum(is_first) - 1
     texts = ids = None
     if with_texts and len(rows):
         column = table.column("text").chunk(0)
@@ -272,6 +278,5 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
         of_each, firsts = np.unique(all_rows[with_text], return_index=True)
         which = pa.array(with_text[firsts[np.searchsorted(of_each, rows)]])
         texts, ids = column.take(which), table.column("doc_id").chunk(0).take(which)
-    lists = table.column("tokens").combine_chunks().take(pa.array(order))
     bounds, tokens = lists.offsets.to_numpy(), lists.values.to_numpy()
-    return Block(rows, texts, ids, documents, shards[order], ngrams[order], bounds, tokens)
+    return Block(rows, texts, ids, documents, shards, ngrams, bounds, tokens)
