@@ -71,10 +71,10 @@ def draw_batches(folder: Path) -> None:
 
 
 def draw_large_row(folder: Path) -> None:
-    """Draws from a row of over 64 KiB, which is read where it lies in its shard."""
+    """Draws from a row of over 512 KiB, which is read where it lies in its shard."""
     from training.dataset import DataConfig, build_dataset
 
-    rows = write_dataset(folder, "compact", num_probes=1)
+    rows = write_dataset(folder, "compact", num_probes=1, num_measurements=60_000)
     next(iter(build_dataset(DataConfig(files=str(rows), batch_size=4))))
 
 
@@ -90,12 +90,14 @@ def read_rows(folder: Path) -> None:
             next(ProbeRowSampler(crop_size).examples(row))
 
 
-def write_dataset(folder: Path, encoding: str, num_probes: int = 20) -> Path:
+def write_dataset(
+    folder: Path, encoding: str, num_probes: int = 20, num_measurements: int = 20_000
+) -> Path:
     """Runs the probe-rows job, with IPv4 and IPv6 destinations; returns the dataset."""
     from beam_pipeline import generate, main
 
     measurements, rows = folder / "measurements", folder / "rows"
-    size = "--num_measurements=20000", f"--num_probes={num_probes}"
+    size = f"--num_measurements={num_measurements}", f"--num_probes={num_probes}"
     generate.main([f"--output={measurements}", *size])
     flags = f"--input={measurements}", f"--output={rows}", f"--measurement_encoding={encoding}"
     succeed(main.main, *flags)
