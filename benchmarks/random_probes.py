@@ -11,21 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.addresses import format_ipv4
+from beam_pipeline.simulation.files import WRITTEN_SCHEMA
 
 START_US = 1_767_225_600_000_000  # 2026-01-01
 INTERVAL_US = 50  # between two measurements
 NUM_DESTINATIONS, FIRST_DESTINATION = 200, 0xC6336400
 _FILE_ROWS, _ROW_GROUP_ROWS = 5_000_000, 1 << 17
-_EVENT_TIME, _ADDRESS = pa.timestamp("us", tz="UTC"), pa.dictionary(pa.int32(), pa.string())
-_SCHEMA = pa.schema(
-    [
-        ("event_time", _EVENT_TIME),
-        ("src_addr", _ADDRESS),
-        ("dst_addr", _ADDRESS),
-        ("ip_version", pa.int8()),
-        ("rtt", pa.float32()),
-    ]
-)
 
 
 def address_of(probe: np.ndarray) -> np.ndarray:
@@ -40,7 +31,9 @@ def write_measurements(folder: Path, num_measurements: int, num_probes: int, see
     for file_start in range(0, num_measurements, _FILE_ROWS):
         file_end = min(file_start + _FILE_ROWS, num_measurements)
         path = folder / f"measurements-{file_start // _FILE_ROWS:05d}.parquet"
-        with pq.ParquetWriter(path, _SCHEMA, compression="zstd", store_schema=False) as writer:
+        with pq.ParquetWriter(
+            path, WRITTEN_SCHEMA, compression="zstd", store_schema=False
+        ) as writer:
             for start in range(file_start, file_end, _ROW_GROUP_ROWS):
                 rows = min(_ROW_GROUP_ROWS, file_end - start)
                 writer.write_table(_measurements(rng, start, rows, num_probes))
@@ -49,8 +42,9 @@ def write_measurements(folder: Path, num_measurements: int, num_probes: int, see
 def _measurements(rng: np.random.Generator, start: int, rows: int, num_probes: int) -> pa.Table:
     """Returns measurements from number `start` on; its dictionary has the addresses of its rows."""
     probes, codes = np.unique(rng.integers(0, num_probes, rows), return_inverse=True)
+    times = pa.array(START_US + (start + np.arange(rows)) * INTERVAL_US)
     columns = [
-        pa.array(START_US + (start + np.arange(rows)) * INTERVAL_US).cast(_EVENT_TIME),
+        times.cast(WRITTEN_SCHEMA.field("event_time").type),
         pa.DictionaryArray.from_arrays(codes.astype(np.int32), format_ipv4(address_of(probes))),
         pa.DictionaryArray.from_arrays(
             rng.integers(0, NUM_DESTINATIONS, rows, dtype=np.int32),
@@ -59,4 +53,4 @@ def _measurements(rng: np.random.Generator, start: int, rows: int, num_probes: i
         pa.repeat(pa.scalar(4, pa.int8()), rows),
         pa.array(rng.gamma(3.0, 20.0, rows).astype(np.float32)),
     ]
-    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+    return pa.Table.from_arrays(columns, schema=WRITTEN_SCHEMA)

@@ -35,5 +35,5 @@ def element_type(coder: coders.Coder) -> Any:
     """Returns the type of what a coder encodes, Any if it does not tell."""
     try:
         return coder.to_type_hint()
-    except NotImplementedError:
+    except NotImplementedError:  # of Beam's base class: a coder need not tell
         return Any

@@ -17,7 +17,7 @@ from beam_pipeline.storage.files import atomic_write
 # Addresses go to the writer as dictionaries, which is many times faster than as text.
 _ADDRESS = pa.dictionary(pa.int32(), pa.string())
 _EVENT_TIME = pa.timestamp("us", tz="UTC")
-_WRITTEN_SCHEMA = pa.schema(
+WRITTEN_SCHEMA = pa.schema(
     [
         ("event_time", _EVENT_TIME),
         ("src_addr", _ADDRESS),
@@ -83,7 +83,7 @@ def write_measurements(
         with atomic_write(str(path)) as file:
             with pq.ParquetWriter(
                 file,
-                _WRITTEN_SCHEMA,
+                WRITTEN_SCHEMA,
                 compression="zstd",
                 use_dictionary=["src_addr", "dst_addr", "ip_version"],  # pyright: ignore[reportArgumentType]
                 store_schema=False,  # so that the dictionaries read back as plain strings
@@ -117,7 +117,7 @@ def _to_table(rows: np.ndarray, sources: pa.Array, destinations: pa.Array) -> pa
         pa.array(np.where(is_ipv6, np.int8(6), np.int8(4))),
         pa.array(rows["rtt_ms"].copy()),
     ]
-    return pa.Table.from_arrays(columns, schema=_WRITTEN_SCHEMA)
+    return pa.Table.from_arrays(columns, schema=WRITTEN_SCHEMA)
 
 
 def _addresses_at(addresses: pa.Array, index: NDArray[np.int32]) -> pa.DictionaryArray:

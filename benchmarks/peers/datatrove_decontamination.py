@@ -35,6 +35,8 @@ class SplitTokenizer(WordTokenizer):
     def word_tokenize(self, text: str) -> list[str]:
         return text.split()
 
+    # The base class is abstract in these, too; n-grams never call them.
+
     def sent_tokenize(self, text: str) -> list[str]:
         raise NotImplementedError("n-grams need no sentences")
 
