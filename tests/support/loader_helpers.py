@@ -50,11 +50,14 @@ def feed_of(dataset: Path, feed: str) -> dict[str, Any]:
     return options
 
 
+def batches_of(files: Path | str, num_batches: int = 25, **config: Any) -> list[Batch]:
+    return host_batches(files, num_batches, **{"batch_size": 8, "crop_size": CROP, **config})
+
+
 @functools.cache
 def expected_batches(dataset: Path, variant: str, num_batches: int) -> list[Batch]:
     """The first batches of one host without workers and threads."""
-    config = {"batch_size": 8, "crop_size": CROP, **VARIANTS[variant]}
-    return host_batches(dataset, num_batches, **config)
+    return batches_of(dataset, num_batches, **VARIANTS[variant])
 
 
 def config_of(dataset: Path | str, **config: Any) -> DataConfig:

@@ -19,7 +19,7 @@ import pytest
 from beam_pipeline.dataset.options import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
-from tests.support.loader_helpers import config_of, open_iterator, refusal_of
+from tests.support.loader_helpers import batches_of, config_of, open_iterator, refusal_of
 from tests.support.probe_rows_on_disk import (
     CROP,
     OPTIONS,
@@ -39,10 +39,6 @@ from training import assert_resumes_exactly, build_dataset
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.shard_reader import ShardReader
 from training.tokens.tokenizer import decode
-
-
-def batches_of(dataset: Path, num_batches: int = 20, **config: Any) -> list[dict[str, np.ndarray]]:
-    return host_batches(dataset, num_batches, batch_size=8, crop_size=CROP, **config)
 
 
 def cached_shards(cache: Path) -> set[str]:

@@ -4,23 +4,22 @@ import logging
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from beam_pipeline.errors import UsageError
 from tests.conftest import Gcs
-from tests.support.batches import host_batches, is_same
+from tests.support.batches import is_same
 from tests.support.faulty_gcs import FaultyGcs, faulty
 from tests.support.loader_helpers import (
     FEEDS,
+    batches_of,
     config_of,
     feed_of,
     open_iterator,
     refusal_of,
 )
 from tests.support.probe_rows_on_disk import (
-    CROP,
     OPTIONS,
     RowSpec,
     ipv4_probe,
@@ -52,10 +51,6 @@ def shard_requests(proxy: FaultyGcs) -> Counter[str]:
     """Returns the number of requests for each shard, listings left out."""
     names = (request.name.rpartition("/")[2] for request in proxy.requests)
     return Counter(name for name in names if name.endswith(".arrayrecord"))
-
-
-def batches_of(files: Path | str, num_batches: int = 25, **config: Any) -> list[Any]:
-    return host_batches(files, num_batches, batch_size=8, crop_size=CROP, **config)
 
 
 @pytest.mark.parametrize("feed", FEEDS)
