@@ -1,88 +1,39 @@
 """ArrayRecord through Beam: what goes in comes out, in the same bytes on every attempt."""
 
-import os
-from functools import partial
 from pathlib import Path
 
 import apache_beam as beam
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from apache_beam import coders
-from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
-from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline import array_record_io
 from beam_pipeline.array_record_io import (
-    DEFAULT_OPTIONS,
     ReadFromArrayRecord,
     WriteToArrayRecord,
     content_key,
 )
 from beam_pipeline.dataset.layout import shard_of
-from beam_pipeline.errors import ProbelineError, user_message
 from beam_pipeline.shards import staging
 from beam_pipeline.shards import writing as sharded_write
-from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import (
-    Records,
-    StagedPayloads,
-    StagedRecords,
-    StageRecords,
-    serialised,
-)
 from beam_pipeline.shards.writing import (
-    AssignToShards,
-    Finalise,
-    RecordIndex,
-    ShardInfo,
-    ShardTarget,
-    WriteShard,
     shard_path,
 )
-from beam_pipeline.storage.files import crc32c, remove_folder
-from tests.support.helpers import NOW, Objects, eager, run_do_fn
-
-WORDS = [f"word {number}".encode() * (1 + 13 * number % 400) for number in range(120)]
-EMPTY = [b"", b"", b"\0"]
-
-
-def shuffled(elements: list, seed: int) -> list:
-    return [elements[i] for i in np.random.default_rng(seed).permutation(len(elements))]
-
-
-def files_below(folder: Path) -> list[str]:
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
-
-
-def bytes_below(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in files_below(folder)}
-
-
-def records_of(path: Path | str) -> list[bytes]:
-    reader = ArrayRecordReader(str(path))
-    assert reader.ok()
-    records = reader.read_all() if reader.num_records() else []
-    reader.close()
-    return records
-
-
-def write_file(path: Path, records: list[bytes], options: str = "group_size:1,zstd:1") -> Path:
-    """Writes a file without Beam, for tests that read."""
-    writer = ArrayRecordWriter(str(path), options)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return path
-
-
-def write(elements: list, prefix: Path | str, **options) -> list[ShardInfo]:
-    infos = eager(elements, WriteToArrayRecord(str(prefix), **options))
-    return sorted(infos, key=lambda info: info.shard)
-
+from beam_pipeline.storage.files import crc32c
+from tests.support.array_record_files import (
+    EMPTY,
+    WORDS,
+    bytes_below,
+    files_below,
+    line_of_failed_read,
+    records_of,
+    shuffled,
+    write,
+    write_file,
+)
+from tests.support.helpers import Objects, eager
 
 # --- round trip ---------------------------------------------------------------------------------
 
@@ -287,190 +238,6 @@ def test_two_writes_at_once_do_not_share_temporary_files(tmp_path):
     assert one._target.temp_folder != other._target.temp_folder
 
 
-# --- attempts -----------------------------------------------------------------------------------
-
-ATTRIBUTES = pa.schema([("start", pa.binary())])
-
-
-def records_of_words(words: list[bytes]) -> Records:
-    """Returns words as records; what is known of each is how it starts."""
-    starts = pa.record_batch([pa.array([word[:4] for word in words])], schema=ATTRIBUTES)
-    return Records(list(map(content_key, words)), words, serialised(starts))
-
-
-def stage(
-    folder: Path, words: list[bytes], inline_bytes: int = 100, num_bundles: int = 1
-) -> list[StagedRecords]:
-    """Stages words, a few in an element."""
-    staged = []
-    for number in range(num_bundles):
-        own = words[number::num_bundles]
-        elements = [records_of_words(own[at : at + 7]) for at in range(0, len(own), 7)]
-        do_fn = StageRecords(str(folder / "staged"), inline_bytes, ATTRIBUTES)
-        staged += run_do_fn(do_fn, elements, **NOW)
-    return staged
-
-
-def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
-    return ShardTarget(
-        prefix=str(folder / "out" / "w"),
-        suffix=".ar",
-        shard_name_template="-SS-NN",
-        open_writer=partial(ArrayRecordWriter, options=DEFAULT_OPTIONS),
-        temp_folder=str(folder / "temp"),
-        attributes=ATTRIBUTES,
-        index=index,
-    )
-
-
-def write_shards(target: ShardTarget, staged: list[StagedRecords]) -> list:
-    """Runs the writer of each of two shards once, as one attempt of the runner would."""
-    assigned = run_do_fn(AssignToShards(target.attributes), staged, 2)
-    written = []
-    for shard in range(2):
-        parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
-        written += run_do_fn(WriteShard(target), [(shard, parts)], 2)
-    return written
-
-
-def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]:
-    folder = Path(written[0].temporary_path).parents[1]
-    return run_do_fn(Finalise(target_in(folder, index)), [None], written)
-
-
-def test_staged_records_are_references_to_closed_files(tmp_path):
-    (staged,) = stage(tmp_path, WORDS)
-    batch = staged.batch(ATTRIBUTES)
-    is_stored = batch["inline"].is_null().to_pylist()
-    assert is_stored == [len(word) > 100 for word in WORDS]
-    assert 0 < sum(is_stored) < len(WORDS)
-    assert batch["key"].to_pylist() == list(map(content_key, WORDS))
-    assert batch["length"].to_pylist() == list(map(len, WORDS))
-    assert batch["crc32c"].to_pylist() == list(map(crc32c, WORDS))
-    assert batch["start"].to_pylist() == [word[:4] for word in WORDS]
-    reader = ClaimReader()
-    payloads = StagedPayloads(staged.path, batch, reader)
-    assert [payloads.read(row) for row in range(len(WORDS))] == WORDS
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    ("limit", "value"), [("_MAX_STAGED_IN_MEMORY", 3), ("STAGING_FILE_BYTES", 15)]
-)
-def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch, limit, value):
-    monkeypatch.setattr(staging, limit, value)
-    do_fn = StageRecords(str(tmp_path), 0)
-    do_fn.start_bundle()
-    emitted = [list(do_fn.process(Records([b"k"], [b"12345"]), **NOW)) for _ in range(4)]
-    assert [len(values) for values in emitted] == [0, 0, 1, 0]
-    reader = ClaimReader()
-    (staged,) = emitted[2]
-    payloads = StagedPayloads(staged.path, staged.batch(), reader)
-    assert [payloads.read(row) for row in range(staged.batch().num_rows)] == [b"12345"] * 3
-    reader.close()
-    (last,) = do_fn.finish_bundle()
-    assert last.value.batch().num_rows == 1
-    assert {staged.path, last.value.path} == {
-        str(tmp_path / name) for name in files_below(tmp_path)
-    }
-
-
-def test_a_bundle_of_nothing_stages_nothing(tmp_path):
-    assert stage(tmp_path, []) == []
-    assert files_below(tmp_path) == []
-
-
-def test_shards_have_no_final_name_before_the_finaliser(tmp_path):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    assert not (tmp_path / "out").exists()
-    assert all(Path(shard.temporary_path).exists() for shard in written)
-
-
-def test_two_attempts_at_a_shard_write_different_files_of_the_same_bytes(tmp_path):
-    words = WORDS + WORDS[:20]
-    target, staged = target_in(tmp_path), stage(tmp_path, words, num_bundles=5)
-    one, other = write_shards(target, staged), write_shards(target, shuffled(staged, 6))
-    for first, second in zip(one, other, strict=True):
-        assert first.temporary_path != second.temporary_path
-        assert first.info == second.info
-        assert Path(first.temporary_path).read_bytes() == Path(second.temporary_path).read_bytes()
-
-
-def test_finalising_twice_is_finalising_once(tmp_path):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    infos = finalise(written)
-    before = bytes_below(tmp_path / "out")
-    assert list(before) == ["w-00-02.ar", "w-01-02.ar"]
-    assert finalise(written) == infos == [shard.info for shard in written]
-    assert bytes_below(tmp_path / "out") == before
-
-
-def test_the_shards_may_come_in_any_order(tmp_path):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    infos = finalise(written[::-1])
-    assert [info.shard for info in infos] == [0, 1]
-
-
-def test_a_finaliser_that_died_half_way_is_repeated(tmp_path):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    finalise(written[:1])
-    assert finalise(written) == [shard.info for shard in written]
-    assert files_below(tmp_path / "out") == ["w-00-02.ar", "w-01-02.ar"]
-
-
-def test_the_parts_of_another_attempt_replace_what_is_there(tmp_path):
-    target, staged = target_in(tmp_path), stage(tmp_path, WORDS)
-    one, other = write_shards(target, staged), write_shards(target, staged)
-    finalise(one)
-    before = bytes_below(tmp_path / "out")
-    finalise(other)
-    assert bytes_below(tmp_path / "out") == before
-    remove_folder(str(tmp_path / "temp"))
-    assert not (tmp_path / "temp").exists()
-
-
-@pytest.mark.parametrize("damage", ["gone", "longer", "other bytes"])
-def test_a_part_that_is_gone_without_having_become_its_target_ends_the_run(tmp_path, damage):
-    written = write_shards(target_in(tmp_path), stage(tmp_path, WORDS))
-    finalise(written)
-    path = Path(written[1].info.path)
-    data = path.read_bytes()
-    if damage == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(data + b"\0" if damage == "longer" else data[:-1] + b"\1")
-    with pytest.raises(ProbelineError, match=r"is gone and .*w-01-02\.ar is not what it held"):
-        finalise(written)
-
-
-def test_a_staged_file_that_changed_ends_the_run(tmp_path):
-    staged = stage(tmp_path, WORDS)
-    (path,) = (tmp_path / "staged").iterdir()
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(ProbelineError, match="changed after it was written"):
-        write_shards(target_in(tmp_path), staged)
-
-
-def test_the_index_lists_every_record_and_survives_a_second_finaliser(tmp_path):
-    path = str(tmp_path / "out" / "index.parquet")
-    index = RecordIndex(path, ATTRIBUTES, lambda attributes: attributes)
-    target = target_in(tmp_path, index)
-    written = write_shards(target, stage(tmp_path, WORDS))
-    finalise(written, index)
-    before = bytes_below(tmp_path / "out")
-    finalise(written, index)
-    assert bytes_below(tmp_path / "out") == before
-    table = pq.read_table(index.path)
-    assert table.schema.names == ["shard", "position", "num_bytes", "start"]
-    for shard, name in enumerate(["w-00-02.ar", "w-01-02.ar"]):
-        records = records_of(tmp_path / "out" / name)
-        lines = [line for line in table.to_pylist() if line["shard"] == shard]
-        assert lines == [
-            {"shard": shard, "position": at, "num_bytes": len(word), "start": word[:4]}
-            for at, word in enumerate(records)
-        ]
-
-
 # --- arguments ----------------------------------------------------------------------------------
 
 
@@ -489,118 +256,6 @@ def test_an_unbounded_input_is_refused():
     elements = beam.pvalue.PCollection(beam.Pipeline(), is_bounded=False)
     with pytest.raises(ValueError, match="bounded"):
         WriteToArrayRecord("x").expand(elements)
-
-
-# --- reading ------------------------------------------------------------------------------------
-
-
-def file_of(path: Path, num_records: int) -> array_record_io._File:
-    return array_record_io._File(str(path), path.stat().st_size, num_records)
-
-
-def test_a_large_file_is_read_in_several_ranges_that_cover_it_once(tmp_path, monkeypatch):
-    path = write_file(tmp_path / "w", WORDS)
-    size = path.stat().st_size
-    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", size // 6)
-    provider = array_record_io._RecordRanges()
-    ranges = list(provider.split(file_of(path, len(WORDS)), OffsetRange(0, len(WORDS))))
-    assert len(ranges) >= 5
-    assert [r.start for r in ranges] == [0, *(r.stop for r in ranges[:-1])]
-    assert ranges[-1].stop == len(WORDS)
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
-
-
-@pytest.mark.parametrize("split_bytes", [1, 10**9])
-@pytest.mark.parametrize("num_records", [0, 1, 5])
-def test_more_ranges_than_records_and_one_range_alone(
-    tmp_path, monkeypatch, num_records, split_bytes
-):
-    path = write_file(tmp_path / "w", WORDS[:num_records])
-    monkeypatch.setattr(array_record_io, "_SPLIT_BYTES", split_bytes)
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS[:num_records])
-
-
-def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    path = write_file(tmp_path / "w", WORDS)
-    monkeypatch.setattr(array_record_io, "_READ_BYTES", 4 * path.stat().st_size // 10)
-    sizes = []
-    read = ArrayRecordReader.read
-
-    def spy(reader, start, stop):
-        sizes.append(stop - start)
-        return read(reader, start, stop)
-
-    monkeypatch.setattr(ArrayRecordReader, "read", spy)
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
-    assert sizes == [len(WORDS) // 10] * 10
-
-
-def test_a_reader_stops_where_its_range_was_cut_meanwhile(tmp_path):
-    """As a runner does that gives the rest of a slow file to another worker."""
-    path = write_file(tmp_path / "w", WORDS)
-    tracker = array_record_io._RecordRanges().create_tracker(OffsetRange(20, 100))
-    reading = array_record_io._records(file_of(path, len(WORDS)), tracker)
-    read = [next(reading) for _ in range(10)]
-    split = tracker.try_split(0)
-    assert split is not None
-    primary, residual = split
-    read += reading
-    assert read == WORDS[20 : primary.stop]
-    assert primary.stop == residual.start < 100
-    assert residual.stop == 100
-
-
-def test_a_pattern_that_matches_nothing_is_an_error_unless_told(tmp_path):
-    pattern = str(tmp_path / "none-*")
-    with pytest.raises(ProbelineError, match=r"none-\* matches no ArrayRecord file"):
-        ReadFromArrayRecord(pattern)
-    assert eager(None, ReadFromArrayRecord(pattern, validate=False)) == []
-
-
-def line_of_failed_read(path: Path | str) -> str:
-    """Returns the line that a user sees of a read that must fail."""
-    with pytest.raises(Exception) as failure:  # runners wrap what workers raise
-        eager(None, ReadFromArrayRecord(str(path)))
-    line = user_message(failure.value)
-    assert line is not None, failure.value
-    return line
-
-
-RANDOM = [np.random.default_rng(number).bytes(300) for number in range(1000)]
-
-
-@pytest.mark.parametrize("missing", [1, 5_000, 70_000])
-def test_a_truncated_file_is_an_error_of_one_line_never_an_empty_file(tmp_path, missing):
-    path = write_file(tmp_path / "w", RANDOM)
-    os.truncate(path, path.stat().st_size - missing)
-    line = line_of_failed_read(path)
-    assert line.startswith(f"{path} is not a readable ArrayRecord file")
-    assert "\n" not in line
-
-
-@pytest.mark.parametrize("data", [b"", b"something else", b"\0" * 200_000], ids=len)
-def test_what_is_no_arrayrecord_file_is_an_error_of_one_line(tmp_path, data):
-    path = tmp_path / "w.arrayrecord"
-    path.write_bytes(data)
-    line = line_of_failed_read(path)
-    assert line.startswith(f"{path} is not a readable ArrayRecord file")
-    assert "\n" not in line
-
-
-def test_a_damaged_record_is_an_error_of_one_line(tmp_path):
-    path = write_file(tmp_path / "w", RANDOM)
-    data = bytearray(path.read_bytes())
-    data[70_000] ^= 0xFF
-    path.write_bytes(data)
-    line = line_of_failed_read(path)
-    assert str(path) in line
-    assert "\n" not in line
-
-
-def test_files_that_others_wrote_are_read(tmp_path):
-    """Grouped records, as tools of the ecosystem may write them."""
-    path = write_file(tmp_path / "w", WORDS, "group_size:64")
-    assert sorted(eager(None, ReadFromArrayRecord(str(path)))) == sorted(WORDS)
 
 
 # --- a filesystem without folders ---------------------------------------------------------------

@@ -314,3 +314,14 @@ def first_row_missing(copy: DamagedDataset) -> Where:
     first, second, *_ = copy.hot()
     copy.replace(first)
     return copy.find(second)
+
+
+def change_bytes(copy: DamagedDataset, path: str, change: Callable[[bytearray], Any]) -> None:
+    data = bytearray((copy.folder / path).read_bytes())
+    change(data)
+    (copy.folder / path).write_bytes(data)
+
+
+def encoding_not_that_of_the_options(copy: DamagedDataset) -> Where:
+    copy.manifest(lambda values: values["options"].update(measurement_encoding="compact"))
+    return copy.shards[0], 3

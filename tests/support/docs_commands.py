@@ -34,7 +34,7 @@ COMPACT = (
 ARRAY_RECORD_IO = "repo/test_array_record_docs.py::test_the_code_of_the_page_runs"
 WITH_TORCH = "training/with_torch/test_pages.py"
 SESSIONS = "repo/test_array_record_docs.py::test_the_sessions_of_the_example"
-INSPECT = "beam_pipeline/inspect/test_inspect.py::test_the_commands_of_the_docs_run"
+INSPECT = "beam_pipeline/inspect/test_inspect_rows.py::test_the_commands_of_the_docs_run"
 # By page: how a block begins, and the test that executes it.
 EXECUTED: dict[str, dict[str, str]] = {
     "README.md": {

@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import shutil
 import struct
 from collections import defaultdict
 from collections.abc import Iterable
@@ -356,7 +357,6 @@ def test_a_manifest_without_the_two_options_is_of_the_defaults(
     datasets: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As datasets were written before there were such options."""
-    from tests.beam_pipeline.verify.test_verify import shutil
     from tests.support.damaged_dataset import DamagedDataset
 
     source = datasets["arrayrecord", "arrow_ipc"]

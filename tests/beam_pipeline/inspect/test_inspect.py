@@ -1,15 +1,10 @@
 """What the command says is true, bounded, the same each time, and said in one line if it fails."""
 
-import importlib
-import json
-import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
-from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect import sample as inspect_sample
 from beam_pipeline.inspect.compare import (
     Comparison,
@@ -28,63 +21,21 @@ from beam_pipeline.inspect.compare import (
     judge,
     ks_distance,
 )
-from beam_pipeline.inspect.facts import Facts, gather
+from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import Index, uncovered
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.statistics import weighted_quantiles
 from beam_pipeline.inspect.tables import sheets
 from beam_pipeline.main import main
-from beam_pipeline.storage import files as storage_files
-from tests.conftest import Gcs
 from tests.support.helpers import measurements_table, reference_rows
-from tests.support.inspected import HOUR_US, day_of_pings, many_probes, write_alike, write_unlike
+from tests.support.inspect_command import cells, said
+from tests.support.inspected import HOUR_US, day_of_pings, many_probes
 from tests.support.probe_rows_on_disk import (
     RowSpec,
-    damage_record,
     make_measurements,
-    read_records,
-    restamp,
-    shard_paths,
     write_dataset,
-    write_records,
 )
 from tests.support.repository import ROOT
-from tests.support.warm_python import warm_python
-
-
-@pytest.fixture(scope="module")
-def alike(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_alike(tmp_path_factory.mktemp("alike") / "rows")
-
-
-@pytest.fixture(scope="module")
-def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_unlike(tmp_path_factory.mktemp("unlike") / "rows")
-
-
-@pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert inspect.main(list(arguments)) == 0
-    return capsys.readouterr().out
-
-
-def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
-    """Returns the one line that a command which cannot be run ends with."""
-    assert inspect.main(list(arguments)) == code
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
-    return err
-
-
-def cells(facts: Facts, sheet: str) -> dict[str, list[str]]:
-    """Returns the rows of a table by their first cell."""
-    found = next(one for one in sheets(facts) if one.name == sheet)
-    return {row[0]: list(row[1:]) for row in found.rows}
-
 
 # --- the figures are true -----------------------------------------------------------------------
 
@@ -369,86 +320,6 @@ def test_little_is_shown_too(name: str, tmp_path: Path, capsys) -> None:
     assert "nan" not in re.sub("<[^>]*>", "", (tmp_path / "page.html").read_text()).lower()
 
 
-# --- one row, one context -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_row_is_decoded(encoding: Encoding, tmp_path: Path, capsys, wide) -> None:
-    test = [RowSpec("9.9.9.9", day_of_pings(50, 9))]
-    write_dataset(tmp_path / "rows", many_probes(3, 0), encoding, 2, test)
-    text = said(capsys, str(tmp_path / "rows"), "--row=test:0")
-    assert "Row test:0 is row 0 of probe 9.9.9.9 (test/test_shard_0000" in text
-    assert "50 measurements of 5 destinations" in text and f", {encoding}," in text
-    run = test[0].run
-    fraction = "" if encoding == "compact" else rf"\.{int(run['event_time'][0]) % 10**6:06d}"
-    shown = np.datetime64(int(run["event_time"][0]), "us").item().strftime("%Y-%m-%d %H:%M:%S")
-    assert re.search(rf"^ +0 +{shown}{fraction} +198\.51\.100\.", text, re.MULTILINE)
-    assert re.search(r"^ +49 ", text, re.MULTILINE) and not re.search(r"^ +10 ", text, re.MULTILINE)
-    assert text.count("failed ") >= 1
-    assert said(capsys, str(tmp_path / "rows"), "--row=0") == said(
-        capsys, str(tmp_path / "rows"), "--row=train:0"
-    )
-
-
-def test_a_context_is_the_one_of_training(alike: Path, capsys, wide) -> None:
-    from training.rows.row_source import ProbeRowDataSource
-    from training.sampler import ProbeRowSampler
-
-    row = ProbeRowDataSource(str(alike / "test"))[7]
-    context = ProbeRowSampler(seed=5).contexts(row)[2]
-    text = said(capsys, str(alike), "--context=5,test:7,2")
-    assert f"timestamp mode {context.mode}; {context.num_measurements} of a window" in text
-    tokens = [*context.example["inputs"].tolist(), int(context.example["targets"][-1])]
-    lines = [line for line in text.splitlines() if line.startswith("    start")]
-    shown = [word for line in lines for word in line.split()]
-    assert len(shown) == len(tokens) == 1025
-    assert [int(word) + 11 for word in shown if word.isdecimal()] == [t for t in tokens if t > 10]
-    assert shown.count("start") == tokens.count(0) == context.num_measurements
-    measurements = re.findall(r"^ *\d+ (\S+) +→ (\S+) +(failed|[\d.]+ ms)", text, re.MULTILINE)
-    assert len(measurements) in (len(lines), len(lines) - 1)  # the last one is cut
-    assert {source for source, _, _ in measurements} == {row["src_addr"]}
-
-
-def test_a_context_of_a_small_row_says_how_it_is_packed(tmp_path: Path, capsys) -> None:
-    write_dataset(tmp_path / "rows", [RowSpec("192.0.2.1", make_measurements(9, 1))], "compact")
-    text = said(capsys, str(tmp_path / "rows"), "--context=1,0,0")
-    assert "small row train:0" in text and text.count("192.0.2.1 ") >= 9
-
-
-def test_tokens_are_coloured_by_kind(alike: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    text = said(capsys, str(alike), "--context=5,test:7,2")
-    for color, token in (("36", "src4"), ("34", "dst4"), ("32", "rtt")):
-        assert f"\x1b[{color}m{token}\x1b[0m" in text
-
-
-@pytest.mark.slow
-def test_the_commands_of_the_docs_run(tmp_path: Path, monkeypatch, capsys, wide) -> None:
-    text = (ROOT / "docs" / "inspect.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
-    monkeypatch.chdir(tmp_path)
-    for block in reversed(blocks):  # the second one makes what the first one shows
-        for line in block.replace("\\\n", " ").splitlines():
-            python, dash, module, *arguments = shlex.split(line, comments=True)
-            assert (python, dash) == ("python", "-m")
-            assert (
-                importlib.import_module(
-                    f"{module}.__main__" if module.endswith("inspect") else module
-                ).main(arguments)
-                == 0
-            ), line
-    shown = capsys.readouterr().out
-    assert "57.113.1.191, has 17 % of the measurements of train" in shown  # as in the picture
-    assert "Row train:12 is row 0 of probe" in shown
-    assert "Context 1 of 10 that row train:60 gives in epoch 0 with seed 7" in shown
-    assert 300_000 < (tmp_path / "report.html").stat().st_size < 500_000
-    query = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
-    ((row, probe),) = duckdb.execute(query).fetchall()
-    assert f"of probe {probe} (" in said(capsys, "rows", f"--row={row}")
-
-
 # --- in a terminal ------------------------------------------------------------------------------
 
 
@@ -484,125 +355,3 @@ def test_the_page_is_written_though_nobody_reads_on(alike: Path, tmp_path: Path)
         process.stdout.close()  # as head does
         assert process.stderr.read() == b""
     assert page.stat().st_size > 100_000
-
-
-# --- what cannot be done ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("flags", "message"), [
-    (["--row=train:999"], "there is no row train:999; train has 0 to 119"),
-    (["--row=dev:1"], "'dev:1' is not a row"),
-    (["--row=-1"], "'-1' is not a row"),
-    (["--context=1,0"], "--context=1,0 is not SEED,ROW,K, such as 7,train:12,3"),
-    (["--context=1,0,99"], "K is 99, row train:0 gives contexts 0 to "),
-    (["--context=1,test:60,0"], "there is no row test:60"),
-    ([f"--context={2**63},0,0"], "the seed is over"),
-    (["--rows=3"], "--help lists the flags"),
-])  # fmt: skip
-def test_a_command_that_cannot_be_run(flags, message: str, alike: Path, capsys) -> None:
-    assert message in refusal(capsys, 2, str(alike), *flags)
-
-
-def test_folders_that_are_no_dataset(tmp_path: Path, alike: Path, capsys) -> None:
-    assert "holds no finished dataset" in refusal(capsys, 1, str(tmp_path))
-
-
-def test_a_page_that_cannot_be_written(tmp_path: Path, capsys) -> None:
-    write_dataset(tmp_path / "rows", [], "compact")
-    (tmp_path / "file").touch()
-    line = refusal(capsys, 1, f"{tmp_path}/rows", f"--html={tmp_path}/file/page.html")
-    assert line.startswith(f"error: cannot write {tmp_path}/file/page.html: ")
-
-
-@pytest.mark.slow  # loads Beam, which knows other schemes
-def test_a_page_of_an_unknown_scheme_cannot_be_written(tmp_path: Path, capsys) -> None:
-    write_dataset(tmp_path / "rows", [], "compact")
-    line = refusal(capsys, 2, f"{tmp_path}/rows", "--html=nosuch://bucket/page.html")
-    assert "cannot write nosuch://bucket/page.html: " in line
-    assert "give a local path or one on gs://" in line
-
-
-def test_damage_is_named(tmp_path: Path, capsys) -> None:
-    dataset = write_dataset(tmp_path / "rows", many_probes(6, 0), "compact", 1)
-    damage_record(dataset, 0, 3, 0, b"\0" * 64)
-    line = refusal(capsys, 1, str(dataset))
-    assert "train_shard_00000-of-00001.arrayrecord record 3: " in line
-    assert f"python -m beam_pipeline.verify {dataset}" in line
-    path = shard_paths(dataset)[0]
-    records = read_records(path)
-    write_records(path, [*records[:3], records[2], *records[4:]])
-    restamp(dataset)
-    assert "record 3: it holds (src_id" in refusal(capsys, 1, str(dataset))
-    index = dataset / "train" / "rows.parquet"
-    index.write_bytes(index.read_bytes() + b"!")
-    assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))
-
-
-def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> None:
-    """In an environment of its own, where what the extras bring cannot be imported."""
-    script = (
-        "import sys\n"
-        "class Missing:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.partition('.')[0] == 'grain':\n"
-        "            raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
-        "sys.meta_path.insert(0, Missing())\n"
-        "from beam_pipeline.inspect import __main__ as inspect\n"
-        "import importlib.util\n"
-        "find = importlib.util.find_spec\n"
-        "lacking = {'matplotlib', 'jinja2'}\n"
-        "importlib.util.find_spec = lambda n, *a: None if n in lacking else find(n, *a)\n"
-        f"print(inspect.main([{str(alike)!r}, '--context=1,0,0']))\n"
-        f"print(inspect.main([{str(alike)!r}, '--html={tmp_path}/page.html']))\n"
-        "lacking.remove('matplotlib')\n"
-        f"print(inspect.main([{str(alike)!r}, '--html={tmp_path}/page.html']))\n"
-        f"print(inspect.main([{str(alike)!r}]))\n"
-    )
-    result = subprocess.run(
-        [*warm_python(), "-c", script], capture_output=True, text=True, cwd=ROOT
-    )
-    lines = result.stderr.splitlines()
-    assert len(lines) == 3, result.stderr
-    assert "grain is not installed: pip install 'probeline[training]'" in lines[0]
-    assert "--html needs matplotlib and jinja2: pip install 'probeline[report]'" in lines[1]
-    assert "--html needs jinja2: pip install 'probeline[report]'" in lines[2]
-    assert result.stdout.startswith("2\n2\n2\n") and result.stdout.endswith("\n0\n")
-
-
-def test_it_loads_nothing_heavy(alike: Path) -> None:
-    script = (
-        "import json, sys\n"
-        "from beam_pipeline.inspect import __main__ as inspect\n"
-        f"assert inspect.main([{str(alike)!r}]) == 0\n"
-        "heavy = 'apache_beam', 'training', 'grain', 'matplotlib', 'jinja2'\n"
-        "print(json.dumps([n for n in heavy if n in sys.modules]))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, check=True, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert json.loads(result.stdout.splitlines()[-1]) == []
-
-
-# --- gs:// ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags", [[], pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow)]
-)
-def test_a_dataset_on_gs_is_read_in_place(flags, gcs: Gcs, tmp_path: Path, capsys, wide) -> None:
-    pq.write_table(measurements_table(900, seed=2), tmp_path / "in.parquet")
-    assert main([f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows", *flags]) == 0
-    capsys.readouterr()
-    bucket = gcs.make_bucket()
-    gcs.upload(tmp_path / "rows", f"{bucket}/rows")
-    local = said(capsys, f"{tmp_path}/rows")
-    assert said(capsys, f"{bucket}/rows") == local.replace(f"{tmp_path}/rows", f"{bucket}/rows")
-    row = said(capsys, f"{tmp_path}/rows", "--row=train:0")
-    assert said(capsys, f"{bucket}/rows", "--row=train:0") == row
-    said(capsys, f"{tmp_path}/rows", f"--html={tmp_path}/page.html")
-    told = said(capsys, f"{tmp_path}/rows", f"--html={bucket}/pages/page.html")
-    assert f"{bucket}/pages/page.html: " in told
-    page = (tmp_path / "page.html").read_bytes()
-    assert storage_files.read_file(f"{bucket}/pages/page.html") == page

@@ -1,0 +1,76 @@
+"""RTTs as codes of 16 bits: which are exact, how far others are off, and their order."""
+
+import numpy as np
+import pytest
+
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
+
+LARGEST_RTT_MS = (2046 << 31) / 1000
+
+
+def test_rtt_below_2_ms_is_whole_microseconds():
+    us = np.arange(2049)
+    assert (decode_rtt(encode_rtt(us / 1000)) == (us / 1000).astype(np.float32)).all()
+    between = np.linspace(0, 2.0475, 100_003)
+    error_us = np.abs(decode_rtt(encode_rtt(between)).astype(np.float64) - between) * 1000
+    assert error_us.max() <= 0.5 + 1e-4  # and what float32 adds
+
+
+@pytest.mark.parametrize("lowest", [2.048, 4.096, 1000.0, 1e6, 4e9])
+def test_rtt_above_2_ms_keeps_the_stated_relative_error(lowest):
+    """0.049 %, as the docstring of `row_codec` states it."""
+    rtt = np.concatenate(
+        [
+            np.linspace(lowest, lowest * 1.01, 50_001),
+            np.geomspace(lowest, min(lowest * 1e4, LARGEST_RTT_MS), 50_001),
+        ]
+    )
+    rtt = rtt[rtt <= LARGEST_RTT_MS]
+    error = np.abs(decode_rtt(encode_rtt(rtt)).astype(np.float64) - rtt) / rtt
+    assert error.max() <= 2**-11 + 1e-7  # and what float32 adds
+
+
+def test_rtt_is_coded_in_order_over_its_whole_range():
+    grid = np.concatenate(
+        [np.linspace(0, 50, 200_001), np.geomspace(50, 2 * LARGEST_RTT_MS, 200_001)]
+    )
+    codes = encode_rtt(grid)
+    assert (np.diff(codes.astype(np.int64)) >= 0).all()
+    assert codes[0] == 0
+    assert codes[-1] == FAILED_RTT - 1
+    assert (np.diff(decode_rtt(codes)) >= 0).all()
+
+
+def test_a_decoded_rtt_is_coded_as_itself():
+    codes = np.arange(FAILED_RTT, dtype=np.uint16)
+    canonical_codes = codes[(codes < 2048) | ((codes & 0x7FF) >= 1024)]
+    assert (encode_rtt(decode_rtt(canonical_codes)) == canonical_codes).all()
+
+
+def test_failed_stays_failed_and_nothing_else_becomes_failed():
+    assert encode_rtt(np.array([-1.0, -0.5])).tolist() == [FAILED_RTT] * 2
+    assert decode_rtt(np.array([FAILED_RTT], np.uint16)).tolist() == [-1.0]
+    largest = np.array([LARGEST_RTT_MS, 2 * LARGEST_RTT_MS, 1e30, np.finfo(np.float32).max])
+    assert (encode_rtt(largest) == FAILED_RTT - 1).all()
+    assert (decode_rtt(np.arange(FAILED_RTT)) >= 0).all()
+
+
+def test_rtt_codes_are_mantissa_times_a_power_of_two_in_microseconds():
+    ms = [0.0, 0.001, 2.047, 2.048, 4.0, 4.094, 4.096, 1048.576]
+    codes = [
+        0,
+        1,
+        2047,
+        1 << 11 | 1024,
+        1 << 11 | 2000,
+        1 << 11 | 2047,
+        2 << 11 | 1024,
+        10 << 11 | 1024,
+    ]
+    assert encode_rtt(np.array(ms)).tolist() == codes
+    assert decode_rtt(np.array(codes, np.uint16)).tolist() == np.array(ms, np.float32).tolist()
+
+
+def test_an_rtt_is_rounded_once_to_the_nearest_code():
+    """Rounding to whole µs first would make it 2049 µs, and that 2048."""
+    assert decode_rtt(encode_rtt(np.array([2.0491]))).tolist() == [np.float32(2.05)]

@@ -1,0 +1,213 @@
+"""Files of documents: which ones are matched, and what happens where they change."""
+
+import gzip
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.overlap.documents.reading import (
+    DocumentFile,
+    cut_into_work_units,
+    match_documents,
+    read_work_unit,
+)
+from tests.conftest import Gcs
+from tests.support.documents_read import (
+    COMPRESSIONS,
+    LINES,
+    Seen,
+    cut,
+    seen,
+)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl", "x.json.gz"])
+def test_a_file_that_changes_after_the_plan_ends_the_run_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"text": ["a", "b"]}), path)
+    else:
+        path.write_bytes(gzip.compress(LINES) if path.suffix == ".gz" else LINES)
+    (file,) = match_documents([str(path)])
+    (unit,) = cut_into_work_units(file)
+    list(read_work_unit(unit))
+    for change in (lambda: path.write_bytes(path.read_bytes()[:50]), path.unlink):
+        change()
+        with pytest.raises(ProbelineError, match=f"^{path} was changed while the job ran: it had"):
+            list(read_work_unit(unit))
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz", "x.json.zst"])
+def test_empty_files_hold_nothing(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for data in (
+        b"",
+        b"\xef\xbb\xbf",
+        b"\n\n",
+        *(compress(b"") for compress in COMPRESSIONS.values()),
+    ):
+        path.write_bytes(data)
+        assert seen(path) == Seen({}, {}, 0, 0)
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "x.parquet")
+    assert seen(tmp_path / "x.parquet") == Seen({}, {}, 0, 0)
+
+
+def test_what_is_compressed_is_told_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(LINES)  # as GCS hands out an object that it stores compressed
+    assert seen(path).num_rows == 20_000
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(gzip.compress(LINES))
+    assert seen(path).num_rows == 20_000
+    with pytest.raises(ProbelineError, match=r"x.jsonl is compressed.*add \.gz"):
+        seen(path, unit_bytes=100)
+
+
+def test_folders_globs_and_files_are_matched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = ["a.jsonl", "b.json", "c.parquet", "sub/d.jsonl.gz", "sub/deep/e.json.zst", "sub/_.json"]
+    ignored = [
+        "_SUCCESS", ".a.jsonl", "_part.jsonl", "_tmp/a.jsonl", "sub/.git/a.jsonl", "readme.md",
+        "a.jsonl.crc", "a.jsonl.bz2", "c.parquet.gz", "jsonl", "x.jsonlx",
+    ]  # fmt: skip
+    for name in good[:-1] + ignored:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"12345")
+
+    def names(*patterns: str) -> list[str]:
+        return [file.path for file in match_documents(patterns)]
+
+    monkeypatch.chdir(tmp_path)
+    expected = [str(tmp_path / name) for name in good[:-1]]
+    assert names(str(tmp_path)) == names(f"{tmp_path}/") == names(f"{tmp_path}/**") == expected
+    assert names(f"{tmp_path}/**/*.js*") == [path for path in expected if "parquet" not in path]
+    assert names("sub", "a.jsonl", "*.jsonl") == [
+        "a.jsonl",
+        "sub/d.jsonl.gz",
+        "sub/deep/e.json.zst",
+    ]
+    assert names("_tmp", "_part.jsonl") == ["_part.jsonl", "_tmp/a.jsonl"]
+    found = match_documents(["b.json", "sub/d.jsonl.gz"])
+    assert [file._replace(version=0) for file in found] == [
+        DocumentFile("b.json", 5, "json", False),
+        DocumentFile("sub/d.jsonl.gz", 5, "jsonl", True, source=1),
+    ]
+    units = cut(["b.json"])
+    os.utime("b.json", ns=(1, 1))  # it may have been written again, with as many bytes
+    assert cut(["b.json"])[0].name != units[0].name
+    (tmp_path / "bare").mkdir()
+    for pattern in ("nothing", "readme.md", "bare", "*.txt", "sub/*.parquet"):
+        with pytest.raises(UsageError, match=r"^--decontaminate_source=.* matches no file"):
+            match_documents(["a.jsonl", pattern], option="--decontaminate_source")
+
+
+def test_a_path_that_exists_is_no_glob(tmp_path: Path) -> None:
+    """`data[1]` is the name of a folder, and would be a pattern for `data1`."""
+    for name in ("data[1]/deep/a.jsonl", "data[1]/b[2].jsonl", "data1/a.jsonl", "data1/b2.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+
+    def names(pattern: str) -> list[str]:
+        paths = [Path(file.path) for file in match_documents([f"{tmp_path}/{pattern}"])]
+        return [str(path.relative_to(tmp_path)) for path in paths]
+
+    assert names("data[1]") == names("data[1]/") == ["data[1]/b[2].jsonl", "data[1]/deep/a.jsonl"]
+    assert names("data[1]/b[2].jsonl") == ["data[1]/b[2].jsonl"]
+    assert names("data[1]/a.jsonl") == ["data1/a.jsonl"]
+    assert names("data[12]/a.jsonl") == ["data1/a.jsonl"]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    for path in (folder / "sub/a.jsonl", elsewhere / "b.jsonl", elsewhere / "deep/c.jsonl"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}")
+    (folder / "link").symlink_to(elsewhere)
+    (folder / "sub/up").symlink_to(folder)
+    (folder / "sub/here").symlink_to(".")
+    (elsewhere / "deep/back").symlink_to(folder)
+    expected = ["link/b.jsonl", "link/deep/c.jsonl", "sub/a.jsonl"]
+    for pattern in (folder, f"{folder}/**", f"{folder}/**/*.jsonl"):
+        found = [file.path for file in match_documents([str(pattern)])]
+        assert found == [f"{folder}/{name}" for name in expected]
+    assert [file.path for file in match_documents([f"{folder}/*/*.jsonl"])] == [
+        f"{folder}/link/b.jsonl",
+        f"{folder}/sub/a.jsonl",
+    ]
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.jsonl", "sub/b.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}")
+    scandir = os.scandir
+
+    def refusing(path: str):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(UsageError, match=rf"--input_path={tmp_path}: Permission denied"):
+        match_documents([str(tmp_path)])
+    assert len(match_documents([f"{tmp_path}/*.jsonl"])) == 1  # nothing below is asked for
+
+
+def test_units_are_named_by_what_they_are(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_bytes(LINES)
+    pq.write_table(pa.table({"text": ["a"] * 10}), tmp_path / "c.parquet", row_group_size=3)
+    units = cut([str(tmp_path)], unit_bytes=100_000)
+    assert units == cut([str(tmp_path)], unit_bytes=100_000)
+    assert units == sorted(units, key=lambda unit: (unit.path, unit.start))
+    assert len({unit.name for unit in units}) == len(units) > 10
+    assert units[0].name == units[0]._replace(first_row=7).name
+    for change in (
+        {"path": "/x"},
+        {"num_bytes": 1},
+        {"start": 1},
+        {"end": 1},
+        {"row_groups": (1,)},
+    ):
+        assert units[0]._replace(**change).name != units[0].name
+    groups = cut([str(tmp_path / "c.parquet")], unit_bytes=1)
+    assert [(unit.row_groups, unit.first_row) for unit in groups] == [
+        ((0,), 0), ((1,), 3), ((2,), 6), ((3,), 9),
+    ]  # fmt: skip
+
+
+def test_objects_are_read_like_files(gcs: Gcs, tmp_path: Path) -> None:
+    for compression, compress in COMPRESSIONS.items():
+        (tmp_path / f"x.jsonl{compression}").write_bytes(compress(LINES))
+    pq.write_table(pa.table({"text": [f"{row}" for row in range(100)]}), tmp_path / "x.parquet")
+    (tmp_path / "_SUCCESS").touch()
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, f"{bucket}/train")
+    local, remote = match_documents([str(tmp_path)]), match_documents([f"{bucket}/train"])
+    assert [file.path for file in remote] == [
+        f"{bucket}/train/{Path(file.path).name}" for file in local
+    ]
+    assert match_documents([f"{bucket}/**/*.parquet"]) == remote[-1:]
+    gcs.upload(tmp_path, f"{bucket}/data[1]")
+    beside = match_documents([f"{bucket}/data[1]"])
+    assert [file.path for file in beside] == [
+        file.path.replace("/train/", "/data[1]/") for file in remote
+    ]
+    assert match_documents([beside[0].path]) == beside[:1]
+    for here, there in zip(local, remote, strict=True):
+        assert seen(here.path) == seen(there.path, unit_bytes=200_000)
+    with pytest.raises(UsageError, match="matches no file"):
+        match_documents([f"{bucket}/test"])
+    (unit,) = cut_into_work_units(remote[-1])
+    gone = unit._replace(path=f"{bucket}/train/gone.jsonl", format="jsonl")
+    with pytest.raises(ProbelineError, match="it was changed or removed while the job ran"):
+        list(read_work_unit(gone))
+    with pytest.raises(ProbelineError, match="no such object"):
+        list(read_work_unit(gone._replace(version=0)))

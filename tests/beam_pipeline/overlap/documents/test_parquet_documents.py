@@ -1,0 +1,139 @@
+"""Documents in Parquet: rows are those that Python reads, and files that cannot be read."""
+
+import datetime
+import decimal
+import json
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.documents import parquet as document_parquet
+from beam_pipeline.overlap.documents.batch import array_buffers
+from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.overlap.documents.reading import (
+    match_documents,
+    read_work_unit,
+)
+from beam_pipeline.overlap.documents.record_ids import document_id
+from tests.support.documents_read import (
+    cut,
+    cuts,
+    plainly,
+    seen,
+)
+from tests.support.properties import num_examples
+
+PARQUET_TYPES = {
+    "string": pa.string(),
+    "large_string": pa.large_string(),
+    "string_view": pa.string_view(),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("kind", PARQUET_TYPES)
+@given(
+    values=st.lists(st.one_of(st.none(), st.text(max_size=40)), max_size=40),
+    row_group=st.integers(1, 20),
+    batch_rows=st.sampled_from([1, 3, 100]),
+    unit_bytes=cuts,
+)
+@settings(max_examples=num_examples(50))
+def test_parquet_is_read_by_row(
+    kind: str, values: list[str | None], row_group: int, batch_rows: int, unit_bytes: int
+) -> None:
+    ids = [None if row % 3 == 0 else row for row in range(len(values))]
+    column = pa.array(values, pa.string()).cast(PARQUET_TYPES[kind])
+    table = pa.table({"id": pa.array(ids, pa.int64()), "other": ids, "text": column})
+    expected = plainly(
+        [json.dumps({"id": i, "text": text}).encode() for i, text in zip(ids, values, strict=True)]
+    )
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(document_parquet, "_MAX_BATCH_ROWS", batch_rows)
+        path = Path(folder) / "x.parquet"
+        pq.write_table(table, path, row_group_size=row_group)
+        assert seen(path, unit_bytes) == expected
+
+
+def test_buffers_of_a_part_of_an_array_begin_at_0() -> None:
+    utf8, bounds = array_buffers(pa.array(["ab", "cde", "", "f"], pa.large_string()).slice(1, 2))
+    assert (utf8.tobytes(), bounds.tolist()) == (b"cde", [0, 3, 3])
+
+
+def test_parquet_strings_that_are_no_utf8_are_dead_letters(tmp_path: Path) -> None:
+    raw = pa.array([b"a", b"\xff", None, b"\xed\xa0\x80", b"b\xc3"], pa.binary())
+    _, bounds, data = raw.buffers()
+    column = pa.StringArray.from_buffers(5, bounds, data, raw.buffers()[0])
+    pq.write_table(pa.table({"text": column, "id": list("vwxyz")}), tmp_path / "x.parquet")
+    found = seen(tmp_path / "x.parquet")
+    assert found.texts == {0: ("a", "v"), 3: ("\ud800", "y")}
+    assert found.letters == {1: ("utf8_invalid", "\\xff"), 4: ("utf8_invalid", "b\\xc3")}
+    assert (found.num_rows, found.num_without_text) == (5, 1)
+
+
+def test_a_parquet_row_without_an_id_is_hashed_as_python_values(tmp_path: Path) -> None:
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    rows = [
+        {
+            "text": "a",
+            "id": None,
+            "when": moment,
+            "price": decimal.Decimal("1.50"),
+            "raw": b"\xff",
+            "nested": {"list": [1, None], "name": "x"},
+        },
+        {"text": "b", "id": "b-1", "when": None, "price": None, "raw": None, "nested": None},
+        {"text": None, "id": None, "when": None, "price": None, "raw": None, "nested": None},
+    ]
+    table = pa.Table.from_pylist(rows).append_column("ns", pa.array([1, 2, 3], pa.timestamp("ns")))
+    pq.write_table(table, tmp_path / "x.parquet")
+    expected = document_id({**rows[0], "ns": 1})
+    assert seen(tmp_path / "x.parquet", hash_ids=True).texts == {
+        0: ("a", expected),
+        1: ("b", "b-1"),
+    }
+    assert seen(tmp_path / "x.parquet").texts == {0: ("a", None), 1: ("b", "b-1")}
+
+
+def test_a_parquet_file_without_such_texts_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"content": ["a"], "number": [1]}), path)
+    missing = f"no text field 'text' in {path}: it has content, number; name it with --text_field, "
+    missing += "or for evaluation sets with --eval_text_field"
+    with pytest.raises(ProbelineError, match=f"^{missing}$"):
+        seen(path)
+    (unit,) = cut([str(path)], "content")
+    with pytest.raises(ProbelineError, match=f"^{missing}$"):
+        list(read_work_unit(unit))
+    with pytest.raises(ProbelineError, match=f"'number' of {path} is of type int64, which must be"):
+        seen(path, text="number")
+    assert seen(path, text="content").texts == {0: ("a", None)}
+    assert seen(path, text="content", id="number").texts == {0: ("a", "1")}
+    assert seen(path, text="content", id="content").texts == {0: ("a", "a")}
+
+
+def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> None:
+    late = {"day": pa.array([2**31 - 1], pa.date32()), "at": pa.array([2**62], pa.timestamp("us"))}
+    pq.write_table(pa.table({"text": ["a"], **late}), tmp_path / "x.parquet")
+    (unit,) = cut([str(tmp_path)])
+    (batch,) = read_work_unit(unit, Fields(hash_ids=True))
+    assert batch.ids == [document_id({"text": "a", "day": 2**31 - 1, "at": 2**62})]
+
+
+def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"text": ["a" * 1000, "b" * 1000] * 50}), path, use_dictionary=False)
+    (unit,) = cut([str(path)])
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    (file,) = match_documents([str(path)])
+    unit = unit._replace(num_bytes=file.num_bytes, version=file.version)
+    for reader in (lambda: cut([str(path)]), lambda: list(read_work_unit(unit))):
+        with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row 0\): [^\n]+$"):
+            reader()

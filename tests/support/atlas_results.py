@@ -1,0 +1,49 @@
+"""Results of RIPE Atlas: lines to read, and what reading them gives."""
+
+import io
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources.options import COLUMNS, AtlasSource
+
+GOOD: dict[str, Any] = {
+    "fw": 5080,
+    "af": 4,
+    "dst_addr": "193.0.14.129",
+    "src_addr": "192.168.1.7",
+    "from": "80.56.151.3",
+    "msm_id": 1001,
+    "prb_id": 202,
+    "timestamp": 1_700_000_000,
+    "type": "ping",
+    "result": [{"rtt": 12.5}, {"x": "*"}, {"rtt": 13.5, "ttl": 51}],
+}
+
+
+def good(**changes: Any) -> bytes:
+    """Returns the line of a good result with other fields; a field set to ... is left out."""
+    fields = {**GOOD, **changes}
+    return orjson.dumps({name: value for name, value in fields.items() if value is not ...})
+
+
+def read(
+    *lines: bytes, source: AtlasSource = "from", batch_rows: int = 131_072
+) -> list[atlas.JsonBatch]:
+    return list(atlas.read_json(io.BytesIO(b"\n".join(lines)), source, batch_rows))
+
+
+def read_one(*lines: bytes, source: AtlasSource = "from") -> atlas.JsonBatch:
+    (batch,) = read(*lines, source=source)
+    return batch
+
+
+def rows_of(batch: pa.RecordBatch) -> list[tuple]:
+    columns = [batch.column(name).to_pylist() for name in COLUMNS]
+    return list(zip(*columns, strict=True))
+
+
+def fault_reasons(batch: pa.RecordBatch) -> list[str]:
+    return measurements.check(batch)[1].reasons
