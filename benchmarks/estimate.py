@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW
-from beam_pipeline.probe_rows.bucket import JOINS
+from beam_pipeline.probe_rows.bucket import joined_bytes
 from beam_pipeline.probe_rows.chunks import SPAN_RECORDS
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
@@ -285,7 +285,7 @@ def hot_probe(
     if chunk_bytes < SPAN_RECORDS * NARROW.itemsize:
         # They come inline and are joined in the order of arrival, so that what is joined overlaps.
         sort.merged = num_bytes
-        size, are_disjoint = memory_bytes // JOINS, False
+        size, are_disjoint = joined_bytes(memory_bytes), False
     sizes = np.append(np.full(num_bytes // size, size), num_bytes % size)
     sizes = sizes[sizes > 0]
     is_stored = np.full(len(sizes), chunk_bytes > INLINE_BYTES)

@@ -27,12 +27,16 @@ from beam_pipeline.shards.claim_checks import (
 
 BUCKET_ROWS = 500_000
 MAX_BUCKETS = 10_000
-JOINS = 4  # parts of the memory; small chunks are joined to as much, which takes three of it
 
 
 def num_buckets(rows_in_all: int) -> int:
     """Returns the number of buckets for an input of that many rows."""
     return min(max(1, -(-rows_in_all // BUCKET_ROWS)), MAX_BUCKETS)
+
+
+def joined_bytes(memory_bytes: int) -> int:
+    """Returns how many bytes of small chunks are joined at a time, which takes thrice as many."""
+    return memory_bytes // 4
 
 
 class History(NamedTuple):
@@ -155,7 +159,7 @@ def _readers(
             continue
         small.append(chunk)
         small_bytes += sum(map(payload_bytes, chunk.payloads))
-        if small_bytes >= memory_bytes // JOINS:
+        if small_bytes >= joined_bytes(memory_bytes):
             readers.append(_ChunkReader.of_joined(small, aside))
             small, small_bytes = [], 0
     if small:
