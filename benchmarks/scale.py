@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from beam_pipeline.jobs.machine_memory import machine_memory_bytes
 from benchmarks import engines, runner
 from benchmarks.engine_servers import GCS_EMULATOR, running_gcs_emulator, upload
 from benchmarks.random_probes import write_measurements
@@ -29,6 +30,7 @@ MIN_HOT_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorti
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
+_HELD_BYTES, _HELD_BYTES_A_PROBE = 110, 1_700  # by the in-memory runner, as this bench found
 LARGE_RUN = 35_000_000_000  # measurements of the run that estimates are made for
 MANY_PROBES = (NUM_PROBES, 1_000_000, 10_000_000)  # of such a run
 _ENGINES = {"memory": "memory", "prism": "prism", "flink": "flink-2", "gcs": "memory-gcs"}
@@ -105,10 +107,20 @@ def _run(argv: Sequence[str]) -> int:
 def _round(bench: Bench, number: int) -> Iterator[Run]:
     """Yields a round's runs; notes in the results what cannot run."""
     for shape in shapes(bench.args.sizes):
-        if bench.can_run(shape.case, engines.obstacle(_ENGINES[shape.place])):
+        if bench.can_run(shape.case, _obstacle(shape)):
             yield _measured(bench, shape, number)
     yield _thread(bench, number)
     yield from (_bucket(bench, num_probes, number) for num_probes in MANY_PROBES)
+
+
+def _obstacle(shape: Shape) -> str | None:
+    """Returns why the job cannot run on a shape here, or None."""
+    if shape.is_even and shape.place == "memory":
+        needed = shape.num_measurements * _HELD_BYTES + shape.num_probes * _HELD_BYTES_A_PROBE
+        if needed > (here := machine_memory_bytes()):
+            what = f"of {shape.num_probes:,} probes the in-memory runner holds all rows, about"
+            return f"{what} {needed / 1e9:.0f} GB; this machine has {here / 1e9:.0f}"
+    return engines.obstacle(_ENGINES[shape.place])
 
 
 def _data(bench: Bench, shape: Shape) -> Path:
