@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numba import uint64
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.kernels import kernel
 from beam_pipeline.sources.measurements import Block
 
 _PER_UPPER_BITS = 16  # hashes that are sorted by insertion, on average
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
 class Grouped(NamedTuple):
@@ -58,12 +60,20 @@ def _place(
             wide[at].rtt = rtts[row]
 
 
-def _hash(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
-    """Returns a hash of each address, uint64 [n], given its halves, uint64 [n] each."""
-    mixed = hi * np.uint64(0x9E3779B97F4A7C15) + lo
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+@kernel
+def _hash(hi, lo):
+    """Returns a hash of each address, uint64 [n], given its halves.
+
+    No two addresses have both a hash and a lower half in common: each step can be undone, the first
+    given the lower half, since its factor is odd.
+    """
+    hashes = np.empty_like(lo)
+    for i in range(len(lo)):
+        mixed = hi[i] * _FACTORS[0] + lo[i]
+        mixed = (mixed ^ (mixed >> uint64(30))) * _FACTORS[1]
+        mixed = (mixed ^ (mixed >> uint64(27))) * _FACTORS[2]
+        hashes[i] = mixed ^ (mixed >> uint64(31))
+    return hashes
 
 
 def bucket_of(hi: np.ndarray, lo: np.ndarray, num_buckets: int) -> np.ndarray:
@@ -77,22 +87,27 @@ def rank(hi: np.ndarray, lo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers distinct addresses, uint64 halves [n], by their hashes: in the order of any buckets.
 
     Returns:
-      firsts: int64 [p], where each distinct address is found, in order.
+      firsts: int32 [p], where each distinct address is found, in order.
       ranks: int32 [n], the number of each address.
     """
     hashes = _hash(hi, lo)
     upper_bits = max(1, len(hashes) // _PER_UPPER_BITS).bit_length()
-    ordered, order = np.empty_like(hashes), np.empty(len(hashes), np.int64)
-    counts = np.zeros(1 << upper_bits, np.int64)
-    _order(hashes, hi, lo, np.uint64(64 - upper_bits), counts, ordered, order)
-    firsts, ranks = np.empty(len(order), np.int64), np.empty(len(order), np.int32)
-    num_distinct = _number(ordered, order, hi, lo, firsts, ranks)
-    return firsts[:num_distinct], ranks
+    order, ordered = np.empty(len(hashes), np.int32), np.empty((len(hashes), 2), np.uint64)
+    _order(hashes, lo, uint64(64 - upper_bits), np.zeros(1 << upper_bits, np.int32), order, ordered)
+    ranks = np.empty(len(order), np.int32)
+    num_distinct = _number(order, ordered, ranks)
+    return order[:num_distinct], ranks
 
 
 @kernel
-def _order(hashes, hi, lo, shift, counts, ordered, order):
-    """Orders addresses by hash, those of one hash by address: by upper bits, then by insertion."""
+def _order(hashes, lo, shift, counts, order, ordered):
+    """Orders addresses by hash and lower half: by upper bits of the hash, then by insertion.
+
+    Args:
+      counts: zeros, int32 [2 ** upper bits].
+      order: set to the numbers of the addresses in order, int32 [n].
+      ordered: set to their hashes and lower halves, uint64 [n, 2].
+    """
     for value in hashes:
         counts[value >> shift] += 1
     end = 0
@@ -100,34 +115,33 @@ def _order(hashes, hi, lo, shift, counts, ordered, order):
         counts[upper], end = end, end + counts[upper]
     for i in range(len(hashes)):
         value = hashes[i]
-        at = counts[value >> shift]
-        ordered[at], order[at] = value, i
-        counts[value >> shift] += 1
+        to = counts[value >> shift]
+        counts[value >> shift] = to + 1
+        order[to], ordered[to, 0], ordered[to, 1] = i, value, lo[i]
     for i in range(1, len(order)):
-        value, at = ordered[i], order[i]
+        at, value, low = order[i], ordered[i, 0], ordered[i, 1]
         to = i
         while to > 0 and (
-            ordered[to - 1] > value
-            or (ordered[to - 1] == value and _is_before(hi, lo, at, order[to - 1]))
+            ordered[to - 1, 0] > value or (ordered[to - 1, 0] == value and ordered[to - 1, 1] > low)
         ):
-            ordered[to], order[to] = ordered[to - 1], order[to - 1]
+            order[to] = order[to - 1]
+            ordered[to, 0], ordered[to, 1] = ordered[to - 1, 0], ordered[to - 1, 1]
             to -= 1
-        ordered[to], order[to] = value, at
+        order[to], ordered[to, 0], ordered[to, 1] = at, value, low
 
 
 @kernel
-def _is_before(hi, lo, one, other):
-    return hi[one] < hi[other] or (hi[one] == hi[other] and lo[one] < lo[other])
+def _number(order, ordered, ranks):
+    """Numbers addresses that come in order; moves the first of each to the front of `order`.
 
-
-@kernel
-def _number(ordered, order, hi, lo, firsts, ranks):
-    """Numbers addresses that come in order, given their hashes; returns how many are distinct."""
+    Returns how many are distinct.
+    """
     num_distinct = 0
     for i in range(len(order)):
-        at, before = order[i], order[i - 1]
-        if i == 0 or ordered[i] != ordered[i - 1] or hi[at] != hi[before] or lo[at] != lo[before]:
-            firsts[num_distinct] = at
+        at = order[i]
+        is_new = i == 0 or ordered[i, 0] != ordered[i - 1, 0] or ordered[i, 1] != ordered[i - 1, 1]
+        if is_new:
+            order[num_distinct] = at
             num_distinct += 1
         ranks[at] = num_distinct - 1
     return num_distinct
@@ -177,9 +191,15 @@ def _bounds(
     """Returns where each probe's narrow and wide records begin and end, int64 [p + 1] each."""
     narrow, wide = np.zeros(num_probes + 1, np.int64), np.zeros(num_probes + 1, np.int64)
     for block, ranks, ipv4 in zip(blocks, ranked, is_ipv4, strict=True):
-        narrow[1:] += np.bincount(ranks, minlength=num_probes)
-        if not ipv4.all():
-            in_wide = np.bincount(ranks[~ipv4[block.dst.codes]], minlength=num_probes)
-            wide[1:] += in_wide
-            narrow[1:] -= in_wide
+        _count(ranks, block.dst.codes, ipv4, narrow[1:], wide[1:])
     return np.cumsum(narrow), np.cumsum(wide)
+
+
+@kernel
+def _count(src_ranks, dst_codes, is_ipv4, narrow, wide):
+    """Adds the narrow and the wide records of each probe."""
+    for row in range(len(src_ranks)):
+        if is_ipv4[dst_codes[row]]:
+            narrow[src_ranks[row]] += 1
+        else:
+            wide[src_ranks[row]] += 1
