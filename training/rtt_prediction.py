@@ -22,11 +22,11 @@ from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from beam_pipeline.errors import UsageError
 from training.evaluation.predictions import Predictor, ask, byte_probabilities
+from training.tokens.field_orders import FIXED_ORDER, FIXED_TIMED_ORDER
+from training.tokens.log_rtt import stored_codes, told_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
-    FIXED_ORDER,
-    FIXED_TIMED_ORDER,
     RTT_START,
     encode,
 )
@@ -36,8 +36,7 @@ _MIN_TOKENS = 12  # of a measurement: failed, IPv4, without time
 _ALL_CODES = np.arange(1 << 16)
 # What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.
 _CODES = _ALL_CODES[((_ALL_CODES < 2048) | (_ALL_CODES & 1024 > 0)) & (_ALL_CODES != FAILED_RTT)]
-_FIRST_BYTES = np.unique(_CODES >> 8)
-_BATCH_SIZE = len(_FIRST_BYTES) // 4
+_NUM_BATCHES = 4  # to ask about all first bytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class RttDistribution:
 
     Attributes:
       p_failed: probability that the ping fails.
-      rtt_ms: float64 [n], every RTT that two bytes can encode, ascending.
+      rtt_ms: float64 [n], every RTT that the model's two bytes can tell, ascending.
       p: float64 [n], the probability of each if the ping does not fail.
       num_history: how many of the last measurements of the history the model got.
 
@@ -94,9 +93,11 @@ def predict_rtt(
         row = open_dataset("rows").rows("test")[0]
         predict_rtt(predictor, row.src_addr, row.to_arrow(), "198.51.100.7").quantile_ms(0.5)
     """
-    tokens, num_history = _tokens(predictor.crop_size, src_addr, history, dst_addr, event_time)
+    tokens, num_history = _tokens(predictor, src_addr, history, dst_addr, event_time)
     length = len(tokens) + 1
-    inputs = np.zeros((_BATCH_SIZE, predictor.crop_size), np.int32)
+    told = np.unique(told_codes(_CODES, predictor.log_rtt))
+    all_first_bytes = np.unique(told >> 8).reshape(_NUM_BATCHES, -1)
+    inputs = np.zeros((all_first_bytes.shape[1], predictor.crop_size), np.int32)
     inputs[:, : len(tokens)] = tokens
     segmentation = np.zeros_like(inputs)
     segmentation[:, :length] = 1
@@ -104,24 +105,24 @@ def predict_rtt(
     positions[:, :length] = np.arange(length)
     second = np.empty((256, 256))
     log_p = np.empty(0)
-    for first_bytes in _FIRST_BYTES.reshape(-1, _BATCH_SIZE):
+    for first_bytes in all_first_bytes:
         inputs[:, length - 1] = FIRST_BYTE + first_bytes
         log_p = ask(predictor, inputs, positions, segmentation)
         second[first_bytes] = byte_probabilities(log_p[:, length - 1])
     # All lines are alike up to the first byte.
     first = byte_probabilities(log_p[:1, length - 2])[0]
-    p = first[_CODES >> 8] * second[_CODES >> 8, _CODES & 255]
+    p = first[told >> 8] * second[told >> 8, told & 255]
     log_odds = float(log_p[0, length - 3, FAILED]) - float(log_p[0, length - 3, RTT_START])
     return RttDistribution(
         p_failed=float(1 / (1 + np.exp(-log_odds))),
-        rtt_ms=decode_rtt(_CODES).astype(np.float64),
+        rtt_ms=decode_rtt(stored_codes(told, predictor.log_rtt)).astype(np.float64),
         p=p / p.sum(),
         num_history=num_history,
     )
 
 
 def _tokens(
-    crop_size: int,
+    predictor: Predictor,
     src_addr: str,
     history: pa.RecordBatch,
     dst_addr: str,
@@ -139,12 +140,13 @@ def _tokens(
         schema=MEASUREMENT_SCHEMA,
     )
     tokens = np.empty(0, np.int32)
+    crop_size = predictor.crop_size
     for num_history in range(min(history.num_rows, crop_size // _MIN_TOKENS), -1, -1):
         known = history.slice(history.num_rows - num_history)
         told = pa.Table.from_batches([known, asked]).combine_chunks().to_batches()[0]
         is_timed = np.full(told.num_rows, event_time is not None)
         orders = np.full(told.num_rows, FIXED_ORDER if event_time is None else FIXED_TIMED_ORDER)
-        tokens = encode(src_addr, told, is_timed, orders)[: 1 - _RTT_TOKENS]
+        tokens = encode(src_addr, told, is_timed, orders, predictor.log_rtt)[: 1 - _RTT_TOKENS]
         if len(tokens) < crop_size:
             return tokens, num_history
     raise UsageError(

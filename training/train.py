@@ -62,7 +62,6 @@ def train(argv: Sequence[str]) -> int:
     require_packages("training.train", "maxtext")
     _quiet_imports()
     from training.maxtext import iterators, run_config
-    from training.maxtext.curriculum import stages_of
 
     arguments = run_config.read(argv)
     if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
@@ -74,7 +73,7 @@ def train(argv: Sequence[str]) -> int:
     feeds, completed = connection.feeds, 0
     if config.enable_checkpointing:
         completed = iterators.completed_steps(config.checkpoint_dir)
-    for stage in stages_of(config.network_curriculum, config.max_target_length, config.steps):
+    for stage in iterators.stages(config):
         if completed >= stage.end:
             continue
         feeds.clear()

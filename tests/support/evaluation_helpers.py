@@ -91,8 +91,11 @@ class Uniform:
 
     step, vocab_size, description = 700, VOCABULARY_SIZE, "a fake"
 
-    def __init__(self, crop_size: int = CROP, fixed_order_share: float = 0.0):
+    def __init__(
+        self, crop_size: int = CROP, fixed_order_share: float = 0.0, log_rtt: bool = False
+    ):
         self.crop_size, self.fixed_order_share = crop_size, fixed_order_share
+        self.log_rtt = log_rtt
         self.shapes: set[tuple[int, ...]] = set()
 
     def __call__(
@@ -112,8 +115,8 @@ class Uniform:
 class Network(Uniform):
     """An attention of sorts: sums random vectors of all tokens of the segment so far."""
 
-    def __init__(self, crop_size: int = CROP):
-        super().__init__(crop_size)
+    def __init__(self, crop_size: int = CROP, log_rtt: bool = False):
+        super().__init__(crop_size, log_rtt=log_rtt)
         rng = np.random.default_rng(5)
         self._inner = rng.normal(size=(VOCABULARY_SIZE, 6))
         self._outer = rng.normal(size=(6, VOCABULARY_SIZE))

@@ -82,6 +82,7 @@ def test_the_command(
         "step": 700,
         "crop_size": CROP,
         "fixed_order_share": 0.0,
+        "log_rtt": False,
         "vocab_size": VOCABULARY_SIZE,
     }
     assert results["data"]["split"] == "test"

@@ -11,6 +11,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.evaluation_helpers import Network, Uniform
 from training.rtt_prediction import RttDistribution, predict_rtt
+from training.tokens.log_rtt import told_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
@@ -51,9 +52,9 @@ class Listening(Network):
 class Certain(Uniform):
     """Knows that the next RTT has a certain code, whatever it is told."""
 
-    def __init__(self, code: int):
-        super().__init__(CROP)
-        self.code = code
+    def __init__(self, code: int, log_rtt: bool = False):
+        super().__init__(CROP, log_rtt=log_rtt)
+        self.code = int(told_codes(np.array([code]), log_rtt)[0])
 
     def log_p(self, inputs, positions, segmentation):
         log_p = np.full((*inputs.shape, VOCABULARY_SIZE), -20.0)
@@ -97,25 +98,30 @@ def test_every_probability_is_that_of_the_chain(event_time: datetime | None) -> 
     assert found.p[::4001] / found.p[0] == pytest.approx(of_chain / of_chain[0], rel=1e-3)
 
 
-def test_every_written_rtt_can_be_predicted() -> None:
-    values = np.unique(encode_rtt(np.geomspace(1e-3, 1e7, 200_000)))
-    rtt_ms = predict(Uniform(CROP)).rtt_ms
+@pytest.mark.parametrize("log_rtt", [False, True])
+def test_every_written_rtt_can_be_predicted(log_rtt: bool) -> None:
+    longest = 1048 if log_rtt else 1e7  # to which the scale is exact
+    values = np.unique(encode_rtt(np.geomspace(1e-3, longest, 200_000)))
+    rtt_ms = predict(Uniform(CROP, log_rtt=log_rtt)).rtt_ms
+    assert (np.diff(rtt_ms) > 0).all()
     assert np.isin(decode_rtt(values[values != FAILED_RTT]), rtt_ms.astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("log_rtt", [False, True])
 @pytest.mark.parametrize("rtt_ms", [0.0, 0.75, 17.25, 421.0])
-def test_a_model_that_is_certain(rtt_ms: float) -> None:
-    found = predict(Certain(int(encode_rtt(np.array([rtt_ms]))[0])))
+def test_a_model_that_is_certain(rtt_ms: float, log_rtt: bool) -> None:
+    found = predict(Certain(int(encode_rtt(np.array([rtt_ms]))[0]), log_rtt))
     assert [found.quantile_ms(share) for share in (0.05, 0.5, 0.95)] == pytest.approx(
         [rtt_ms] * 3, rel=5e-4
     )
     assert found.p_failed < 1e-8
 
 
-def test_what_the_model_is_told() -> None:
-    model = Listening(CROP)
+@pytest.mark.parametrize("log_rtt", [False, True])
+def test_what_the_model_is_told(log_rtt: bool) -> None:
+    model = Listening(CROP, log_rtt)
     found = predict(model, n=100)
-    told = decode(model.told[:-2])
+    told = decode(model.told[:-2], log_rtt)
     assert len(model.told) <= CROP and len(told) == found.num_history + 1
     expected = history(100).to_pylist()[-found.num_history :]
     for known, said in zip(expected, told[:-1], strict=True):

@@ -70,6 +70,7 @@ _KINDS: dict[Any, tuple[Callable[[Any], Any], str]] = {
     bool: (_truth, "True or False"),
     "seed": (partial(_integer, maximum=2**64 - 1), "a whole number of 64 bits"),
     "mode_weights": (_numbers, "three numbers"),
+    "window_shares": (_numbers, "two numbers"),
     "weights": (_weights, "rows, probes, measurements or numbers"),
     "cache_dir": (_folder, "a folder on a local disk, or None"),
 }
@@ -107,10 +108,19 @@ class DataConfig:
         min(ceil(n / avg_tokens_per_measurement), max_contexts_per_row) contexts an epoch.
       max_contexts_per_row: see above.
       mode_weights: of full, partial and no timestamps.
+      stride_ratio: how often sampler="windows" takes a stride, relative to half of it; 1 takes all
+        strides equally often.
+      window_shares: the sizes of the windows of large rows, log-uniform between these shares of
+        the row's measurements, for sampler="rows": (0, 0) takes stretches of successive
+        measurements alone, (1, 1) draws from whole rows.
       repeat_share: share of the contexts of large rows that have few destinations, most of them
         several times, for sampler="rows". A model learns from them to look up what it has seen.
       fixed_order_share: share of the contexts whose fields come in one order, source, time,
         destination, RTT; in the others each measurement has an order of its own.
+      random_source_share: share of the contexts that tell a random address as their source, so
+        that a model cannot know a probe by heart and has to read what the context says of it.
+      log_rtt: tell RTTs on a logarithmic scale, whose first byte is twice as fine; see
+        `training.tokens.log_rtt`.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
       row_weights: how often a row comes in an epoch, by the family and the address of its probe
@@ -143,8 +153,12 @@ class DataConfig:
     avg_tokens_per_measurement: int = 30
     max_contexts_per_row: int = 16
     mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
+    stride_ratio: float = 1.0
+    window_shares: tuple[float, float] = (0.0, 1.0)
     repeat_share: float = 0.0
     fixed_order_share: float = 0.0
+    random_source_share: float = 0.0
+    log_rtt: bool = False
     weights: str | Sequence[float] = "rows"
     row_weights: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
     on_bad_row: Literal["fail", "skip"] = "fail"
@@ -198,11 +212,21 @@ class DataConfig:
         if len(weights) != 3 or not min(weights) >= 0 or not 0 < sum(weights) < math.inf:
             raise UsageError(f"mode_weights are {weights}: give three, none negative, not all 0")
         object.__setattr__(self, "mode_weights", tuple(map(float, weights)))
-        for name in ("repeat_share", "fixed_order_share"):
+        shares = tuple(map(float, self.window_shares))
+        if len(shares) != 2 or not 0 <= shares[0] <= shares[1] <= 1:
+            raise UsageError(f"window_shares are {shares}: give two from 0 to 1, the lower first")
+        object.__setattr__(self, "window_shares", shares)
+        for name in ("repeat_share", "fixed_order_share", "random_source_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} is {getattr(self, name)}: it must be from 0 to 1")
-        if self.repeat_share and self.sampler == "windows":
-            raise UsageError("repeat_share is for sampler=rows: windows draws by strides")
+        if not 0 < self.stride_ratio < math.inf:
+            raise UsageError(f"stride_ratio is {self.stride_ratio}: it must be above 0")
+        if self.sampler == "rows" and self.stride_ratio != 1:
+            raise UsageError("stride_ratio is for sampler=windows; rows draws without strides")
+        if self.sampler == "windows":
+            for name, unused in (("repeat_share", 0), ("window_shares", (0, 1))):
+                if getattr(self, name) != unused:
+                    raise UsageError(f"{name} is for sampler=rows: windows draws by strides")
         if self.sampler == "rows" and self.weights != "rows":
             raise UsageError("weights are for sampler=windows; rows gives every row its contexts")
         if isinstance(self.weights, str) and self.weights not in ("rows", "probes", "measurements"):
@@ -256,8 +280,13 @@ class DataConfig:
             self.crop_size,
             self.mode_weights,
             self.sampler == "windows",
+            stride_ratio=float(self.stride_ratio),
+            min_window=self.window_shares[0],
+            max_window=self.window_shares[1],
             repeat_share=float(self.repeat_share),
             fixed_order_share=float(self.fixed_order_share),
+            random_source_share=float(self.random_source_share),
+            log_rtt=self.log_rtt,
         )
 
     @property

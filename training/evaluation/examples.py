@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -72,11 +72,16 @@ class TrainedContexts(Protocol):
     @property
     def fixed_order_share(self) -> float: ...
 
+    @property
+    def log_rtt(self) -> bool: ...
+
 
 def take_batches(
-    split: Split, trained: TrainedContexts, num_contexts: int, extent: Extent
+    split: Split, trained: TrainedContexts, num_contexts: int, extent: Extent, **drawn: Any
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of a split with at least `num_contexts` examples together.
+
+    `drawn` are fields of DataConfig: how contexts are drawn, if not as is usual.
 
     Raises:
       UsageError: the rows give no example of that crop size.
@@ -87,6 +92,8 @@ def take_batches(
         crop_size=trained.crop_size,
         seed=extent.seed,
         fixed_order_share=trained.fixed_order_share,
+        log_rtt=trained.log_rtt,
+        **drawn,
     )
     config = fitting(config, split.rows)
     batches = iter(build_dataset(config))
@@ -96,9 +103,9 @@ def take_batches(
         batches.close()
 
 
-def draw_examples(split: Split, trained: TrainedContexts, extent: Extent) -> Examples:
-    """Draws the examples that are evaluated."""
-    batches = list(take_batches(split, trained, extent.num_contexts, extent))
+def draw_examples(split: Split, trained: TrainedContexts, extent: Extent, **drawn: Any) -> Examples:
+    """Draws the examples that are evaluated; `drawn` as in `take_batches`."""
+    batches = list(take_batches(split, trained, extent.num_contexts, extent, **drawn))
     inputs, targets, positions, segmentation = (
         np.concatenate([batch[name] for batch in batches])
         for name in ("inputs", "targets", "inputs_position", "inputs_segmentation")

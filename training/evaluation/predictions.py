@@ -26,7 +26,7 @@ class Predictor(Protocol):
 
     Attributes:
       crop_size: tokens of the examples that it was trained on.
-      fixed_order_share: of the contexts that it was trained on, see `DataConfig`.
+      fixed_order_share, log_rtt: of the contexts that it was trained on, see `DataConfig`.
       step: steps of training.
       description: run and size, for people.
     """
@@ -36,6 +36,9 @@ class Predictor(Protocol):
 
     @property
     def fixed_order_share(self) -> float: ...
+
+    @property
+    def log_rtt(self) -> bool: ...
 
     @property
     def step(self) -> int: ...

@@ -29,6 +29,7 @@ from training.evaluation.rtt import (
     summarise_errors,
 )
 from training.tokens.kinds import parse
+from training.tokens.log_rtt import stored_codes, told_codes
 
 NUM_PASSES = 2  # over the examples: as they are, and what if
 KIND_UNIGRAM = "the unigram of each token's kind"
@@ -41,7 +42,7 @@ class Evaluation:
     """All results; those without data are None.
 
     Attributes:
-      model: its description, step, crop_size, fixed_order_share and vocab_size.
+      model: its description, step, crop_size, fixed_order_share, log_rtt and vocab_size.
       batch_size: of the examples.
       num_train_tokens: tokens in which unigrams were counted.
       num_possible_queries: RTTs that could be predicted, some of which were chosen.
@@ -119,7 +120,8 @@ def evaluate(
     """
     examples = draw_examples(split, predictor, extent)
     counted = slice(extent.num_contexts)
-    parsed = parse(examples.targets[counted], examples.segmentation[counted])
+    log_rtt = predictor.log_rtt
+    parsed = parse(examples.targets[counted], examples.segmentation[counted], log_rtt)
     numbers = choose_queries(parsed.measurements, extent.num_rtt)
     queries = parsed.measurements[numbers]
     batches = take_batches(train, predictor, extent.num_train_contexts, extent)
@@ -128,10 +130,11 @@ def evaluate(
     rtt = baselines = None
     if len(queries):
         baselines = predict_baselines(parsed.measurements, numbers, train, extent)
-        codes, num_what_if = median_codes(
+        told = told_codes(queries["code"], log_rtt)
+        medians, num_what_if = median_codes(
             found.first,
             found.second,
-            queries["code"],
+            told,
             lambda chosen, first_bytes: second_bytes_after(
                 predictor, examples, queries[chosen], first_bytes, advance
             ),
@@ -139,8 +142,8 @@ def evaluate(
         rtt = RttPredictions(
             true_ms=code_ms(queries["code"]),
             is_repeat=baselines.is_repeat,
-            predicted_ms={MODEL: code_ms(codes), **baselines.predicted_ms},
-            pit=integral_transforms(found.first, found.second, queries["code"]),
+            predicted_ms={MODEL: code_ms(stored_codes(medians, log_rtt)), **baselines.predicted_ms},
+            pit=integral_transforms(found.first, found.second, told),
             num_what_if=num_what_if,
         )
     return Evaluation(
@@ -149,6 +152,7 @@ def evaluate(
             "step": int(predictor.step),
             "crop_size": int(predictor.crop_size),
             "fixed_order_share": float(predictor.fixed_order_share),
+            "log_rtt": bool(predictor.log_rtt),
             "vocab_size": int(predictor.vocab_size),
         },
         split=split,

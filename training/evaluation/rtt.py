@@ -1,10 +1,10 @@
 """A model's predictions of RTTs: medians, errors, calibration.
 
-The distribution over the 65,536 codes of an RTT is that of the first byte times that of the second
-byte given the first, over byte tokens only. Its median has one first byte, so that of the 256
-second distributions one is needed; the probability-integral transform needs the true one. Codes
-ascend with the RTT, except codes that the encoding never writes: those get hardly any probability
-from a trained model.
+The distribution over the two bytes that tell an RTT is that of the first byte times that of the
+second byte given the first, over byte tokens only. Its median has one first byte, so that of the
+256 second distributions one is needed; the probability-integral transform needs the true one. The
+two bytes, as a number their code, ascend with the RTT, except codes that are never written: those
+get hardly any probability from a trained model.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
 crops come in larger batches. A stage continues from the checkpoint of the previous one, with its
-data from the beginning.
+data from the beginning. Shares of contexts may change with it: `network_repeat_share=[1,0.5,0]`.
 """
 
 from typing import NamedTuple
@@ -18,6 +18,26 @@ class Stage(NamedTuple):
     begin: int
     end: int
     crop_size: int
+
+
+Shares = float | tuple[float, ...]
+
+
+def share_of(shares: Shares, stage: Stage) -> float:
+    """Returns the share of a stage, of one for all stages or one for each."""
+    return shares[stage.number] if isinstance(shares, tuple) else shares
+
+
+def check_shares(key: str, shares: Shares, num_stages: int) -> None:
+    """Raises UsageError if there is not one share for all stages or one for each."""
+    given = shares if isinstance(shares, tuple) else (shares,) * num_stages
+    if len(given) != num_stages:
+        raise UsageError(
+            f"{key} has {len(given)} shares and the curriculum {num_stages} stages: give one share "
+            "for all, or one for each"
+        )
+    if not all(0 <= share <= 1 for share in given):
+        raise UsageError(f"{key} is {shares}: it must be from 0 to 1")
 
 
 def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:

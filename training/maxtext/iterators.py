@@ -28,7 +28,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
-from training.maxtext.curriculum import Stage, stages_of
+from training.maxtext.curriculum import Shares, Stage, check_shares, stages_of
 from training.maxtext.feed import Feed, FeedIterator
 from training.padding.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
@@ -49,7 +49,7 @@ class NetworkConfig(types.MaxTextConfig):
       network_data_format: probe_rows; probe_chunks is an alias.
       network_train_files, network_eval_files: DataConfig's files; a mixture for training as
         `batches.mixture.parse_files` reads it, or as a mapping.
-      network_curriculum: see `training.maxtext.curriculum`.
+      network_curriculum, and shares by its stages: see `training.maxtext.curriculum`.
       grain_debug_mode: check and describe the first batches.
       grain_visualization_dir: a folder for figures of the first batches.
       num_epoch: MaxText's key; None: data never end.
@@ -63,8 +63,12 @@ class NetworkConfig(types.MaxTextConfig):
     network_avg_tokens_per_measurement: int = 30
     network_max_contexts_per_row: int = 16
     network_mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
-    network_repeat_share: float = 0.0
-    network_fixed_order_share: float = 0.0
+    network_stride_ratio: float = 1.0
+    network_window_shares: tuple[float, float] = (0.0, 1.0)
+    network_repeat_share: Shares = 0.0
+    network_fixed_order_share: Shares = 0.0
+    network_random_source_share: Shares = 0.0
+    network_log_rtt: bool = False
     network_weights: str = "rows"
     network_row_weights: dict[str, Any] = Field(default_factory=dict[str, Any])
     network_on_bad_row: Literal["fail", "skip"] = "fail"
@@ -89,9 +93,17 @@ class NetworkConfig(types.MaxTextConfig):
         return values
 
 
+SHARES = ("network_repeat_share", "network_fixed_order_share", "network_random_source_share")
+
+
+def stages(config: Any) -> list[Stage]:
+    """Returns the stages of the run that a config describes."""
+    return stages_of(config.network_curriculum, config.max_target_length, config.steps)
+
+
 def stage_of(config: Any) -> Stage:
     """Returns the stage that a config runs: the last one of its curriculum."""
-    return stages_of(config.network_curriculum, config.max_target_length, config.steps)[-1]
+    return stages(config)[-1]
 
 
 def check_config(config: Any) -> None:
@@ -116,6 +128,8 @@ def check_config(config: Any) -> None:
             f"eval_interval={config.eval_interval} needs data: network_eval_files=rows/test"
         )
     check_single(config.network_eval_files, "network_eval_files")
+    for key in SHARES:
+        check_shares(key, getattr(config, key), len(stages(config)))
     if stage_of(config).number > 0 and not config.enable_checkpointing:
         raise UsageError(
             "network_curriculum passes the model from stage to stage by checkpoints: leave "
@@ -184,7 +198,7 @@ def _make_iterator(
         if folder and config.network_curriculum:
             folder = os.path.join(folder, f"crops-of-{stage.crop_size}")
         log = max_logging.log if config.grain_debug_mode else None
-        report = FeedReport(folder, of_data.host_index, log=log)
+        report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
     return MultiHostDataLoadIterator(
         Feed(build_dataset(of_data), stage.begin, report),
         global_mesh,

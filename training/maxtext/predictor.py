@@ -18,8 +18,8 @@ from maxtext.utils import model_creation_utils
 
 from beam_pipeline.errors import UsageError
 from training.maxtext import run_config
-from training.maxtext.curriculum import stages_of
-from training.maxtext.iterators import completed_steps
+from training.maxtext.curriculum import share_of
+from training.maxtext.iterators import completed_steps, stages
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 
@@ -29,6 +29,7 @@ class Predictor:
 
     crop_size: int
     fixed_order_share: float
+    log_rtt: bool
     step: int
     vocab_size: int
     description: str
@@ -88,10 +89,11 @@ def load_predictor(checkpoint: str) -> Predictor:
         logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
         return jax.nn.log_softmax(logits, axis=-1)
 
-    stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
+    stage = next(stage for stage in stages(config) if step < stage.end)
     return Predictor(
-        crop_size=next(stage.crop_size for stage in stages if step < stage.end),
-        fixed_order_share=config.network_fixed_order_share,
+        crop_size=stage.crop_size,
+        fixed_order_share=share_of(config.network_fixed_order_share, stage),
+        log_rtt=config.network_log_rtt,
         step=step + 1,
         vocab_size=config.vocab_size,
         description=f"{run_folder.name}, {num_parameters / 1e6:.2f} M parameters",

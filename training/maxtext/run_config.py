@@ -24,8 +24,8 @@ from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
-from training.maxtext.curriculum import Stage
-from training.maxtext.iterators import NetworkConfig
+from training.maxtext.curriculum import Stage, share_of
+from training.maxtext.iterators import SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
@@ -205,6 +205,7 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
         "per_device_batch_size": config.per_device_batch_size * scale,
         "eval_per_device_batch_size": config.eval_per_device_batch_size * scale,
         "network_curriculum": f"'{','.join(before)}'",
+        **{key: share_of(getattr(config, key), stage) for key in SHARES},
     }
     return [f"{key}={value}" for key, value in overrides.items()]
 

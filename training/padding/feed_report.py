@@ -67,6 +67,7 @@ class FeedReport:
       folder: local; files are written into it after `num_steps` batches, or by `close`.
       num_steps: later batches are ignored.
       log: debug mode: called with a line about each batch, of which every segment is decoded.
+      log_rtt: how the batches tell RTTs, see `training.tokens.log_rtt`.
 
     Raises:
       UsageError: matplotlib is not installed, or the folder is not local.
@@ -79,6 +80,7 @@ class FeedReport:
         host_index: int,
         num_steps: int = 16,
         log: Callable[[str], None] | None = None,
+        log_rtt: bool = False,
     ):
         if num_steps < 1:
             raise UsageError(f"num_steps is {num_steps}: it must be 1 or more")
@@ -86,6 +88,7 @@ class FeedReport:
         self._host_index = host_index
         self._num_steps = num_steps
         self._log = log
+        self._log_rtt = log_rtt
         self._feed = FeedStatistics()
         self._has_ended = self._folder is None and log is None
 
@@ -99,7 +102,7 @@ class FeedReport:
             return
         feed = self._feed
         try:
-            step, first = _count(feed, batch, decodes_all=self._log is not None)
+            step, first = _count(feed, batch, self._log is not None, self._log_rtt)
         except ProbelineError as fault:
             raise ProbelineError(
                 f"step {len(feed.steps)} on host {self._host_index}: {fault}; do not train on it: "
@@ -151,7 +154,7 @@ def _line(step: dict[str, Any], first: Measurement | None) -> str:
 
 
 def _count(
-    feed: FeedStatistics, batch: Batch, decodes_all: bool
+    feed: FeedStatistics, batch: Batch, decodes_all: bool, log_rtt: bool
 ) -> tuple[dict[str, Any], Measurement | None]:
     """Checks a batch and counts it; returns its numbers and its first measurement.
 
@@ -170,7 +173,7 @@ def _count(
         raise ProbelineError(fault)
     num_decoded = num_examples if decodes_all else min(num_examples, _MAX_DECODED)
     chosen = np.linspace(0, num_examples - 1, num_decoded).astype(int).tolist()
-    decoded = [context for example in chosen for context in _decode(batch, example)]
+    decoded = [context for example in chosen for context in _decode(batch, example, log_rtt)]
     segmentation = batch["inputs_segmentation"]
     segments = parse(batch["targets"], segmentation).segments
     step = {
@@ -194,11 +197,11 @@ def _count(
     return step, decoded[0][1][0] if decoded else None
 
 
-def _decode(batch: Batch, example: int) -> list[tuple[str, list[Measurement]]]:
+def _decode(batch: Batch, example: int, log_rtt: bool) -> list[tuple[str, list[Measurement]]]:
     """Returns the segments of an example: where each is, and its measurements."""
     contexts = []
     for segment, tokens in enumerate(example_faults.segments_of(batch, example), 1):
-        measurements, fault = example_faults.decoded(tokens)
+        measurements, fault = example_faults.decoded(tokens, log_rtt)
         if fault:
             at = int((batch["inputs_segmentation"][example] == segment).argmax())
             raise ProbelineError(

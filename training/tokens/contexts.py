@@ -7,17 +7,21 @@ turns them into tokens.
 import numpy as np
 from numba import njit, uint64
 
+from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
 from training.tokens.draws import draw_mode, draw_strided, draw_window
-from training.tokens.repeats import draws_repeats
-from training.tokens.tokenizer import (
+from training.tokens.field_orders import (
     FIXED_ORDER,
     FIXED_TIMED_ORDER,
-    NO_TIMESTAMP,
     NUM_ORDERS,
     NUM_TIMESTAMPED_ORDERS,
+)
+from training.tokens.log_rtt import told_code
+from training.tokens.repeats import draws_repeats
+from training.tokens.tokenizer import (
+    NO_TIMESTAMP,
     TIMESTAMP_ABS,
     timestamp_role,
     write_measurement,
@@ -25,7 +29,8 @@ from training.tokens.tokenizer import (
 
 DAMAGED = -1
 MIN_CROP = 64  # holds any measurement whole
-_FIXED_ORDER = 0x6F72_6465_72  # salt of the choice of contexts with one order of fields
+# Salts of the choice of contexts with one order of fields, or with a random source.
+_FIXED_ORDER, _RANDOM_SOURCE = 0x6F72_6465_72, 0x736F_7572_6365
 # How a context was drawn; `window` is the size of draw_window's, or the stride of draw_strided.
 CONTEXT_FACTS = int64_record(
     *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window")
@@ -36,6 +41,17 @@ CONTEXT_FACTS = int64_record(
 def has_fixed_order(key, share):
     """Tells whether all measurements of the context with a key have their fields in one order."""
     return share > 0.0 and uniform(combine(key, _FIXED_ORDER)) < share
+
+
+@njit
+def told_source(key, src, share):
+    """Returns the source that the context with a key tells: `src`, or a random address."""
+    if share == 0.0 or uniform(combine(key, _RANDOM_SOURCE)) >= share:
+        return src
+    hi, lo = combine(combine(key, _RANDOM_SOURCE), 1), combine(combine(key, _RANDOM_SOURCE), 2)
+    if src[2]:
+        return hi, lo, src[2]
+    return uint64(0), uint64(MAPPED_IPV4) | lo & uint64(0xFFFF_FFFF), src[2]
 
 
 @njit
@@ -65,6 +81,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
     previous = np.int64(-1)
     items, is_timed, tokens = scratch.items, scratch.is_timed, scratch.tokens
     ranks = scratch.ranks
+    src = told_source(key, src, drawing.random_source_share)
     is_fixed = has_fixed_order(key, drawing.fixed_order_share)
     for place in range(begin, end):
         item = items[place]
@@ -81,7 +98,7 @@ def write_items(raw, layout, src, scratch, begin, end, key, drawing, limit):
             order = FIXED_TIMED_ORDER if is_timed[place] else FIXED_ORDER
         else:
             order = field_order(key, place, is_timed[place])
-        code = rtt_code_at(raw, layout, item)
+        code = told_code(rtt_code_at(raw, layout, item), drawing.log_rtt)
         after = write_measurement(tokens, at, src, dst, code, role, value, order)
         if after >= limit:
             return after, place + 1 if after == limit else place
@@ -100,11 +117,10 @@ def draw_context(raw, layout, src, key, drawing, scratch):
     mode = draw_mode(scratch.stream, drawing)
     wanted = drawing.num_tokens
     if drawing.strided:
-        most = drawing.max_measurements
-        count = draw_strided(raw, layout, src[2], mode, wanted, most, scratch)
+        count = draw_strided(raw, layout, src[2], mode, drawing, scratch)
     else:
         repeats = draws_repeats(key, drawing.repeat_share)
-        count = draw_window(raw, layout, src[2], mode, wanted, repeats, scratch)
+        count = draw_window(raw, layout, src[2], mode, drawing, repeats, scratch)
     num, _ = write_items(raw, layout, src, scratch, 0, count, key, drawing, wanted)
     return min(num, wanted), mode, count
 

@@ -29,6 +29,7 @@ from training.tokens.tokenizer import (
     timestamp_tokens,
     untimed_tokens,
 )
+from training.tokens.window_sizes import draw_stride, draw_window_size
 
 FULL, PARTIAL, NONE = 0, 1, 2
 MODE_NAMES = ("full", "partial", "none")
@@ -46,9 +47,13 @@ class Drawing(NamedTuple):
       num_tokens: of a whole context: one more than the crop, since targets are the next token.
       full_weight, partial_weight: shares of the timestamp modes; NONE has the rest.
       strided: draw_strided in place of draw_window.
+      stride_ratio: how often draw_strided takes a stride, relative to half of it.
+      min_window, max_window: of draw_window, shares of the row; 0 is one measurement.
       max_measurements: of a context by draw_strided.
       repeat_share: share of the contexts by draw_window that have few destinations.
       fixed_order_share: share of all contexts whose fields come in one order.
+      random_source_share: share of all contexts whose source is a random address.
+      log_rtt: tell RTTs on the logarithmic scale of `training.tokens.log_rtt`.
     """
 
     num_tokens: int
@@ -56,8 +61,13 @@ class Drawing(NamedTuple):
     partial_weight: float
     strided: bool
     max_measurements: int = 1 << 62
+    stride_ratio: float = 1.0
+    min_window: float = 0.0
+    max_window: float = 1.0
     repeat_share: float = 0.0
     fixed_order_share: float = 0.0
+    random_source_share: float = 0.0
+    log_rtt: bool = False
 
 
 def new_drawing(
@@ -242,10 +252,11 @@ def _max_count(layout, src_is_ipv6, mode, wanted):
 
 
 @njit
-def draw_window(raw, layout, src_is_ipv6, mode, wanted, repeats, scratch):
-    """Draws from a large row just enough measurements for `wanted` tokens.
+def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
+    """Draws from a large row just enough measurements for `drawing.num_tokens` tokens.
 
-    The window's size is log-uniform over [1, n], its place uniform, and the subset of it random.
+    The window's size is log-uniform, by default over [1, n], its place uniform, and the subset of
+    it random.
     A window that might not fill the crop becomes a stretch of successive measurements that does,
     from either end of the smallest window that surely can.
 
@@ -257,8 +268,9 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, repeats, scratch):
     """
     num, stream, items = layout.num_measurements, scratch.stream, scratch.items
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
+    wanted = drawing.num_tokens
     enough = _max_count(layout, src_is_ipv6, mode, wanted)
-    size = min(num, max(1, np.int64(math.exp(next_uniform(stream) * math.log(num + 1.0)))))
+    size = draw_window_size(num, drawing, stream)
     repeats = repeats and has_room(num, enough)
     size = num if repeats else size
     is_stretch = size <= enough
@@ -311,13 +323,13 @@ def draw_window(raw, layout, src_is_ipv6, mode, wanted, repeats, scratch):
 
 
 @njit
-def draw_strided(raw, layout, src_is_ipv6, mode, wanted, most, scratch):
+def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     """Draws every stride-th measurement of a window of a row, in order of time.
 
-    The stride is a power of two, uniform in its exponent, of those that leave enough for a crop.
-    The window surely fills it; what is drawn begins at the window's first measurement or ends at
-    its last, so that every part of a row can be drawn. In PARTIAL mode each timestamp is kept with
-    probability 1/2. A row that is too short for `wanted` tokens gives all it has; `most` bounds
+    The stride is a power of two, of those that leave enough for a crop. The window surely fills
+    it; what is drawn begins at the window's first measurement or ends at its last, so that every
+    part of a row can be drawn. In PARTIAL mode each timestamp is kept with probability 1/2. A row
+    that is too short for `drawing.num_tokens` gives all it has; `drawing.max_measurements` bounds
     the number of measurements.
 
     Returns:
@@ -325,11 +337,9 @@ def draw_strided(raw, layout, src_is_ipv6, mode, wanted, most, scratch):
     """
     num, stream = layout.num_measurements, scratch.stream
     items, is_timed = scratch.items, scratch.is_timed
+    wanted, most = drawing.num_tokens, drawing.max_measurements
     enough = min(most, _max_count(layout, src_is_ipv6, mode, wanted))
-    exponents = 1
-    while (1 << exponents) * enough <= num:
-        exponents += 1
-    stride = 1 << next_below(stream, exponents)
+    stride = draw_stride(num, enough, drawing, stream)
     reach = (min(num, enough) - 1) * stride
     item = next_below(stream, num - reach)
     is_backward = next_below(stream, 2) == 1

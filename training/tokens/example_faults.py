@@ -111,10 +111,10 @@ def segments_of(batch: Batch, example: int) -> Iterator[np.ndarray]:
         yield np.append(batch["inputs"][example, at], batch["targets"][example, at[-1:]])
 
 
-def decoded(tokens: np.ndarray) -> tuple[list[Measurement], str | None]:
+def decoded(tokens: np.ndarray, log_rtt: bool = False) -> tuple[list[Measurement], str | None]:
     """Returns the measurements of a segment, or why it does not decode."""
     try:
-        measurements = decode(tokens)
+        measurements = decode(tokens, log_rtt)
     except ValueError as error:
         return [], str(error)
     if len({m.src_addr for m in measurements if m.src_addr is not None}) > 1:

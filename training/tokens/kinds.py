@@ -19,6 +19,7 @@ from beam_pipeline.dataset.rtt import FAILED_RTT
 from beam_pipeline.kernels import kernel
 from beam_pipeline.report.formatting import NONE as NO_VALUE
 from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL
+from training.tokens.log_rtt import stored_codes
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, Measurement
 
 FIELD_NAMES = ("padding", "start", "source", "destination", "time", "RTT", "failed")
@@ -58,6 +59,7 @@ SEGMENT = np.dtype(
 )
 # A measurement whose destination and outcome are whole, in the order of the batch.
 # `place` is where RTT_START is an input: the two bytes are the targets there and behind it.
+# `code`: of the RTT, as `encode_rtt` gives it.
 # `is_query`: the ping was answered, and source and destination precede the RTT.
 MEASUREMENT = np.dtype(
     [
@@ -94,12 +96,13 @@ class Parsed(NamedTuple):
         return of_tokens
 
 
-def parse(tokens: np.ndarray, segmentation: np.ndarray) -> Parsed:
+def parse(tokens: np.ndarray, segmentation: np.ndarray, log_rtt: bool = False) -> Parsed:
     """Parses the targets of a batch; of inputs, `fields` are right.
 
     Args:
       tokens: int32 [n, crop_size].
       segmentation: int32 [n, crop_size], 0 for padding.
+      log_rtt: how RTTs are told, see `training.tokens.log_rtt`.
     """
     parsed = Parsed(
         np.zeros(tokens.shape, np.uint8),
@@ -109,9 +112,10 @@ def parse(tokens: np.ndarray, segmentation: np.ndarray) -> Parsed:
     )
     arrays = (np.ascontiguousarray(values, np.int32) for values in (tokens, segmentation))
     num_segments, num_measurements = _parse(*arrays, *parsed)
+    measurements = parsed.measurements[:num_measurements].copy()
+    measurements["code"] = stored_codes(measurements["code"], log_rtt)
     return parsed._replace(
-        segments=parsed.segments[:num_segments].copy(),
-        measurements=parsed.measurements[:num_measurements].copy(),
+        segments=parsed.segments[:num_segments].copy(), measurements=measurements
     )
 
 

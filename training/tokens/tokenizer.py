@@ -31,6 +31,8 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.kernels import kernel
+from training.tokens.field_orders import FIELD_ORDERS, NUM_ORDERS, NUM_TIMESTAMPED_ORDERS
+from training.tokens.log_rtt import stored_codes, told_codes
 
 MEASUREMENT_START = 0
 SRC_IPV4, SRC_IPV6 = 1, 2
@@ -65,23 +67,8 @@ NO_TIMESTAMP = 0  # in place of one of the three timestamp roles
 MAX_MEASUREMENT_TOKENS = 1 + 17 + 17 + 3 + 9
 ABS_TOKENS, DELTA1_TOKENS, DELTA4_TOKENS = 9, 2, 5
 
-# Fields in the orders that they can have: without a timestamp (source 0, destination 1, RTT 2)
-# the first 6, with one (3) the other 24.
-NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
-_NO_FIELD = 9
-FIELD_ORDERS = np.array(
-    [
-        *((*order, _NO_FIELD) for order in itertools.permutations(range(3))),
-        *itertools.permutations(range(4)),
-    ],
-    np.int64,
-)
-# Source, time, destination, RTT: what an RTT depends on is told before it.
-FIXED_ORDER, FIXED_TIMED_ORDER = (
-    FIELD_ORDERS.tolist().index(order) for order in ([0, 1, 2, _NO_FIELD], [0, 3, 1, 2])
-)
-_PLACES = FIELD_ORDERS.argsort(axis=1)
 # [order, field, other]: 1 if the other field comes before the field; source is 0, time is 3.
+_PLACES = FIELD_ORDERS.argsort(axis=1)
 _BEFORE = (_PLACES[:, np.newaxis] < _PLACES[:, :, np.newaxis]).astype(np.int64)
 
 
@@ -138,7 +125,7 @@ def write_measurement(tokens, at, src, dst, rtt_code, role, seconds, order):
 
     Args:
       src, dst: addresses (hi, lo, is_ipv6), uint64 halves as in `beam_pipeline.dataset.addresses`.
-      rtt_code: as `encode_rtt` gives it.
+      rtt_code: as `log_rtt.told_code` gives it.
       role: of the timestamp, or NO_TIMESTAMP.
       seconds: what the timestamp tells: since 1970, or since the one before.
       order: row of FIELD_ORDERS, one with four fields just if there is a timestamp.
@@ -195,6 +182,7 @@ def encode(
     measurements: pa.RecordBatch,
     is_timed: np.ndarray | None = None,
     orders: np.ndarray | None = None,
+    log_rtt: bool = False,
 ) -> np.ndarray:
     """Encodes measurements of one probe, in the order given, as one context.
 
@@ -203,6 +191,7 @@ def encode(
       measurements: n rows of `row_codec.MEASUREMENT_SCHEMA`.
       is_timed: bool [n], which measurements get a timestamp; by default all.
       orders: [n] rows of FIELD_ORDERS; by default source, destination, RTT, time.
+      log_rtt: how to tell RTTs, see `training.tokens.log_rtt`.
 
     Returns:
       int32 [number of tokens].
@@ -241,7 +230,7 @@ def encode(
         hi,
         lo,
         families == 6,
-        encode_rtt(measurements.column("rtt").to_numpy()),
+        told_codes(encode_rtt(measurements.column("rtt").to_numpy()).astype(np.int64), log_rtt),
         measurements.column("event_time").cast(pa.int64()).to_numpy() // 1_000_000,
         timed,
         chosen,
@@ -324,11 +313,12 @@ class Measurement:
     is_whole: bool = True
 
 
-def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
+def decode(tokens: Sequence[int] | np.ndarray, log_rtt: bool = False) -> list[Measurement]:
     """Inverts `encode`: the tokens of one context, its last measurement possibly cut.
 
     Args:
       tokens: [number of tokens], each below VOCABULARY_SIZE.
+      log_rtt: as in `encode`.
 
     Raises:
       ValueError: the tokens are not a context; the message has the position and the reason.
@@ -345,7 +335,7 @@ def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
     measurements = []
     previous: int | None = None
     for start, end in itertools.pairwise([*starts, len(values)]):
-        measurement = _decode_one(values, start, end, previous)
+        measurement = _decode_one(values, start, end, previous, log_rtt)
         if not measurement.is_whole and end < len(values):
             raise ValueError(f"token {end} begins a measurement before the one before has ended")
         if measurement.event_time is not None:
@@ -354,7 +344,9 @@ def decode(tokens: Sequence[int] | np.ndarray) -> list[Measurement]:
     return measurements
 
 
-def _decode_one(values: list[int], start: int, end: int, previous: int | None) -> Measurement:
+def _decode_one(
+    values: list[int], start: int, end: int, previous: int | None, log_rtt: bool
+) -> Measurement:
     found: dict[str, object] = {}
     roles: list[int] = []
     at, is_cut = start + 1, False
@@ -376,13 +368,13 @@ def _decode_one(values: list[int], start: int, end: int, previous: int | None) -
         if at > end:
             is_cut = True
             break
-        found[name] = _meaning(role, bytes(token - FIRST_BYTE for token in content), previous)
+        found[name] = _meaning(role, bytes(t - FIRST_BYTE for t in content), previous, log_rtt)
         roles.append(role)
     is_whole = not is_cut and {"src_addr", "dst_addr", "rtt_ms"} <= found.keys()
     return Measurement(**found, roles=tuple(roles), is_whole=is_whole)  # type: ignore[arg-type]
 
 
-def _meaning(role: int, content: bytes, previous: int | None) -> object:
+def _meaning(role: int, content: bytes, previous: int | None, log_rtt: bool) -> object:
     number = int.from_bytes(content, "big")
     if role in (SRC_IPV4, SRC_IPV6, DST_IPV4, DST_IPV6):
         address = number if len(content) == 16 else number | addresses.MAPPED_IPV4
@@ -391,7 +383,7 @@ def _meaning(role: int, content: bytes, previous: int | None) -> object:
     if role == RTT_START:
         if number == FAILED_RTT:
             raise ValueError("RTT_START with the two bytes that are kept for FAILED, token 10")
-        return float(decode_rtt(np.array([number], np.uint16))[0])
+        return float(decode_rtt(stored_codes(np.array([number]), log_rtt))[0])
     if role == FAILED:
         return -1.0
     return number if role == TIMESTAMP_ABS else (previous or 0) + number

@@ -87,6 +87,8 @@ UNSUITABLE = {
     f"{FILES} network_curriculum=128": "'128' is not CROPxSTEPS",
     f"{FILES} network_curriculum=128x90 steps=90": "takes 90 steps, steps=90",
     f"{FILES} network_curriculum=128x9 enable_checkpointing=false": "enable_checkpointing=true",
+    f"{FILES} network_repeat_share=[0.5,0.1]": "has 2 shares, 1 stages, one for each",
+    f"{FILES} network_curriculum=128x9 network_repeat_share=[0,2]": "(0.0, 2.0), from 0 to 1",
 }
 
 
@@ -211,17 +213,21 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
 @pytest.mark.slow
 def test_the_config_of_a_stage_ends_with_it():
     given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,512x4"]
+    given += ["network_repeat_share=[1,0.5,0]", "network_fixed_order_share=0.25"]
     arguments = run_config.read(given)
     config = run_config.build(arguments)
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
-    tokens = set()
+    tokens, shares = set(), []
     for stage in stages:
         overrides = run_config.overrides_of(config, stage)
         own = run_config.build(run_config.read([*given, *overrides]))
         assert iterators.stage_of(own) == stage
         assert own.learning_rate_schedule_steps == 9
         tokens.add(own.max_target_length * own.per_device_batch_size)
+        drawn = iterators.data_config(own, [0], is_eval=False)
+        shares.append((drawn.repeat_share, drawn.fixed_order_share))
     assert tokens == {1024}
+    assert shares == [(1.0, 0.25), (0.5, 0.25), (0.0, 0.25)]
 
 
 # --- MaxText itself -------------------------------------------------------------------------------

@@ -184,6 +184,15 @@ def test_real_batches_are_right(mixed: dict[Encoding, Path], variant: str) -> No
     assert f" {num_segments} segments: " in lines[0]
 
 
+@pytest.mark.parametrize("log_rtt", [False, True])
+def test_rtts_are_shown_as_they_were_told(log_rtt: bool) -> None:
+    lines: list[str] = []
+    report = FeedReport(None, 0, num_steps=1, log=lines.append, log_rtt=log_rtt)
+    tokens = encode("192.0.2.1", measurements((0, "8.8.8.8", 17.25)), log_rtt=log_rtt)
+    report.add(crops([tokens]))
+    assert " 17.248 ms" in lines[0]
+
+
 @pytest.mark.slow
 def test_pictures_of_real_batches_show_something(
     mixed: dict[Encoding, Path], tmp_path: Path

@@ -124,6 +124,18 @@ def test_what_is_drawn_lies_in_the_window_and_nothing_twice(mode):
     assert (drawn.facts["first"] + drawn.facts["window"] <= 150).all()
 
 
+def test_windows_lie_between_two_shares_of_the_row():
+    row, n = steady_row(3000), 3000
+    sizes = draw(row, 2000, WEIGHTS[NONE], min_window=0.25, max_window=0.5).facts["window"]
+    assert sizes.min() >= 750 and sizes.max() <= 1501
+    # Log-uniform: as many in each half of the octave.
+    assert abs((sizes < 750 * math.sqrt(2)).mean() - 0.5) < most_deviation(2000)
+    whole = draw(row, 50, min_window=1.0, max_window=1.0).facts
+    assert set(whole["window"].tolist()) == {n} and set(whole["first"].tolist()) == {0}
+    successive = draw(row, 50, min_window=0.0, max_window=0.0).facts
+    assert (successive["window"] == successive["num_measurements"]).all()
+
+
 def chance_of_each(n: int, crop_size: int) -> np.ndarray:
     """Returns with which probability a context without timestamps draws each measurement.
 
@@ -313,6 +325,16 @@ def test_strides_are_powers_of_two_each_as_often(mode, n):
         first = facts["first"][facts["window"] == 1]
         near_the_end = enough_for(128, mode) / n
         assert distance((first / n).tolist()) < most_deviation(len(first)) + near_the_end
+
+
+@pytest.mark.parametrize("ratio", [0.5, 3.0])
+def test_a_stride_comes_that_often_relative_to_half_of_it(ratio: float):
+    facts = draw(steady_row(3000), 4000, WEIGHTS[NONE], 128, strided=True, stride_ratio=ratio).facts
+    strides, counts = np.unique(facts["window"], return_counts=True)
+    assert strides.tolist() == [2**exponent for exponent in range(len(strides))]
+    expected = ratio ** np.arange(len(strides))
+    found = counts / counts.sum() - expected / expected.sum()
+    assert len(strides) > 5 and np.abs(found).max() < most_deviation(4000)
 
 
 @every_mode

@@ -1,4 +1,6 @@
-"""Contexts of few destinations, and of measurements whose fields are in a fixed order."""
+"""Contexts of few destinations, with fields in a fixed order, or with a random source."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,16 +22,17 @@ from tests.support.helpers import (
 )
 from tests.support.reference_sampler import most_deviation
 from training.tokens.draws import FULL, PARTIAL
+from training.tokens.tokenizer import decode
 
 MANY = 30  # destinations
 
 
-def row_to(destinations: np.ndarray) -> Row:
+def row_to(destinations: np.ndarray, source: str = SRC) -> Row:
     """Returns a row whose measurements go to these destinations, in order of time."""
     run = make_run(len(destinations), seed=8)
     run["dst_lo"] = 0xC6336400 + destinations
     sort_groups(run, np.array([0, len(run)]))
-    return row_of(run)
+    return row_of(run, src_addr=source)
 
 
 def destinations_of(row: Row, tokens: list[int]) -> list[int]:
@@ -66,7 +69,7 @@ def test_a_row_that_is_short_for_repeats_is_drawn_from_like_any():
     assert contexts_of(draw(row, 20, repeat_share=1.0)) == contexts_of(draw(row, 20))
 
 
-@pytest.mark.parametrize("name", ["repeat_share", "fixed_order_share"])
+@pytest.mark.parametrize("name", ["repeat_share", "fixed_order_share", "random_source_share"])
 def test_a_share_of_the_contexts_is_drawn_so_and_the_others_as_without_it(name):
     row = row_to(np.random.default_rng(3).integers(0, MANY, 3000))
     without, all_so, some_so = (
@@ -88,3 +91,19 @@ def test_in_a_fixed_order_the_rtt_follows_its_destination():
             for choice in reference.choices_of(tokens, as_number(SRC), row.items)[:-1]:
                 assert choice.order == wanted["time" in choice.order]
                 assert mode == PARTIAL or ("time" in choice.order) == (mode == FULL)
+
+
+@pytest.mark.parametrize("source", [SRC, "2001:db8::7"])
+def test_a_random_source_is_of_the_same_family_and_one_in_each_context(source: str):
+    row = row_to(np.random.default_rng(5).integers(0, MANY, 900), source)
+    plain, drawn = (contexts_of(draw(row, 30, random_source_share=share)) for share in (0.0, 1.0))
+    told: list[str] = []
+    for before, after in zip(plain, drawn, strict=True):
+        known, found = decode(before), decode(after)
+        (address,) = {one.src_addr for one in found if one.src_addr is not None}
+        told.append(address)
+        assert [replace(one, src_addr=None) for one in found] == [
+            replace(one, src_addr=None) for one in known
+        ]
+    assert len(set(told)) == 30 and source not in told
+    assert {":" in address for address in told} == {":" in source}

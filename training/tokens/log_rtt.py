@@ -1,0 +1,61 @@
+"""The two bytes that tell an RTT: as rows store it, or on a finer, even scale.
+
+What rows store has five bits of exponent, and of the mantissa behind them the highest bit is set:
+the first byte is one of four in an octave, 12 to 25 % wide, and 132 of the 256 occur. A model
+learns first bytes first, and they hardly tell where in its noise of some percent an RTT is.
+
+On the logarithmic scale the first byte is one of 23 in an octave, 3.1 % wide, from 2 ms to 1 s,
+where most RTTs of the internet are. It is one of six from 128 µs to 2 ms; shorter RTTs take four
+bytes, 32 µs each, longer ones, up to 50 days, the last 21. Nothing is lost up to 1 s; longer RTTs
+are off by at most 0.2 %.
+"""
+
+import numpy as np
+from numba import njit
+
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
+
+# Where first bytes begin, and the RTTs there, in octaves of 1 µs: before the first the scale is
+# linear in the RTT, between two in its logarithm.
+_OCTAVES = (7, 11, 20, 42)
+_FIRST_BYTES = (4, 28, 235, 256)
+
+
+def _told_of_all() -> np.ndarray:
+    """Returns the two bytes of every code but FAILED_RTT: uint16 [65,535]."""
+    us = decode_rtt(np.arange(FAILED_RTT)).astype(np.float64) * 1000
+    first_us = 2 ** _OCTAVES[0]
+    first = np.interp(np.log2(np.maximum(us, first_us)), _OCTAVES, _FIRST_BYTES)
+    first = np.where(us < first_us, us * _FIRST_BYTES[0] / first_us, first)
+    told = np.minimum(np.rint(first * 256), FAILED_RTT - 1)
+    return np.append(told, FAILED_RTT).astype(np.uint16)
+
+
+_TOLD = _told_of_all()
+
+
+def _stored_of_all() -> np.ndarray:
+    """Returns for every two bytes a code that they tell, or that the next lower ones tell."""
+    codes = np.arange(FAILED_RTT + 1)
+    written = codes[(codes < 2048) | (codes & 1024 > 0)]
+    begin, end = (np.searchsorted(_TOLD[written], codes, side) for side in ("left", "right"))
+    return written[np.where(begin < end, (begin + end) // 2, end - 1)].astype(np.uint16)
+
+
+_STORED = _stored_of_all()
+
+
+@njit
+def told_code(code, log_rtt):
+    """Returns the two bytes that tell an RTT, as a number; `code` is what `encode_rtt` gives."""
+    return np.int64(_TOLD[code]) if log_rtt else code
+
+
+def told_codes(codes: np.ndarray, log_rtt: bool) -> np.ndarray:
+    """Returns `told_code` of many, [n]."""
+    return _TOLD[codes].astype(codes.dtype) if log_rtt else codes
+
+
+def stored_codes(told: np.ndarray, log_rtt: bool) -> np.ndarray:
+    """Inverts `told_codes`; two bytes that tell no RTT become the next lower one that some do."""
+    return _STORED[told].astype(told.dtype) if log_rtt else told
