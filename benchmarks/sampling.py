@@ -1,0 +1,114 @@
+"""Bench: what windows of many sizes and a mix of timestamp modes do for a model.
+
+    python -m benchmarks.sampling --seeds 0 1 2
+    python -m benchmarks.sampling --planetlab=planetlab.parquet
+
+Trains small models through MaxText that differ in how their contexts are drawn alone, and
+evaluates each on held-out contexts of every timestamp mode and of windows of three sizes: its loss
+there, in bits a token. Results go to results/, as `sampling` or as `sampling_planetlab`.
+"""
+
+import itertools
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import learning, runner
+from benchmarks import markdown as md
+from benchmarks.results import Results
+from benchmarks.runner import Bench, Found, module_command
+
+RECIPE = (
+    *("max_target_length=512", "per_device_batch_size=2", "network_curriculum=128x1500"),
+    *("steps=2200", "network_mixed_rows=none", "network_log_rtt=true"),
+)
+# How the contexts of a model are drawn, beside the recipe.
+VARIANTS = {
+    "all sizes, 40/30/30": (),
+    "successive measurements": ("network_window_shares=[0,0]",),
+    "from whole rows": ("network_window_shares=[1,1]",),
+    "full timestamps": ("network_mode_weights=[1,0,0]",),
+    "no timestamps": ("network_mode_weights=[0,0,1]",),
+    "strides": ("network_sampler=windows",),
+    "strides, each half as often": ("network_sampler=windows", "network_stride_ratio=0.5"),
+}
+# What they are evaluated on.
+MODES = {"full": (1, 0, 0), "partial": (0, 1, 0), "none": (0, 0, 1)}
+WINDOWS = {"successive": (0, 0), "a third": (0.3, 0.35), "whole row": (1, 1)}
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = learning.make_parser("sampling", "What the ways to draw contexts do for a model.")
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS], default=[*VARIANTS])
+    args = parser.parse_args(argv)
+    name = "sampling_planetlab" if args.planetlab else "sampling"
+    bench, rows = learning.begin(name, args, RECIPE)
+    for seed, variant in itertools.product(args.seeds, args.variants):
+        _train(bench, rows, variant, seed)
+    return bench.end(markdown(bench.results))
+
+
+def _train(bench: Bench, rows: Path, variant: str, seed: int) -> None:
+    """Trains and evaluates one model."""
+    name = f"{[*VARIANTS].index(variant)}-seed-{seed}"
+    folder, arguments = learning.training(bench, rows, name, seed, [*RECIPE, *VARIANTS[variant]])
+
+    def check(_: Path, __: str) -> Found:
+        return Found(runner.call("benchmarks.sampling:losses", folder, rows), None)
+
+    command = [*module_command("training.train"), *arguments]
+    case = {"variant": variant, "seed": seed}
+    shown = {"wall_s": "s", "all": "bits"}
+    bench.keep(bench.measured(case, 0, lambda _: command, check, folder / "train.log"), shown)
+
+
+def losses(checkpoint: str, rows: str) -> dict[str, float]:
+    """Returns the bits a token of a model on held-out contexts: all, of each mode and window."""
+    import numpy as np
+
+    from training.evaluation.examples import draw_examples, open_splits
+    from training.evaluation.extent import Extent
+    from training.evaluation.predictions import causal_pass
+    from training.maxtext.predictor import load_predictor
+    from training.tokens.kinds import MEASUREMENT
+
+    predictor, (split, _) = load_predictor(checkpoint), open_splits(rows)
+    extent, no_queries = Extent(num_contexts=96), np.zeros(0, MEASUREMENT)
+    found: dict[tuple[str, str], float] = {}
+    for mode, window in itertools.product(MODES, WINDOWS):
+        drawn = {"mode_weights": MODES[mode], "window_shares": WINDOWS[window]}
+        examples = draw_examples(split, predictor, extent, **drawn)
+        bits = causal_pass(predictor, examples, no_queries, lambda _: None).bits
+        found[mode, window] = float(bits[examples.segmentation > 0].mean())
+
+    def mean(of: str | None = None) -> float:
+        return statistics.fmean(bits for place, bits in found.items() if of is None or of in place)
+
+    return {"all": mean(), **{name: mean(name) for name in (*MODES, *WINDOWS)}}
+
+
+def markdown(results: Results) -> str:
+    """Returns the table: the loss of each variant, its median and range over the seeds."""
+    columns = ("all", *MODES, *WINDOWS)
+    lines = [
+        [variant, *(_cell([run.figures[name] for run in same]) for name in columns)]
+        for variant in VARIANTS
+        if (same := [r for r in results.runs if r.case["variant"] == variant and not r.error])
+    ]
+    seeds = len({run.case["seed"] for run in results.runs})
+    return f"""{md.table(["how contexts were drawn", *columns], lines)}
+
+Bits a token: the median of {seeds} seeds, the smallest and the largest.
+
+{md.circumstances(results)}"""
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+main = runner.program(_run)
+
+if __name__ == "__main__":
+    sys.exit(main())
