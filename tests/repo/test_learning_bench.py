@@ -17,7 +17,7 @@ from benchmarks.results import Results, Run
 
 
 def make_evaluation(error: float = 0.1) -> dict[str, Any]:
-    kinds = {"source, again": 0.05, "destination": 1.1, "RTT exponent": 2.5, "role": 1.0}
+    kinds = {"source, again": 0.05, "destination": 1.1, "role": 1.0}
     methods = dict.fromkeys(learning.METHODS, 0.4) | {"model": error}
     return {
         "loss": {
@@ -29,11 +29,18 @@ def make_evaluation(error: float = 0.1) -> dict[str, Any]:
         },
         "rtt": {
             "errors": [
-                {"method": name, "group": group, "median_relative": value}
+                {
+                    "method": name,
+                    "group": group,
+                    "median_relative": value,
+                    "model_nearer": 60,
+                    "model_farther": 40,
+                }
                 for name, value in methods.items()
                 for group in ("all", "first", "repeat")
             ]
         },
+        "calibration": {"coverage": {"80%": 0.79}},
     }
 
 
@@ -63,16 +70,20 @@ def test_figures_of_an_evaluation():
     assert figures["bits"] == 1.5
     assert figures["source_again_bits"] == 0.05
     assert figures["unigram_destination_bits"] == 7.0
-    assert figures["rtt_error"] == 0.1
-    assert figures["rtt_error_ratio"] == pytest.approx(0.25)
+    assert figures["rtt_error_seen"] == figures["rtt_error_new"] == 0.1
+    assert figures["sigmas"] == pytest.approx(2)
+    assert figures["within_80"] == 0.79
     assert {bar.figure for bar in learning.BARS} <= set(figures)
 
 
 def test_a_missed_bar_is_marked():
-    text = learning.markdown(make_results(0.1, 0.21))
-    (line,) = [line for line in text.splitlines() if line.startswith("| RTT median error")]
-    assert line == "| RTT median error, destination known |  | ≤ 0.15 | 10.0% | 21.0% ✗ |"
-    assert text.count("✗") == 2  # also more than half of the destination median's 40 %
+    text = learning.markdown(make_results(0.02, 0.1, 0.21))
+    lines = [line for line in text.splitlines() if line.startswith(("| the same, d", "| true"))]
+    assert lines == [
+        "| the same, destination new to the context |  | ≤ 10.0% | 2.0% | 10.0% | 21.0% ✗ |",
+        "| true RTTs in the central 80 % |  | 78.0% to 82.0% | 79.0% | 79.0% | 79.0% |",
+    ]
+    assert text.count("✗") == 3 + 2 + 1  # 1.5 bits thrice, both errors above 2.2 %
     assert "init_weights_seed=0" in text
 
 
@@ -97,7 +108,7 @@ def test_planetlab_has_no_bars_and_no_simulation():
     text = learning.markdown(results)
     assert "Recipe: `steps=150 network_mixed_rows=none`." in text  # the later one holds
     assert "| held-out probes | unigram by kind | seed 0 | seed 1 |" in text
-    assert "| RTT median error, destination known |  | 10.0% | 90.0% |" in text
+    assert "| RTT: median error, destination seen before |  | 10.0% | 90.0% |" in text
     assert "✗" not in text and "≤" not in text and "generate" not in text
 
 
@@ -145,7 +156,7 @@ def test_the_table_and_the_curves_go_into_the_document(tmp_path: Path):
     results_files.save(make_results(0.1, 0.12), tmp_path / "learning-2026-11-21.json")
     arguments = ["--bench=learning", f"--document={document}", f"--results={tmp_path}"]
     assert table.main(arguments) == 0
-    assert "| bits a token, all | 5.50 | ≤ 1.65 | 1.500 | 1.500 |" in document.read_text()
+    assert "| bits a token, all | 5.50 | ≤ 1.200 | 1.500 ✗ | 1.500 ✗ |" in document.read_text()
     assert "<svg" in (tmp_path / "learning.svg").read_text()
 
 
