@@ -46,6 +46,14 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument("--png", help="a picture of the matrix of evaluation set by n")
     parser.add_argument(
+        "--removed",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a clean corpus that beam_pipeline.overlap.remove wrote: what it took exactly; for "
+        "several, say it again",
+    )
+    parser.add_argument(
         "--instances",
         type=int,
         default=DEFAULT_INSTANCES,
@@ -58,7 +66,7 @@ def _run(argv: Sequence[str]) -> None:
     args = make_parser().parse_args(argv)
     check_range("instances", args.instances, 0, MAX_INSTANCES)
     formats = [name.strip() for name in args.format.split(",")]
-    print(write_report(args.output, args.html, args.png, args.instances, formats))
+    print(write_report(args.output, args.html, args.png, args.instances, formats, args.removed))
 
 
 def write_report(
@@ -67,6 +75,7 @@ def write_report(
     png: str | None = None,
     num_instances: int = DEFAULT_INSTANCES,
     formats: Sequence[str] = FORMATS[:1],
+    removed: Sequence[str] = (),
 ) -> str:
     """Writes the page, its tables as other files and a picture, as asked; returns a sentence.
 
@@ -76,6 +85,7 @@ def write_report(
       png: where to write the picture; None for no picture.
       num_instances: how many instances are shown, those with most covered tokens.
       formats: some of FORMATS.
+      removed: folders of clean corpora that were made by this output.
 
     Raises:
       UsageError: this is not a finished output, a format is unknown, or a package is missing.
@@ -96,7 +106,7 @@ def write_report(
 
     output = Output(output_path)
     with progress_bar("read results", num_bytes_read(output)) as advance:
-        statistics = read_statistics(output, num_instances, advance)
+        statistics = read_statistics(output, num_instances, advance, removed)
     tables, stem, written = tables_of(statistics), html.removesuffix(".html"), []
     if "html" in formats:
         write_file(html, page(statistics, tables))

@@ -21,6 +21,7 @@ from beam_pipeline.overlap.report.caps import Cap, caps_of
 from beam_pipeline.overlap.report.instances import Instance, worst_instances
 from beam_pipeline.overlap.report.output import Advance, Output
 from beam_pipeline.overlap.report.removal_effects import RemovalEffects, read_removal_effects
+from beam_pipeline.overlap.report.removed import Removed, read_removed
 from beam_pipeline.overlap.report.rows import HitRows, read_rows
 from beam_pipeline.overlap.report.search_index import SearchIndex, make_search_index
 from beam_pipeline.overlap.report.sets import EvaluationSet, Hits, all_sets, read_sets
@@ -103,6 +104,7 @@ class Statistics:
     instances: list[Instance]
     train_files: list[TrainFile]  # those that hit most instances first
     removal: RemovalEffects
+    removed: list[Removed]
     boilerplate: Frequent
     eval_boilerplate: Frequent
     num_matches: int  # without those of boilerplate
@@ -130,8 +132,17 @@ def num_bytes_read(output: Output) -> int:
     return sum(map(output.num_bytes, (MATCHES, NGRAMS, *text_files(options))))
 
 
-def read_statistics(output: Output, num_instances: int, advance: Advance) -> Statistics:
-    """Reads what a report shows; `num_instances` of the rows with their texts."""
+def read_statistics(
+    output: Output, num_instances: int, advance: Advance, removed: Iterable[str] = ()
+) -> Statistics:
+    """Reads what a report shows.
+
+    Args:
+      num_instances: how many of the rows have their texts.
+      removed: folders of clean corpora that were made by this output.
+    """
+    removal = read_removal_effects(output)
+    of_removed = read_removed(removed, removal)
     summary = output.record(SUMMARY, Summary)
     options = summary.options
     rows = read_rows(output, sorted(summary.ngram_lengths))
@@ -149,7 +160,8 @@ def read_statistics(output: Output, num_instances: int, advance: Advance) -> Sta
         index=make_search_index(output, rows, advance),
         instances=instances,
         train_files=sorted(_train_files(output), key=lambda file: (-file.num_hit, file.path)),
-        removal=read_removal_effects(output),
+        removal=removal,
+        removed=of_removed,
         boilerplate=boilerplate,
         eval_boilerplate=eval_boilerplate,
         num_matches=output.num_rows(MATCHES),

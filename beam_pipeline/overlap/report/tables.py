@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS, Taken
+from beam_pipeline.overlap.report.removed import Removed
 from beam_pipeline.overlap.report.sets import EvaluationSet
 from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Frequent, Statistics
 from beam_pipeline.overlap.results.output_files import escape_surrogates
@@ -43,6 +44,10 @@ _VERDICTS = {
     "num_dirty_by_short_texts": "dirty by short texts alone",
 }
 _TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
+_REMOVED = (
+    *("clean corpus", "--remove", "evaluation set", "contaminated documents", "dropped"),
+    *("documents that remain of them", "characters", "removed"),
+)
 
 
 class Table(NamedTuple):
@@ -116,6 +121,12 @@ def tables_of(statistics: Statistics) -> dict[str, Table]:
             "Contaminated documents by evaluation set",
             ["evaluation set", *_TAKEN],
             [[name, *_taken(taken)] for name, taken in removal.by_set.items()],
+        ),
+        _table(
+            "removed",
+            "What removals took",
+            _REMOVED,
+            [line for one in statistics.removed for line in _removed_lines(one)],
         ),
         _files_table(statistics),
         _ngrams_table("boilerplate", statistics.boilerplate, "documents"),
@@ -203,6 +214,12 @@ def _set_lines(one: EvaluationSet, lengths: Sequence[int]) -> Iterator[list[Any]
 
 def _taken(taken: Taken) -> list[int]:
     return [taken.num_documents, taken.num_spans, taken.num_shared_chars, taken.num_margin_chars]
+
+
+def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
+    for name, lost in [("all", removed.counts), *removed.by_evaluation_set.items()]:
+        counts = lost.contaminated, lost.dropped, lost.records_out
+        yield [removed.path, removed.way, name, *counts, lost.chars_in, lost.chars_removed]
 
 
 def _rows_table(statistics: Statistics) -> Table:

@@ -1,5 +1,6 @@
 """Clean corpora: what stays is as it was, counts add up, and a second run finds nothing."""
 
+import csv
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.changes import piece_id
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
+from beam_pipeline.overlap.report.__main__ import main as report
 from tests.support.overlap_reference import merged, ngrams
 from tests.support.peak_memory import peak_memory
 from tests.support.removal_corpus import (
@@ -112,6 +114,33 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert clean(tmp_path, "--remove=document") == 1
     assert "in/a.jsonl was changed" in capsys.readouterr().err
     assert not (tmp_path / "clean/.SUCCESS").exists()
+
+
+def test_the_report_shows_what_a_removal_took(
+    found: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    given = [f"--html={page}", "--format=html,csv", f"--removed={found}/clean"]
+    assert clean(found, "--remove=split", "--overwrite") == 0
+    assert report([f"{found}/out", *given]) == 0
+    lines = list(csv.DictReader((tmp_path / "report.removed.csv").open()))
+    manifest = manifest_of(found)
+    counts = {"all": manifest["counts"], **manifest["by_evaluation_set"]}
+    assert [line["evaluation set"] for line in lines] == ["all", "quiz"]
+    for line in lines:
+        lost = counts[line["evaluation set"]]
+        names = ("contaminated documents", "characters", "removed")
+        assert [int(line[name]) for name in names] == [
+            lost[name] for name in ("contaminated", "chars_in", "chars_removed")
+        ]
+    assert 'id="removed-table"' in page.read_text()
+    capsys.readouterr()
+    assert report([f"{found}/out", f"--html={page}", f"--removed={found}/in"]) == 2
+    assert "in is not a finished clean corpus" in capsys.readouterr().err
+    find_in(found, "clean/documents", "other")
+    capsys.readouterr()
+    assert report([f"{found}/other", *given]) == 2
+    assert "was cleaned by another result: 5 of its documents" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("num_others", [3, 500])

@@ -18,8 +18,8 @@ from tests.support.overlap_report import table
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("sets", "rules", "rows", "removal_by_file", "removal_by_set", "train_files")
-NAMES += ("boilerplate", "eval_boilerplate", "dead_letters", "run", "options")
+NAMES = ("sets", "rules", "rows", "removal_by_file", "removal_by_set", "removed")
+NAMES += ("train_files", "boilerplate", "eval_boilerplate", "dead_letters", "run", "options")
 
 
 def read_csv(page: Path, name: str) -> list[dict[str, str]]:

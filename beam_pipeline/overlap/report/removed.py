@@ -1,0 +1,69 @@
+"""What removals of an output took: exact, from the manifests that they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from beam_pipeline.errors import UsageError
+from beam_pipeline.overlap.report.output import reading
+from beam_pipeline.overlap.report.removal_effects import RemovalEffects
+from beam_pipeline.storage import files
+
+_MANIFEST, _SUCCESS = "removal_manifest.json", ".SUCCESS"
+
+
+class Lost(msgspec.Struct):
+    """What contaminated documents lost, of all training files or for one evaluation set."""
+
+    contaminated: int
+    dropped: int
+    records_out: int
+    chars_in: int
+    chars_removed: int
+
+
+class Removed(msgspec.Struct):
+    """A removal: its folder, its options, and what was lost."""
+
+    options: dict[str, Any]
+    counts: Lost
+    by_evaluation_set: dict[str, Lost]
+    path: str = ""
+
+    @property
+    def way(self) -> str:
+        """The way of removal, such as "split"."""
+        return str(self.options["remove"])
+
+
+def read_removed(folders: Iterable[str], effects: RemovalEffects) -> list[Removed]:
+    """Reads the manifests of removals.
+
+    Raises:
+      UsageError: a folder is no finished clean corpus, or not one of this output.
+    """
+    return [_read(folder.rstrip("/"), effects) for folder in folders]
+
+
+def _read(folder: str, effects: RemovalEffects) -> Removed:
+    given = f"--removed={folder}"
+    if not files.exists(f"{folder}/{_SUCCESS}"):
+        raise UsageError(
+            f"{given} is not a finished clean corpus: it has no {_SUCCESS}; give the --output_path "
+            "of beam_pipeline.overlap.remove"
+        )
+    path = f"{folder}/{_MANIFEST}"
+    with reading(path), files.open_file(path) as stream:
+        removed = msgspec.json.decode(stream.read(), type=Removed)
+    removed.path = folder
+    found = {name: lost.contaminated for name, lost in removed.by_evaluation_set.items()}
+    if found != {name: taken.num_documents for name, taken in effects.by_set.items()}:
+        raise UsageError(
+            f"{given} was cleaned by another result: {removed.counts.contaminated:,} of its "
+            f"documents were contaminated, {effects.total.num_documents:,} are in this one; give a "
+            "corpus that was cleaned by this one"
+        )
+    return removed
