@@ -92,7 +92,7 @@ def _python(module: str, *arguments: str) -> None:
 
 def _trained(bench: Bench, seed: int, rows: Path) -> Run:
     """Trains and evaluates with one seed."""
-    folder, arguments = training(bench, rows, f"seed-{seed}", seed, RECIPE)
+    folder, arguments = new_run(bench, rows, f"seed-{seed}", seed, RECIPE)
 
     def check(_: Path, printed: str) -> Found:
         _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=1000")
@@ -113,7 +113,7 @@ def _trained(bench: Bench, seed: int, rows: Path) -> Run:
     return run
 
 
-def training(
+def new_run(
     bench: Bench, rows: Path, name: str, seed: int, recipe: Sequence[str]
 ) -> tuple[Path, list[str]]:
     """Returns the new folder of a run of `tiny`, and the arguments of training.train for it."""

@@ -46,13 +46,13 @@ def _run(argv: Sequence[str]) -> int:
     bench, rows = learning.begin(name, args, RECIPE)
     for seed, variant in itertools.product(args.seeds, args.variants):
         _train(bench, rows, variant, seed)
-    return bench.end(markdown(bench.results))
+    return bench.end(markdown(bench.results), has_page=False)
 
 
 def _train(bench: Bench, rows: Path, variant: str, seed: int) -> None:
     """Trains and evaluates one model."""
     name = f"{[*VARIANTS].index(variant)}-seed-{seed}"
-    folder, arguments = learning.training(bench, rows, name, seed, [*RECIPE, *VARIANTS[variant]])
+    folder, arguments = learning.new_run(bench, rows, name, seed, [*RECIPE, *VARIANTS[variant]])
 
     def check(_: Path, __: str) -> Found:
         return Found(runner.call("benchmarks.sampling:losses", folder, rows), None)

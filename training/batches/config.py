@@ -119,8 +119,8 @@ class DataConfig:
         destination, RTT; in the others each measurement has an order of its own.
       random_source_share: share of the contexts that tell a random address as their source, so
         that a model cannot know a probe by heart and has to read what the context says of it.
-      log_rtt: tell RTTs on a logarithmic scale, whose first byte is twice as fine; see
-        `training.tokens.log_rtt`.
+      log_rtt: tell RTTs on a logarithmic scale, whose first byte is some six times as fine;
+        see `training.tokens.log_rtt`.
       weights: of the rows, for sampler="windows": "rows" (each once an epoch), "probes",
         "measurements", or a number for each line of rows.parquet.
       row_weights: how often a row comes in an epoch, by the family and the address of its probe

@@ -15,13 +15,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
-from training.evaluation.examples import Examples
+from training.evaluation.examples import Examples, TrainedContexts
 from training.tokens.tokenizer import FIRST_BYTE, VOCABULARY_SIZE
 
 Advance = Callable[[float], None]
 
 
-class Predictor(Protocol):
+class Predictor(TrainedContexts, Protocol):
     """A trained model: tokens in, the next token's distribution out.
 
     Attributes:
@@ -30,15 +30,6 @@ class Predictor(Protocol):
       step: steps of training.
       description: run and size, for people.
     """
-
-    @property
-    def crop_size(self) -> int: ...
-
-    @property
-    def fixed_order_share(self) -> float: ...
-
-    @property
-    def log_rtt(self) -> bool: ...
 
     @property
     def step(self) -> int: ...

@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 
-# Fields in the orders that they can have: without a timestamp (source 0, destination 1, RTT 2)
-# the first 6, with one (3) the other 24.
+# Without a timestamp (source 0, destination 1, RTT 2) the first 6 lines, with one (3) the other 24.
 NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
 _NO_FIELD = 9
 FIELD_ORDERS = np.array(

@@ -22,7 +22,7 @@ _FIRST_BYTES = (4, 28, 235, 256)
 
 
 def _told_of_all() -> np.ndarray:
-    """Returns the two bytes of every code but FAILED_RTT: uint16 [65,535]."""
+    """Returns the two bytes of every code: uint16 [65,536]; FAILED_RTT stays itself."""
     us = decode_rtt(np.arange(FAILED_RTT)).astype(np.float64) * 1000
     first_us = 2 ** _OCTAVES[0]
     first = np.interp(np.log2(np.maximum(us, first_us)), _OCTAVES, _FIRST_BYTES)

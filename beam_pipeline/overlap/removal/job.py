@@ -33,8 +33,6 @@ from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.eval_tokens import read_eval_tokens
 from beam_pipeline.storage.files import exists, size_and_checksum
 
-MANIFEST, SUCCESS = "removal_manifest.json", ".SUCCESS"
-
 
 def remove(
     options: RemovalOptions, beam_options: PipelineOptions, flag: str = "output_path"
@@ -56,8 +54,8 @@ def remove(
         result_path=options.result_path,
         output_path=options.output_path,
         folder="documents",
-        manifest=MANIFEST,
-        success=SUCCESS,
+        manifest=layout.REMOVAL_MANIFEST,
+        success=layout.SUCCESS_NAME,
         write=functools.partial(cleaning.clean_file, fields=_fields(summary), cut=cut),
         facts=_facts(options, summary, values_of(options.removal)),
     )
@@ -68,7 +66,7 @@ def check_output(options: RemovalOptions, flag: str) -> None:
     """Raises UsageError if the output of a removal is finished and has to stay."""
     if options.overwrite or options.skip_existing:
         return
-    if exists(f"{options.output_path}/{SUCCESS}"):
+    if exists(f"{options.output_path}/{layout.SUCCESS_NAME}"):
         raise UsageError(
             f"--{flag}={options.output_path} holds a finished clean corpus: choose another folder, "
             "or say --overwrite to replace it"
@@ -91,7 +89,7 @@ def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -
         output_path=options.output_path,
         folder=folder,
         manifest=attributes_manifest(options),
-        success=f"{folder}/.SUCCESS",
+        success=f"{folder}/{layout.SUCCESS_NAME}",
         write=write,
         facts=_facts(options, summary, given),
     )

@@ -4,18 +4,19 @@ from typing import Any
 
 import orjson
 
-from beam_pipeline.overlap.removal.job import MANIFEST, attributes_manifest
+from beam_pipeline.overlap.removal.job import attributes_manifest
 from beam_pipeline.overlap.removal.options import AttributeOptions
+from beam_pipeline.overlap.results.layout import REMOVAL_MANIFEST
 from beam_pipeline.storage.files import read_file
 
 
 def print_removal(output: str) -> None:
     """Prints what became of the records of a corpus."""
-    counts = _counts(f"{output}/{MANIFEST}")
+    counts = _counts(f"{output}/{REMOVAL_MANIFEST}")
     print(
         f"{counts['records_in']:,} records: {counts['untouched']:,} untouched, "
         f"{counts['changed']:,} changed to {counts['records_out']:,}, {counts['dropped']:,} "
-        f"dropped; the counts by file are in {output}/{MANIFEST}"
+        f"dropped; the counts by file are in {output}/{REMOVAL_MANIFEST}"
     )
 
 

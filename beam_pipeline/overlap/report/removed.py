@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.report.output import reading
 from beam_pipeline.overlap.report.removal_effects import RemovalEffects
+from beam_pipeline.overlap.results.layout import REMOVAL_MANIFEST, SUCCESS_NAME
 from beam_pipeline.storage import files
-
-_MANIFEST, _SUCCESS = "removal_manifest.json", ".SUCCESS"
+from beam_pipeline.storage.lines import explained_damage
 
 
 class Lost(msgspec.Struct):
@@ -43,20 +42,23 @@ def read_removed(folders: Iterable[str], effects: RemovalEffects) -> list[Remove
     """Reads the manifests of removals.
 
     Raises:
-      UsageError: a folder is no finished clean corpus, or not one of this output.
+      UsageError: a folder is no finished clean corpus, or its contaminated documents, by evaluation
+        set, are not as many as this output has.
+      ProbelineError: a manifest is damaged.
     """
     return [_read(folder.rstrip("/"), effects) for folder in folders]
 
 
 def _read(folder: str, effects: RemovalEffects) -> Removed:
     given = f"--removed={folder}"
-    if not files.exists(f"{folder}/{_SUCCESS}"):
+    if not files.exists(f"{folder}/{SUCCESS_NAME}"):
         raise UsageError(
-            f"{given} is not a finished clean corpus: it has no {_SUCCESS}; give the --output_path "
-            "of beam_pipeline.overlap.remove"
+            f"{given} is not a finished clean corpus: it has no {SUCCESS_NAME}; give the "
+            "--output_path of beam_pipeline.overlap.remove"
         )
-    path = f"{folder}/{_MANIFEST}"
-    with reading(path), files.open_file(path) as stream:
+    path = f"{folder}/{REMOVAL_MANIFEST}"
+    cure = "run the removal again with --overwrite"
+    with explained_damage(path, cure, more=(ValueError,)), files.open_file(path) as stream:
         removed = msgspec.json.decode(stream.read(), type=Removed)
     removed.path = folder
     found = {name: lost.contaminated for name, lost in removed.by_evaluation_set.items()}

@@ -46,7 +46,7 @@ _VERDICTS = {
 _TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
 _REMOVED = (
     *("clean corpus", "--remove", "evaluation set", "contaminated documents", "dropped"),
-    *("documents that remain of them", "characters", "removed"),
+    *("documents that remain of them", "characters", "characters removed"),
 )
 
 

@@ -29,6 +29,7 @@ SUMMARY = "progress/progress_summary.json"
 INPUT_FILES = "progress/input_files.jsonl"
 DEAD_LETTER_FOLDER = "dead_letter"
 DEAD_LETTERS = f"{DEAD_LETTER_FOLDER}/dead_letter_00000-of-00001.parquet"
+REMOVAL_MANIFEST = "removal_manifest.json"  # in the output of a removal
 CLEAN_FOLDER = "clean"
 RULES_FOLDER = "rules"
 WORK_FOLDER = "tmp/work"

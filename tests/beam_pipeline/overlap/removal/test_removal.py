@@ -129,7 +129,7 @@ def test_the_report_shows_what_a_removal_took(
     assert [line["evaluation set"] for line in lines] == ["all", "quiz"]
     for line in lines:
         lost = counts[line["evaluation set"]]
-        names = ("contaminated documents", "characters", "removed")
+        names = ("contaminated documents", "characters", "characters removed")
         assert [int(line[name]) for name in names] == [
             lost[name] for name in ("contaminated", "chars_in", "chars_removed")
         ]
