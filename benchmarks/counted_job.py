@@ -42,8 +42,8 @@ def counters_of(result: PipelineResult) -> dict[str, int]:
     """Returns our counters' values and distributions' sums by name, added up over the steps."""
     found = result.metrics().query(beam.metrics.MetricsFilter().with_namespace(NAMESPACE))
     totals: Counter[str] = Counter()
-    for metric in found["counters"]:
-        totals[metric.key.metric.name] += metric.result
+    for metric in found["counters"]:  # None: at 0, and Prism has it as committed alone
+        totals[metric.key.metric.name] += metric.result or 0
     for metric in found["distributions"]:
         totals[metric.key.metric.name] += metric.result.sum
     return dict(totals)

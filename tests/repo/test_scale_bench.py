@@ -13,11 +13,13 @@ import apache_beam as beam
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import generate
 from beam_pipeline.dataset.options import RowFormat
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.probe_rows import bucket, grouping, merge_plan
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
@@ -35,7 +37,7 @@ from beam_pipeline.shards.claim_checks import (
 from beam_pipeline.sources.inputs import InputFile
 from beam_pipeline.storage.matching import FileVersion
 from benchmarks import ROOT, estimate, many_probes, markdown, results, scale, scale_table, worker
-from benchmarks.counted_job import billed_class
+from benchmarks.counted_job import billed_class, counters_of
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
 from benchmarks.random_probes import write_measurements
 from benchmarks.results import Results, Run
@@ -72,6 +74,20 @@ def test_few_probes_get_the_small_chunks_of_many(measurements, tmp_path):
     assert counts["rows_read"] == NUM_MEASUREMENTS
     assert counts["chunks"] == pytest.approx(NUM_MEASUREMENTS / scale.CHUNK_RECORDS, rel=0.05)
     assert counts["class_a"] == counts["class_b"] == 0
+
+
+@pytest.mark.prism
+def test_a_counter_that_stays_at_0_is_0_on_prism(prism: str):
+    def count(element: int) -> None:
+        counter("rows_left_out").inc(0)
+        counter("rows_read").inc(element)
+
+    flags = ["--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=LOOPBACK"]
+    pipeline = beam.Pipeline(options=PipelineOptions(flags))
+    pipeline | beam.Create([1, 2]) | beam.Map(count)
+    result = pipeline.run()
+    result.wait_until_finish()
+    assert counters_of(result) == {"rows_left_out": 0, "rows_read": 3}
 
 
 def test_requests_to_gcs_are_counted_as_they_arrive(measurements, gcs: Gcs):
