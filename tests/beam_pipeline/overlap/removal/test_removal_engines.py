@@ -1,215 +1,125 @@
-"""A removal that is killed or repeated, in one run with the search, on all engines and on GCS."""
+"""A search with dropped n-grams, removals and attributes: the same bytes on every engine.
+
+What was removed is not found again: a second search of the clean corpora finds nothing.
+"""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main as find
-from beam_pipeline.overlap.removal import by_file
+from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.results import layout
 from tests.support.engines import Flink, Gcs, stored_objects
-from tests.support.overlap_jobs import files_below
-from tests.support.repository import ROOT
-from tests.support.warm_python import warm_python
+from tests.support.overlap_jobs import files_below, write_lines
+from tests.support.removal_corpus import SHARED, write_compressed
 
-SHARED = "every good boy does fine when all of the notes are played in the right order"
-MANIFEST = "removal_manifest.json"
-
-SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
-
-# Runs `main` in a process that kills itself when a function of the job is called for the n-th time.
-_SCRIPT = """
-import os, signal, sys
-from beam_pipeline.overlap.removal import by_file as job
-name, after = sys.argv[1], int(sys.argv[2])
-original, calls = getattr(job, name), []
-def killing(*args, **kwargs):
-    calls.append(0)
-    if len(calls) == after:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(*args, **kwargs)
-setattr(job, name, killing)
-from beam_pipeline.overlap.remove import main
-sys.exit(main(sys.argv[3:]))
-"""
+NOTICE = "all who read this page agree to the terms of use that stand below it"
+LENGTH = 8
+# The margin and the least piece of a split are the default: what is around the passage is longer.
+TEXTS = [
+    "nothing to see",
+    f"{'before ' * 80}{SHARED}{' after' * 80}",
+    f"{NOTICE} 1",
+    "the last one",
+]
+NAMES = ("a.jsonl", "b.jsonl.gz", "deep/c.json.zst")
+IN_MEMORY = ("--direct_num_workers=1",)
 
 
-def write_corpus(folder: Path) -> list[str]:
-    """Writes five contaminated files, one an array, and returns the flags of the search."""
-    (folder / "in").mkdir(parents=True)
-    for number in range(4):
-        texts = ["nothing to see", f"{'before ' * 50}{SHARED}{' after' * 50}", "the last one"]
-        lines = [
-            json.dumps({"id": f"{number}-{at}", "text": text}) for at, text in enumerate(texts)
-        ]
-        (folder / f"in/{number}.jsonl").write_text("\n".join(lines) + "\n")
-    records = [line.strip() for line in (folder / "in/0.jsonl").read_text().splitlines()]
-    (folder / "in/array.json").write_text(f"[\n{',\n'.join(records)}\n]\n")
-    (folder / "quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
-    return [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
+def write_corpus(folder: Path) -> None:
+    """Writes training files, evaluation rows, and the n-grams of one of these that are dropped."""
+    for name in NAMES:
+        lines = [json.dumps({"id": f"{name}-{at}", "text": text}) for at, text in enumerate(TEXTS)]
+        (folder / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_compressed(folder / "in" / name, "\n".join(lines).encode())
+    quiz = [{"id": "q", "text": SHARED}, {"id": "r", "text": f"{NOTICE} 2"}]
+    write_lines(folder / "quiz.jsonl", *quiz)
+    words = NOTICE.split()
+    ngrams = [" ".join(words[at : at + LENGTH]) for at in range(len(words) - LENGTH + 1)]
+    write_lines(folder / "drop.jsonl", *({"ngram": ngram} for ngram in ngrams))
 
 
-def flags_of(result: Path | str, output: Path | str) -> list[str]:
-    return [f"--result_path={result}", f"--output_path={output}", *SPLIT]
+def run_all(folder: str, output: str, *flags: str) -> None:
+    """Runs the search and two removals, writes both forms of attributes, and searches again."""
+    sets = (
+        f"--decontaminate_source=quiz={folder}/quiz.jsonl",
+        f"--drop_ngrams={folder}/drop.jsonl",
+    )
+    search = (*sets, f"--ngram_length={LENGTH}", *flags)
+    split = ("--remove=split", f"--remove_output={output}/split")
+    result = (f"--input_path={folder}/in", f"--output_path={output}/result")
+    assert find([*search, *result, *split]) == 0
+    result = (f"--result_path={output}/result", *flags)
+    assert remove([*result, "--remove=mask", f"--output_path={output}/mask"]) == 0
+    for form in ("parquet", "dolma"):
+        named = (f"--format={form}", f"--attribute_name={form}")
+        assert write_attributes([*result, *named, f"--output_path={output}"]) == 0
+    clean = (f"--input_path={output}/{name}/documents" for name in ("split", "mask"))
+    assert find([*search, *clean, f"--output_path={output}/again"]) == 0
+
+
+def written_by(output: Path) -> dict[str, bytes]:
+    """Returns the files of `run_all` that do not tell when it, or a clean file, was made."""
+    return {
+        name: data.replace(str(output).encode(), b"OUTPUT")
+        for name, data in files_below(output).items()
+        if not name.startswith(("again/", "result/progress/progress-0"))
+    }
+
+
+def num_contaminated(result: Path) -> int:
+    return len(pq.read_table(result / layout.DOCUMENTS))
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished result, beside which lies the clean corpus that an undisturbed run writes."""
-    folder = tmp_path_factory.mktemp("removal")
-    flags = [*write_corpus(folder), f"--output_path={folder}/result", "--ngram_length=8"]
-    assert find([*flags, "--direct_num_workers=1"]) == 0
-    assert remove([*flags_of(folder / "result", folder / "clean"), "--direct_num_workers=1"]) == 0
-    assert len(files_below(folder / "clean/documents")) == 5
-    return folder / "result"
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus, and what the runner in memory makes of it in `out`."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    run_all(str(folder), f"{folder}/out", *IN_MEMORY)
+    return folder
 
 
-def identity(path: Path) -> tuple[int, int]:
-    """Returns what changes when a file is written again."""
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+def check(corpus: Path, output: Path, *flags: str) -> None:
+    run_all(str(corpus), str(output), *flags)
+    assert written_by(output) == written_by(corpus / "out")
+    assert num_contaminated(output / "again") == 0
 
 
-def check(result: Path, output: Path) -> None:
-    assert files_below(output) == files_below(result.parent / "clean")
+@pytest.mark.slow
+def test_in_memory(corpus: Path) -> None:
+    assert num_contaminated(corpus / "out/result") == len(NAMES)  # not the documents with NOTICE
+    assert num_contaminated(corpus / "out/again") == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "after", "num_done"),
-    [
-        ("write_file", 4, 3),
-        *(
-            pytest.param(*kill, marks=pytest.mark.slow)
-            for kill in (
-                ("write_file", 1, 0),
-                ("write_guarded", 4, 2),
-                ("finish", 1, 5),
-                ("write_guarded", 7, 5),  # the manifest
-                ("write_guarded", 8, 0),  # `.SUCCESS`
-            )
-        ),
-    ],
-)
-def test_a_killed_run_leaves_no_finished_corpus_and_the_next_writes_it(
-    result: Path, tmp_path: Path, name: str, after: int, num_done: int
-) -> None:
-    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
-    killed = subprocess.run(
-        [*warm_python(), "-c", _SCRIPT, name, str(after), *flags],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert killed.returncode == -9, killed.stderr
-    assert not (tmp_path / "clean/.SUCCESS").exists()
-    records = (tmp_path / "clean/documents/.done").glob("*.json")
-    done = [Path(json.loads(record.read_text())["file"][0]) for record in records]
-    assert len(done) == num_done
-    written = list(map(identity, done))
-    assert remove([*flags, "--skip_existing"]) == 0
-    check(result, tmp_path / "clean")
-    assert written == list(map(identity, done))  # what was finished is not written again
-
-
-def test_a_finished_corpus_is_kept_or_replaced(
-    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
-    assert remove(flags) == 0
-    before = identity(tmp_path / "clean/documents/0.jsonl")
-    assert remove(flags) == 2
-    assert "holds a finished clean corpus" in capsys.readouterr().err
-    assert remove([*flags, "--skip_existing"]) == 0
-    assert identity(tmp_path / "clean/documents/0.jsonl") == before
-    assert remove([*flags, "--skip_existing", "--margin_chars=10"]) == 2
-    assert "of another result or other options" in capsys.readouterr().err
-    assert remove([*flags, "--overwrite"]) == 0
-    assert identity(tmp_path / "clean/documents/0.jsonl") != before
-    check(result, tmp_path / "clean")
-    assert remove(flags_of(result, result)) == 2
-    assert "is the folder of the result" in capsys.readouterr().err
-
-
-def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
-    """Runs the search and the removal as one command."""
-    search = [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
-    paths = [f"--output_path={output}/result", f"--remove_output={output}/clean"]
-    return find([*search, *paths, "--ngram_length=8", *SPLIT, *flags])
-
-
-def check_one_run(result: Path, output: Path, *flags: str) -> None:
-    """Finds and removes, compares the documents, and looks for what is left."""
-    assert find_and_remove(result.parent, output, *flags) == 0
-    documents = output / "clean/documents"
-    assert files_below(documents) == files_below(result.parent / "clean/documents")
-    again = [f"--input_path={documents}", f"--decontaminate_source={result.parent}/quiz.jsonl"]
-    assert find([*again, f"--output_path={output}/again", "--ngram_length=8", *flags]) == 0
-    assert len(pq.read_table(output / "again" / layout.DOCUMENTS)) == 0
-
-
-def test_one_run_finds_and_removes(
-    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    check_one_run(result, tmp_path, "--direct_num_workers=2")
-    before = files_below(tmp_path)
-    assert find_and_remove(result.parent, tmp_path, "--skip_existing") == 0
-    assert files_below(tmp_path) == before
-    capsys.readouterr()
-    (tmp_path / "result/.SUCCESS").unlink()
-    assert find_and_remove(result.parent, tmp_path) == 2  # before anything is searched
-    assert f"--remove_output={tmp_path}/clean holds a finished" in capsys.readouterr().err
-    assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
-    assert "which a template does not start" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["write_file", "finish"])
-def test_a_step_that_is_repeated_changes_nothing(
-    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    original = getattr(by_file, name)
-
-    def twice(*args):
-        original(*args)
-        return original(*args)
-
-    monkeypatch.setattr(by_file, name, twice)
-    flags = flags_of(result, tmp_path / "clean")
-    assert remove([*flags, "--direct_num_workers=1"]) == 0
-    check(result, tmp_path / "clean")
-
-
-def test_several_workers_write_the_same_bytes(result: Path, tmp_path: Path) -> None:
-    assert remove([*flags_of(result, tmp_path / "clean"), "--direct_num_workers=2"]) == 0
-    check(result, tmp_path / "clean")
-
-
-def test_prism_writes_the_same_bytes(result: Path, tmp_path: Path, prism: str) -> None:
+def test_prism(corpus: Path, tmp_path: Path, prism: str) -> None:
     flags = ["--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=LOOPBACK"]
-    check_one_run(result, tmp_path, *flags)
+    check(corpus, tmp_path, *flags)
 
 
-def test_flink_writes_the_same_bytes(result: Path, tmp_path: Path, flink: Flink) -> None:
-    check_one_run(result, tmp_path, *flink.flags())
+def test_flink(corpus: Path, tmp_path: Path, flink: Flink) -> None:
+    check(corpus, tmp_path, *flink.flags())
 
 
-def test_objects_are_read_and_written(result: Path, tmp_path: Path, gcs: Gcs) -> None:
+@pytest.mark.slow
+def test_objects(corpus: Path, tmp_path: Path, gcs: Gcs) -> None:
+    """What tells a path differs, and what is made of it: results, manifests and Parquet."""
     bucket = gcs.make_bucket()
-    local = write_corpus(tmp_path)
-    gcs.upload(tmp_path / "in", f"{bucket}/in")
-    gcs.upload(tmp_path / "quiz.jsonl", f"{bucket}/quiz.jsonl")
-    flags = [flag.replace(str(tmp_path), bucket) for flag in local]
-    one = ["--direct_num_workers=1"]
-    assert find([*flags, f"--output_path={bucket}/result", "--ngram_length=8", *one]) == 0
-    assert remove([*flags_of(f"{bucket}/result", f"{bucket}/clean"), *one]) == 0
-    written = stored_objects(f"{bucket}/clean")
-    expected = files_below(result.parent / "clean")
-    assert {name: written[name] for name in expected if name != MANIFEST} == {
-        name: data for name, data in expected.items() if name != MANIFEST
-    }
+    for name in ("in", "quiz.jsonl", "drop.jsonl"):
+        gcs.upload(corpus / name, f"{bucket}/{name}")
+    run_all(bucket, f"{bucket}/out", *IN_MEMORY)
+    expected, written = files_below(corpus / "out"), stored_objects(f"{bucket}/out")
     assert set(written) == set(expected)
+    for name, data in expected.items():
+        if name.endswith(".parquet") and name.startswith("attributes/"):
+            there, here = (pq.read_table(pa.BufferReader(each)) for each in (written[name], data))
+            assert there.drop("path") == here.drop("path")
+        elif "/documents/" in name or name.endswith(NAMES):
+            assert written[name] == data, name
+    (tmp_path / "documents").write_bytes(written[f"again/{layout.DOCUMENTS}"])
+    assert len(pq.read_table(tmp_path / "documents")) == 0

@@ -1,0 +1,177 @@
+"""A removal that is killed or repeated, and one in a run with the search."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.overlap.__main__ import main as find
+from beam_pipeline.overlap.removal import by_file
+from beam_pipeline.overlap.remove import main as remove
+from tests.support.overlap_jobs import files_below
+from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
+
+SHARED = "every good boy does fine when all of the notes are played in the right order"
+
+SPLIT = ["--remove=split", "--margin_chars=20", "--min_piece_chars=20"]
+
+# Runs `main` in a process that kills itself when a function of the job is called for the n-th time.
+_SCRIPT = """
+import os, signal, sys
+from beam_pipeline.overlap.removal import by_file as job
+name, after = sys.argv[1], int(sys.argv[2])
+original, calls = getattr(job, name), []
+def killing(*args, **kwargs):
+    calls.append(0)
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(job, name, killing)
+from beam_pipeline.overlap.remove import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+def write_corpus(folder: Path) -> list[str]:
+    """Writes five contaminated files, one an array, and returns the flags of the search."""
+    (folder / "in").mkdir(parents=True)
+    for number in range(4):
+        texts = ["nothing to see", f"{'before ' * 50}{SHARED}{' after' * 50}", "the last one"]
+        lines = [
+            json.dumps({"id": f"{number}-{at}", "text": text}) for at, text in enumerate(texts)
+        ]
+        (folder / f"in/{number}.jsonl").write_text("\n".join(lines) + "\n")
+    records = [line.strip() for line in (folder / "in/0.jsonl").read_text().splitlines()]
+    (folder / "in/array.json").write_text(f"[\n{',\n'.join(records)}\n]\n")
+    (folder / "quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
+    return [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
+
+
+def flags_of(result: Path | str, output: Path | str) -> list[str]:
+    return [f"--result_path={result}", f"--output_path={output}", *SPLIT]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished result, beside which lies the clean corpus that an undisturbed run writes."""
+    folder = tmp_path_factory.mktemp("removal")
+    flags = [*write_corpus(folder), f"--output_path={folder}/result", "--ngram_length=8"]
+    assert find([*flags, "--direct_num_workers=1"]) == 0
+    assert remove([*flags_of(folder / "result", folder / "clean"), "--direct_num_workers=1"]) == 0
+    assert len(files_below(folder / "clean/documents")) == 5
+    return folder / "result"
+
+
+def identity(path: Path) -> tuple[int, int]:
+    """Returns what changes when a file is written again."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+def check(result: Path, output: Path) -> None:
+    assert files_below(output) == files_below(result.parent / "clean")
+
+
+@pytest.mark.parametrize(
+    ("name", "after", "num_done"),
+    [
+        ("write_file", 4, 3),
+        *(
+            pytest.param(*kill, marks=pytest.mark.slow)
+            for kill in (
+                ("write_file", 1, 0),
+                ("write_guarded", 4, 2),
+                ("finish", 1, 5),
+                ("write_guarded", 7, 5),  # the manifest
+                ("write_guarded", 8, 0),  # `.SUCCESS`
+            )
+        ),
+    ],
+)
+def test_a_killed_run_leaves_no_finished_corpus_and_the_next_writes_it(
+    result: Path, tmp_path: Path, name: str, after: int, num_done: int
+) -> None:
+    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
+    killed = subprocess.run(
+        [*warm_python(), "-c", _SCRIPT, name, str(after), *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert killed.returncode == -9, killed.stderr
+    assert not (tmp_path / "clean/.SUCCESS").exists()
+    records = (tmp_path / "clean/documents/.done").glob("*.json")
+    done = [Path(json.loads(record.read_text())["file"][0]) for record in records]
+    assert len(done) == num_done
+    written = list(map(identity, done))
+    assert remove([*flags, "--skip_existing"]) == 0
+    check(result, tmp_path / "clean")
+    assert written == list(map(identity, done))  # what was finished is not written again
+
+
+def test_a_finished_corpus_is_kept_or_replaced(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*flags_of(result, tmp_path / "clean"), "--direct_num_workers=1"]
+    assert remove(flags) == 0
+    before = identity(tmp_path / "clean/documents/0.jsonl")
+    assert remove(flags) == 2
+    assert "holds a finished clean corpus" in capsys.readouterr().err
+    assert remove([*flags, "--skip_existing"]) == 0
+    assert identity(tmp_path / "clean/documents/0.jsonl") == before
+    assert remove([*flags, "--skip_existing", "--margin_chars=10"]) == 2
+    assert "of another result or other options" in capsys.readouterr().err
+    assert remove([*flags, "--overwrite"]) == 0
+    assert identity(tmp_path / "clean/documents/0.jsonl") != before
+    check(result, tmp_path / "clean")
+    assert remove(flags_of(result, result)) == 2
+    assert "is the folder of the result" in capsys.readouterr().err
+
+
+def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
+    """Runs the search and the removal as one command."""
+    search = [f"--input_path={folder}/in", f"--decontaminate_source={folder}/quiz.jsonl"]
+    paths = [f"--output_path={output}/result", f"--remove_output={output}/clean"]
+    return find([*search, *paths, "--ngram_length=8", *SPLIT, *flags])
+
+
+def test_one_run_finds_and_removes(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert find_and_remove(result.parent, tmp_path, "--direct_num_workers=2") == 0
+    documents = files_below(tmp_path / "clean/documents")
+    assert documents == files_below(result.parent / "clean/documents")
+    before = files_below(tmp_path)
+    assert find_and_remove(result.parent, tmp_path, "--skip_existing") == 0
+    assert files_below(tmp_path) == before
+    capsys.readouterr()
+    (tmp_path / "result/.SUCCESS").unlink()
+    assert find_and_remove(result.parent, tmp_path) == 2  # before anything is searched
+    assert f"--remove_output={tmp_path}/clean holds a finished" in capsys.readouterr().err
+    assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
+    assert "which a template does not start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["write_file", "finish"])
+def test_a_step_that_is_repeated_changes_nothing(
+    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    original = getattr(by_file, name)
+
+    def twice(*args):
+        original(*args)
+        return original(*args)
+
+    monkeypatch.setattr(by_file, name, twice)
+    flags = flags_of(result, tmp_path / "clean")
+    assert remove([*flags, "--direct_num_workers=1"]) == 0
+    check(result, tmp_path / "clean")
+
+
+def test_several_workers_write_the_same_bytes(result: Path, tmp_path: Path) -> None:
+    assert remove([*flags_of(result, tmp_path / "clean"), "--direct_num_workers=2"]) == 0
+    check(result, tmp_path / "clean")
