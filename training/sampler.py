@@ -44,6 +44,7 @@ class Context:
       num_timed: those with a timestamp.
       first: the first measurement of the window.
       window: the size of the window; the stride with ProbeWindowSampler.
+      has_repeats: whether few destinations were drawn from, see `repeat_share`.
 
     Example:
 
@@ -59,6 +60,7 @@ class Context:
     num_timed: int
     first: int
     window: int
+    has_repeats: bool
 
 
 class _Sampler(grain.transforms.RandomMap):
@@ -92,8 +94,13 @@ class _Sampler(grain.transforms.RandomMap):
         return [
             Context(
                 example={name: values[k] for name, values in batch.items()},
+                num_tokens=int(fact["num_tokens"]),
                 mode=MODE_NAMES[fact["mode"]],
-                **{name: int(fact[name]) for name in CONTEXT_FACTS.names or () if name != "mode"},
+                num_measurements=int(fact["num_measurements"]),
+                num_timed=int(fact["num_timed"]),
+                first=int(fact["first"]),
+                window=int(fact["window"]),
+                has_repeats=bool(fact["has_repeats"]),
             )
             for k, fact in enumerate(facts)
         ]
@@ -131,6 +138,7 @@ class ProbeRowSampler(_Sampler):
       max_contexts_per_row: see K.
       mode_weights: of full, partial and no timestamps.
       seed: of all draws; None is 0.
+      repeat_share: share of the contexts that have few destinations, see `DataConfig`.
 
     Raises:
       UsageError: the crop is too small for a measurement.
@@ -149,8 +157,10 @@ class ProbeRowSampler(_Sampler):
         max_contexts_per_row: int = 16,
         mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
         seed: int | None = None,
+        repeat_share: float = 0.0,
     ):
-        super().__init__(new_drawing(crop_size, mode_weights, strided=False), seed)
+        drawing = new_drawing(crop_size, mode_weights, strided=False, repeat_share=repeat_share)
+        super().__init__(drawing, seed)
         self.avg_tokens_per_meas = avg_tokens_per_measurement
         self.max_K = max_contexts_per_row
         self.mode_weights = mode_weights

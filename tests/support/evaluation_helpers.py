@@ -151,7 +151,7 @@ def plain_kinds(tokens: list[int]) -> list[str]:
             continue
         names.append("role")
         if token == RTT_START:
-            names += ["RTT exponent", "RTT mantissa"]
+            names += ["RTT, first byte", "RTT, second byte"]
         elif token in (1, 2) and num_measurements == 1:
             names += ["source, first"] * NUM_BYTES[token]
         elif token != FAILED:

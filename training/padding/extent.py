@@ -15,6 +15,12 @@ class Extent:
     num_batches: int = flag(
         "batches that are taken from build_dataset.", 32, limits=(1, None), group="extent"
     )
+    repeat_share: float = flag(
+        "share of the contexts of large rows that have few destinations, as in training.",
+        0.0,
+        limits=(0, 1),
+        group="extent",
+    )
 
     def __post_init__(self) -> None:
         check_limits(self)

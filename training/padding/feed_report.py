@@ -17,7 +17,7 @@ import numpy as np
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.report.formatting import percent
 from beam_pipeline.report.plot_style import prepare_folder, write_results
-from training.padding.statistics import distribution, mode_counts, padding_of
+from training.padding.statistics import distribution, mode_counts, padding_of, repeats_of
 from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import Batch
@@ -31,13 +31,14 @@ _MAX_SOURCES = 10  # that are named
 
 @dataclass
 class FeedStatistics:
-    """What training was fed; the first four lists have an entry per batch.
+    """What training was fed; the first five lists have an entry per batch.
 
     Attributes:
       steps: numbers of the batch, as in feed-host0.json; `padding` is a share, the names of the
         modes count segments.
       padding, num_segments: float64 and int64 [batch], of each example.
       segments: `kinds.SEGMENT`.
+      repeats: float64, of each segment, see `statistics.repeats_of`.
       fields: `kinds.Parsed.fields` of the first batch's inputs.
       spans_seconds: between the first and the last timestamp of decoded segments.
       rtts_ms: of decoded measurements, -1.0 is a failed ping.
@@ -49,6 +50,7 @@ class FeedStatistics:
     padding: list[np.ndarray] = field(default_factory=list)
     num_segments: list[np.ndarray] = field(default_factory=list)
     segments: list[np.ndarray] = field(default_factory=list)
+    repeats: list[np.ndarray] = field(default_factory=list)
     fields: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     spans_seconds: list[int] = field(default_factory=list)
     rtts_ms: list[float] = field(default_factory=list)
@@ -175,23 +177,24 @@ def _count(
     chosen = np.linspace(0, num_examples - 1, num_decoded).astype(int).tolist()
     decoded = [context for example in chosen for context in _decode(batch, example, log_rtt)]
     segmentation = batch["inputs_segmentation"]
-    segments = parse(batch["targets"], segmentation).segments
+    parsed = parse(batch["targets"], segmentation)
     step = {
         "step": len(feed.steps),
         "examples": num_examples,
         "crop_size": crop_size,
         "real_tokens": int((segmentation > 0).sum()),
         "padding": float((segmentation == 0).mean()),
-        "segments": len(segments),
+        "segments": len(parsed.segments),
         "segments_decoded": len(decoded),
-        **mode_counts(segments),
+        **mode_counts(parsed.segments),
     }
     if not feed.steps:
         feed.fields = parse(batch["inputs"], segmentation).fields
     feed.steps.append(step)
     feed.padding.append(padding_of(batch))
     feed.num_segments.append(segmentation.max(axis=1, initial=0))
-    feed.segments.append(segments)
+    feed.segments.append(parsed.segments)
+    feed.repeats.append(repeats_of(parsed))
     for place, measurements in decoded:
         _count_context(feed, place, measurements)
     return step, decoded[0][1][0] if decoded else None
@@ -242,6 +245,7 @@ def _summarise(feed: FeedStatistics) -> dict[str, Any]:
             "padding": distribution(np.concatenate(feed.padding)),
             "segments_per_example": distribution(num_segments),
             "measurements_per_segment": distribution(segments["num_measurements"]),
+            "repeats_per_segment": distribution(np.concatenate(feed.repeats)),
             "modes": [
                 {"measurements_at_least": minimum, **mode_counts(segments, minimum)}
                 for minimum in (1, MIN_MEASUREMENTS_FOR_MODE)

@@ -28,6 +28,7 @@ from training.padding.statistics import (
     Statistics,
     families_of,
     padding_of,
+    repeats_of,
     size_classes,
 )
 from training.padding.summary import summarise
@@ -135,7 +136,9 @@ class _RowMeasurer:
         self._statistics = statistics
         self._source = source
         self._reader = ShardReader(statistics.shards, statistics.rows)
-        self._sampler = ProbeRowSampler(extent.crop_size, seed=extent.seed)
+        self._sampler = ProbeRowSampler(
+            extent.crop_size, seed=extent.seed, repeat_share=extent.repeat_share
+        )
         self._window_sampler = ProbeWindowSampler(extent.crop_size, seed=extent.seed)
         dtypes = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT}
         dtypes |= {"visits": VISIT, "padded": PADDED}
@@ -211,13 +214,14 @@ class _RowMeasurer:
         if not contexts:
             return lines
         batch = self._stack([context.example for context in contexts])
-        segments = parse(batch["targets"], batch["targets_segmentation"]).segments
+        parsed = parse(batch["targets"], batch["targets_segmentation"])
         lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
-        for name in ("num_tokens", "num_measurements", "num_timed", "window"):
+        for name in ("num_tokens", "num_measurements", "num_timed", "window", "has_repeats"):
             lines[name] = [getattr(context, name) for context in contexts]
         lines["padding"] = padding_of(batch)
-        lines["whole_measurements"] = segments["num_measurements"] - 1
-        lines["whole_tokens"] = segments["whole_tokens"]
+        lines["repeats"] = repeats_of(parsed)
+        lines["whole_measurements"] = parsed.segments["num_measurements"] - 1
+        lines["whole_tokens"] = parsed.segments["whole_tokens"]
         first = np.array([context.first for context in contexts])
         steps = (
             lines["window"] * (lines["num_measurements"] - 1) if strided else lines["window"] - 1
@@ -267,6 +271,7 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
         crop_size=extent.crop_size,
         seed=extent.seed,
         mixed_rows=1,
+        repeat_share=extent.repeat_share,
         on_bad_row="skip",
     )
     config = fitting(config, statistics.rows)

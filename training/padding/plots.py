@@ -20,7 +20,12 @@ from beam_pipeline.report.plot_style import (
 )
 from training.padding.feed_report import FeedStatistics
 from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, mode_counts
-from training.padding.summary import expected_contexts, padding_line, untimed_shares
+from training.padding.summary import (
+    expected_contexts,
+    padding_line,
+    repeats_by_kind,
+    untimed_shares,
+)
 from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
 from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
@@ -69,6 +74,22 @@ def _draw_whole_numbers(
     bins = np.arange(smallest, largest + width + 1, width) - 0.5
     axes.hist(values, bins.tolist(), color=color)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None:
+    """Draws histograms of the share of repeats, one upon the other, by their labels."""
+    axes.set(xlabel="share of the measurements whose destination came before, %", ylabel=what)
+    if not any(map(len, repeats.values())):
+        say_none(what, axes)
+        return
+    axes.hist(
+        [100 * shares for shares in repeats.values()],
+        np.linspace(0, 100, 41).tolist(),
+        stacked=True,
+        color=COLORS[: len(repeats)],
+        label=[f"{name}: {len(shares):,} {what}" for name, shares in repeats.items()],
+    )
+    axes.legend(fontsize=8)
 
 
 # --- of a dataset -------------------------------------------------------------------------------
@@ -145,6 +166,12 @@ def _contexts_per_row(figure: Figure, statistics: Statistics) -> None:
     right.set_title(f"All {len(everything):,} rows by size")
     for axes in (left, right):
         axes.legend(fontsize=8)
+
+
+def _repeats(figure: Figure, statistics: Statistics) -> None:
+    axes: Axes = figure.subplots()
+    _draw_repeats(axes, repeats_by_kind(statistics), "contexts")
+    axes.set_title("Contexts of large rows: destinations that come again")
 
 
 def _window_spans(figure: Figure, statistics: Statistics) -> None:
@@ -272,6 +299,12 @@ def _feed_segments(figure: Figure, feed: FeedStatistics) -> None:
     _draw_whole_numbers(right, sources, COLORS[1], "sources", **names, ylabel="source addresses")
 
 
+def _feed_repeats(figure: Figure, feed: FeedStatistics) -> None:
+    axes: Axes = figure.subplots()
+    _draw_repeats(axes, {"all": np.concatenate(feed.repeats)}, "segments")
+    axes.set_title("Segments: destinations that come again")
+
+
 def _feed_windows(figure: Figure, feed: FeedStatistics) -> None:
     left, right = two_axes(figure)
     left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
@@ -316,6 +349,7 @@ DRAWINGS = {
     "padding": _padding,
     "modes": _modes,
     "contexts_per_row": _contexts_per_row,
+    "repeats": _repeats,
     "window_spans": _window_spans,
     "strides": _strides,
     "tokens_per_measurement": _tokens,
@@ -325,6 +359,7 @@ FEED_DRAWINGS = {
     "padding": _feed_padding,
     "modes": _feed_modes,
     "segments": _feed_segments,
+    "repeats": _feed_repeats,
     "windows": _feed_windows,
     "rtt": _feed_rtt,
     "tokens": _feed_tokens,

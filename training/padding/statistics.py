@@ -16,7 +16,7 @@ from training.padding.extent import Extent
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import Batch, Tally
-from training.tokens.kinds import timestamp_modes
+from training.tokens.kinds import Parsed, timestamp_modes
 
 FAMILIES = ("IPv4", "IPv6", "both")
 SIZE_NAMES = ("small", "≤ 100", "≤ 1,000", "≤ 10,000", "≤ 100,000", "> 100,000")
@@ -36,9 +36,11 @@ ROW = _table(
     is_in_order=np.bool_,
 )
 # A context; `window` is the stride of a strided one, `whole_` counts all measurements but the
-# last, which can be cut.
+# last, which can be cut; `repeats` are as repeats_of gives them.
 CONTEXT = _table(
     "mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
+    has_repeats=np.bool_,
+    repeats=np.float64,
     span_seconds=np.float64,
     padding=np.float64,
 )
@@ -120,6 +122,23 @@ def families_of(rows: RowTable) -> np.ndarray:
 def padding_of(batch: Batch) -> np.ndarray:
     """Returns the share of padding of each example: float64 [batch]."""
     return (batch["inputs_segmentation"] == 0).mean(axis=1)
+
+
+def repeats_of(parsed: Parsed) -> np.ndarray:
+    """Returns the share of each segment's measurements whose destination came before in it.
+
+    Returns:
+      float64 [segments]; measurements without a whole destination and outcome do not count.
+    """
+    measurements = parsed.measurements
+    columns = [measurements[name] for name in ("dst_lo", "dst_hi", "segment")]
+    ordered = np.stack(columns)[:, np.lexsort(columns)]
+    is_new = np.ones(len(measurements), bool)
+    is_new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+    num_segments = len(parsed.segments)
+    num_new = np.bincount(ordered[2].astype(np.int64), is_new, num_segments)
+    num_all = np.bincount(measurements["segment"], minlength=num_segments)
+    return 1 - num_new / np.maximum(1, num_all)
 
 
 def mode_counts(segments: np.ndarray, min_measurements: int = 1) -> dict[str, int]:

@@ -32,11 +32,12 @@ _NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
 
 
 def summarise(statistics: Statistics) -> Summary:
-    """Returns all tables by name: rows, padding, modes, spans, strides, density."""
+    """Returns all tables by name: rows, padding, modes, repeats, spans, strides, density."""
     return {
         "rows": list(_rows(statistics)),
         "padding": list(_padding(statistics)),
         "modes": list(_modes(statistics)),
+        "repeats": list(_repeats(statistics)),
         "spans": list(_spans(statistics)),
         "strides": list(_strides(statistics)),
         "density": list(_density(statistics)),
@@ -139,6 +140,23 @@ def partial_outside(statistics: Statistics) -> tuple[int, int]:
     shares, num = untimed_shares(statistics, PARTIAL)
     outside = (shares < MIN_UNTIMED - 2 / num) | (shares > MAX_UNTIMED + 2 / num)
     return len(shares), int(outside.sum())
+
+
+def repeats_by_kind(statistics: Statistics) -> dict[str, np.ndarray]:
+    """Returns the repeats of the contexts of large rows, by whether few destinations were drawn."""
+    contexts = statistics.contexts
+    names = {"any destinations": False, "few destinations": True}
+    return {
+        name: contexts["repeats"][contexts["has_repeats"] == has_repeats]
+        for name, has_repeats in names.items()
+    }
+
+
+def _repeats(statistics: Statistics) -> Iterator[Line]:
+    for name, shares in repeats_by_kind(statistics).items():
+        if len(shares):
+            share = len(shares) / len(statistics.contexts)
+            yield {"contexts_of": name, "share": share, **distribution(shares, "contexts")}
 
 
 # --- windows, strides, sizes --------------------------------------------------------------------

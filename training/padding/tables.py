@@ -12,6 +12,7 @@ _TITLES = {
     "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
     "padding": "Padding",
     "modes": "Timestamp modes; a bound is 4 σ",
+    "repeats": "Measurements of large rows' contexts whose destination came before",
     "spans": "Windows of large rows: time between their ends",
     "strides": "Strides of large rows (ProbeWindowSampler)",
     "density": "Tokens and bytes per measurement, of the rows sampled",

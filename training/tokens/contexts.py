@@ -31,9 +31,9 @@ DAMAGED = -1
 MIN_CROP = 64  # holds any measurement whole
 # Salts of the choice of contexts with one order of fields, or with a random source.
 _FIXED_ORDER, _RANDOM_SOURCE = 0x6F72_6465_72, 0x736F_7572_6365
-# How a context was drawn; `window` is the size of draw_window's, or the stride of draw_strided.
+# How a context was drawn; the last three are `Scratch.window`.
 CONTEXT_FACTS = int64_record(
-    *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window")
+    *("num_tokens", "mode", "num_measurements", "num_timed", "first", "window", "has_repeats")
 )
 
 
@@ -148,5 +148,6 @@ def draw_contexts(raw, layout, src, keys, drawing, scratch, contexts, facts):
         fact = facts[k]
         fact.num_tokens, fact.mode, fact.num_measurements = num, mode, count
         fact.num_timed = scratch.is_timed[:count].sum()
-        fact.first, fact.window = scratch.window[0], scratch.window[1]
+        window = scratch.window
+        fact.first, fact.window, fact.has_repeats = window[0], window[1], window[2]
     return True

@@ -84,7 +84,8 @@ class Scratch(NamedTuple):
     Attributes:
       lists: int64 [3, power of two], at least 4 * len(items) wide.
       items, is_timed: int64 and bool [items], the measurements drawn, in order.
-      window: int64 [2], what a large row's items were drawn from.
+      window: int64 [3], what a large row's items were drawn from: the first measurement, the size
+        by draw_window or the stride by draw_strided, and 1 if few destinations were drawn from.
       stream: uint64 [1], of random numbers.
       tokens: int32 [num_tokens + SLACK].
       ranks: those of the row, see `row_layout.Located`.
@@ -107,7 +108,7 @@ def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
         lists=np.empty((3, width), np.int64),
         items=np.empty(max_items, np.int64),
         is_timed=np.empty(max_items, np.bool_),
-        window=np.zeros(2, np.int64),
+        window=np.zeros(3, np.int64),
         stream=np.zeros(1, np.uint64),
         tokens=np.empty(num_tokens + SLACK, np.int32),
     )
@@ -264,7 +265,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     `training.tokens.repeats`; a row that is short for that is drawn from like any.
 
     Returns:
-      The number of items. scratch.window holds the first measurement and the size of the window.
+      The number of items; scratch.window is filled.
     """
     num, stream, items = layout.num_measurements, scratch.stream, scratch.items
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
@@ -313,7 +314,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
             untimed[num_untimed] = item
             num_untimed += 1
     count = num_timed + num_untimed
-    scratch.window[0], scratch.window[1] = first, size
+    scratch.window[0], scratch.window[1], scratch.window[2] = first, size, repeats
     if is_stretch:
         scratch.window[0] = first + size - count if is_backward else first
         scratch.window[1] = count
@@ -333,7 +334,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     the number of measurements.
 
     Returns:
-      The number of items. scratch.window holds the first measurement and the stride.
+      The number of items; scratch.window is filled.
     """
     num, stream = layout.num_measurements, scratch.stream
     items, is_timed = scratch.items, scratch.is_timed
@@ -364,7 +365,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     if is_backward:
         _reverse(items, count)
         _reverse(is_timed, count)
-    scratch.window[0], scratch.window[1] = items[0], stride
+    scratch.window[0], scratch.window[1], scratch.window[2] = items[0], stride, 0
     return count
 
 

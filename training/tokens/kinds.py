@@ -31,14 +31,14 @@ _NUM_BYTES = np.array([0, 4, 16, 4, 16, 8, 1, 4, 2, -1, 0])
 # The class of a token in tables of the loss.
 KIND_NAMES = (
     *("measurement start", "role", "source, first", "source, again", "destination"),
-    *("RTT exponent", "RTT mantissa", "timestamp"),
+    *("RTT, first byte", "RTT, second byte", "timestamp"),
 )
-START, ROLE, FIRST_SRC, LATER_SRC, DST, RTT_EXPONENT, RTT_MANTISSA, TIMESTAMP = range(8)
+START, ROLE, FIRST_SRC, LATER_SRC, DST, RTT_FIRST, RTT_SECOND, TIMESTAMP = range(8)
 # [field, 0 for the role, 1 for its first byte, 2 for the others]
 _KIND_OF_FIELD = np.array(
     [
         *([ROLE] * 3, [START] * 3, [ROLE, LATER_SRC, LATER_SRC], [ROLE, DST, DST]),
-        *([ROLE, TIMESTAMP, TIMESTAMP], [ROLE, RTT_EXPONENT, RTT_MANTISSA], [ROLE] * 3),
+        *([ROLE, TIMESTAMP, TIMESTAMP], [ROLE, RTT_FIRST, RTT_SECOND], [ROLE] * 3),
     ],
     np.int8,
 )

@@ -153,7 +153,9 @@ def test_a_model_that_knows_the_law_is_calibrated(tmp_path: Path) -> None:
     second[first == 0] = 1 / 256
     evaluation = evaluate_stored(Bytes(first, second), stored, num_contexts=60, num_rtt=1000)
     bits = {loss.name: loss.bits for loss in evaluation.losses.kinds}
-    assert bits["RTT exponent"] == pytest.approx(2) and bits["RTT mantissa"] == pytest.approx(5)
+    assert bits["RTT, first byte"] == pytest.approx(2) and bits[
+        "RTT, second byte"
+    ] == pytest.approx(5)
     assert bits["role"] == pytest.approx(math.log2(267))
     predictions, calibration = evaluation.rtt, evaluation.calibration
     assert predictions and calibration and calibration.num_queries > 200

@@ -23,7 +23,7 @@ from training.dataset import DataConfig, build_dataset
 from training.padding import checklist
 from training.padding.extent import Extent
 from training.padding.measuring import draw_rows, measure
-from training.padding.statistics import SIZE_NAMES, SMALL, families_of, size_classes
+from training.padding.statistics import SIZE_NAMES, SMALL, families_of, repeats_of, size_classes
 from training.padding.summary import binomial_bound, summarise
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import ProbeRowSampler
@@ -43,7 +43,8 @@ from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
 from training.tokens.tokenizer import Measurement
 
 PICTURES = (
-    *("padding.png", "modes.png", "contexts_per_row.png", "window_spans.png", "strides.png"),
+    *("padding.png", "modes.png", "contexts_per_row.png", "repeats.png"),
+    *("window_spans.png", "strides.png"),
     *("tokens_per_measurement.png", "bytes_per_measurement.png"),
 )
 BRIEF = ("--max_rows=40", "--num_batches=4")
@@ -62,14 +63,24 @@ def compact_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fifty probes of 3 to 23 measurements: none has enough for a crop."""
-    folder = tmp_path_factory.mktemp("padding")
     counts = [3 + number % 21 for number in range(50)]
+    return dataset_of(tmp_path_factory.mktemp("padding"), counts, num_destinations=250)
+
+
+@pytest.fixture(scope="session")
+def dataset_with_repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three probes that ping the same forty destinations in turn."""
+    return dataset_of(tmp_path_factory.mktemp("padding"), [700] * 3, num_destinations=40)
+
+
+def dataset_of(folder: Path, counts: list[int], num_destinations: int) -> Path:
+    """Writes a dataset of a probe for each number of measurements."""
     n = sum(counts)
     table = pa.table(
         {
             "event_time": pa.array(1_700_000_000 + 300 * np.arange(n), pa.timestamp("s")),
-            "src_addr": np.repeat([f"192.0.2.{number}" for number in range(50)], counts),
-            "dst_addr": [f"198.51.100.{i % 250}" for i in range(n)],
+            "src_addr": np.repeat([f"192.0.2.{number}" for number in range(len(counts))], counts),
+            "dst_addr": [f"198.51.100.{i % num_destinations}" for i in range(n)],
             "ip_version": pa.array([4] * n, pa.int8()),
             "rtt": pa.array(np.arange(n) / 7 + 1, pa.float32()),
         }
@@ -128,6 +139,29 @@ def test_a_good_dataset_passes(
     assert sum(line["rows"] for line in rows) == figures["sample"]["rows"]
     strides = [line["stride"] for line in figures["figures"]["strides"]]
     assert strides == sorted(strides) and strides[0] == 1
+
+
+def test_repeats_are_counted_by_kind_of_context(dataset_with_repeats: Path, tmp_path: Path) -> None:
+    code, figures = analyse(dataset_with_repeats, tmp_path, "--repeat_share=0.25")
+    assert code == 0
+    lines = {line["contexts_of"]: line for line in figures["figures"]["repeats"]}
+    few, others = lines["few destinations"], lines["any destinations"]
+    assert few["share"] == pytest.approx(0.25, abs=0.06)  # 4 σ of 1,000 draws
+    assert few["share"] + others["share"] == pytest.approx(1)
+    assert few["median"] > 0.8 > 0.7 > others["median"]
+
+
+def test_repeats_are_those_of_the_decoded_measurements(dataset_with_repeats: Path) -> None:
+    sampler = ProbeRowSampler(256, seed=1, repeat_share=0.5)
+    row = ProbeRowDataSource(str(dataset_with_repeats))[0]
+    contexts = sampler.contexts(row)
+    batch = {key: np.stack([c.example[key] for c in contexts]) for key in BATCH_KEYS}
+    found = repeats_of(parse(batch["targets"], batch["targets_segmentation"]))
+    assert len({context.has_repeats for context in contexts}) == 2
+    for example, share in enumerate(found.tolist()):
+        (tokens,) = segments_of(batch, example)
+        whole = [m for m in decoded(tokens)[0] if m.dst_addr is not None and m.rtt_ms is not None]
+        assert share == pytest.approx(1 - len({m.dst_addr for m in whole}) / len(whole))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from training.padding.feed_report import FeedReport
 from training.tokens.kinds import measurement_text
 from training.tokens.tokenizer import Measurement, encode
 
-PICTURES = ("padding", "modes", "segments", "windows", "rtt", "tokens")
+PICTURES = ("padding", "modes", "segments", "repeats", "windows", "rtt", "tokens")
 CROP_SIZE = 128
 
 
