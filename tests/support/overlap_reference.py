@@ -152,7 +152,7 @@ def is_frequent(documents: set[tuple[str, int]], options: Options) -> bool:
 def boilerplate_scores(without: Records, with_it: Records) -> Records:
     """Returns the scores that boilerplate changes, from the records of coverage."""
     scores, records = ("coverage", "ngram_coverage", "longest_run"), []
-    keys = ("eval_dataset", "instance_id", "eval_path", "eval_row", "n")
+    keys = ("eval_dataset", "instance_id", "eval_path", "eval_row", "n", "num_tokens")
     for line in with_it:
         key = {name: line[name] for name in keys}
         same = [other for other in without if key.items() <= other.items()]

@@ -23,8 +23,7 @@ from beam_pipeline.overlap.results.rules import (
     NO_RULES,
     PUBLISHED,
     Rule,
-    named_rules,
-    threshold_rule,
+    rules_of,
 )
 from beam_pipeline.storage.files import check_path
 
@@ -278,10 +277,7 @@ class DeconConfig:
     @property
     def all_rules(self) -> tuple[Rule, ...]:
         """The published rules asked for, in their order, and that of --threshold."""
-        rules = named_rules(self.rules)
-        if self.threshold:
-            rules.append(threshold_rule(self.ngram.lengths[0], self.threshold))
-        return tuple(rules)
+        return rules_of(self.rules, self.threshold, self.ngram.lengths[0])
 
     @property
     def lengths(self) -> tuple[int, ...]:

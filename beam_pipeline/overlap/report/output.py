@@ -20,6 +20,7 @@ import pyarrow.json
 from beam_pipeline.errors import UsageError, explained
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
+    BOILERPLATE_SCORES,
     DETAILS_LEFT_OUT,
     EVAL_BOILERPLATE,
     RULES,
@@ -30,7 +31,8 @@ from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 from beam_pipeline.storage.parquet import open_parquet
 
-_OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT, EVAL_BOILERPLATE, RULES)  # of some runs alone
+# Of some runs alone.
+_OPTIONAL = (BOILERPLATE, BOILERPLATE_SCORES, DETAILS_LEFT_OUT, EVAL_BOILERPLATE, RULES)
 
 Advance = Callable[[float], None]
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"

@@ -26,6 +26,7 @@ from beam_pipeline.overlap.report.rows import HitRows, read_rows
 from beam_pipeline.overlap.report.search_index import SearchIndex, make_search_index
 from beam_pipeline.overlap.report.sets import EvaluationSet, Hits, all_sets, read_sets
 from beam_pipeline.overlap.report.texts import add_texts, text_files
+from beam_pipeline.overlap.report.with_boilerplate import Effect, read_effects
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DETAILS_LEFT_OUT,
@@ -36,6 +37,7 @@ from beam_pipeline.overlap.results.layout import (
     STATS_BY_TRAIN_PATH,
     SUMMARY,
 )
+from beam_pipeline.overlap.results.rules import rules_of
 
 MAX_TABLE_ROWS = 50
 
@@ -107,6 +109,7 @@ class Statistics:
     removed: list[Removed]
     boilerplate: Frequent
     eval_boilerplate: Frequent
+    effects: list[Effect]  # of boilerplate
     num_matches: int  # without those of boilerplate
     caps: list[Cap]
 
@@ -148,6 +151,7 @@ def read_statistics(
     rows = read_rows(output, sorted(summary.ngram_lengths))
     instances = worst_instances(output, rows, num_instances, advance)
     add_texts(output, instances, options, advance)
+    rules = rules_of(options["rules"], options["threshold"], options["ngram_length"][0])
     boilerplate = _frequent(output, BOILERPLATE)
     eval_boilerplate = _frequent(output, EVAL_BOILERPLATE)
     num_ngrams = boilerplate.num_ngrams, eval_boilerplate.num_ngrams
@@ -164,6 +168,7 @@ def read_statistics(
         removed=of_removed,
         boilerplate=boilerplate,
         eval_boilerplate=eval_boilerplate,
+        effects=read_effects(output, rules),
         num_matches=output.num_rows(MATCHES),
         caps=caps_of(options, summary.counts, *num_ngrams, _left_out(output)),
     )

@@ -129,6 +129,12 @@ def tables_of(statistics: Statistics) -> dict[str, Table]:
             [line for one in statistics.removed for line in _removed_lines(one)],
         ),
         _files_table(statistics),
+        _table(
+            "boilerplate_effects",
+            "Instances without and with boilerplate",
+            ["evaluation set", "instances that are", "as counted", "with boilerplate"],
+            statistics.effects,
+        ),
         _ngrams_table("boilerplate", statistics.boilerplate, "documents"),
         _ngrams_table("eval_boilerplate", statistics.eval_boilerplate, "eval_rows"),
         _table(

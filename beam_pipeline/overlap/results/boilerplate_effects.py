@@ -49,14 +49,15 @@ def write_effects(
     num = num_alone = 0
     with atomic_write(path, temp_folder) as stream:
         for shared in RowLists.of(keys.shared).pieces(texts):
-            own = shared.of_same(keys.counted)
-            num_all = shared.num_tokens(texts) - shared.lengths + 1
+            own, num_tokens = shared.of_same(keys.counted), shared.num_tokens(texts)
+            num_all = num_tokens - shared.lengths + 1
             boilerplate, common = (
                 shared.of_same(each).all_places(texts).sizes
                 for each in (keys.boilerplate, keys.common)
             )
             fields = {
                 **row_fields(shared, rows),
+                "num_tokens": json_numbers(num_tokens),
                 **_scores(own.all_places(texts), texts, num_all - boilerplate, ""),
                 **_scores(
                     shared.with_those_of(own).all_places(texts),

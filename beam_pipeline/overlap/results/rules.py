@@ -59,3 +59,17 @@ def named_rules(names: str) -> list[Rule]:
 def threshold_rule(n: int, share: float) -> Rule:
     """Returns the rule that an instance is dirty from a coverage on."""
     return Rule(THRESHOLD, n, "coverage", share, share)
+
+
+def rules_of(names: str, threshold: float, shortest: int) -> tuple[Rule, ...]:
+    """Returns the rules of a run: published ones in their order, and that of --threshold.
+
+    Args:
+      names: as --rules has them.
+      threshold: the least coverage that is dirty; 0 is no such rule.
+      shortest: the shortest n of --ngram_length.
+    """
+    rules = named_rules(names)
+    if threshold:
+        rules.append(threshold_rule(shortest, threshold))
+    return tuple(rules)
