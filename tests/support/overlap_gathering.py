@@ -64,7 +64,7 @@ from beam_pipeline.storage.files import open_file
 from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
 
 _NONE = np.empty(0, np.int64)
-NOTHING = SharedNgrams(_NONE, _NONE, np.zeros(1, np.int64), _NONE, 0)
+NOTHING = SharedNgrams(_NONE, _NONE, np.zeros(1, np.int64), _NONE, _NONE, 0)
 
 
 def rows_of(rows: Sequence[EvalRow]) -> EvaluationRows:
@@ -148,7 +148,7 @@ class Gathering:
             for number in range(cut.num_index_shards)
         ]
         postings = [Postings(index, tokens) for index in indexes]
-        self.evaluation = Evaluation(self.rows, postings, options.tokenizer)
+        self.evaluation = Evaluation(self.rows, postings)
         self.matchers = [
             Matcher(*pair, options.tokenizer) for pair in zip(indexes, postings, strict=True)
         ]

@@ -67,7 +67,7 @@ def find_dropped(
         path, shards = job.temp_path("boilerplate", "dropped"), range(prepared.num_index_shards)
         indexes = [prepared.open_index(shard) for shard in shards]
         ngrams = (ngram for file in files for ngram in read_ngrams(file))
-        found = find_ngrams(ngrams, indexes, prepared.evaluation(job.tokenizer).postings)
+        found = find_ngrams(ngrams, indexes, prepared.evaluation().postings)
         write_dropped(path, job.temp_folder, found)
     return path
 
@@ -101,7 +101,7 @@ def list_boilerplate(
     limits = config.max_document_frequency, config.min_boilerplate_sources
     found = find_boilerplate(by_source, *limits, read_keys(dropped_path))
     path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
-    postings = prepared.evaluation(job.tokenizer).postings
+    postings = prepared.evaluation().postings
     sources = job.config.input_paths
     write_boilerplate_lines(path, job.temp_folder, found, postings, by_source, sources)
     return BucketBoilerplate(keys_of(found), path)

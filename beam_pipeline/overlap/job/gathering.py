@@ -69,7 +69,7 @@ def count_ngrams(
 ) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
     with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
-        postings = prepared.evaluation(job.tokenizer).postings
+        postings = prepared.evaluation().postings
         yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path))
 
 
@@ -84,7 +84,7 @@ def write_evaluation_rows(
     with logged("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(each.counts() for each in packed)
-        postings = prepared.evaluation(job.tokenizer).postings
+        postings = prepared.evaluation().postings
         paths, common_paths = [boilerplate_path] if boilerplate_path else [], []
         if job.config.max_eval_rows_per_ngram:
             common_paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
@@ -114,7 +114,7 @@ def size_details(
     """Returns a work unit and the size of its details without caps."""
     with logged("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
         keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
-        evaluation = prepared.evaluation(job.tokenizer)
+        evaluation = prepared.evaluation()
         return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
 
 
@@ -165,7 +165,7 @@ def expand(
     with logged("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
         prefix, evaluation = (
             job.temp_path("units", scanned.name),
-            prepared.evaluation(job.tokenizer),
+            prepared.evaluation(),
         )
         keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         quota = None if quotas is None else quotas[scanned.name]

@@ -110,7 +110,7 @@ def _open_tokens(path: str) -> TokenTexts:
     return open_token_texts(on_this_machine(path))
 
 
-_evaluations: dict[tuple[str, str], Evaluation] = {}  # by folder and tokenizer, the last one
+_evaluations: dict[str, Evaluation] = {}  # by folder, the last one
 
 
 class Prepared(NamedTuple):
@@ -158,15 +158,14 @@ class Prepared(NamedTuple):
         """Maps an index shard into memory."""
         return open_index(on_this_machine(self.index_path(index_shard)), self.fingerprint)
 
-    def evaluation(self, tokenizer: Tokenizer) -> Evaluation:
+    def evaluation(self) -> Evaluation:
         """Maps everything of the evaluation side into memory, once in a process."""
-        key = self.folder, tokenizer.name
-        if key not in _evaluations:
+        if self.folder not in _evaluations:
             tokens, shards = self.open_tokens(), range(self.num_index_shards)
             postings = [Postings(self.open_index(shard), tokens) for shard in shards]
             _evaluations.clear()
-            _evaluations[key] = Evaluation(self.open_rows(), postings, tokenizer)
-        return _evaluations[key]
+            _evaluations[self.folder] = Evaluation(self.open_rows(), postings)
+        return _evaluations[self.folder]
 
 
 def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:

@@ -138,8 +138,9 @@ class SharedNgrams(NamedTuple):
 
     documents: np.ndarray  # int64 [s], numbers within the batch
     ngrams: np.ndarray  # int64 [s], see Postings
-    bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
-    tokens: np.ndarray  # int64, the first token of each place, counted in the document
+    bounds: np.ndarray  # int64 [s + 1], of its places in `starts` and `ends`
+    starts: np.ndarray  # uint32, places in the document in code points
+    ends: np.ndarray  # uint32
     num_matches: int  # evaluation rows of each n-gram, added up
     num_ngrams: int = 0  # of the documents, that were compared
 
@@ -157,9 +158,8 @@ class Matcher:
         candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
         documents, which = np.unique(candidates.documents, return_inverse=True)
         texts = token_texts(*_some(utf8, bounds, documents), self._tokenizer)
-        ngrams = self._postings.identify(
-            candidates.keys, texts, texts.firsts[which] + candidates.tokens, candidates.lengths
-        )
+        first_tokens = texts.firsts[which] + candidates.tokens
+        ngrams = self._postings.identify(candidates.keys, texts, first_tokens, candidates.lengths)
         found = np.flatnonzero(ngrams >= 0)
         # Candidates are in the order of documents and tokens.
         found = found[np.lexsort((ngrams[found], candidates.documents[found]))]
@@ -170,9 +170,10 @@ class Matcher:
         ngrams, documents = ngrams[firsts], documents[firsts]
         keys = candidates.keys[found[firsts]]
         num_matches = int(self._postings.num_rows(ngrams, keys)[0].sum())
-        tokens = candidates.tokens[found]
-        counts = num_matches, candidates.num_ngrams
-        return SharedNgrams(documents, ngrams, np.append(firsts, len(found)), tokens, *counts)
+        starts = texts.starts[first_tokens[found]]
+        ends = texts.ends[first_tokens[found] + candidates.lengths[found] - 1]
+        places = np.append(firsts, len(found)), starts, ends
+        return SharedNgrams(documents, ngrams, *places, num_matches, candidates.num_ngrams)
 
 
 def _some(

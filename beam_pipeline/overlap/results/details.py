@@ -14,11 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.overlap.documents.batch import array_buffers
 from beam_pipeline.overlap.documents.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of, token_texts
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
 from beam_pipeline.overlap.results.instances import Instances
 from beam_pipeline.overlap.results.json_columns import (
     column_of,
@@ -54,8 +52,8 @@ class Evaluation:
       postings: of each index shard.
     """
 
-    def __init__(self, rows: EvaluationRows, postings: Sequence[Postings], tokenizer: Tokenizer):
-        self.rows, self.postings, self.tokenizer = rows, postings, tokenizer
+    def __init__(self, rows: EvaluationRows, postings: Sequence[Postings]):
+        self.rows, self.postings = rows, postings
         self._sizes: dict[str, np.ndarray] = {}
 
     @functools.cached_property
@@ -83,10 +81,9 @@ class DetailsSize(NamedTuple):
 
 
 class BlockMatches(NamedTuple):
-    """Some matches of a block, with the tokens of the block's documents."""
+    """Some matches of a block, and the n-grams that they have."""
 
     block: Block
-    texts: TokenTexts  # of the documents
     matches: Matches
     shared: np.ndarray  # int64 [u], the different n-grams of the matches, among those of the block
     of_match: np.ndarray  # int64 [m], which of the u n-grams each match has
@@ -99,9 +96,9 @@ class BlockMatches(NamedTuple):
 
     def train_places(self) -> Places:
         """Returns the places of the u n-grams in their documents."""
-        tokens = take_lists(self.block.bounds, self.block.tokens, self.shared)
-        documents = self.block.documents[self.shared]
-        return places_of(self.texts, documents, self.lengths(), *tokens)
+        block = self.block
+        assert block.ends is not None
+        return Places(*take_lists(self.shared, block.bounds, block.starts, block.ends))
 
     def lengths(self) -> np.ndarray:
         """Returns n of the u n-grams."""
@@ -109,11 +106,12 @@ class BlockMatches(NamedTuple):
         lengths[self.of_match] = self.matches.lengths
         return lengths
 
-    def ngrams(self) -> pa.LargeBinaryArray:
-        """Returns the u n-grams as UTF-8."""
-        documents = self.block.documents[self.shared]
-        first = self.texts.firsts[documents] + self.block.tokens[self.block.bounds[self.shared]]
-        return ngrams_of(self.texts, first, self.lengths())
+    def ngrams(self, evaluation: Evaluation) -> pa.LargeBinaryArray:
+        """Returns the u n-grams as UTF-8, from evaluation rows: they are the same in documents."""
+        found, texts = self.matches, evaluation.postings[0].texts
+        first = np.empty(len(self.shared), np.int64)
+        first[self.of_match] = texts.firsts[found.rows] + found.tokens[found.bounds[:-1]]
+        return ngrams_of(texts, first, self.lengths())
 
     def is_in_first(self, most: int | None) -> np.ndarray:
         """Tells which matches are among the first of their document and evaluation row."""
@@ -135,11 +133,9 @@ def read_matches(
 ) -> Iterator[BlockMatches]:
     """Yields all matches of a work unit in their order, in bounded memory."""
     for block in read_blocks(scanned.paths, keep):
-        assert block.texts is not None
-        texts = token_texts(*array_buffers(block.texts), evaluation.tokenizer)
         for matches in expand_block(block, evaluation.postings):
             shared, of_match = distinct(matches.shared)
-            yield BlockMatches(block, texts, matches, shared, of_match)
+            yield BlockMatches(block, matches, shared, of_match)
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ class Lines:
     ):
         matches, of_match = found.matches, found.of_match
         self._rows, self._evaluation, self._mode = matches.rows, evaluation, mode
-        ngrams = json_strings(found.ngrams()), of_match
+        ngrams = json_strings(found.ngrams(evaluation)), of_match
         # Behind the beginnings, which are of evaluation rows: pieces, and which each line has.
         self._columns: list[tuple[pa.LargeBinaryArray, np.ndarray] | bytes] = [
             ngrams,

@@ -34,11 +34,13 @@ SCHEMA = pa.schema(
         ("doc_id", pa.large_binary()),  # this and the text with the first n-gram of a document
         ("text", pa.large_binary()),
         ("ngram", pa.int64()),  # its number in the index shard, see Postings
-        ("tokens", pa.large_list(pa.int64())),  # first tokens of its places in the document
+        ("starts", pa.large_list(pa.uint32())),  # its places in the document in code points
+        ("ends", pa.large_list(pa.uint32())),
     ]
 )
-FORMAT = "counted_ngrams"  # another one where match files become others
-_COUNTED = ["row", "ngram", "tokens"]
+FORMAT = "placed_ngrams"  # another one where match files become others
+_PLACES = ["starts", "ends"]
+_COUNTED = ["row", "ngram", "starts"]
 _LETTERS = "letters.parquet"
 _SUMMARY_KEY = "probeline_scan"
 _GROUP_BYTES = 4 << 20
@@ -85,8 +87,9 @@ class Block(NamedTuple):
     documents: np.ndarray  # int64 [s], the document of each shared n-gram, ascending
     index_shards: np.ndarray  # int32 [s]
     ngrams: np.ndarray  # int64 [s], of the index shard
-    bounds: np.ndarray  # int64 [s + 1], of its places in `tokens`
-    tokens: np.ndarray  # int64
+    bounds: np.ndarray  # int64 [s + 1], of its places in `starts` and `ends`
+    starts: np.ndarray  # uint32, in code points of the document
+    ends: np.ndarray | None = None  # uint32; None where only counts are read
 
 
 Keep = Callable[[int, np.ndarray], np.ndarray]  # (index shard, n-grams) → which count, bool
@@ -155,7 +158,8 @@ def _table(batch: DocumentBatch, shared: SharedNgrams) -> pa.Table:
         _sparse(encoded_ids, firsts, len(shared.ngrams)),
         _sparse(texts, firsts, len(shared.ngrams)),
         shared.ngrams,
-        pa.LargeListArray.from_arrays(shared.bounds, shared.tokens),
+        pa.LargeListArray.from_arrays(shared.bounds, shared.starts),
+        pa.LargeListArray.from_arrays(shared.bounds, shared.ends),
     ]
     return pa.table(columns, SCHEMA)
 
@@ -263,12 +267,13 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
     if keep is not None:
         for at, _ in tables:
             is_kept[shards == at] = keep(at, ngrams[shards == at])
-    of_ngrams, lists = all_rows, table.column("tokens").combine_chunks()
+    of_ngrams, names = all_rows, [name for name in _PLACES if name in table.column_names]
+    lists = [table.column(name).combine_chunks() for name in names]
     if len(tables) > 1 or not is_kept.all():  # a document may have millions of n-grams
         order = np.flatnonzero(is_kept)
         order = order[np.argsort(all_rows[order], kind="stable")]
         of_ngrams, shards, ngrams = (each[order] for each in (all_rows, shards, ngrams))
-        lists = lists.take(pa.array(order))
+        lists = [each.take(pa.array(order)) for each in lists]
     is_first = np.append(True, of_ngrams[1:] != of_ngrams[:-1])[: len(of_ngrams)]
     rows, documents = of_ngrams[is_first], np.cumsum(is_first) - 1
     texts = ids = None
@@ -278,5 +283,8 @@ def _block(tables: Sequence[tuple[int, pa.Table]], keep: Keep | None, with_texts
         of_each, firsts = np.unique(all_rows[with_text], return_index=True)
         which = pa.array(with_text[firsts[np.searchsorted(of_each, rows)]])
         texts, ids = column.take(which), table.column("doc_id").chunk(0).take(which)
-    bounds, tokens = lists.offsets.to_numpy(), lists.values.to_numpy()
-    return Block(rows, texts, ids, documents, shards, ngrams, bounds, tokens)
+    bounds, (starts, *ends) = (
+        lists[0].offsets.to_numpy(),
+        (each.values.to_numpy() for each in lists),
+    )
+    return Block(rows, texts, ids, documents, shards, ngrams, bounds, starts, *ends)

@@ -133,7 +133,7 @@ def _sorted(found: Matches, texts: TokenTexts) -> Matches:
         is_tied &= key[order[1:]] == key[order[:-1]]
     if is_tied.any():
         _settle_ties(order, is_tied, found, texts)
-    bounds, tokens = take_lists(found.bounds, found.tokens, order)
+    bounds, tokens = take_lists(order, found.bounds, found.tokens)
     shared, documents, rows, lengths = (each[order] for each in found[:4])
     return Matches(shared, documents, rows, lengths, bounds, tokens)
 
@@ -154,9 +154,14 @@ def _settle_ties(order: np.ndarray, is_tied: np.ndarray, found: Matches, texts: 
 
 
 def take_lists(
-    bounds: np.ndarray, values: np.ndarray, which: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the bounds and values of some of the lists values[bounds[i]:bounds[i + 1]]."""
+    which: np.ndarray, bounds: np.ndarray, *columns: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Returns the bounds and values of some lists, each values[bounds[i]:bounds[i + 1]].
+
+    Args:
+      columns: values of lists with the same bounds.
+    """
     sizes = bounds[which + 1] - bounds[which]
     taken = np.append(0, np.cumsum(sizes))
-    return taken, values[np.repeat(bounds[which] - taken[:-1], sizes) + np.arange(taken[-1])]
+    at = np.repeat(bounds[which] - taken[:-1], sizes) + np.arange(taken[-1])
+    return taken, *(values[at] for values in columns)

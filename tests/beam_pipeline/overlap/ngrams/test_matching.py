@@ -58,24 +58,18 @@ def matches(
     index = build_index([text_buffers(texts)], lengths, tokenizer)
     postings = Postings(index, own)
     shared = Matcher(index, postings, tokenizer).shared(*text_buffers(training))
-    theirs = token_texts(*text_buffers(training), tokenizer)
     found = postings.expand(postings.locate(shared.ngrams), 0, len(texts))
     lengths_of = postings.lengths(shared.ngrams)
     assert len(found.rows) == shared.num_matches
 
-    def places(of, text, tokens, n):
-        at = of.firsts[text] + tokens
-        return list(zip(of.starts[at].tolist(), of.ends[at + n - 1].tolist(), strict=True))
-
     made = []
     for entry, which in enumerate(found.which.tolist()):
         document, n = int(shared.documents[which]), int(lengths_of[which])
-        here = shared.tokens[shared.bounds[which] : shared.bounds[which + 1]]
-        first = theirs.firsts[document] + here[:1]
-        (ngram,) = ngrams_of(theirs, first, np.array([n])).to_pylist()
-        row = int(found.rows[entry])
-        tokens = found.tokens[found.bounds[entry] : found.bounds[entry + 1]]
-        sides = places(own, row, tokens, n), places(theirs, document, here, n)
+        row, here = int(found.rows[entry]), slice(*shared.bounds[which : which + 2])
+        at = own.firsts[row] + found.tokens[slice(*found.bounds[entry : entry + 2])]
+        (ngram,) = ngrams_of(own, at[:1], np.array([n])).to_pylist()
+        ends = (own.starts[at], own.ends[at + n - 1]), (shared.starts[here], shared.ends[here])
+        sides = (list(zip(*(each.tolist() for each in of), strict=True)) for of in ends)
         made.append(Match(document, row, n, ngram.decode("utf-8", "surrogatepass"), *sides))
     return sorted(made, key=lambda match: (match.document, match.row, match.n, match.eval_places))
 

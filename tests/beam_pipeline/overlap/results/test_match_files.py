@@ -26,11 +26,12 @@ TEXTS = [TrainRow("/c", 2 * at, [None, "", "\ud800"][at % 3], f"text {at}") for 
 
 
 def shared_of(records: list[tuple[int, int, list[int]]]) -> SharedNgrams:
-    documents, ngrams, tokens = zip(*records, strict=True) if records else ((), (), ())
-    bounds = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
-    flat = [token for some in tokens for token in some]
-    one, two, tokens_of = (np.array(each, np.int64) for each in (documents, ngrams, flat))
-    return SharedNgrams(one, two, bounds, tokens_of, len(records))
+    """Returns records of (document, n-gram, starts of places), each place of 7 code points."""
+    documents, ngrams, starts = zip(*records, strict=True) if records else ((), (), ())
+    bounds = np.cumsum([0, *map(len, starts)], dtype=np.int64)
+    flat = np.array([start for some in starts for start in some], np.uint32)
+    one, two = (np.array(each, np.int64) for each in (documents, ngrams))
+    return SharedNgrams(one, two, bounds, flat, flat + np.uint32(7), len(records))
 
 
 @pytest.mark.parametrize("group", [1, 200, 4 << 20])
@@ -59,9 +60,12 @@ def test_match_files_give_back_what_was_found(
                 rows += block.rows.tolist()
                 for at, document in enumerate(block.documents.tolist()):
                     text, doc_id = (c[document].as_py() for c in (block.texts, block.ids))
-                    tokens = block.tokens[block.bounds[at] : block.bounds[at + 1]].tolist()
+                    here = slice(block.bounds[at], block.bounds[at + 1])
+                    assert block.ends is not None
+                    assert (block.ends[here] == block.starts[here] + 7).all()
                     key = int(block.index_shards[at]), int(block.ngrams[at])
-                    found.append((int(block.rows[document]), text, doc_id, *key, tokens))
+                    starts = block.starts[here].tolist()
+                    found.append((int(block.rows[document]), text, doc_id, *key, starts))
             expected = [
                 (
                     row.row,
@@ -69,9 +73,9 @@ def test_match_files_give_back_what_was_found(
                     None if row.id is None else row.id.encode("utf-8", "surrogatepass"),
                     shard,
                     ngram,
-                    tokens,
+                    starts,
                 )
-                for row, shard, ngram, tokens in sorted(wanted, key=lambda w: (w[0].row, w[1:3]))
+                for row, shard, ngram, starts in sorted(wanted, key=lambda w: (w[0].row, w[1:3]))
                 if only is None or ngram > only
             ]
             assert found == expected
