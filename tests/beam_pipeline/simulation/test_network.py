@@ -1,0 +1,222 @@
+"""The simulated measurements against the truth written beside them."""
+
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from tests.support.generated import NUM_MEASUREMENTS, NUM_PROBES, rows_of, run
+
+
+def lookup(keys: pa.ChunkedArray, table: pa.Table, key: str, column: str) -> np.ndarray:
+    """Returns table[column] where table[key] equals each of `keys`; every key must be found."""
+    position = pc.index_in(keys, value_set=table[key].combine_chunks())
+    assert position.null_count == 0
+    return table[column].take(position).to_numpy()
+
+
+# ---- addresses ----
+
+
+def test_addresses_are_valid_public_canonical_and_unique(
+    probes: pa.Table, anchors: pa.Table
+) -> None:
+    texts = [*probes["src_addr"].to_pylist(), *anchors["dst_addr"].to_pylist()]
+    assert len(set(texts)) == len(texts)
+    for text in texts:
+        address = ipaddress.ip_address(text)
+        assert str(address) == text
+        assert address.is_global and not address.is_multicast and not address.is_reserved
+
+
+def test_ip_version_is_the_family_of_both(rows: pa.Table, anchors: pa.Table) -> None:
+    is_ipv6 = rows["ip_version"].to_numpy() == 6
+    for column in ("src_addr", "dst_addr"):
+        assert np.array_equal(pc.match_substring(rows[column], ":").to_numpy(), is_ipv6)
+    assert np.array_equal(
+        lookup(rows["dst_addr"], anchors, "dst_addr", "ip_version"), rows["ip_version"].to_numpy()
+    )
+
+
+def test_ipv6_share_holds_for_probes_and_measurements(rows: pa.Table, probes: pa.Table) -> None:
+    assert pc.sum(pc.match_substring(probes["src_addr"], ":")).as_py() == NUM_PROBES // 10
+    assert 0.06 < np.mean(rows["ip_version"].to_numpy() == 6) < 0.14
+
+
+@pytest.mark.parametrize(("share", "families"), [(0, {4}), (1, {6})])
+def test_one_family_alone(tmp_path: Path, share: int, families: set[int]) -> None:
+    assert run(tmp_path, f"--ipv6_share={share}") == 0
+    assert set(rows_of(tmp_path)["ip_version"].to_pylist()) == families
+
+
+@pytest.mark.parametrize(
+    "prefix_of",
+    [
+        lambda address: address.packed[:1] if address.version == 4 else address.packed[:4],
+        lambda address: address.packed[:2] if address.version == 4 else address.packed[:4],
+    ],
+    ids=["first_octet", "slash_16"],
+)
+def test_a_prefix_belongs_to_one_city(
+    probes: pa.Table,
+    anchors: pa.Table,
+    prefix_of: Callable[[ipaddress.IPv4Address | ipaddress.IPv6Address], bytes],
+) -> None:
+    nodes = [
+        *zip(probes["src_addr"].to_pylist(), probes["city"].to_pylist(), strict=True),
+        *zip(anchors["dst_addr"].to_pylist(), anchors["city"].to_pylist(), strict=True),
+    ]
+    city_of: dict[bytes, str] = {}
+    for text, city in nodes:
+        assert city_of.setdefault(prefix_of(ipaddress.ip_address(text)), city) == city
+    assert len(city_of) > 1.5 * len(set(city_of.values()))  # several prefixes a city
+
+
+# ---- who pings what, and when ----
+
+
+def test_activity_follows_zipf(rows: pa.Table, probes: pa.Table) -> None:
+    counts = np.sort(pc.value_counts(rows["src_addr"]).field("counts").to_numpy())[::-1]
+    assert len(counts) == NUM_PROBES
+    assert counts[: NUM_PROBES // 100].mean() > 20 * np.median(counts)
+    assert counts[-1] >= 5
+    weights = np.sort(probes["weight"].to_numpy())[::-1]
+    assert weights.sum() == pytest.approx(1)
+    assert counts[:20] / NUM_MEASUREMENTS == pytest.approx(weights[:20], rel=0.35)
+
+
+def test_few_measurements_still_reach_most_probes(tmp_path: Path) -> None:
+    assert run(tmp_path, num_measurements=20_000, num_probes=1000) == 0
+    counts = pc.value_counts(rows_of(tmp_path)["src_addr"]).field("counts").to_numpy()
+    assert len(counts) > 990
+    assert np.mean(counts >= 3) > 0.9
+
+
+def test_hot_share(tmp_path: Path) -> None:
+    assert run(tmp_path, "--hot_share=0.6", num_measurements=50_000, num_probes=100) == 0
+    counts = np.sort(pc.value_counts(rows_of(tmp_path)["src_addr"]).field("counts").to_numpy())
+    assert counts[-1] / 50_000 == pytest.approx(0.6, abs=0.06)
+    assert counts[-2] < 0.15 * 50_000
+
+
+def test_probes_come_back_to_few_destinations(rows: pa.Table) -> None:
+    pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
+    num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
+    assert num_destinations.max() <= 20
+    assert np.median(pairs["count_all"].to_numpy()) >= 5
+
+
+@pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (12, 10), (200, 10)])
+def test_destinations_of_a_probe_are_10_to_20_if_there_are(
+    tmp_path: Path, num_anchors: int, least: int
+) -> None:
+    assert run(tmp_path, f"--num_anchors={num_anchors}", num_measurements=50_000) == 0
+    pairs = rows_of(tmp_path).group_by(["src_addr", "dst_addr"]).aggregate([])
+    num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
+    assert num_destinations.min() >= least
+    assert num_destinations.max() <= min(20, num_anchors)
+
+
+def test_a_pair_is_pinged_at_regular_intervals_save_outages(rows: pa.Table) -> None:
+    pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
+    busiest = pairs.sort_by([("count_all", "descending")]).slice(0, 1).to_pylist()[0]
+    own = rows.filter(
+        pc.and_(
+            pc.equal(rows["src_addr"], busiest["src_addr"]),
+            pc.equal(rows["dst_addr"], busiest["dst_addr"]),
+        )
+    )
+    gaps = np.diff(own["event_time"].to_numpy().astype("i8")) / 1e6
+    interval = np.median(gaps)
+    regular = np.abs(gaps - interval) <= min(5.0, interval / 4) * 1.1
+    assert regular.mean() > 0.98
+
+
+def test_outages_are_hours_long_and_rare(tmp_path: Path) -> None:
+    flags = ["--interval_seconds=600", "--ipv6_share=0"]
+    assert run(tmp_path, *flags, num_measurements=200_000, num_probes=20) == 0
+    table = rows_of(tmp_path)
+    longest_hours, num_outages, days = [], 0, 0.0
+    for text in pc.unique(table["src_addr"]).to_pylist():
+        times = table.filter(pc.equal(table["src_addr"], text))["event_time"].to_numpy()
+        hours = times.astype("i8") / 3.6e9
+        gaps = np.diff(hours)
+        longest_hours.append(gaps.max())
+        num_outages += int((gaps > 0.9).sum())
+        days += hours[-1] - hours[0]
+    assert max(longest_hours) < 10
+    assert 0.01 < num_outages / (days / 24) < 0.12
+
+
+def test_start(tmp_path: Path) -> None:
+    assert run(tmp_path, "--start=2020-02-03") == 0
+    first = rows_of(tmp_path)["event_time"][0].as_py()
+    assert first.isoformat().startswith("2020-02-03T00:")
+
+
+# ---- round trips ----
+
+
+def test_round_trip_is_never_faster_than_light_in_fibre(
+    rows: pa.Table, probes: pa.Table, anchors: pa.Table
+) -> None:
+    degrees = [
+        lookup(rows[address], table, address, axis)
+        for address, table in (("src_addr", probes), ("dst_addr", anchors))
+        for axis in ("latitude", "longitude")
+    ]
+    lat, lon, other_lat, other_lon = map(np.radians, degrees)
+    # Spherical law of cosines: another formula than the one under test.
+    cosine = np.sin(lat) * np.sin(other_lat) + np.cos(lat) * np.cos(other_lat) * np.cos(
+        lon - other_lon
+    )
+    floor_ms = 2 * 6371 * np.arccos(np.clip(cosine, -1, 1)) / 200
+    rtt = rows["rtt"].to_numpy()
+    answered = rtt >= 0
+    assert np.all(rtt[answered] >= floor_ms[answered])
+    assert np.corrcoef(rtt[answered], floor_ms[answered])[0, 1] > 0.9
+    access_ms = lookup(rows["src_addr"], probes, "src_addr", "access_delay_ms")
+    assert np.all(rtt[answered] > 0.9 * (floor_ms + access_ms)[answered])
+
+
+def test_failed_pings_are_exactly_minus_one_and_rare(rows: pa.Table, probes: pa.Table) -> None:
+    rtt = rows["rtt"].to_numpy()
+    failed = rtt < 0
+    assert np.all(rtt[failed] == np.float32(-1))
+    assert np.all(np.isfinite(rtt)) and rtt[~failed].min() > 0
+    assert 0.02 < failed.mean() < 0.04
+    loss_rate = probes["loss_rate"].to_numpy()
+    assert loss_rate.min() >= 0.02 and loss_rate.max() <= 0.04
+    # The busiest probe has rows enough to be held to its own rate.
+    busiest = np.argmax(probes["weight"].to_numpy())
+    own = pc.equal(rows["src_addr"], probes["src_addr"][int(busiest)]).to_numpy()
+    assert failed[own].mean() == pytest.approx(loss_rate[busiest], abs=0.006)
+
+
+def test_round_trips_have_three_decimals(rows: pa.Table) -> None:
+    rtt = rows["rtt"].to_numpy()
+    thousandths = np.rint(rtt.astype(float) * 1000)
+    assert np.array_equal((thousandths / 1000).astype(np.float32), rtt)
+
+
+def test_evenings_are_slower(rows: pa.Table, probes: pa.Table) -> None:
+    longitude = lookup(rows["src_addr"], probes, "src_addr", "longitude")
+    utc_hour = rows["event_time"].to_numpy().astype("i8") / 3.6e9
+    hour = (utc_hour + longitude / 15) % 24
+    rtt = rows["rtt"].to_numpy()
+    pair = pc.binary_join_element_wise(rows["src_addr"], rows["dst_addr"], " ")
+    code = pc.dictionary_encode(pair.combine_chunks()).indices.to_numpy()
+
+    def mean_by_pair(chosen: np.ndarray) -> np.ndarray:
+        count = np.bincount(code[chosen], minlength=code.max() + 1)
+        total = np.bincount(code[chosen], weights=rtt[chosen], minlength=code.max() + 1)
+        return np.divide(total, count, out=np.full(len(count), np.nan), where=count >= 10)
+
+    answered = rtt >= 0
+    evening = mean_by_pair(answered & (np.abs(hour - 21) < 3))
+    morning = mean_by_pair(answered & (np.abs(hour - 9) < 3))
+    assert np.nanmean(evening - morning) > 1.0
