@@ -102,6 +102,17 @@ def local_dataset(measurements: Path, output: Path) -> dict[str, bytes]:
     return {str(path.relative_to(output)): path.read_bytes() for path in paths}
 
 
+def error_of(capsys: pytest.CaptureFixture, *flags: str, code: int) -> str:
+    """Returns the one line of error with which the job ends; it must be the last."""
+    capsys.readouterr()
+    assert main(flags) == code
+    errors = capsys.readouterr().err
+    *before, last = errors.splitlines()
+    assert last.startswith("error: "), errors
+    assert not [line for line in before if line.startswith("error: ")], errors
+    return last
+
+
 def job_command(api: DataflowApi, bucket: str, *flags: str, image: str | None = IMAGE) -> list[str]:
     return [
         *(f"--input={bucket}/in/*.parquet", f"--output={bucket}/out", *SHAPING),

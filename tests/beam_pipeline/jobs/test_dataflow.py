@@ -1,10 +1,9 @@
 """Dataflow: the job as it is submitted to a fake of the service, and its work done from that.
 
-The jobs are not run by Google here. The proof that they could be is `test_workers_…`: the staged
-pipeline does its work in an environment that has only Beam and what was staged.
+The jobs are not run by Google here. The proof that they could be is in test_worker_packages: the
+staged pipeline does its work in an environment that has only Beam and what was staged.
 """
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,26 +12,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 from google.cloud.dataflow_v1beta3 import types
 
-from beam_pipeline.jobs import worker_packages
-from beam_pipeline.jobs.worker_packages import PINS
 from beam_pipeline.main import main
-from tests.support.clean_environment import copy_of_the_project, new_environment, pip
-from tests.support.dataflow_api import (
-    NO_WRITE_ACCESS,
-    PROJECT,
-    REGION,
-    DataflowApi,
-    RefusalError,
-    State,
-)
+from tests.support.dataflow_api import PROJECT, REGION, DataflowApi, RefusalError, State
 from tests.support.dataflow_helpers import (
     IMAGE,
     SHAPING,
     do_the_work,
+    error_of,
     job_command,
     local_dataset,
     options_of,
@@ -42,7 +31,6 @@ from tests.support.dataflow_helpers import bucket as bucket
 from tests.support.dataflow_helpers import dataflow as dataflow
 from tests.support.dataflow_helpers import measurements as measurements
 from tests.support.engines import Gcs, stored_objects
-from tests.support.faulty_gcs import faulty
 from tests.support.helpers import quick_and_slow
 from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
@@ -102,16 +90,6 @@ def submitted(flags: list[str]) -> subprocess.Popen:
             too_long.cancel()
             return launcher
     pytest.fail(f"the launcher ended with {launcher.wait()}: {said}")
-
-
-def error_of(capsys: pytest.CaptureFixture, *flags: str, code: int) -> str:
-    capsys.readouterr()
-    assert main(flags) == code
-    errors = capsys.readouterr().err
-    *before, last = errors.splitlines()
-    assert last.startswith("error: "), errors
-    assert not [line for line in before if line.startswith("error: ")], errors
-    return last
 
 
 # --- the job as it is sent ------------------------------------------------------------------------
@@ -287,186 +265,3 @@ def test_an_active_job_keeps_its_output(
     dataflow.states = [State.JOB_STATE_FAILED]
     error_of(capsys, *job_command(dataflow, bucket, "--job_name=second", *more), code=1)
     assert [job.name for job in dataflow.jobs] == ["first", "second"]
-
-
-# --- refused --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("returns_active_job", [False, True])
-def test_a_second_job_of_one_name(
-    dataflow: DataflowApi, bucket: str, capsys, returns_active_job: bool
-) -> None:
-    dataflow.states = [State.JOB_STATE_RUNNING]
-    dataflow.returns_active_job = returns_active_job
-    body = json.dumps({"name": "rows", "clientRequestId": "another"}).encode()
-    dataflow.create_job(body, PROJECT, REGION)
-    error = error_of(capsys, *job_command(dataflow, bucket, "--job_name=rows"), code=2)
-    assert "already" in error and "rows" in error and "--job_name" in error
-    assert len(dataflow.jobs) == 1
-
-
-def test_no_right_to_make_jobs(dataflow: DataflowApi, bucket: str, capsys, gcs: Gcs) -> None:
-    dataflow.refusal = NO_WRITE_ACCESS
-    error = error_of(capsys, *job_command(dataflow, bucket), code=1)
-    assert "dataflow.jobs.create" in error and "Dataflow Developer" in error
-    assert not stored_objects(f"{bucket}/out")  # a later run is not refused
-
-
-def test_a_region_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys) -> None:
-    error = error_of(capsys, *job_command(dataflow, bucket, "--region=europe-west99"), code=1)
-    assert "europe-west99" in error and "--region" in error
-
-
-@pytest.mark.parametrize(
-    "flag", ["--temp_location=gs://{}/temp", "--output=gs://{}/out", "--input=gs://{}/in/*"]
-)
-def test_a_bucket_that_is_not_there(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
-    missing = flag.format("no-such-bucket-4711")
-    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(flag[:8])]
-    capsys.readouterr()
-    assert main([*flags, missing]) in (1, 2)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("error: "), error
-    assert "no-such-bucket-4711" in error
-    assert dataflow.jobs == []
-
-
-@pytest.mark.parametrize("place", ["temp_location", "output", "input"])
-def test_no_right_to_a_bucket(
-    dataflow: DataflowApi, bucket: str, gcs: Gcs, capsys, monkeypatch, place: str
-) -> None:
-    closed = gcs.make_bucket()
-    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(f"--{place}=")]
-    name = closed.removeprefix("gs://")
-    with faulty(gcs.endpoint, refuses=lambda _, sent: name in sent) as proxy:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
-        capsys.readouterr()
-        assert main([*flags, f"--{place}={closed}/x"]) in (1, 2)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.startswith("error: "), error
-    assert name in error
-    assert dataflow.jobs == []
-
-
-def test_workers_without_the_package_are_refused(
-    dataflow: DataflowApi, bucket: str, capsys
-) -> None:
-    error = error_of(capsys, *job_command(dataflow, bucket, image=None), code=2)
-    assert "--setup_file=./setup.py" in error
-    flags = job_command(dataflow, bucket, "--setup_file=./no/setup.py", image=None)
-    assert "./no/setup.py" in error_of(capsys, *flags, code=2)
-    assert dataflow.jobs == []
-
-
-SETUP = "from setuptools import setup\nsetup(name='small', version='1', packages=[])\n"
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A folder with a setup.py, of a package without code, and the versions of its dependencies."""
-    folder = tmp_path / "clone"
-    (folder / "templates").mkdir(parents=True)
-    (folder / "setup.py").write_text(SETUP)
-    (folder / PINS).write_text("numpy==2.0.0\n")
-    return folder
-
-
-def test_workers_of_a_clone_get_its_versions(
-    dataflow: DataflowApi, bucket: str, clone: Path, tmp_path: Path
-) -> None:
-    dataflow.states = [State.JOB_STATE_CANCELLED]
-    assert main(job_command(dataflow, bucket, f"--setup_file={clone}/setup.py", image=None)) == 1
-    (job,) = dataflow.jobs
-    found = staged(job)
-    assert found["requirements.txt"] == b"numpy==2.0.0\n"
-    assert not [name for name in found if name.endswith(".whl")]  # workers get them from the index
-    names = {package.name for package in job.environment.worker_pools[0].packages}
-    assert {"requirements.txt", "workflow.tar.gz"} <= names
-
-
-@pytest.mark.parametrize(
-    ("flags", "requirements", "cache"),
-    [
-        (["--setup_file={}/setup.py"], "{}/" + PINS, "skip"),
-        (["--setup_file={}/setup.py", "--requirements_cache=/c"], "{}/" + PINS, "/c"),
-        (["--setup_file={}/setup.py", "--requirements_file=mine.txt"], "mine.txt", None),
-        (["--setup_file={}/setup.py", f"--sdk_container_image={IMAGE}"], None, None),
-        ([f"--sdk_container_image={IMAGE}"], None, None),
-    ],
-)
-def test_what_a_person_says_of_packages_holds(
-    clone: Path, flags: list[str], requirements: str | None, cache: str | None
-) -> None:
-    options = PipelineOptions([flag.format(clone) for flag in flags])
-    worker_packages.prepare(options)
-    setup = options.view_as(SetupOptions)
-    assert setup.requirements_file == (requirements and requirements.format(clone))
-    assert setup.requirements_cache == cache
-
-
-def test_private_workers_that_would_wait_for_pip(clone: Path, capsys) -> None:
-    image, setup = f"--sdk_container_image={IMAGE}", f"--setup_file={clone}/setup.py"
-    for flags in ([setup], [image, "--no_use_public_ips"], [setup, "--use_public_ips"]):
-        worker_packages.prepare(PipelineOptions(flags))
-    assert capsys.readouterr().err == ""
-    for flags in ([setup], [setup, image]):
-        worker_packages.prepare(PipelineOptions([*flags, "--no_use_public_ips"]))
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "--no_use_public_ips" in line and "Cloud NAT" in line
-        assert "--sdk_container_image" in line
-
-
-@pytest.mark.parametrize("flag", ["project", "region", "temp_location"])
-def test_what_every_job_needs(dataflow: DataflowApi, bucket: str, capsys, flag: str) -> None:
-    flags = [each for each in job_command(dataflow, bucket) if not each.startswith(f"--{flag}=")]
-    assert f"needs --{flag}" in error_of(capsys, *flags, code=2)
-
-
-def test_paths_that_workers_cannot_see(
-    dataflow: DataflowApi, bucket: str, tmp_path: Path, capsys
-) -> None:
-    for flag in (f"--output={tmp_path}", f"--input={tmp_path}/*"):
-        flags = job_command(dataflow, bucket, flag)
-        assert "gs://" in error_of(capsys, *flags, code=2)
-
-
-# --- the proof that workers could do it -----------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
-    dataflow: DataflowApi, bucket: str, gcs: Gcs, measurements: Path, tmp_path: Path, capsys
-) -> None:
-    """As on Dataflow: Beam is in the container, the rest comes from the sdist that was staged."""
-    project = copy_of_the_project(tmp_path / "project", PINS)
-    reports = []
-
-    def work(job: types.Job) -> None:
-        (pool,) = job.environment.worker_pools
-        files = staged(job)
-        names = {package.name for package in pool.packages}
-        assert names == {
-            *("requirements.txt", "workflow.tar.gz"),
-            "submission_environment_dependencies.txt",
-        }
-        for name in names:
-            (tmp_path / name).write_bytes(files[name])
-        python = new_environment(tmp_path / "container")
-        pip(python, "install", "apache-beam[gcp]==2.77.0")
-        pip(python, "install", "--requirement", str(tmp_path / "requirements.txt"))
-        pip(python, "install", str(tmp_path / "workflow.tar.gz"))
-        reports.append(do_the_work(python, tmp_path / "work", job))
-
-    dataflow.worker = work
-    flags = job_command(dataflow, bucket, f"--setup_file={project}/setup.py", image=None)
-    result = main(flags)
-    assert result == 0, capsys.readouterr().err
-    (report,) = reports
-    assert report["source"].startswith(str(tmp_path / "container"))
-    assert {"Commit the dataset", "Group into rows/Cut rows", "Write train/Write shard"} <= set(
-        report["steps"]
-    )
-    found = stored_objects(f"{bucket}/out")
-    expected = local_dataset(measurements, tmp_path / "local")
-    assert {name: found[name] for name in expected} == expected
-    assert set(found) == {*expected, "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
