@@ -1,0 +1,156 @@
+"""Overlap runs that are killed: another run goes on with them, to the same bytes."""
+
+import gzip
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.overlap_corpus import Corpus, make_corpus
+from tests.support.overlap_runs import files_of, summary_of
+from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
+
+# Runs `main` in a process that kills itself when a function is called for the n-th time, and says
+# which work units it reads.
+SCRIPT = """
+import os, signal, sys
+from beam_pipeline.overlap.job import gathering, preparing, scanning
+from beam_pipeline.storage import files
+scanning.WORK_UNIT_BYTES = 150
+name, after = sys.argv[1], int(sys.argv[2])
+module, _, function = name.partition(".")
+module = globals()[module]
+original, calls = getattr(module, function), []
+def killing(*args, **kwargs):
+    calls.append(0)
+    if len(calls) == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(module, function, killing)
+read_work_unit = scanning.read_work_unit
+def reading(unit, *args):
+    print("read", unit.name, flush=True)
+    return read_work_unit(unit, *args)
+scanning.read_work_unit = reading
+from beam_pipeline.overlap.__main__ import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+UNHARMED = ("files.rename", 0)
+KILLS = [
+    ("scanning.write_match_file", 6),
+    ("files.rename", 9),
+    ("gathering.write_outputs", 1),
+    *(
+        pytest.param(kill, marks=pytest.mark.slow)
+        for kill in (
+            ("preparing.write_rows", 1),
+            ("preparing.build_index", 2),
+            ("scanning.write_match_file", 1),
+            ("files.rename", 3),
+            ("gathering.count_unit", 2),
+            ("gathering.expand_unit", 3),
+            ("gathering.remove_folder", 1),
+        )
+    ),
+]
+
+
+def in_a_process(corpus: Corpus, output: Path, kill: tuple[str, int], *flags: str):
+    command = [*warm_python(), "-c", SCRIPT, kill[0], str(kill[1])]
+    return subprocess.run(
+        [*command, *corpus.flags, f"--output_path={output}", *flags],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def units_read(done: subprocess.CompletedProcess) -> list[str]:
+    return [line for line in done.stdout.splitlines() if line.startswith("read ")]
+
+
+class Whole(NamedTuple):
+    """A run that nobody disturbed."""
+
+    corpus: Corpus
+    flags: list[str]
+    files: dict[str, bytes]
+    units_read: list[str]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("whole")
+    corpus, flags = make_corpus(folder, 21, num_files=4), ["--ngram_length=1,2", "--num_shards=2"]
+    done = in_a_process(corpus, folder / "out", UNHARMED, *flags)
+    assert done.returncode == 0, done.stderr
+    return Whole(corpus, flags, files_of(folder / "out"), units_read(done))
+
+
+def match_files_in(output: Path) -> list[Path]:
+    return [path for path in output.glob("tmp/work/*/*-pass-*") if ".letters." not in path.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", KILLS, ids=lambda kill: f"{kill[0]}-{kill[1]}")
+def test_a_killed_run_is_gone_on_with(whole: Whole, tmp_path: Path, kill: tuple[str, int]) -> None:
+    output = tmp_path / "out"
+    killed = in_a_process(whole.corpus, output, kill, *whole.flags)
+    assert killed.returncode == -9, killed.stderr
+    # What comes after .SUCCESS only tidies up.
+    assert (output / ".SUCCESS").exists() == (kill[0] == "gathering.remove_folder")
+    match_files = match_files_in(output)
+    flags = [*whole.flags, "--skip_existing", "--overwrite"]
+    again = in_a_process(whole.corpus, output, UNHARMED, *flags)
+    assert again.returncode == 0, again.stderr
+    assert files_of(output) == whole.files
+    assert len(units_read(again)) == len(whole.units_read) - len(match_files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["--ngram_length=3", "--tokenizer=whitespace", "corpus", "none"])
+def test_match_files_of_other_options_are_not_used(tmp_path: Path, change: str) -> None:
+    corpus = make_corpus(tmp_path / "in", 21, num_files=4)
+    flags = ["--ngram_length=2", "--tokenizer=default"]
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), *flags)
+    assert killed.returncode == -9
+    if change == "corpus":
+        path = next((tmp_path / "in" / "eval").rglob("0.*"))
+        path.unlink()
+        path.with_name("0.jsonl").write_text('{"text": "b a b a"}\n')
+    elif change != "none":
+        flags.append(change)
+    in_a_process(corpus, tmp_path / "anew", UNHARMED, *flags)
+    again = in_a_process(corpus, tmp_path / "out", UNHARMED, *flags, "--skip_existing")
+    assert again.returncode == 0, again.stderr
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "anew")
+    assert bool(units_read(again)) == (change != "none")
+
+
+@pytest.mark.slow
+def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, 21)
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), "--ngram_length=2")
+    again = in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2")
+    assert units_read(again) == units_read(killed) != []
+
+
+@pytest.mark.slow
+def test_match_files_are_kept_if_details_were_left_out(tmp_path: Path) -> None:
+    """So that a run that counts first can write them without reading the training data again."""
+    corpus = make_corpus(tmp_path, 21)
+    in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2", "--max_details=0")
+    counts = summary_of(tmp_path / "out")["counts"]
+    assert counts["details"] == 0 and counts["details_left_out"] > 0
+    flags = ["--ngram_length=2", "--skip_existing", "--overwrite"]
+    again = in_a_process(corpus, tmp_path / "out", UNHARMED, *flags)
+    assert again.returncode == 0 and units_read(again) == []
+    in_a_process(corpus, tmp_path / "anew", UNHARMED, "--ngram_length=2")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "anew")
+    details = (tmp_path / "out" / "stats" / "overlap_details.jsonl.gz").read_bytes()
+    assert len(gzip.decompress(details)) == counts["detail_bytes"]
