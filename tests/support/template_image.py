@@ -22,6 +22,8 @@ from tests.support.repository import ROOT
 from tests.support.waiting import HANG_S
 
 TEMPLATES = ROOT / "templates"
+TITLES = {"probe_rows": "Probe rows", "overlap": "Train/test overlap"}
+each_template = pytest.mark.parametrize("name", TITLES)
 _TEMPLATE_STEP = ("ARG", "TEMPLATE")  # what comes before it is the same for all
 
 
