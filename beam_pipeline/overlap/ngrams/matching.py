@@ -1,8 +1,9 @@
 """From training texts to shared n-grams: candidates by their hashes, then both texts compared.
 
-  UTF-8 → hashes of the tokens of many documents, and of all prefixes → for each level of the
-  index: every `stride`-th window through its filter → the n-grams around the windows that pass,
-  through the bloom filter → directory → candidate → shared n-gram
+  UTF-8 → `windows_of` long documents → hashes of tokens, and of all prefixes
+        → for each level of the index: every `stride`-th n-gram of its width through its filter
+        → the n-grams around those that pass, through the bloom filter → directory → candidate
+        → shared n-gram
 
 All steps to a candidate but the first are loops without branches that depend on the text:
 processors run them at a few cycles a token. A shared n-gram is one of a document, with all its
@@ -16,12 +17,15 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.column import Column
 from beam_pipeline.overlap.ngrams.index import Index, Level, passes
 from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.row_tokens import count_tokens
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.ngrams.windows import Window, count_code_points, windows_of
 
 _CANDIDATES_AT_A_TIME = 1 << 14
 _ONE = np.uint64(1)
@@ -37,7 +41,7 @@ class Candidates(NamedTuple):
     tokens: np.ndarray  # int64 [c], of the first token of each
     lengths: np.ndarray  # int64 [c], n
     keys: np.ndarray  # int64 [c], numbers of keys of the index
-    num_ngrams: int = 0  # of the documents, that were compared, of all lengths of the index
+    num_tokens: np.ndarray  # int64 [documents]
 
 
 @kernel
@@ -95,13 +99,11 @@ def find_candidates(
       utf8: uint8, lone surrogates as their three bytes.
       bounds: int64 [documents + 1], ascending.
     """
-    parts, num_ngrams = [np.empty((4, 0), np.int64)], 0
+    parts = [np.empty((4, 0), np.int64)]
+    num_tokens = np.zeros(len(bounds) - 1, np.int64)
     if len(index.lengths):
         for first, _, prefixes, firsts in token_batches(utf8, bounds, tokenizer):
-            num_tokens = np.diff(firsts)
-            num_ngrams += sum(
-                int(np.maximum(num_tokens - n + 1, 0).sum()) for n in index.lengths.tolist()
-            )
+            num_tokens[first : first + len(firsts) - 1] += np.diff(firsts)
             for level in index.levels if len(index.keys) else ():
                 for tokens, lengths, keys in _find_in_level(prefixes, index, level):
                     documents = np.searchsorted(firsts, tokens, "right") - 1
@@ -110,8 +112,8 @@ def find_candidates(
                     found = np.stack([first + documents, places, lengths, keys])
                     parts.append(found[:, is_within])
     found = np.concatenate(parts, axis=1)
-    ordered = Candidates(*found[:, np.lexsort(found[2::-1])])
-    return ordered._replace(num_ngrams=num_ngrams)
+    documents, tokens, lengths, keys = found[:, np.lexsort(found[2::-1])]
+    return Candidates(documents, tokens, lengths, keys, num_tokens)
 
 
 def _find_in_level(prefixes: np.ndarray, index: Index, level: Level) -> Iterator[np.ndarray]:
@@ -155,25 +157,49 @@ class Matcher:
 
     def shared(self, utf8: np.ndarray, bounds: np.ndarray) -> SharedNgrams:
         """Returns the shared n-grams of the documents utf8[bounds[i]:bounds[i + 1]]."""
+        columns = [Column(np.uint32, 0) for _ in range(4)]
+        num_tokens = np.zeros(len(bounds) - 1, np.int64)
+        lengths = self._index.lengths
+        num_before = int(lengths.max(initial=1)) - 1
+        for window in windows_of(utf8, bounds, self._tokenizer, num_before):
+            for column, values in zip(columns, self._find(window, num_tokens), strict=True):
+                column.add(values)
+        documents, ngrams, starts, ends = (column.taken() for column in columns)
+        # Places are in order of documents, and within a document in that of their tokens.
+        order = np.lexsort((ngrams, documents))
+        ngrams, documents = ngrams[order], documents[order]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = (ngrams[1:] != ngrams[:-1]) | (documents[1:] != documents[:-1])
+        firsts = np.flatnonzero(is_first)
+        documents, ngrams = documents[firsts].astype(np.int64), ngrams[firsts].astype(np.int64)
+        found = self._postings.locate(ngrams)
+        num_matches = int(self._postings.num_rows(ngrams, found.keys)[0].sum())
+        num_ngrams = sum(int(np.maximum(num_tokens - n + 1, 0).sum()) for n in lengths.tolist())
+        places = np.append(firsts, len(order)), starts[order], ends[order]
+        return SharedNgrams(documents, ngrams, *places, num_matches, num_ngrams)
+
+    def _find(self, window: Window, num_tokens: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Returns documents, n-grams, starts and ends of the places found; counts the tokens."""
+        utf8, bounds = window.utf8, window.bounds
         candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
+        num_tokens[window.first : window.first + len(bounds) - 1] += candidates.num_tokens
         documents, which = np.unique(candidates.documents, return_inverse=True)
         texts = token_texts(*_some(utf8, bounds, documents), self._tokenizer)
         first_tokens = texts.firsts[which] + candidates.tokens
-        ngrams = self._postings.identify(candidates.keys, texts, first_tokens, candidates.lengths)
-        found = np.flatnonzero(ngrams >= 0)
-        # Candidates are in the order of documents and tokens.
-        found = found[np.lexsort((ngrams[found], candidates.documents[found]))]
-        ngrams, documents = ngrams[found], candidates.documents[found]
-        is_first = np.ones(len(found), bool)
-        is_first[1:] = (ngrams[1:] != ngrams[:-1]) | (documents[1:] != documents[:-1])
-        firsts = np.flatnonzero(is_first)
-        ngrams, documents = ngrams[firsts], documents[firsts]
-        keys = candidates.keys[found[firsts]]
-        num_matches = int(self._postings.num_rows(ngrams, keys)[0].sum())
-        starts = texts.starts[first_tokens[found]]
-        ends = texts.ends[first_tokens[found] + candidates.lengths[found] - 1]
-        places = np.append(firsts, len(found)), starts, ends
-        return SharedNgrams(documents, ngrams, *places, num_matches, candidates.num_ngrams)
+        lengths = candidates.lengths
+        ngrams = self._postings.identify(candidates.keys, texts, first_tokens, lengths)
+        ends, is_found = texts.ends[first_tokens + lengths - 1], ngrams >= 0
+        if window.known_bytes:
+            known = utf8[: window.known_bytes]
+            (num_known,) = count_tokens(
+                [(known, np.array([0, len(known)]))], self._tokenizer
+            ).counts
+            num_tokens[window.first] -= num_known
+            is_found &= ends > count_code_points(known)
+        place = np.uint32(window.place)
+        starts = texts.starts[first_tokens[is_found]] + place
+        documents = candidates.documents[is_found] + window.first
+        return documents, ngrams[is_found], starts, ends[is_found] + place
 
 
 def _some(

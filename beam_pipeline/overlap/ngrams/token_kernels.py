@@ -278,7 +278,7 @@ def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
         )
     room = len(text) // 2 + 2
     columns = Column(np.uint32, room), Column(np.uint32, room), Column(np.uint64, room)
-    for start, piece in pieces_of(text):
+    for start, piece in pieces_of(text, tokenizer):
         found = _tokens_of_piece(piece, tokenizer)
         places = found.starts + np.uint32(start), found.ends + np.uint32(start)
         for column, values in zip(columns, (*places, found.hashes), strict=True):

@@ -22,7 +22,6 @@ _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
 EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
 MULTILINGUAL = "multilingual"
-_BORDER = re.compile(r"[^\W_][ \n](?=[^\W_])")
 _PIECE_CHARS = 1 << 22
 
 
@@ -72,6 +71,17 @@ class Tokenizer:
         origin = origins(text)
         return [Token(token.text, origin[token.start], origin[token.end]) for token in tokens]
 
+    def borders(self, text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+        """Yields where a text may be cut behind a place: [start, end) of runs of separators.
+
+        A built-in tokenizer makes the same tokens of the parts as of the text: no empty token comes
+        into being between two other characters, and lower case does not depend on what is beyond.
+        """
+        for run in self.separator_pattern.finditer(text, start):
+            is_between = start < run.start() and run.end() < len(text)
+            if is_between and any(map(_ends_context, run[0])):
+                yield run.span()
+
     def _split(self, token: Token) -> Iterator[Token]:
         """Yields the characters in a token that are tokens, and what is between them."""
         start = token.start
@@ -104,16 +114,18 @@ class Tokenizer:
         return [Token(text, int(start), int(end)) for text, start, end in tokens]
 
 
-def pieces_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yields pieces of a text and where each begins; a built-in tokenizer makes the same of them.
+@functools.cache
+def _ends_context(char: str) -> bool:
+    """Tells whether the lower case of a capital sigma depends on nothing beyond a character."""
+    return f"A{char}\u03a3".lower()[-1] == "\u03c3"
 
-    A text is cut at a space or line feed between two letters or digits: there no empty token comes
-    into being, and lower case does not depend on what is beyond.
-    """
+
+def pieces_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
+    """Yields the pieces of a text between some of a tokenizer's borders, and where each begins."""
     start = 0
-    while border := _BORDER.search(text, start + _PIECE_CHARS):
-        yield start, text[start : border.start() + 1]
-        start = border.start() + 2
+    while border := next(tokenizer.borders(text, start + _PIECE_CHARS), None):
+        yield start, text[start : border[0]]
+        start = border[1]
     yield start, text[start:]
 
 

@@ -105,7 +105,7 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
                 for token in range(count - n + 1):
                     found += [(document, token, n, key) for key in range(len(index.keys))]
         documents, tokens, n, keys = np.array(found, np.int64).reshape(-1, 4).T
-        return matching.Candidates(documents, tokens, n, keys)
+        return matching.Candidates(documents, tokens, n, keys, np.zeros(len(bounds) - 1, np.int64))
 
     monkeypatch.setattr(matching, "find_candidates", everything)
     for seed in range(10):

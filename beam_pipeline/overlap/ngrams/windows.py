@@ -1,0 +1,120 @@
+"""Long texts in windows, so that memory depends on the size of a window and not on that of a text.
+
+A text is cut into pieces at `Tokenizer.borders`, so that these have the tokens of the text. A
+window is a piece, with as many tokens before it as the beginning of an n-gram may have there:
+
+  text      the quick, brown fox jumps over        n = 3
+  pieces   [the quick] [brown fox] [jumps over]
+  windows  [the quick] [the quick, brown fox] [brown fox jumps over]
+
+Each 3-gram ends in one piece, and the window of that piece has it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+
+_PIECE_BYTES = 1 << 20
+_LOOKED_AT_BYTES = 1 << 12  # at a time, for a border
+
+
+class Window(NamedTuple):
+    """Some whole texts, or a part of one."""
+
+    first: int  # the first text's number
+    utf8: np.ndarray  # uint8
+    bounds: np.ndarray  # int64 [texts + 1], where each begins in utf8, and the end
+    place: int = 0  # of the part in its text, in code points
+    known_bytes: int = 0  # of the part, which are of the piece before
+
+
+def windows_of(
+    utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, num_before: int
+) -> Iterator[Window]:
+    """Yields the texts utf8[bounds[i]:bounds[i + 1]], those that are long in several windows.
+
+    Args:
+      utf8: uint8, lone surrogates as their three bytes.
+      bounds: int64 [texts + 1], ascending.
+      num_before: tokens of the pieces before that a window has, at least.
+    """
+    is_long = np.diff(bounds) > _PIECE_BYTES
+    if tokenizer.function is not None:
+        is_long[:] = False
+    first = 0
+    for number in [*np.flatnonzero(is_long).tolist(), len(is_long)]:
+        if first < number:
+            here = bounds[first : number + 1]
+            yield Window(first, utf8[here[0] : here[-1]], here - here[0])
+        if number < len(is_long):
+            text = utf8[bounds[number] : bounds[number + 1]]
+            yield from _windows_of_text(number, text, tokenizer, num_before)
+        first = number + 1
+
+
+def _windows_of_text(
+    number: int, text: np.ndarray, tokenizer: Tokenizer, num_before: int
+) -> Iterator[Window]:
+    start = place = piece = known = 0
+    while piece < len(text):
+        stop, next_piece = _first_border(text, piece + _PIECE_BYTES, tokenizer)
+        bounds = np.array([0, stop - start])
+        yield Window(number, text[start:stop], bounds, place, max(0, known - start))
+        next_start = _start_before(text, stop, num_before, tokenizer) if num_before else next_piece
+        place += count_code_points(text[start:next_start])
+        start, piece, known = next_start, next_piece, stop
+
+
+def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[int, int]:
+    """Returns where the first border behind a place begins and ends, or the end of the text."""
+    num_bytes = _LOOKED_AT_BYTES
+    start = _begin_of_code_point(text, start)
+    while start < len(text):
+        stop = _begin_of_code_point(text, start + num_bytes)
+        here = _decode(text[start:stop])
+        if border := next(tokenizer.borders(here), None):
+            begin, end = (start + len(_encode(here[:at])) for at in border)
+            return begin, end
+        if stop == len(text):
+            break
+        num_bytes *= 4
+    return len(text), len(text)
+
+
+def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Tokenizer) -> int:
+    """Returns where a token begins that has `num_tokens` others or more up to `stop`."""
+    num_bytes = _LOOKED_AT_BYTES
+    while True:
+        start = _begin_of_code_point(text, max(0, stop - num_bytes))
+        here = _decode(text[start:stop])
+        ends = [end for _, end in tokenizer.borders(here)]
+        if len(ends) >= num_tokens:  # between two borders there is a token, or several
+            return start + len(_encode(here[: ends[-num_tokens]]))
+        if start == 0:
+            return 0
+        num_bytes *= 4
+
+
+def _begin_of_code_point(text: np.ndarray, at: int) -> int:
+    """Returns where the code point begins that a byte belongs to, or the end of the text."""
+    if at >= len(text):
+        return len(text)
+    while text[at] & 0xC0 == 0x80:
+        at -= 1
+    return at
+
+
+def _decode(utf8: np.ndarray) -> str:
+    return utf8.tobytes().decode("utf-8", "surrogatepass")
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def count_code_points(utf8: np.ndarray) -> int:
+    """Returns the number of code points."""
+    return int(np.count_nonzero((utf8 & 0xC0) != 0x80))
