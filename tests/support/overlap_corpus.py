@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from beam_pipeline.overlap.documents.record_ids import document_id
-from tests.support.overlap_reference import EvalRow, TrainRow
+from tests.support.overlap_hits import EvalRow, TrainRow
 
 WORDS = [
     "a",

@@ -24,7 +24,7 @@ from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, TRAIN_F
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA
 from beam_pipeline.overlap.results.layout import DEAD_LETTERS
 from beam_pipeline.overlap.results.row_overlaps import merge_spans
-from tests.support.overlap_reference import ngrams
+from tests.support.overlap_hits import ngrams
 
 Texts = Sequence[tuple[str | None, str]]
 

@@ -1,6 +1,6 @@
 """Runs all that follows the scan of an overlap run, without Beam: units to files, files to records.
 
-Evaluation rows and training rows as `overlap_reference` has them go through the real index and
+Evaluation rows and training rows as `overlap_hits` has them go through the real index and
 matcher, so that what comes out can be compared with the reference record by record.
 """
 
@@ -61,7 +61,8 @@ from beam_pipeline.overlap.results.match_files import (
 from beam_pipeline.overlap.results.outputs import Results, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket
 from beam_pipeline.storage.files import open_file
-from tests.support.overlap_reference import INSTANCES, EvalRow, Options, Records, TrainRow
+from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
+from tests.support.overlap_reference import INSTANCES
 
 _NONE = np.empty(0, np.int64)
 NOTHING = SharedNgrams(_NONE, _NONE, np.zeros(1, np.int64), _NONE, _NONE, 0)

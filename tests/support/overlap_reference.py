@@ -7,72 +7,28 @@ those of whole runs on all runners, compare with it.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Container
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from beam_pipeline.overlap.ngrams.tokenizers import Token, Tokenizer, effective_lengths
-from beam_pipeline.overlap.results.rules import Rule
+from tests.support.overlap_hits import (
+    EvalRow,
+    Hit,
+    Options,
+    Records,
+    TrainRow,
+    all_hits,
+    common_ngrams,
+    datasets_of,
+    merged,
+)
+from tests.support.overlap_scores import (
+    boilerplate_scores,
+    clean_lists,
+    coverage,
+    ngram_counts,
+    rule_outputs,
+)
 
-Records = list[dict[str, Any]]
 INSTANCES = "tmp/overlap_instances.jsonl.gz"  # all of its files
-
-
-def ngrams(tokens: list[Token], n: int) -> dict[str, list[list[int]]]:
-    """Returns every n-gram, joined by spaces, and the ranges [start, end) where it stands."""
-    found: dict[str, list[list[int]]] = {}
-    for at in range(len(tokens) - n + 1):
-        words = tokens[at : at + n]
-        place = [words[0].start, words[-1].end]
-        found.setdefault(" ".join(word.text for word in words), []).append(place)
-    return found
-
-
-class EvalRow(NamedTuple):
-    """A row of an evaluation set that has a text."""
-
-    dataset: str
-    path: str
-    row: int
-    id: str
-    text: str
-
-
-class TrainRow(NamedTuple):
-    """A row of the training data that has a text."""
-
-    path: str
-    row: int
-    id: str | None
-    text: str
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options that change what is written."""
-
-    lengths: tuple[int, ...]
-    tokenizer: Tokenizer
-    max_document_frequency: int | None = None
-    max_details_per_pair: int | None = None
-    max_details: int | None = None
-    skip_degenerate: bool = False
-    max_eval_rows_per_ngram: int | None = None
-    min_tokens: int | None = None
-    rules: tuple[Rule, ...] = ()
-    drop_ngrams: tuple[str, ...] = ()
-    min_boilerplate_sources: int = 0  # the values of --input_path, folders here
-
-
-class Hit(NamedTuple):
-    """An n-gram that an evaluation row and a training row share, with all its places in both."""
-
-    train: TrainRow
-    number: int  # of the evaluation row
-    n: int
-    eval_places: list[list[int]]
-    ngram: str
-    train_places: list[list[int]]
 
 
 def expected_outputs(
@@ -149,71 +105,8 @@ def is_frequent(documents: set[tuple[str, int]], options: Options) -> bool:
     return sum(count > most for count in by_source.values()) >= options.min_boilerplate_sources
 
 
-def boilerplate_scores(without: Records, with_it: Records) -> Records:
-    """Returns the scores that boilerplate changes, from the records of coverage."""
-    scores, records = ("coverage", "ngram_coverage", "longest_run"), []
-    keys = ("eval_dataset", "instance_id", "eval_path", "eval_row", "n", "num_tokens")
-    for line in with_it:
-        key = {name: line[name] for name in keys}
-        same = [other for other in without if key.items() <= other.items()]
-        other = same[0] if same else dict.fromkeys([*scores, "num_shared_ngrams"], 0)
-        if other["num_shared_ngrams"] < line["num_shared_ngrams"]:
-            more = {f"{name}_with_boilerplate": line[name] for name in scores}
-            records.append({**key, **{name: other[name] for name in scores}, **more})
-    return records
-
-
-def own_ngrams(
-    rows: list[EvalRow], options: Options
-) -> dict[tuple[int, int], dict[str, list[list[int]]]]:
-    """Returns the n-grams of each evaluation row that is looked up, by its number and n."""
-    own = {}
-    for number, row in enumerate(rows):
-        tokens = options.tokenizer.tokenize(row.text)
-        if options.skip_degenerate and not any(token.text for token in tokens):
-            continue
-        if options.min_tokens is not None and len(tokens) < options.min_tokens:
-            continue
-        for n in effective_lengths(options.lengths, len(tokens)):
-            own[number, n] = ngrams(tokens, n)
-    return own
-
-
-def common_ngrams(rows: list[EvalRow], options: Options) -> dict[tuple[int, str], int]:
-    """Returns the n-grams, by n, of more evaluation rows than count, and the number of the rows."""
-    num_rows = Counter(
-        (n, gram) for (_, n), grams in own_ngrams(rows, options).items() for gram in grams
-    )
-    most = options.max_eval_rows_per_ngram
-    return {key: count for key, count in num_rows.items() if most is not None and count > most}
-
-
-def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
-    """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
-    own, common = own_ngrams(rows, options), common_ngrams(rows, options)
-    hits = []
-    for train in training:
-        tokens = options.tokenizer.tokenize(train.text)
-        theirs = {n: ngrams(tokens, n) for _, n in own}
-        for (number, n), grams in own.items():
-            for ngram, places in grams.items():
-                if ngram in theirs[n] and (n, ngram) not in common:
-                    hits.append(Hit(train, number, n, places, ngram, theirs[n][ngram]))
-    return sorted(
-        hits,
-        key=lambda hit: (
-            hit.train.path, hit.train.row, hit.number, hit.n, hit.eval_places, hit.ngram
-        ),
-    )  # fmt: skip
-
-
 def ids_of(rows: list[EvalRow], dataset: str) -> set[str]:
     return {row.id for row in rows if row.dataset == dataset}
-
-
-def datasets_of(rows: list[EvalRow]) -> list[str]:
-    """Returns the names of the evaluation sets in the order given."""
-    return list(dict.fromkeys(row.dataset for row in rows))
 
 
 def stats(rows: list[EvalRow], hits: list[Hit], lengths: tuple[int, ...]) -> Records:
@@ -282,17 +175,6 @@ def match_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:
     }
 
 
-def merged(places: list[list[int]]) -> list[list[int]]:
-    """Returns ranges in order, those that meet as one."""
-    spans: list[list[int]] = []
-    for start, end in sorted(places):
-        if spans and start <= spans[-1][1]:
-            spans[-1][1] = max(end, spans[-1][1])
-        else:
-            spans.append([start, end])
-    return spans
-
-
 def contaminated(rows: list[EvalRow], hits: list[Hit]) -> Records:
     """Returns a record for each training row that has something in common."""
     of_document = defaultdict(list)
@@ -319,151 +201,6 @@ def contaminated(rows: list[EvalRow], hits: list[Hit]) -> Records:
 def escaped(text: str) -> str:
     """Returns a text without lone surrogates, which Parquet does not take."""
     return "".join(f"\\u{ord(char):04x}" if "\ud800" <= char <= "\udfff" else char for char in text)
-
-
-def of_row(rows: list[EvalRow], number: int, n: int) -> dict[str, Any]:
-    row = rows[number]
-    return {
-        "eval_dataset": row.dataset,
-        "instance_id": row.id,
-        "eval_path": row.path,
-        "eval_row": row.row,
-        "n": n,
-    }
-
-
-def by_row_and_n(hits: list[Hit]) -> list[tuple[int, int, list[Hit]]]:
-    found = defaultdict(list)
-    for hit in hits:
-        found[hit.number, hit.n].append(hit)
-    return [(number, n, found[number, n]) for number, n in sorted(found)]
-
-
-def ngram_counts(rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer) -> Records:
-    records = []
-    for number, n, of_pair in by_row_and_n(hits):
-        counts = []
-        for ngram in ngrams(tokenizer.tokenize(rows[number].text), n):  # as they come in the text
-            with_it = [hit for hit in of_pair if hit.ngram == ngram]
-            if with_it:
-                occurrences = sum(len(hit.train_places) for hit in with_it)
-                counts.append([ngram, occurrences, len(with_it)])
-        records.append({**of_row(rows, number, n), "overlapping_ngram_counts": counts})
-    return records
-
-
-def coverage(
-    rows: list[EvalRow], hits: list[Hit], tokenizer: Tokenizer, boilerplate: Container
-) -> Records:
-    records = []
-    for number, n, of_pair in by_row_and_n(hits):
-        tokens = tokenizer.tokenize(rows[number].text)
-        own = [" ".join(token.text for token in tokens[at : at + n]) for at in range(len(tokens))]
-        own = own[: len(tokens) - n + 1]
-        shared = {hit.ngram for hit in of_pair}
-        covered = set()
-        for at, ngram in enumerate(own):
-            if ngram in shared:
-                covered.update(range(at, at + n))
-        marks = "".join("x" if at in covered else " " for at in range(len(tokens)))
-        num_shared = sum(ngram in shared for ngram in own)
-        num_informative = sum((n, ngram) not in boilerplate for ngram in own)
-        spans = merged([place for hit in of_pair for place in hit.eval_places])
-        records.append(
-            {
-                **of_row(rows, number, n),
-                "num_train_documents": len({(hit.train.path, hit.train.row) for hit in of_pair}),
-                "spans": spans,
-                "longest_span": max(end - start for start, end in spans),
-                "num_tokens": len(tokens),
-                "num_covered_tokens": len(covered),
-                "coverage": len(covered) / len(tokens),
-                "longest_run": max(map(len, marks.split())),
-                "num_informative_ngrams": num_informative,
-                "num_shared_ngrams": num_shared,
-                "ngram_coverage": num_shared / num_informative,
-            }
-        )
-    return records
-
-
-def clean_lists(rows: list[EvalRow], hits: list[Hit], options: Options) -> dict[str, Records]:
-    hit_at = {(hit.number, hit.n) for hit in hits}
-
-    def records(dataset: str, hit_numbers: set[int]) -> Records:
-        of_set = [number for number, row in enumerate(rows) if row.dataset == dataset]
-        dirty = {rows[number].id for number in of_set if number in hit_numbers}
-        return [
-            {"id": rows[at].id, "eval_path": rows[at].path, "eval_row": rows[at].row}
-            for at in of_set
-            if rows[at].id not in dirty
-        ]
-
-    lists = {}
-    for dataset in datasets_of(rows):
-        lists[f"clean/{dataset}.jsonl"] = records(dataset, {number for number, _ in hit_at})
-        if len(set(options.lengths)) > 1:
-            for length in options.lengths:
-                hit_numbers = set()
-                for number, row in enumerate(rows):
-                    effective = min(length, len(options.tokenizer.tokenize(row.text)))
-                    if (number, effective) in hit_at:
-                        hit_numbers.add(number)
-                lists[f"clean/{dataset}-n{length}.jsonl"] = records(dataset, hit_numbers)
-    return lists
-
-
-def rule_outputs(rows: list[EvalRow], scored: Records, options: Options) -> dict[str, Records]:
-    """Returns the lists of each rule, and how long they are; from the records of coverage."""
-    scores = {(line["eval_path"], line["eval_row"], line["n"]): line for line in scored}
-    counts: Records = []
-    outputs: dict[str, Records] = {"stats/overlap_rules.jsonl": counts} if options.rules else {}
-    for dataset in datasets_of(rows):
-        of_set = [row for row in rows if row.dataset == dataset]
-        for rule in options.rules:
-            worst, worst_long = defaultdict(float), defaultdict(float)
-            for row in of_set:
-                num_tokens = len(options.tokenizer.tokenize(row.text))
-                line = scores.get((row.path, row.row, min(num_tokens, rule.n)), {})
-                score = line.get(rule.score, 0.0)
-                worst[row.id] = max(worst[row.id], score)
-                if num_tokens >= rule.n:
-                    worst_long[row.id] = max(worst_long[row.id], score)
-            verdicts = {}
-            for row_id, score in worst.items():
-                verdicts[row_id] = "clean" if score < rule.clean_below else "between"
-                if score >= rule.dirty_from:
-                    verdicts[row_id] = "dirty"
-            dirty = [row_id for row_id, verdict in verdicts.items() if verdict == "dirty"]
-            counts.append(
-                {
-                    "eval_dataset": dataset,
-                    "n": rule.n,
-                    "score": rule.score,
-                    "rule": rule.name,
-                    "num_instances": len(worst),
-                    **{
-                        f"num_{verdict}": list(verdicts.values()).count(verdict)
-                        for verdict in ("clean", "between", "dirty")
-                    },
-                    "num_dirty_by_short_texts": sum(
-                        worst_long[row_id] < rule.dirty_from for row_id in dirty
-                    ),
-                }
-            )
-            for verdict in ("clean", "between", "dirty"):
-                if verdict != "between" or rule.name == "llama2":
-                    outputs[f"rules/{rule.name}/{dataset}.{verdict}.jsonl"] = [
-                        {
-                            "id": row.id,
-                            "eval_path": row.path,
-                            "eval_row": row.row,
-                            "score": worst[row.id],
-                        }
-                        for row in of_set
-                        if verdicts[row.id] == verdict
-                    ]
-    return outputs
 
 
 def detail_record(rows: list[EvalRow], hit: Hit) -> dict[str, Any]:

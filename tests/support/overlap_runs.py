@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.results.layout import EVAL_TOKENS, TRAIN_FILES
 from tests.support.overlap_corpus import Corpus
-from tests.support.overlap_reference import INSTANCES, Options, expected_outputs, own_ngrams
+from tests.support.overlap_hits import Options, own_ngrams
+from tests.support.overlap_reference import INSTANCES, expected_outputs
 
 
 def lines_of(data: bytes) -> list[Any]:

@@ -11,8 +11,9 @@ from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results.layout import BOILERPLATE, BOILERPLATE_SCORES
 from tests.support.overlap_corpus import Corpus, make_corpus
+from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_jobs import write_lines
-from tests.support.overlap_reference import EvalRow, Options, TrainRow, expected_outputs
+from tests.support.overlap_reference import expected_outputs
 from tests.support.overlap_runs import check, flags_of, outputs_of, run, summary_of
 
 NGRAMS = ["a b", "b a", "é a", "a ", " a", "σας b", "no such thing", "a", "b 世界", "x"]

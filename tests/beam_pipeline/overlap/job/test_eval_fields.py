@@ -11,8 +11,9 @@ import pytest
 
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
+from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_jobs import SHARED, write_lines
-from tests.support.overlap_reference import EvalRow, Options, TrainRow, expected_outputs
+from tests.support.overlap_reference import expected_outputs
 
 ANSWER = "because the teacher said so on a rainy day in may"
 SEEN = [SHARED, f"{SHARED} {ANSWER}", "not a word of this is in any question"]

@@ -15,7 +15,7 @@ from benchmarks.engine_servers import Flink
 from tests.support.engines import Gcs, stored_objects
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_corpus import Corpus, make_corpus
-from tests.support.overlap_reference import Options
+from tests.support.overlap_hits import Options
 from tests.support.overlap_runs import check, files_of, flags_of, run, summary_of
 
 # Beam's workers end with an exception when Flink, which is done, closes a stream.

@@ -9,8 +9,9 @@ import pytest
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.remove import main as remove
+from tests.support.overlap_hits import EvalRow, Options, TrainRow
 from tests.support.overlap_jobs import write_lines
-from tests.support.overlap_reference import EvalRow, Options, TrainRow, expected_outputs
+from tests.support.overlap_reference import expected_outputs
 
 QUESTION = "下列关于水循环的说法中，哪一项是正确的？海水蒸发后形成云。"
 THAI = "ข้อใดต่อไปนี้เป็นเมืองหลวงของประเทศไทย"

@@ -29,7 +29,7 @@ from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.row_tokens import count_places, count_tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
-from tests.support.overlap_reference import ngrams
+from tests.support.overlap_hits import ngrams
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]

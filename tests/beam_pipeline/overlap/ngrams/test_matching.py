@@ -16,7 +16,7 @@ from beam_pipeline.overlap.ngrams.postings import Postings, key_at
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
-from tests.support.overlap_reference import ngrams
+from tests.support.overlap_hits import ngrams
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]

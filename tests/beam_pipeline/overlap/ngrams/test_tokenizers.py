@@ -31,7 +31,7 @@ from beam_pipeline.overlap.ngrams.tokenizers import (
     pieces_of,
     tokenizer_named,
 )
-from tests.support.overlap_reference import ngrams
+from tests.support.overlap_hits import ngrams
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]

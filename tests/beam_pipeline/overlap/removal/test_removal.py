@@ -20,7 +20,7 @@ from beam_pipeline.overlap.removal.changes import piece_id
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
-from tests.support.overlap_reference import merged, ngrams
+from tests.support.overlap_hits import merged, ngrams
 from tests.support.peak_memory import peak_memory
 from tests.support.removal_corpus import (
     AROUND,

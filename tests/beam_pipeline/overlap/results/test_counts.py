@@ -28,7 +28,7 @@ from beam_pipeline.overlap.results.json_columns import json_floats
 from beam_pipeline.overlap.results.output_files import json_value
 from beam_pipeline.overlap.results.row_overlaps import write_bucket
 from tests.support.overlap_gathering import read_bytes, read_records, rows_of, tokens_of_rows
-from tests.support.overlap_reference import EvalRow
+from tests.support.overlap_hits import EvalRow
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]

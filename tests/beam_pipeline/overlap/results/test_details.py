@@ -18,7 +18,8 @@ from beam_pipeline.overlap.results.output_files import GzipMember, json_line, js
 from beam_pipeline.storage.files import atomic_write
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_gathering import Cut, Gathering, read_records
-from tests.support.overlap_reference import EvalRow, Options, Records, TrainRow, expected_outputs
+from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
+from tests.support.overlap_reference import expected_outputs
 
 DETAILS = "stats/overlap_details.jsonl.gz"
 TEMPLATE = 'which of these two scenarios \u0130 \ud800 is "odd"\\'

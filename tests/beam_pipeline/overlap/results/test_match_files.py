@@ -20,7 +20,7 @@ from beam_pipeline.overlap.results.match_files import (
     write_match_file,
 )
 from tests.support.overlap_gathering import NOTHING, batch_of
-from tests.support.overlap_reference import TrainRow
+from tests.support.overlap_hits import TrainRow
 
 TEXTS = [TrainRow("/c", 2 * at, [None, "", "\ud800"][at % 3], f"text {at}") for at in range(20)]
 

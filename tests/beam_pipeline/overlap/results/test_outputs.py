@@ -32,7 +32,8 @@ from tests.support.overlap_gathering import (
     rows_of,
     scanned_unit,
 )
-from tests.support.overlap_reference import EvalRow, Options, TrainRow, expected_outputs
+from tests.support.overlap_hits import EvalRow, Options, TrainRow
+from tests.support.overlap_reference import expected_outputs
 
 WORDS = ["a", "b", "Σας", "İx", "é", "\U0001f600", "long-word", "", ".", "\ud800", "x\u0307"]
 

@@ -1,0 +1,127 @@
+"""What evaluation rows and training rows share, by brute force: every n-gram of all pairs."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from beam_pipeline.overlap.ngrams.tokenizers import Token, Tokenizer, effective_lengths
+from beam_pipeline.overlap.results.rules import Rule
+
+Records = list[dict[str, Any]]
+
+
+def ngrams(tokens: list[Token], n: int) -> dict[str, list[list[int]]]:
+    """Returns every n-gram, joined by spaces, and the ranges [start, end) where it stands."""
+    found: dict[str, list[list[int]]] = {}
+    for at in range(len(tokens) - n + 1):
+        words = tokens[at : at + n]
+        place = [words[0].start, words[-1].end]
+        found.setdefault(" ".join(word.text for word in words), []).append(place)
+    return found
+
+
+class EvalRow(NamedTuple):
+    """A row of an evaluation set that has a text."""
+
+    dataset: str
+    path: str
+    row: int
+    id: str
+    text: str
+
+
+class TrainRow(NamedTuple):
+    """A row of the training data that has a text."""
+
+    path: str
+    row: int
+    id: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that change what is written."""
+
+    lengths: tuple[int, ...]
+    tokenizer: Tokenizer
+    max_document_frequency: int | None = None
+    max_details_per_pair: int | None = None
+    max_details: int | None = None
+    skip_degenerate: bool = False
+    max_eval_rows_per_ngram: int | None = None
+    min_tokens: int | None = None
+    rules: tuple[Rule, ...] = ()
+    drop_ngrams: tuple[str, ...] = ()
+    min_boilerplate_sources: int = 0  # the values of --input_path, folders here
+
+
+class Hit(NamedTuple):
+    """An n-gram that an evaluation row and a training row share, with all its places in both."""
+
+    train: TrainRow
+    number: int  # of the evaluation row
+    n: int
+    eval_places: list[list[int]]
+    ngram: str
+    train_places: list[list[int]]
+
+
+def own_ngrams(
+    rows: list[EvalRow], options: Options
+) -> dict[tuple[int, int], dict[str, list[list[int]]]]:
+    """Returns the n-grams of each evaluation row that is looked up, by its number and n."""
+    own = {}
+    for number, row in enumerate(rows):
+        tokens = options.tokenizer.tokenize(row.text)
+        if options.skip_degenerate and not any(token.text for token in tokens):
+            continue
+        if options.min_tokens is not None and len(tokens) < options.min_tokens:
+            continue
+        for n in effective_lengths(options.lengths, len(tokens)):
+            own[number, n] = ngrams(tokens, n)
+    return own
+
+
+def common_ngrams(rows: list[EvalRow], options: Options) -> dict[tuple[int, str], int]:
+    """Returns the n-grams, by n, of more evaluation rows than count, and the number of the rows."""
+    num_rows = Counter(
+        (n, gram) for (_, n), grams in own_ngrams(rows, options).items() for gram in grams
+    )
+    most = options.max_eval_rows_per_ngram
+    return {key: count for key, count in num_rows.items() if most is not None and count > most}
+
+
+def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
+    """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
+    own, common = own_ngrams(rows, options), common_ngrams(rows, options)
+    hits = []
+    for train in training:
+        tokens = options.tokenizer.tokenize(train.text)
+        theirs = {n: ngrams(tokens, n) for _, n in own}
+        for (number, n), grams in own.items():
+            for ngram, places in grams.items():
+                if ngram in theirs[n] and (n, ngram) not in common:
+                    hits.append(Hit(train, number, n, places, ngram, theirs[n][ngram]))
+    return sorted(
+        hits,
+        key=lambda hit: (
+            hit.train.path, hit.train.row, hit.number, hit.n, hit.eval_places, hit.ngram
+        ),
+    )  # fmt: skip
+
+
+def datasets_of(rows: list[EvalRow]) -> list[str]:
+    """Returns the names of the evaluation sets in the order given."""
+    return list(dict.fromkeys(row.dataset for row in rows))
+
+
+def merged(places: list[list[int]]) -> list[list[int]]:
+    """Returns ranges in order, those that meet as one."""
+    spans: list[list[int]] = []
+    for start, end in sorted(places):
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([start, end])
+    return spans
