@@ -1,0 +1,110 @@
+"""What the job asks of GCS: few requests, several at a time, few bytes and bounded memory."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.probe_rows import launch
+from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
+from beam_pipeline.sources import inputs
+from beam_pipeline.storage import gcs
+from tests.support.engines import Gcs
+from tests.support.faulty_gcs import FaultyGcs, faulty
+from tests.support.helpers import measurements_table
+from tests.support.job_runs import write_input
+
+
+@pytest.fixture
+def passed_on(gcs: Gcs, monkeypatch) -> Iterator[FaultyGcs]:
+    """A proxy that only counts."""
+    with faulty(gcs.endpoint) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        yield proxy
+
+
+def test_a_range_costs_little_more_than_its_bytes(gcs: Gcs, tmp_path: Path, passed_on) -> None:
+    (tmp_path / "large").write_bytes(bytes(8 << 20))
+    path = f"{gcs.make_bucket()}/large"
+    gcs.upload(tmp_path / "large", path)
+    reader = ClaimReader()
+    for offset in (5 << 20, 1 << 20):
+        assert reader.read(StoredPayload(path, offset, 300_000, None)) == bytes(300_000)
+    assert [passed.method for passed in passed_on.requests] == ["GET", "GET"]
+    assert sum(passed.num_bytes for passed in passed_on.requests) < 2 * 310_000
+    for start, length in ((5 << 20, 4 << 20), (9 << 20, 1)):
+        with pytest.raises(ProbelineError, match="large changed after it was written"):
+            reader.read(StoredPayload(path, start, length, None))
+
+
+def test_payloads_are_read_ahead_several_at_a_time(gcs: Gcs, tmp_path: Path, monkeypatch) -> None:
+    data = np.random.default_rng(1).bytes(READS_AT_A_TIME * 1000)
+    (tmp_path / "payloads").write_bytes(data)
+    path = f"{gcs.make_bucket()}/payloads"
+    gcs.upload(tmp_path / "payloads", path)
+    reader = ClaimReader()
+    with faulty(gcs.endpoint, delay_s=0.3) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        started = time.monotonic()
+        waiting = [
+            reader.ahead(StoredPayload(path, at, 1000, None)) for at in range(0, len(data), 1000)
+        ]
+        assert b"".join(wait() for wait in waiting) == data
+        assert time.monotonic() - started < 0.3 * READS_AT_A_TIME / 2
+    reader.close()
+
+
+UPLOAD = """
+import resource, sys
+from beam_pipeline.storage.files import local_file
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+with local_file(sys.argv[1]) as path, open(path, "wb") as file:
+    for number in range(300):
+        file.write(bytes([number % 251]) * (1 << 20))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+@pytest.mark.slow
+def test_the_launcher_looks_at_many_files_at_once_and_fetches_little(
+    gcs: Gcs, tmp_path: Path, monkeypatch
+) -> None:
+    """1,000 files at 50 ms a request may take ten seconds: 200 requests, one after another."""
+    table = measurements_table(20_000, seed=1, num_probes=2_000)
+    for number in range(64):
+        write_input(tmp_path / str(number), table)
+    bucket = gcs.make_bucket()
+    gcs.upload(tmp_path, f"{bucket}/in")
+    files = inputs.match_files([f"{bucket}/in/**"])
+    assert len(files) == 64 and min(file.num_bytes for file in files) > 200_000
+    with faulty(gcs.endpoint, delay_s=0.05) as proxy, monkeypatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        options = Options(input=(bucket,), output=bucket).read_options()
+        found = launch._inspected(files, options)
+    assert [file.file for file in found] == files
+    assert {sum(file.row_group_rows) for file in found} == {20_000}
+    assert proxy.longest_chain() < 64 * 200 / 1000 * 2.5
+    assert sum(request.num_bytes for request in proxy.requests) < 64 * 100_000
+
+
+def test_a_large_shard_goes_up_in_chunks_and_bounded_memory(gcs: Gcs, passed_on) -> None:
+    path = f"{gcs.make_bucket()}/large"
+    result = subprocess.run(
+        [sys.executable, "-c", UPLOAD, path], capture_output=True, text=True, check=True
+    )
+    assert int(result.stdout) < 150  # MiB, the library's own modules among them
+    chunks = [passed for passed in passed_on.requests if passed.method == "PUT"]
+    assert len(chunks) == 19
+    assert gcs_info(path) == 300 << 20
+
+
+def gcs_info(path: str) -> int:
+    found = gcs.info(path)
+    assert found is not None
+    return found.num_bytes
