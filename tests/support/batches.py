@@ -72,6 +72,12 @@ def segments(batch: Batch, example: int) -> list[np.ndarray]:
     return found
 
 
+def sources(batches: Sequence[Batch], lane: int) -> list[str]:
+    """Returns the source of every segment of a lane, in order; some are cut before it is told."""
+    told = [decode(part)[0].src_addr for batch in batches for part in segments(batch, lane)]
+    return [source for source in told if source]
+
+
 _TIMESTAMPS = (TIMESTAMP_ABS, TIMESTAMP_DELTA1, TIMESTAMP_DELTA4)
 
 
