@@ -13,6 +13,7 @@ from beam_pipeline.errors import ProbelineError
 from tests.support.batches import Batch, host_batches
 from tests.support.probe_rows_on_disk import CROP
 from training.dataset import BatchIterator, DataConfig, build_dataset
+from training.rows.row_source import ProbeRowDataSource
 
 State = dict[str, Any]
 
@@ -48,6 +49,10 @@ def feed_of(dataset: Path, feed: str) -> dict[str, Any]:
     if "cache_dir" in options:
         options = options | {"cache_dir": str(dataset.parent / options["cache_dir"])}
     return options
+
+
+def read_all(dataset: Path | str) -> list[dict[str, Any]]:
+    return list(ProbeRowDataSource(str(dataset)))
 
 
 def batches_of(files: Path | str, num_batches: int = 25, **config: Any) -> list[Batch]:
