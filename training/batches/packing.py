@@ -132,12 +132,16 @@ def _layout_of(row_bytes, row):
 @njit
 def _put_segment(crops, i, at, segment, tokens, num_tokens):
     """Writes a segment from position `at` on; returns its end."""
+    end = at + num_tokens - 1
+    # Slices: the compiler sees that no place is negative, and writes several at a time.
+    inputs, targets = crops.inputs[i, at:end], crops.targets[i, at:end]
+    segmentation, positions = crops.segmentation[i, at:end], crops.positions[i, at:end]
     for place in range(num_tokens - 1):
-        crops.inputs[i, at + place] = tokens[place]
-        crops.targets[i, at + place] = tokens[place + 1]
-        crops.segmentation[i, at + place] = segment
-        crops.positions[i, at + place] = place
-    return at + num_tokens - 1
+        inputs[place] = tokens[place]
+        targets[place] = tokens[place + 1]
+        segmentation[place] = segment
+        positions[place] = place
+    return end
 
 
 @njit

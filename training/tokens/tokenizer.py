@@ -102,7 +102,7 @@ def timestamp_tokens(role):
 def _write_bytes(tokens, at, value, num_bytes):
     for i in range(num_bytes):
         shift = uint64(8 * (num_bytes - 1 - i))
-        tokens[at + i] = FIRST_BYTE + np.int64((value >> shift) & uint64(255))
+        tokens[uint64(at + i)] = FIRST_BYTE + np.int64((value >> shift) & uint64(255))
 
 
 @njit
