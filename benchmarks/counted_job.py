@@ -13,29 +13,22 @@ in which retried bundles may count twice; and the requests to GCS by billing cla
 import argparse
 import importlib
 import sys
-import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
-from urllib.parse import urlsplit
 
 import apache_beam as beam
 import orjson
-import requests
 from apache_beam.runners.runner import PipelineResult
 
 from beam_pipeline.jobs.monitoring import NAMESPACE
 from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.bucket import num_buckets
 from beam_pipeline.sources import reading
+from benchmarks.gcs_requests import counted_requests
 
 JOBS = {"probe_rows": "beam_pipeline.main", "overlap": "beam_pipeline.overlap.__main__"}
-_API = "/storage/v1"
-_COUNTED = (
-    "class_a", "class_b", "deletes", "upload_parts", "uploaded_bytes", "downloaded_bytes",
-)  # fmt: skip
 
 
 def counters_of(result: PipelineResult) -> dict[str, int]:
@@ -47,22 +40,6 @@ def counters_of(result: PipelineResult) -> dict[str, int]:
     for metric in found["distributions"]:
         totals[metric.key.metric.name] += metric.result.sum
     return dict(totals)
-
-
-def billed_class(method: str, url: str) -> str:
-    """Returns what GCS bills a request of its JSON API as; deletes and upload parts are free.
-
-    All batches here are of deletes.
-
-    Source: "Operation charges" on cloud.google.com/storage/pricing. The parts of a resumable
-    upload belong to the request that began it.
-    """
-    if method == "DELETE" or urlsplit(url).path.startswith("/batch/"):
-        return "deletes"
-    if method == "PUT":
-        return "upload_parts"
-    is_list = urlsplit(url).path.endswith("/o")
-    return "class_b" if method == "GET" and not is_list else "class_a"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,31 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         grouping.num_buckets = lambda _: num_buckets(args.rows_in_all)
     reading.BATCH_ROWS = min(reading.BATCH_ROWS, args.group_rows)
     results: list[PipelineResult] = []
-    counts: Counter[str] = Counter(dict.fromkeys(_COUNTED, 0))
-    lock = threading.Lock()
-    send, run = requests.Session.send, beam.Pipeline.run
-
-    def counting(session: Any, request: requests.PreparedRequest, **arguments: Any) -> Any:
-        method, url = request.method or "", request.url or ""
-        if _API in url:
-            time.sleep(args.request_s)
-        response = send(session, request, **arguments)
-        if _API in url:  # not Google's libraries looking for credentials
-            is_upload = method in ("POST", "PUT")
-            headers = request.headers if is_upload else response.headers
-            with lock:
-                counts[billed_class(method, url)] += 1
-                if is_upload or method == "GET":
-                    transferred = "uploaded_bytes" if is_upload else "downloaded_bytes"
-                    counts[transferred] += int(headers.get("Content-Length") or 0)
-        return response
+    run = beam.Pipeline.run
 
     def noting(pipeline: beam.Pipeline, *arguments: Any) -> PipelineResult:
         results.append(run(pipeline, *arguments))
         return results[-1]
 
     with (
-        mock.patch.object(requests.Session, "send", counting),
+        counted_requests(args.request_s) as counts,
         mock.patch.object(beam.Pipeline, "run", noting),
     ):
         code = importlib.import_module(JOBS[args.job]).main(flags)

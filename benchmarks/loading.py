@@ -51,6 +51,7 @@ def _run(argv: Sequence[str]) -> int:
     add("--num_workers", nargs="+", type=int, default=[0, 1, 2], help="on the first dataset")
     add("--num_threads", nargs="+", type=int, default=[0, 2], help="on the first dataset")
     add("--step_ms", type=float, default=100, help="simulated training step; 0: leave it out")
+    add("--request_ms", type=float, default=50, help="of slow requests to gs://; 0: leave them out")
     add("--seconds", type=float, default=2, help="measured in each run")
     add("--batch_size", type=int, default=256)
     add("--num_measurements", type=int, default=20_000_000, help="small, mixed: a tenth of it")
@@ -63,7 +64,8 @@ def _run(argv: Sequence[str]) -> int:
     bench = LoadingBench("loading", args, options, results_files.versions(_PACKAGES))
     for dataset in args.datasets:
         bench.make(dataset)
-    wanted = cases(args.datasets, args.loaders, args.num_workers, args.num_threads, args.step_ms)
+    varied = args.num_workers, args.num_threads, args.step_ms, args.request_ms
+    wanted = cases(args.datasets, args.loaders, *varied)
     wanted = [case for case in wanted if bench.can_run(asdict(case), bench.obstacle(case))]
     bench.fill_caches(wanted)
     # Without its cache, a loader that leaves the cache alone would be shown as one that reads it.
@@ -159,7 +161,7 @@ class LoadingBench(Bench):
             output, started = folder / FIGURES, time.monotonic()
             module = "benchmarks.loading_process"
             flags = runner.module_command(
-                module, output=output, started=started, **self._flags(case)
+                module, output=output, started=started, **self._flags(case, folder)
             )
             return [*flags, *(["--fill_only"] if fill_only else [])]
 
@@ -168,7 +170,7 @@ class LoadingBench(Bench):
 
         return self.measured(asdict(case), number, command, check)
 
-    def _flags(self, case: Case) -> dict[str, object]:
+    def _flags(self, case: Case, folder: Path) -> dict[str, object]:
         flags: dict[str, object] = {
             "loader": case.loader,
             "files": self._folder("rows", case.dataset) / "train",
@@ -176,6 +178,7 @@ class LoadingBench(Bench):
             "num_workers": case.num_workers,
             "num_threads": case.num_threads,
             "step_ms": case.step_ms,
+            "request_ms": case.request_ms,
             "seconds": self.args.seconds,
         }
         if case.loader not in OF_TRAINING:
@@ -184,9 +187,10 @@ class LoadingBench(Bench):
             flags["batch_size"] = self.results.options["small_batch_size"]
         if case.loader == "plan1":
             flags["files"] = self._folder("chunks", case.dataset)
-        elif case.loader == "cache":
-            flags["cache_dir"] = self._folder("cache", case.dataset)
-        elif case.loader == "gcs":
+        if case.loader == "cache":
+            filled = self._folder("cache", case.dataset)
+            flags["cache_dir"] = folder / "cache" if case.request_ms else filled
+        if case.is_on_gcs:
             flags["files"] = f"{self._bucket_folder(case.dataset)}/train"
         return flags
 

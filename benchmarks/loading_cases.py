@@ -48,18 +48,28 @@ OF_TRAINING = ("shards", "cache", "gcs")
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured once a round; without a step, the consumer takes all it can get."""
+    """What is measured once a round; without a step, the consumer takes all it can get.
+
+    With `request_ms` the dataset is on gs://, each request takes that much longer, and a cache is
+    filled anew.
+    """
 
     dataset: str
     loader: str
     num_workers: int = 0
     num_threads: int = 0
     step_ms: float = 0
+    request_ms: float = 0
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are no workers, threads or simulated training steps."""
+        """Whether there are no workers, threads, simulated training steps or slow requests."""
         return self == Case(self.dataset, self.loader)
+
+    @property
+    def is_on_gcs(self) -> bool:
+        """Whether the dataset is read from gs://."""
+        return self.loader == "gcs" or self.request_ms > 0
 
 
 def cases(
@@ -68,6 +78,7 @@ def cases(
     num_workers: Sequence[int],
     num_threads: Sequence[int],
     step_ms: float,
+    request_ms: float = 0,
 ) -> list[Case]:
     """Returns all cases, those included that cannot run here.
 
@@ -88,6 +99,13 @@ def cases(
             chosen += [Case(first, loader, num_threads=count) for count in num_threads if count]
     if step_ms and "shards" in loaders:
         chosen += [Case(first, "shards", count, step_ms=step_ms) for count in num_workers if count]
+    if request_ms and "gcs" in loaders:
+        chosen += [
+            Case(dataset, loader, request_ms=request_ms)
+            for dataset in datasets[:2]
+            for loader in ("gcs", "cache")
+            if loader in loaders
+        ]
     return chosen
 
 
@@ -104,7 +122,7 @@ def obstacle(case: Case) -> str | None:
     """Returns why a case cannot run here, or None."""
     if case.loader == "seed" and SHAPES[case.dataset].measurement_encoding == "compact":
         return "it reads arrow rows only"
-    if case.loader == "gcs":
+    if case.is_on_gcs:
         if not os.environ.get("STORAGE_EMULATOR_HOST"):
             return "no GCS emulator: set STORAGE_EMULATOR_HOST"
         if importlib.util.find_spec("google.cloud.storage") is None:

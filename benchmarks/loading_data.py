@@ -57,6 +57,7 @@ def make(name: str, num_measurements: int, seed: int, data_dir: str) -> dict[str
         "folder": str(folder),
         "measurements": train["num_measurements"],
         "records": train["num_records"],
+        "shards": len(train["shards"]),
         "file_bytes": train["num_bytes"],
     }
 

@@ -8,15 +8,18 @@ contexts of its rows together and then yield them over many batches, so whole cy
 batches are measured, unless that would take over --longest_s.
 
   first_batch_s            from the start of this process (--started, monotonic seconds)
-  first_batch_of_build_s   from the call that builds the dataset
+  first_batch_of_build_s   from the call that builds the dataset; its modules are imported before
+  first_batch_requests     to gs:// until then, the manifest and the row index included
   tokens_per_s             real tokens, those whose targets_segmentation is not 0, per second
   tokens_per_cpu_s         the same per CPU second of this process and its workers
   padding                  share of a batch's places without a real token
   num_batches              batches measured
   waiting                  share of the time that the consumer waited
   main_cpu, worker_cpu     CPU seconds per second, of this process and of each worker
+  requests_per_batch       to gs://
 
-With --step_ms the consumer sleeps after every batch, as a host does beside an accelerator.
+With --step_ms the consumer sleeps after every batch, as a host does beside an accelerator. With
+--request_ms each request to gs:// takes that much longer, as on a network.
 `--fill_only` ends after the first batch.
 """
 
@@ -28,7 +31,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,16 +51,16 @@ _VOCABULARY_SIZE = 267
 type Batches = Iterator[Mapping[str, np.ndarray]]
 
 
-def loader(args: argparse.Namespace) -> Batches:
-    """Returns the batches of a loader; it alone is imported."""
+def loader(args: argparse.Namespace) -> Callable[[], Batches]:
+    """Returns what builds the batches of a loader; it alone is imported."""
     if args.loader == "seed":
         from benchmarks.peers import seed_sampler
 
-        return seed_sampler.batches(f"{args.files}/*.arrayrecord", args.batch_size)
+        return partial(seed_sampler.batches, f"{args.files}/*.arrayrecord", args.batch_size)
     if args.loader == "plan1":
         from benchmarks.peers import plan1_buckets
 
-        return plan1_buckets.batches(Path(args.files), args.batch_size)
+        return partial(plan1_buckets.batches, Path(args.files), args.batch_size)
     from training.dataset import DataConfig, build_dataset
 
     config = DataConfig(
@@ -70,7 +74,7 @@ def loader(args: argparse.Namespace) -> Batches:
         num_threads=args.num_threads,
         cache_dir=args.cache_dir,
     )
-    return iter(build_dataset(config))
+    return lambda: iter(build_dataset(config))
 
 
 def fault(batch: Mapping[str, np.ndarray], batch_size: int) -> str | None:
@@ -146,8 +150,18 @@ def run(args: argparse.Namespace) -> dict[str, float]:
     Raises:
       ValueError: its first batch is not of the right form.
     """
+    if not args.files.startswith("gs://"):
+        return _run(args, num_requests=None)
+    from benchmarks import gcs_requests
+
+    with gcs_requests.counted_requests(args.request_ms / 1000) as counts:
+        return _run(args, lambda: gcs_requests.num_requests(counts))
+
+
+def _run(args: argparse.Namespace, num_requests: Callable[[], int] | None) -> dict[str, float]:
+    build = loader(args)
     build_started = time.monotonic()
-    batches = loader(args)
+    batches = build()
     first = next(batches)
     first_batch_at = time.monotonic()
     if wrong := fault(first, args.batch_size):
@@ -155,9 +169,12 @@ def run(args: argparse.Namespace) -> dict[str, float]:
     figures = {"first_batch_of_build_s": first_batch_at - build_started}
     if args.started is not None:
         figures["first_batch_s"] = first_batch_at - args.started
+    if num_requests:
+        figures["first_batch_requests"] = num_requests()
     if not args.fill_only:
         step_s = args.step_ms / 1000
         measure(batches, args.warm_up_s, step_s=step_s)
+        before = num_requests() if num_requests else 0
         figures |= measure(
             batches,
             args.seconds,
@@ -166,6 +183,8 @@ def run(args: argparse.Namespace) -> dict[str, float]:
             cycle=args.cycle,
             longest_s=args.longest_s,
         )
+        if num_requests:
+            figures["requests_per_batch"] = (num_requests() - before) / figures["num_batches"]
     if close := getattr(batches, "close", None):
         close()
     return figures
@@ -182,6 +201,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--num_threads", type=int, default=0)
     add("--cache_dir")
     add("--step_ms", type=float, default=0)
+    add("--request_ms", type=float, default=0)
     add("--seconds", type=float, default=2)
     add("--cycle", type=int, default=32, help="batches, twice the contexts of a row")
     add("--longest_s", type=float, default=20)

@@ -1,4 +1,4 @@
-"""The tables of the loading bench: speed, a simulated training step, padding and storage."""
+"""The tables of the loading bench: speed, a training step, slow requests, padding and storage."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def _speed(lines: list[Median]) -> str:
 
     columns: md.Columns = {
         **_NAMES,
-        "M real tokens/s": lambda line: _millions(line.figures["tokens_per_s"]),
+        "M real tokens/s": _tokens_per_s,
         "M real tokens/CPU-second": lambda line: _millions(line.figures["tokens_per_cpu_s"]),
         "ratio to plain Python": ratio,
         "first batch s, of the process": md.figure("first_batch_s", "{:.1f}"),
@@ -69,6 +69,28 @@ def _speed(lines: list[Median]) -> str:
         "peak MiB": md.figure("peak_mib"),
     }
     return md.results_table(columns, ranked, num_words=2)
+
+
+def _slow_requests(lines: list[Median], stored: dict[str, dict]) -> str:
+    """Returns what loaders take of gs:// when requests are slow."""
+
+    def shards(line: Median) -> str:
+        return str(stored.get(line.case["dataset"], {}).get("shards", ""))
+
+    columns: md.Columns = {
+        **_NAMES,
+        "ms a request": lambda line: f"{line.case['request_ms']:g}",
+        "shards": shards,
+        "requests to the first batch": md.figure("first_batch_requests"),
+        "first batch s, of the loader": md.figure("first_batch_of_build_s", "{:.1f}"),
+        "requests a batch": md.figure("requests_per_batch", "{:.1f}"),
+        "M real tokens/s": _tokens_per_s,
+    }
+    return md.results_table(columns, lines, num_named=4, num_words=2)
+
+
+def _tokens_per_s(line: Median) -> str:
+    return _millions(line.figures["tokens_per_s"])
 
 
 def _storage(datasets: dict[str, dict]) -> str:
@@ -108,8 +130,13 @@ def _notes(results: Results) -> list[str]:
     ]
     if fills:
         lines.append(f"Filling the cache, first batch included: {', '.join(fills)}.")
-    if any(run.case["loader"] == "gcs" for run in results.runs):
+    if any(Case(**run.case).is_on_gcs for run in results.runs):
         lines.append("The GCS emulator runs on the same machine; its CPU is not counted.")
+    if any(run.case.get("request_ms") for run in results.runs):
+        lines.append(
+            "Where requests are slow, each takes so many ms longer than the emulator; the cache is "
+            "filled in each run, before its first batch."
+        )
     return lines + md.shortfalls(
         results, lambda case: f"{title(case)},", lambda case: f"on {case['dataset']}"
     )
@@ -118,10 +145,15 @@ def _notes(results: Results) -> list[str]:
 def markdown(results: Results) -> str:
     """Returns all tables and the notes."""
     lines = medians(results.runs)
-    tables = [_speed([line for line in lines if not line.case["step_ms"]])]
-    if stepped := [line for line in lines if line.case["step_ms"]]:
+    slow = [line for line in lines if line.case.get("request_ms")]
+    stepped = [line for line in lines if line.case["step_ms"]]
+    plain = [line for line in lines if line.figures and Case(**line.case).is_plain]
+    tables = [_speed([line for line in lines if line not in slow and line not in stepped])]
+    if stepped:
         tables.append(md.results_table(_STEP, stepped, num_named=3, num_words=2))
-    if plain := [line for line in lines if line.figures and Case(**line.case).is_plain]:
+    if slow:
+        tables.append(_slow_requests(slow, results.options["stored"]))
+    if plain:
         tables.append(md.results_table(_PADDING, plain, num_words=2))
     if stored := results.options["stored"]:
         tables.append(_storage(stored))

@@ -13,6 +13,7 @@ from benchmarks.loading import LoadingBench
 from benchmarks.loading_cases import Case, cases, obstacle
 from benchmarks.results import Results, Run
 from tests.support.benches import BURN, run_module, run_the_bench, shown_in_a_document
+from tests.support.engines import Gcs
 
 
 def test_cases_vary_workers_threads_and_the_step_on_the_first_dataset_only():
@@ -30,9 +31,20 @@ def test_cases_vary_workers_threads_and_the_step_on_the_first_dataset_only():
     assert chunked == ["arrow-256k-zstd", "arrow-8m-none", "small"]
 
 
+def test_requests_are_slow_for_the_first_two_datasets_on_gs():
+    datasets, slow = ["arrow-8m-none", "mixed", "small"], {"request_ms": 50.0}
+    found = cases(datasets, ["cache", "gcs"], [0], [0], 0, 50)
+    assert [case for case in found if case.request_ms] == [
+        *(Case("arrow-8m-none", "gcs", **slow), Case("arrow-8m-none", "cache", **slow)),
+        *(Case("mixed", "gcs", **slow), Case("mixed", "cache", **slow)),
+    ]
+    assert not any(case.request_ms for case in cases(datasets, ["cache"], [0], [0], 0, 50))
+
+
 def test_what_cannot_run_is_told(monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     assert "STORAGE_EMULATOR_HOST" in str(obstacle(Case("small", "gcs")))
+    assert "STORAGE_EMULATOR_HOST" in str(obstacle(Case("small", "cache", request_ms=50)))
     assert "arrow rows only" in str(obstacle(Case("compact-8m-none", "seed")))
     assert obstacle(Case("arrow-8m-none", "seed")) is None
     monkeypatch.setattr(LoadingBench, "stored", {"small": {"cache": {}}, "mixed": {}})
@@ -128,6 +140,26 @@ def test_loading_bench_writes_results_that_the_table_shows(tmp_path):
     assert loading_table.markdown(found) in shown_in_a_document("loading", tmp_path)
 
 
+@pytest.mark.slow
+def test_a_cache_is_filled_by_few_slow_requests(gcs: Gcs, tmp_path):
+    dataset, request_ms = "compact-64k-none", 20
+    flags = [f"--datasets={dataset}", "--loaders", "cache", "gcs", f"--request_ms={request_ms}"]
+    flags += ["--num_workers=0", "--num_threads=0", "--rounds=1", "--seconds=0.1"]
+    found = run_the_bench("loading", tmp_path, *flags, "--batch_size=8", "--num_measurements=20000")
+    figures = {Case(**run.case): run.figures for run in found.runs}
+    assert set(figures) == {
+        *(Case(dataset, "cache"), Case(dataset, "gcs")),
+        *(Case(dataset, loader, request_ms=request_ms) for loader in ("cache", "gcs")),
+    }
+    num_shards = found.options["stored"][dataset]["shards"]
+    filled, read = (figures[Case(dataset, n, request_ms=request_ms)] for n in ("cache", "gcs"))
+    # One for each shard, after those that find and describe the dataset.
+    assert num_shards <= filled["first_batch_requests"] <= num_shards + 9
+    assert filled["requests_per_batch"] == 0 < read["requests_per_batch"]
+    assert read["first_batch_of_build_s"] > 3 * request_ms / 1000  # some wait for one another
+    assert "first_batch_requests" not in figures[Case(dataset, "cache")]
+
+
 def make_run(case: Case, tokens_per_cpu_s: float, error: str | None = None) -> Run:
     figures = {
         "first_batch_of_build_s": 0.25,
@@ -152,18 +184,21 @@ def test_loading_tables_show_ratios_failures_and_storage():
         make_run(Case("small", "shards", 2, step_ms=100), 25e6),
         make_run(Case("mixed", "shards", num_threads=1), 0.5e6),
         make_run(Case("mixed", "plan1"), 0, error="exit code 1: no"),
+        make_run(Case("small", "gcs", request_ms=50), 1e6),
     ]
+    runs[-1].figures.update(first_batch_requests=12, requests_per_batch=3.25)
     found = Results("loading", "2026-11-21T10:00:00+00:00", options, runs=runs)
     found.options["stored"]["small"] = {
         "measurements": 1000,
         "records": 10,
+        "shards": 4,
         "file_bytes": 30_000,
         "cache": {"fill_s": 1.5, "file_bytes": 10_000},
         "plan1": {"measurements": 100, "records": 20, "file_bytes": 40_960, "tokens": 1},
     }
     found.skipped.append(vars(Case("mixed", "gcs")) | {"reason": "no GCS emulator"})
     shown = loading_table.markdown(found).split("\n\n")
-    speed, step, padding, storage = ([*table.splitlines()[2:]] for table in shown[:4])
+    speed, step, slow, padding, storage = ([*table.splitlines()[2:]] for table in shown[:5])
     assert speed == [
         "| small | Probeline, shards | 50.0 | 25.0 | 25 | 1.5 | 0.2 | 1,234 |",
         "| small | sampler in plain Python | 2.00 | 1.00 | 1.0 | 1.5 | 0.2 | 1,234 |",
@@ -171,6 +206,7 @@ def test_loading_tables_show_ratios_failures_and_storage():
         "| mixed | padded buckets | failed |  |  |  |  |  |",
     ]
     assert step == ["| small | Probeline, shards, 2 workers | 100 | 20 | 3.4% | 2.0% | 1.0% |"]
+    assert slow == ["| small | Probeline, gs:// emulator | 50 | 4 | 12 | 0.2 | 3.2 | 2.00 |"]
     assert storage == [
         "| small | probe rows | 1,000 | 10 | 30.0 |",
         "| small | column cache | 1,000 | 10 | 10.0 |",
@@ -180,7 +216,7 @@ def test_loading_tables_show_ratios_failures_and_storage():
         "| small | sampler in plain Python | 50.000% |",
         "| small | Probeline, shards | 50.000% |",
     ]
-    notes = shown[4].splitlines()
+    notes = shown[5].splitlines()
     assert "Probeline, gs:// emulator, did not run on mixed: no GCS emulator." in notes
     assert "padded buckets, failed 1 of 1 runs on mixed." in notes
     assert "Filling the cache, first batch included: small 1.5 s." in notes

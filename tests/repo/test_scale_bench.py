@@ -21,8 +21,9 @@ from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.sources.inputs import InputFile
 from beam_pipeline.storage.matching import FileVersion
 from benchmarks import ROOT, estimate, many_probes, markdown, results, scale, scale_table
-from benchmarks.counted_job import billed_class, counters_of
+from benchmarks.counted_job import counters_of
 from benchmarks.estimate import Assumptions, PerMeasurement, Prices, Use
+from benchmarks.gcs_requests import billed_class
 from benchmarks.random_probes import write_measurements
 from benchmarks.results import Results, Run
 from tests.support.engines import Gcs
