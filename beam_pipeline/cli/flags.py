@@ -13,7 +13,7 @@ and argparse settings of each flag are in one place.
     options = Options(**vars(parser.parse_args(argv)))
 
 A parser is made, and --help printed, before a program loads Beam, NumPy or anything else that takes
-a time that a person notices; tests/beam_pipeline/cli/test_programs.py holds that.
+a time that a person notices; tests/beam_pipeline/cli/test_probeline.py holds that.
 """
 
 import argparse
