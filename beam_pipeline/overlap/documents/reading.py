@@ -191,10 +191,13 @@ def _read_batches(unit: WorkUnit, row: int, fields: Fields) -> Iterator[Document
         yield from document_parquet.read_batches(unit.file, unit.row_groups, row, fields)
         return
     with open_file(unit.path, version=unit.version) as stream:
-        for records in _read_records(unit, stream):
-            if records.count:
-                yield document_json.read_batch(unit.path, records, row, fields)
-                row += records.count
+        split = _read_records(unit, stream)
+        while (records := next(split, None)) is not None:
+            batch = document_json.read_batch(unit.path, records, row, fields)
+            row += records.count
+            del records  # they take as much memory as the texts
+            if batch.num_rows:
+                yield batch
 
 
 def _read_records(unit: WorkUnit, stream: BinaryIO) -> Iterator[Records]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.results.match_files import Block, ScannedUnit
 from beam_pipeline.overlap.results.output_files import escape_surrogates, make_table, strings_of
 from beam_pipeline.overlap.results.places import Places
@@ -61,6 +62,23 @@ def merge_spans_of(documents: np.ndarray, starts: np.ndarray, ends: np.ndarray) 
     return MergedSpans(documents[order][begins], firsts[begins] & mask, reach[lasts] & mask)
 
 
+@kernel
+def _merge_neighbours(documents, bounds, starts, ends, merged):
+    """Fills documents, starts and ends of places, those that meet the one before as one."""
+    count = 0
+    for ngram in range(documents.size):
+        for at in range(bounds[ngram], bounds[ngram + 1]):
+            start, end = np.int64(starts[at]), np.int64(ends[at])
+            last = count - 1
+            is_same = count > 0 and merged[0, last] == documents[ngram]
+            if is_same and merged[1, last] <= start <= merged[2, last]:
+                merged[2, last] = max(merged[2, last], end)
+                continue
+            merged[0, count], merged[1, count], merged[2, count] = documents[ngram], start, end
+            count += 1
+    return count
+
+
 class ContaminatedDocuments:
     """The documents of a block that have matches.
 
@@ -84,9 +102,9 @@ class ContaminatedDocuments:
           documents: int64 [m], of the matches.
           datasets: int64 [m], their evaluation sets.
         """
-        of_each = np.repeat(of_places, np.diff(places.bounds))
-        ends = (each.astype(np.int64) for each in (places.starts, places.ends))
-        self._spans.append(merge_spans_of(of_each, *ends))
+        merged = np.empty((3, len(places.starts)), np.int64)  # few of which are filled
+        count = _merge_neighbours(of_places, *places, merged)
+        self._spans.append(merge_spans_of(*merged[:, :count]))
         pairs = documents * len(self._datasets) + datasets
         is_new = np.append(True, pairs[1:] != pairs[:-1])  # many are that before
         self._pairs.append(np.unique(pairs[is_new]))

@@ -332,6 +332,6 @@ def _repeated(values: pa.Array, which: np.ndarray) -> pa.DictionaryArray:
 
 
 def _offsets(places: Places) -> pa.ListArray:
-    fields = places.starts.astype(np.int32), places.ends.astype(np.int32)
+    fields = places.starts.view(np.int32), places.ends.view(np.int32)
     structs = pa.StructArray.from_arrays(fields, ["start", "end"])
     return pa.ListArray.from_arrays(places.bounds.astype(np.int32), structs)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.match_files import Block
@@ -161,7 +162,16 @@ def take_lists(
     Args:
       columns: values of lists with the same bounds.
     """
-    sizes = bounds[which + 1] - bounds[which]
-    taken = np.append(0, np.cumsum(sizes))
-    at = np.repeat(bounds[which] - taken[:-1], sizes) + np.arange(taken[-1])
-    return taken, *(values[at] for values in columns)
+    taken = np.append(0, np.cumsum(bounds[which + 1] - bounds[which]))
+    return taken, *(_copy_lists(which, bounds, values, taken) for values in columns)
+
+
+@kernel
+def _copy_lists(which, bounds, values, taken):
+    copied = np.empty(taken[-1], values.dtype)
+    for number in range(which.size):
+        at = bounds[which[number]]
+        for to in range(taken[number], taken[number + 1]):
+            copied[to] = values[at]
+            at += 1
+    return copied
