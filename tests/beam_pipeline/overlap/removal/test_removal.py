@@ -1,6 +1,8 @@
 """Clean corpora: what stays is as it was, counts add up, and a second run finds nothing."""
 
 import csv
+import gzip
+import io
 import json
 import os
 import sys
@@ -14,12 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.changes import piece_id
+from beam_pipeline.overlap.removal.cleaning import compressed
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
+from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS
+from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
 from tests.support.peak_memory import peak_memory
 from tests.support.removal_corpus import (
@@ -92,6 +98,19 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
     assert sum(file["records_in"] for file in manifest["files"]) == counts["records_in"]
     find_in(found, "clean/documents", "again")
     assert len(pq.read_table(found / "again/stats/overlap_documents.parquet")) == 0
+
+
+def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
+    data = np.random.default_rng(1).integers(97, 101, 5 << 19, np.uint8).tobytes()
+    written = set()
+    for size in (len(data), (1 << 20) + 1, 70_000):
+        target = io.BytesIO()
+        with compressed("a.gz", target) as write:
+            for at in range(0, len(data), size):
+                write(data[at : at + size])
+        written.add(target.getvalue())
+    (only,) = written
+    assert gzip.decompress(only) == data
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,3 +248,28 @@ assert changed.endswith(text[1000:])
 @pytest.mark.parametrize("mask", [[], ["masked"]])
 def test_a_long_text_is_tokenised_in_pieces(mask: list[str]) -> None:
     assert peak_memory([sys.executable, "-c", CUT_A_LONG_TEXT, *mask]) < MAX_MIB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [5, 8, 11, 23])
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ["--remove=document"],
+        ["--remove=split", "--margin_chars=0", "--min_piece_chars=1", "--max_pieces=100"],
+        ["--remove=mask"],
+    ],
+)
+def test_a_second_run_drops_the_boilerplate_of_the_first(
+    tmp_path: Path, seed: int, ways: list[str]
+) -> None:
+    """Where text is removed an n-gram may become rare enough to count."""
+    corpus, one = make_corpus(tmp_path, seed, num_files=4), "--direct_num_workers=1"
+    flags = ["--ngram_length=1,2", "--max_document_frequency=3", one]
+    assert search([*corpus.flags, *flags, f"--output_path={tmp_path}/out"]) == 0
+    assert clean(tmp_path, *ways) == 0
+    again = [f"--input_path={tmp_path}/clean/documents", *corpus.flags[1:], *flags]
+    again += [f"--drop_ngrams={tmp_path}/out/{BOILERPLATE}", f"--output_path={tmp_path}/again"]
+    assert search(again) == 0
+    contaminated, rest = (len(pq.read_table(tmp_path / n / DOCUMENTS)) for n in ("out", "again"))
+    assert contaminated and not rest
