@@ -73,7 +73,7 @@ def test_modules_are_named_for_what_they_hold() -> None:
     assert not stems & {"words", "utils", "helpers", "misc", "common", "parts"}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks", "examples", "scripts", "tests"])
 def test_modules_and_functions_are_short(package: str) -> None:
     long = []
     for path in (ROOT / package).rglob("*.py"):

@@ -82,7 +82,7 @@ _TIMESTAMPS = (TIMESTAMP_ABS, TIMESTAMP_DELTA1, TIMESTAMP_DELTA4)
 
 
 def split_by_size(rows: Iterable[RowSpec], crop_size: int) -> tuple[list[RowSpec], list[RowSpec]]:
-    """Returns the small and the large ones, as SPEC 6 tells them apart."""
+    """Returns the small and the large ones."""
     small, large = [], []
     for row in rows:
         (small if untimed_tokens(row) <= crop_size else large).append(row)

@@ -314,7 +314,7 @@ def as_number(text: str) -> int:
 def measurements_table(
     n: int, seed: int, num_probes: int = 5, ipv6_share: float = 0.3, span_us: int = 10**12
 ) -> pa.Table:
-    """Returns n random measurements that keep every rule of SPEC 3, in random order.
+    """Returns n random measurements that keep every rule, in random order.
 
     Addresses come in several spellings, a tenth of the pings failed (with any negative RTT), and
     about a fifth of the rows repeat the time, the destination or all of an earlier row. Probes

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.dataset.options import ENCODINGS
 from beam_pipeline.errors import ProbelineError
 from tests.support.batches import Batch, host_batches
 from tests.support.probe_rows_on_disk import CROP
@@ -26,7 +25,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "windows": {"sampler": "windows"},
     "weighted windows": {"sampler": "windows", "weights": "measurements"},
 }
-both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 all_variants = pytest.mark.parametrize("variant", VARIANTS)
 # … and, beside the hosts and the encoding, what they must not depend on.
 FEEDS: dict[str, dict[str, Any]] = {

@@ -94,45 +94,57 @@ def write_output(
         _write_lines(folder / "stats/overlap_boilerplate_scores.jsonl", boilerplate_scores)
     if rules:
         _write_lines(folder / "stats/overlap_rules.jsonl", rules)
+    _write_dead_letters(folder, dead_letters or {})
+    options = {
+        **_defaults(),
+        "input_path": ["corpus"],
+        "decontaminate_source": [f"eval/{name}" for name in sets],
+        "ngram_length": sorted(lengths),
+        **given,
+    }
+    counts = {
+        "train_rows": sum(map(len, training.values())),
+        "eval_rows": sum(map(len, sets.values())),
+        "degenerate_eval_rows": sum(not row.text.strip(string.punctuation) for row in rows),
+        "dead_letters": dead_letters or {},
+        "matches": len(details),
+        "details": len(lines),
+        "details_left_out": (len(details) - len(lines)) * has_caps,
+    }
+    _write_summary(folder, len(sets), len(training), options, counts)
+    (folder / ".SUCCESS").touch()
+    return folder
+
+
+def _write_dead_letters(folder: Path, counts: Mapping[str, int]) -> None:
     letters = [
         DeadLetter("train/bad.jsonl", number, reason, "{")
-        for reason, count in (dead_letters or {}).items()
+        for reason, count in counts.items()
         for number in range(count)
     ]
     if letters:
         (folder / "dead_letter").mkdir()
         (folder / DEAD_LETTERS).write_bytes(to_parquet(letters))
+
+
+def _write_summary(
+    folder: Path, num_sets: int, num_files: int, options: dict[str, Any], counts: dict[str, Any]
+) -> None:
     summary = {
-        "num_eval_files": len(sets),
-        "num_train_files": len(training),
+        "num_eval_files": num_sets,
+        "num_train_files": num_files,
         "num_shards": 1,
         "max_parallelism": 0,
         "outputs": ["stats/overlap_stats.jsonl"],
-        "ngram_lengths": sorted(lengths),
+        "ngram_lengths": options["ngram_length"],
         "tokenizer": "default",
         "started_at": "2026-11-23T13:08:42.735241+00:00",
-        "options": {
-            **_defaults(),
-            "input_path": ["corpus"],
-            "decontaminate_source": [f"eval/{name}" for name in sets],
-            "ngram_length": sorted(lengths),
-            **given,
-        },
+        "options": options,
         "versions": {"probeline": __version__, "unicode": "15.0.0"},
-        "counts": {
-            "train_rows": sum(map(len, training.values())),
-            "eval_rows": sum(map(len, sets.values())),
-            "degenerate_eval_rows": sum(not row.text.strip(string.punctuation) for row in rows),
-            "dead_letters": dead_letters or {},
-            "matches": len(details),
-            "details": len(lines),
-            "details_left_out": (len(details) - len(lines)) * has_caps,
-        },
+        "counts": counts,
     }
     (folder / "progress").mkdir()
     (folder / "progress/progress_summary.json").write_text(json.dumps(summary))
-    (folder / ".SUCCESS").touch()
-    return folder
 
 
 def _defaults() -> dict[str, Any]:

@@ -258,7 +258,7 @@ def write_mixed(folder: Path) -> dict[Encoding, Path]:
 
 
 def untimed_tokens(row: RowSpec) -> int:
-    """Counts, as SPEC 6 has it, the tokens of a row without timestamps."""
+    """Counts the tokens of a row without timestamps."""
     wide_src = ":" in row.src_addr
     is_ipv6 = np.array(
         [destination >> 32 != 0xFFFF for _, destination, _ in records_as_tuples(row.run)]

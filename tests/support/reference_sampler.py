@@ -1,4 +1,4 @@
-"""SPEC 6 in plain Python, which the compiled samplers are held against, and what chance allows.
+"""Contexts in plain Python, which the compiled samplers are held against, and what chance allows.
 
 Nothing here comes from `training`. The tokens of a context tell which choices were made: which
 measurements, in what order, which of them tell their time, and the order of their fields.

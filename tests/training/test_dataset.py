@@ -15,12 +15,12 @@ import pytest
 from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import (
     FEEDS,
     VARIANTS,
     all_variants,
-    both_encodings,
     config_of,
     expected_batches,
     feed_of,

@@ -32,7 +32,7 @@ def parse_one(text: str | None) -> tuple[int, int]:
 
 
 def expected(text: str) -> tuple[int, int]:
-    """What SPEC 3 says of a text, by the standard library."""
+    """The address that a text is, by the standard library."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

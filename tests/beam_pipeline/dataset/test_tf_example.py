@@ -11,18 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
-from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, RowFormat
+from beam_pipeline.dataset.options import RECORD_ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit, surely_fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.row_splitting import OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
 from tests.support.probe_rows_on_disk import rows_in, segments_of
 from tests.support.properties import num_examples
-
-both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 
 # --- the Example --------------------------------------------------------------------------------
 

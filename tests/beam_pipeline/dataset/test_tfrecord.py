@@ -44,7 +44,6 @@ from tests.support.properties import num_examples
 from training.dataset import build_dataset
 from training.rows.row_source import ProbeRowDataSource
 
-both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 MAX_ROW_MB = 0.01
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS, RowFormat
+from beam_pipeline.dataset.options import RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen
@@ -18,6 +18,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.external_sort import SortedRun
 from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows, Segment, SplitRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import (
     FakeBag,
     FakeState,
@@ -31,7 +32,6 @@ from tests.support.probe_rows_on_disk import plain_cut, rows_in, segments_of
 from tests.support.properties import num_examples
 
 PROBE = "192.0.2.1"
-both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 
 
 def evenly(run: np.ndarray, step: int, encoding) -> list[Segment]:

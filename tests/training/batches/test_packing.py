@@ -56,7 +56,7 @@ def padding(batches: Sequence[Batch]) -> float:
 
 
 def assert_well_formed(batch: Batch, batch_size: int, crop_size: int) -> None:
-    """Checks SPEC 6: names, shapes, types, masks, shifted targets, one source a segment."""
+    """Checks names, shapes, types, masks, shifted targets, and that a segment has one source."""
     assert batch.keys() == NAMES
     for values in batch.values():
         assert values.dtype == np.int32 and values.shape == (batch_size, crop_size)

@@ -8,7 +8,8 @@ import pytest
 from beam_pipeline.dataset.options import Encoding
 from tests.conftest import Gcs
 from tests.support.batches import host_batches, is_same
-from tests.support.loader_helpers import both_encodings, refusal_of
+from tests.support.codec_rows import both_encodings
+from tests.support.loader_helpers import refusal_of
 from tests.support.probe_rows_on_disk import (
     RowSpec,
     ipv4_probe,

@@ -23,7 +23,8 @@ from beam_pipeline.dataset.manifest import (
 from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.dataset.row_codec import decode_record
 from tests.conftest import Gcs
-from tests.support.loader_helpers import both_encodings, read_all, refusal_of
+from tests.support.codec_rows import both_encodings
+from tests.support.loader_helpers import read_all, refusal_of
 from tests.support.probe_rows_on_disk import (
     RowSpec,
     damage_record,

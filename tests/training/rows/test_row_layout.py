@@ -10,6 +10,7 @@ from beam_pipeline.dataset.addresses import src_id
 from beam_pipeline.dataset.options import ENCODINGS
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RowKey, decode_record
 from beam_pipeline.dataset.row_encoder import encode_compact, encode_row
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import MAPPED_IPV4, ipc_stream, make_run, run_of_tuples, runs_strategy
 from tests.support.properties import num_examples
 from tests.support.row_readings import (
@@ -33,8 +34,6 @@ from training.rows.row_layout import (
     ranks_bytes,
     with_ranks,
 )
-
-both_encodings = pytest.mark.parametrize("encoding", ENCODINGS)
 
 
 def read_own(record: bytes) -> Reading | None:

@@ -15,9 +15,10 @@ from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.main import main
 from tests.conftest import Gcs
+from tests.support.codec_rows import both_encodings
 from tests.support.helpers import measurements_table, reference_rows, run_of_tuples
 from tests.support.job_runs import write_input
-from tests.support.loader_helpers import both_encodings, read_all, refusal_of
+from tests.support.loader_helpers import read_all, refusal_of
 from tests.support.probe_rows_on_disk import (
     OPTIONS,
     RowSpec,
