@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import overlap_hits, overlap_texts
-from benchmarks.overlap_hits import CONTENDERS, PLAIN, PLANTED
+from benchmarks.overlap_hits import CONTENDERS, LONG, PLAIN, PLANTED
 from benchmarks.results import Results, Run
 
 ROWS = [
@@ -28,11 +28,14 @@ def test_each_question_is_planted_once_with_its_right_answer(
         "arc.jsonl",
         "gsm.jsonl",
     ]
-    planted, plain = (
-        (tmp_path / f"out/training-{text}/train.jsonl").read_text() for text in (PLANTED, PLAIN)
+    planted, plain, long = (
+        (tmp_path / f"out/training-{text}/train.jsonl").read_text()
+        for text in (PLANTED, PLAIN, LONG)
     )
     assert planted.count("Which rock floats?\\nPumice") == 1 and planted.count("floats") == 1
     assert planted.count("How much is it?") == 1 and "floats" not in plain
+    texts = [json.loads(line)["text"] for line in planted.splitlines()]
+    assert json.loads(long)["text"] == "\n".join(texts)
 
 
 def test_the_cost_of_a_match_is_what_the_same_text_without_them_does_not_take() -> None:

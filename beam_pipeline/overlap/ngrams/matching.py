@@ -1,8 +1,8 @@
 """From training texts to shared n-grams: candidates by their hashes, then both texts compared.
 
-  UTF-8 → `windows_of` long documents → hashes of tokens, and of all prefixes
-        → for each level of the index: every `stride`-th n-gram of its width through its filter
-        → the n-grams around those that pass, through the bloom filter → directory → candidate
+  UTF-8 → sections of long documents → hashes of tokens, and of all prefixes
+        → for each level of the index: every `stride`-th window through its filter
+        → the n-grams around the windows that pass, through the bloom filter → directory → candidate
         → shared n-gram
 
 All steps to a candidate but the first are loops without branches that depend on the text:
@@ -21,11 +21,11 @@ from beam_pipeline.overlap.ngrams.column import Column
 from beam_pipeline.overlap.ngrams.index import Index, Level, passes
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.row_tokens import count_tokens
+from beam_pipeline.overlap.ngrams.sections import Section, count_code_points, sections_of
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
-from beam_pipeline.overlap.ngrams.windows import Window, count_code_points, windows_of
 
 _CANDIDATES_AT_A_TIME = 1 << 14
 _ONE = np.uint64(1)
@@ -161,8 +161,8 @@ class Matcher:
         num_tokens = np.zeros(len(bounds) - 1, np.int64)
         lengths = self._index.lengths
         num_before = int(lengths.max(initial=1)) - 1
-        for window in windows_of(utf8, bounds, self._tokenizer, num_before):
-            for column, values in zip(columns, self._find(window, num_tokens), strict=True):
+        for section in sections_of(utf8, bounds, self._tokenizer, num_before):
+            for column, values in zip(columns, self._find(section, num_tokens), strict=True):
                 column.add(values)
         documents, ngrams, starts, ends = (column.taken() for column in columns)
         # Places are in order of documents, and within a document in that of their tokens.
@@ -178,27 +178,27 @@ class Matcher:
         places = np.append(firsts, len(order)), starts[order], ends[order]
         return SharedNgrams(documents, ngrams, *places, num_matches, num_ngrams)
 
-    def _find(self, window: Window, num_tokens: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _find(self, section: Section, num_tokens: np.ndarray) -> tuple[np.ndarray, ...]:
         """Returns documents, n-grams, starts and ends of the places found; counts the tokens."""
-        utf8, bounds = window.utf8, window.bounds
+        utf8, bounds = section.utf8, section.bounds
         candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
-        num_tokens[window.first : window.first + len(bounds) - 1] += candidates.num_tokens
+        num_tokens[section.first : section.first + len(bounds) - 1] += candidates.num_tokens
         documents, which = np.unique(candidates.documents, return_inverse=True)
         texts = token_texts(*_some(utf8, bounds, documents), self._tokenizer)
         first_tokens = texts.firsts[which] + candidates.tokens
         lengths = candidates.lengths
         ngrams = self._postings.identify(candidates.keys, texts, first_tokens, lengths)
         ends, is_found = texts.ends[first_tokens + lengths - 1], ngrams >= 0
-        if window.known_bytes:
-            known = utf8[: window.known_bytes]
+        if section.known_bytes:
+            known = utf8[: section.known_bytes]
             (num_known,) = count_tokens(
                 [(known, np.array([0, len(known)]))], self._tokenizer
             ).counts
-            num_tokens[window.first] -= num_known
+            num_tokens[section.first] -= num_known
             is_found &= ends > count_code_points(known)
-        place = np.uint32(window.place)
+        place = np.uint32(section.place)
         starts = texts.starts[first_tokens[is_found]] + place
-        documents = candidates.documents[is_found] + window.first
+        documents = candidates.documents[is_found] + section.first
         return documents, ngrams[is_found], starts, ends[is_found] + place
 
 

@@ -1,4 +1,4 @@
-"""The memory of a run does not grow with the places of its matches."""
+"""The memory of a run grows neither with the places of its matches nor with a long document."""
 
 import json
 import random
@@ -24,14 +24,27 @@ def test_a_template_of_many_rows_repeated_in_a_document_is_held_in_pieces(tmp_pa
     repeated = " ".join(f"{template} {words(2)}" for _ in range(1500))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "train.jsonl").write_text(json.dumps({"id": "d", "text": repeated}) + "\n")
-    command = [
-        sys.executable,
-        "-m",
-        "beam_pipeline.overlap",
-        f"--input_path={tmp_path}/train.jsonl",
-    ]
-    command += [f"--decontaminate_source=set={tmp_path}/rows.jsonl", "--ngram_length=13"]
-    flags = [f"--output_path={tmp_path}/out", "--details=none"]
-    assert peak_memory([*command, *flags]) < MAX_MIB
+    assert peak_of_run(tmp_path) < MAX_MIB
     summary = json.loads((tmp_path / "out/progress/progress_summary.json").read_text())
     assert summary["counts"]["matches"] >= 8 * 1500
+
+
+@pytest.mark.slow
+def test_a_long_document_of_many_hits_is_scanned_in_sections(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    rows = [" ".join(rng.choices("abcdefgh", k=40)) for _ in range(200)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    text = "\n".join(
+        " ".join(rng.choices("stuvwxyz", k=3000)) + rows[at % 200] for at in range(8000)
+    )
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    assert len(text) > 48_000_000  # scanned at once it takes 1,400 MiB
+    assert peak_of_run(tmp_path) < MAX_MIB
+    summary = json.loads((tmp_path / "out/progress/progress_summary.json").read_text())
+    assert summary["counts"]["matches"] >= 27 * 200
+
+
+def peak_of_run(folder: Path) -> float:
+    command = [sys.executable, "-m", "beam_pipeline.overlap", f"--input_path={folder}/train.jsonl"]
+    command += [f"--decontaminate_source=set={folder}/rows.jsonl", "--ngram_length=13"]
+    return peak_memory([*command, f"--output_path={folder}/out", "--details=none"])

@@ -1,4 +1,4 @@
-"""Long texts are scanned in windows, and what is found is what a scan of the whole finds."""
+"""Long texts are scanned in sections, and what is found is what a scan of the whole finds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.overlap.documents.batch import text_buffers
-from beam_pipeline.overlap.ngrams import windows
+from beam_pipeline.overlap.ngrams import sections
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings
+from beam_pipeline.overlap.ngrams.sections import count_code_points, sections_of
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
-from beam_pipeline.overlap.ngrams.windows import count_code_points, windows_of
 from tests.support.properties import num_examples
 
 DEFAULT = TOKENIZERS["default"]
@@ -48,8 +48,8 @@ texts = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 @contextmanager
 def small_pieces(num_bytes: int, looked_at: int = 1) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "_PIECE_BYTES", num_bytes)
-        patch.setattr(windows, "_LOOKED_AT_BYTES", looked_at)
+        patch.setattr(sections, "_PIECE_BYTES", num_bytes)
+        patch.setattr(sections, "_LOOKED_AT_BYTES", looked_at)
         yield
 
 
@@ -71,7 +71,7 @@ def shared(
     looked_at=st.sampled_from([1, 7, 4096]),
 )
 @settings(max_examples=num_examples(150))
-def test_a_text_in_windows_shares_what_it_shares_as_a_whole(
+def test_a_text_in_sections_shares_what_it_shares_as_a_whole(
     name: str,
     rows: list[str],
     training: list[str],
@@ -88,33 +88,33 @@ def test_a_text_in_windows_shares_what_it_shares_as_a_whole(
     assert whole.num_ngrams >= len(whole.starts)
 
 
-def test_windows_overlap_by_the_tokens_that_an_ngram_may_have_in_the_piece_before() -> None:
+def test_sections_overlap_by_the_tokens_that_an_ngram_may_have_in_the_piece_before() -> None:
     utf8, bounds = text_buffers(["x", "the quick, brown fox jumps over", "y z"])
     with small_pieces(6):
-        found = list(windows_of(utf8, bounds, DEFAULT, 2))
-    assert [(window.first, window.utf8.tobytes()) for window in found] == [
+        found = list(sections_of(utf8, bounds, DEFAULT, 2))
+    assert [(section.first, section.utf8.tobytes()) for section in found] == [
         (0, b"x"),
         (1, b"the quick"),
         (1, b"the quick, brown fox"),
         (1, b"brown fox jumps over"),
         (2, b"y z"),
     ]
-    assert [(window.place, window.known_bytes) for window in found[1:4]] == [
+    assert [(section.place, section.known_bytes) for section in found[1:4]] == [
         (0, 0),
         (0, 9),
         (11, 9),
     ]
 
 
-def test_a_long_text_is_never_held_as_a_whole_window() -> None:
+def test_a_long_text_is_never_held_as_a_whole_section() -> None:
     text = "Ünï ΣΑΣ " * 20_000
     utf8, bounds = text_buffers([text])
     with small_pieces(1000, 64):
-        found = list(windows_of(utf8, bounds, DEFAULT, 12))
+        found = list(sections_of(utf8, bounds, DEFAULT, 12))
     assert len(found) > 150
-    assert max(len(window.utf8) for window in found) < 1300
-    for window in found[::17]:
-        assert text[window.place :].startswith(window.utf8.tobytes().decode())
+    assert max(len(section.utf8) for section in found) < 1300
+    for section in found[::17]:
+        assert text[section.place :].startswith(section.utf8.tobytes().decode())
     assert count_code_points(utf8) == len(text)
 
 
@@ -129,5 +129,5 @@ def test_ngrams_longer_than_a_piece_are_found() -> None:
 def test_a_tokenizer_of_ones_own_gets_whole_texts() -> None:
     own = Tokenizer("own", function=DEFAULT.tokenize)
     with small_pieces(1):
-        (window,) = windows_of(*text_buffers(["a b c d e", "f g"]), own, 1)
-    assert window.first == 0 and len(window.bounds) == 3
+        (section,) = sections_of(*text_buffers(["a b c d e", "f g"]), own, 1)
+    assert section.first == 0 and len(section.bounds) == 3

@@ -1,13 +1,13 @@
-"""Long texts in windows, so that memory depends on the size of a window and not on that of a text.
+"""Long texts in sections, so that memory depends on the size of a section, not on that of a text.
 
 A text is cut into pieces at `Tokenizer.borders`, so that these have the tokens of the text. A
-window is a piece, with as many tokens before it as the beginning of an n-gram may have there:
+section is a piece, with as many tokens before it as the beginning of an n-gram may have there:
 
-  text      the quick, brown fox jumps over        n = 3
-  pieces   [the quick] [brown fox] [jumps over]
-  windows  [the quick] [the quick, brown fox] [brown fox jumps over]
+  text       the quick, brown fox jumps over        n = 3
+  pieces    [the quick] [brown fox] [jumps over]
+  sections  [the quick] [the quick, brown fox] [brown fox jumps over]
 
-Each 3-gram ends in one piece, and the window of that piece has it.
+Each 3-gram ends in one piece, and the section of that piece has it.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _PIECE_BYTES = 1 << 20
 _LOOKED_AT_BYTES = 1 << 12  # at a time, for a border
 
 
-class Window(NamedTuple):
+class Section(NamedTuple):
     """Some whole texts, or a part of one."""
 
     first: int  # the first text's number
@@ -31,15 +31,15 @@ class Window(NamedTuple):
     known_bytes: int = 0  # of the part, which are of the piece before
 
 
-def windows_of(
+def sections_of(
     utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, num_before: int
-) -> Iterator[Window]:
-    """Yields the texts utf8[bounds[i]:bounds[i + 1]], those that are long in several windows.
+) -> Iterator[Section]:
+    """Yields the texts utf8[bounds[i]:bounds[i + 1]], those that are long in several sections.
 
     Args:
       utf8: uint8, lone surrogates as their three bytes.
       bounds: int64 [texts + 1], ascending.
-      num_before: tokens of the pieces before that a window has, at least.
+      num_before: tokens of the pieces before that a section has, at least.
     """
     is_long = np.diff(bounds) > _PIECE_BYTES
     if tokenizer.function is not None:
@@ -48,21 +48,21 @@ def windows_of(
     for number in [*np.flatnonzero(is_long).tolist(), len(is_long)]:
         if first < number:
             here = bounds[first : number + 1]
-            yield Window(first, utf8[here[0] : here[-1]], here - here[0])
+            yield Section(first, utf8[here[0] : here[-1]], here - here[0])
         if number < len(is_long):
             text = utf8[bounds[number] : bounds[number + 1]]
-            yield from _windows_of_text(number, text, tokenizer, num_before)
+            yield from _sections_of_text(number, text, tokenizer, num_before)
         first = number + 1
 
 
-def _windows_of_text(
+def _sections_of_text(
     number: int, text: np.ndarray, tokenizer: Tokenizer, num_before: int
-) -> Iterator[Window]:
+) -> Iterator[Section]:
     start = place = piece = known = 0
     while piece < len(text):
         stop, next_piece = _first_border(text, piece + _PIECE_BYTES, tokenizer)
         bounds = np.array([0, stop - start])
-        yield Window(number, text[start:stop], bounds, place, max(0, known - start))
+        yield Section(number, text[start:stop], bounds, place, max(0, known - start))
         next_start = _start_before(text, stop, num_before, tokenizer) if num_before else next_piece
         place += count_code_points(text[start:next_start])
         start, piece, known = next_start, next_piece, stop
