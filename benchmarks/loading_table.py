@@ -1,5 +1,6 @@
 """The tables of the loading bench: speed, a training step, slow requests, padding and storage."""
 
+import statistics
 from typing import Any
 
 from benchmarks import markdown as md
@@ -132,6 +133,12 @@ def _notes(results: Results) -> list[str]:
         lines.append(f"Filling the cache, first batch included: {', '.join(fills)}.")
     if any(Case(**run.case).is_on_gcs for run in results.runs):
         lines.append("The GCS emulator runs on the same machine; its CPU is not counted.")
+    load = statistics.median(run.load_before for run in results.runs) if results.runs else 0.0
+    if load > results.machine["cores"]:
+        lines.append(
+            f"Other programs ran, too: the load average before a run was {load:.0f}. Tokens per "
+            "second and first batches are slower for it, tokens per CPU-second somewhat."
+        )
     if any(run.case.get("request_ms") for run in results.runs):
         lines.append(
             "Where requests are slow, each takes so many ms longer than the emulator; the cache is "

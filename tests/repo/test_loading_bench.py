@@ -1,5 +1,6 @@
 """The loading bench: its cases, how a run is measured, its tables."""
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -220,3 +221,7 @@ def test_loading_tables_show_ratios_failures_and_storage():
     assert "Probeline, gs:// emulator, did not run on mixed: no GCS emulator." in notes
     assert "padded buckets, failed 1 of 1 runs on mixed." in notes
     assert "Filling the cache, first batch included: small 1.5 s." in notes
+    assert not any("load average" in note for note in notes)
+    busy = [dataclasses.replace(run, load_before=found.machine["cores"] + 3.4) for run in runs]
+    shown = loading_table.markdown(dataclasses.replace(found, runs=busy))
+    assert f"the load average before a run was {found.machine['cores'] + 3}." in shown
