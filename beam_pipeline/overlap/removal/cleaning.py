@@ -5,13 +5,11 @@ A file without a contaminated document is copied as it is.
 
 import contextlib
 import shutil
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-from isal import isal_zlib
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.json import Fields
@@ -21,11 +19,9 @@ from beam_pipeline.overlap.removal.cutting import Cut
 from beam_pipeline.overlap.removal.json_records import rewrite_json
 from beam_pipeline.overlap.removal.parquet_files import rewrite_parquet
 from beam_pipeline.overlap.removal.training_files import DocumentReader, TrainingFile
-from beam_pipeline.overlap.results.output_files import GZIP_FORMAT
+from beam_pipeline.overlap.results.output_files import GzipMember
 from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
 from beam_pipeline.storage.lines import BLOCK_BYTES, BYTE_ORDER_MARK, decompressed
-
-_GZIP_LEVEL = 3
 
 
 def clean_file(
@@ -85,38 +81,14 @@ def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[by
 def compressed(path: str, target: BinaryIO) -> Iterator[Callable[[bytes], Any]]:
     """Yields what writes to a stream as the name of a file says."""
     if path.endswith(".gz"):
-        member = _GzipMember(target)
-        yield member.write
-        member.close()
+        with GzipMember(target) as member:
+            yield member.write
     elif path.endswith(".zst"):
         wrapped = pa.PythonFile(_Unclosed(target), mode="w")
         with pa.CompressedOutputStream(wrapped, "zstd") as stream:
             yield stream.write
     else:
         yield target.write
-
-
-class _GzipMember:
-    """Compresses what is written to it as one gzip member, with ISA-L: six times as fast as zlib.
-
-    Its bytes depend on the kind of processor, and on what it gets at a time: blocks of one size.
-    """
-
-    def __init__(self, target: BinaryIO):
-        self._target = target
-        self._compressor = isal_zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, GZIP_FORMAT)
-        self._held = bytearray()
-
-    def write(self, data: bytes) -> None:
-        """Appends some bytes."""
-        self._held += data
-        while len(self._held) >= BLOCK_BYTES:
-            self._target.write(self._compressor.compress(self._held[:BLOCK_BYTES]))
-            del self._held[:BLOCK_BYTES]
-
-    def close(self) -> None:
-        """Writes the end of the member."""
-        self._target.write(self._compressor.compress(self._held) + self._compressor.flush())
 
 
 class _Unclosed:

@@ -18,9 +18,9 @@ from beam_pipeline.overlap.documents.batch import decode
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
-GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
+_GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
 _LEVEL = 3
-EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP_FORMAT).flush()
+EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
 
 
 def json_line(record: Any) -> bytes:
@@ -41,7 +41,7 @@ class GzipMember:
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
-        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, GZIP_FORMAT)
+        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
         self._pieces: list[bytes | memoryview] = []
         self._num_bytes = 0
 
