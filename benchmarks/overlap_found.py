@@ -29,13 +29,14 @@ def size(paths: list[str]) -> dict[str, int]:
     """Counts the texts of some files and their bytes of UTF-8."""
     num_texts = text_bytes = 0
     for path in paths:
-        for batch in _batches(path):
+        for batch in batches(path):
             num_texts += len(batch.rows)
             text_bytes += len(batch.utf8)
     return {"num_texts": num_texts, "text_bytes": text_bytes}
 
 
-def _batches(path: str) -> Iterator[DocumentBatch]:
+def batches(path: str) -> Iterator[DocumentBatch]:
+    """Yields the texts of a file or a folder."""
     for file in match_documents([path]):
         for unit in cut_into_work_units(file):
             yield from read_work_unit(unit)
@@ -87,7 +88,7 @@ def read_peer(output: Path, evaluation: Path) -> dict[str, Any]:
 def _by_row(
     counts: dict[tuple[int, str], tuple[int, int]], lengths: list[int], evaluation: Path
 ) -> Iterator[Found]:
-    for batch in _batches(str(evaluation)):
+    for batch in batches(str(evaluation)):
         for at, row in enumerate(batch.rows):
             tokens = tokens_of(decode(batch.text_bytes(at)))
             for n in {min(n, len(tokens)) for n in lengths}:

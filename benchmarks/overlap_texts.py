@@ -146,11 +146,16 @@ def write_training(output: str | Path, first_mb: int, last_mb: int, seed: int) -
       first_mb, last_mb: range of the corpus; if the last is 0, the file has TINY_DOCUMENTS.
       seed: of the words and texts.
     """
-    path, texts = Path(output), Texts(seed)
+    texts = Texts(seed)
     numbers = range(first_mb // BLOCK_MB, last_mb // BLOCK_MB)
     blocks = (texts.documents(number) for number in numbers)
     if last_mb == 0:
         blocks = iter([texts.documents(0)[:TINY_DOCUMENTS]])
+    write_documents(Path(output), blocks)
+
+
+def write_documents(path: Path, blocks: Iterable[list[dict[str, Any]]]) -> None:
+    """Writes blocks of documents, in the format of the file's name."""
     if path.suffix == ".parquet":
         with pq.ParquetWriter(path, _SCHEMA, compression="zstd") as writer:
             for records in blocks:
