@@ -95,20 +95,20 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
     smallest = 24 if row_format.encoding == "arrow" else 10
     max_row_bytes = row_format.max_row_bytes
     run = run[: max_row_bytes // smallest + 1]
-    counts = np.arange(1, len(run) + 1)
     end = len(run)
     if row_format.encoding == "arrow":
-        inside = arrow_measurements_bytes(counts, np.cumsum(_text_lengths(run), dtype=np.int64))
+        measurements_bytes, of_each = arrow_measurements_bytes, _text_lengths(run)
     else:
-        inside = compact_measurements_bytes(counts, np.cumsum(is_ipv6(run), dtype=np.int64))
+        measurements_bytes, of_each = compact_measurements_bytes, is_ipv6(run)
         seconds = run["event_time"] // _US_PER_SECOND
         end = int(np.searchsorted(seconds, seconds[0] + COMPACT_MAX_SPAN_SECONDS, "right"))
-    inside = np.asarray(inside)
+    so_far = np.cumsum(of_each, dtype=np.int64)
 
     def size_up_to(at: int) -> int:
+        inside = int(measurements_bytes(at + 1, int(so_far[at])))
         if row_format.record_encoding == "arrow_ipc":
-            return int(record_bytes(int(inside[at]), len(key.src_addr)))
-        return tf_example.example_bytes(columns_of(b"", run[: at + 1], key), int(inside[at]))
+            return int(record_bytes(inside, len(key.src_addr)))
+        return tf_example.example_bytes(columns_of(b"", run[: at + 1], key), inside)
 
     count = bisect.bisect_right(range(len(run)), max_row_bytes, key=size_up_to)
     if count == 0:
