@@ -8,7 +8,7 @@
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import itertools
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -172,8 +172,16 @@ def _write_arrow(
         out64[at] = END_OF_STREAM
 
 
+class RowKeys(NamedTuple):
+    """Identifies r rows, as columns."""
+
+    src_ids: np.ndarray  # int64 [r]
+    src_addrs: pa.StringArray  # [r]
+    row_indexes: np.ndarray  # int64 [r]
+
+
 def encode_rows(
-    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], row_format: RowFormat
+    run: np.ndarray, bounds: np.ndarray, keys: RowKeys, row_format: RowFormat
 ) -> list[bytes]:
     """Returns the records of rows that lie side by side, each of at least one measurement.
 
@@ -186,7 +194,8 @@ def encode_rows(
     if row_format.record_encoding == "tf_example":
         encode = encode_arrow if is_arrow else encode_compact
         rows = [run[start:end] for start, end in itertools.pairwise(bounds.tolist())]
-        columns = (columns_of(encode(row), row, key) for row, key in zip(rows, keys, strict=True))
+        each = map(RowKey, keys.src_addrs.to_pylist(), keys.row_indexes.tolist())
+        columns = (columns_of(encode(row), row, key) for row, key in zip(rows, each, strict=True))
         return [tf_example.encode_example(row) for row in columns]
     if is_arrow:
         texts = format_destinations(run)
@@ -202,20 +211,19 @@ def encode_rows(
 
 
 def _frame(
-    run: np.ndarray, bounds: np.ndarray, keys: Sequence[RowKey], sizes: np.ndarray
+    run: np.ndarray, bounds: np.ndarray, keys: RowKeys, sizes: np.ndarray
 ) -> arrow_record.Records:
-    src_addrs, row_indexes = zip(*keys, strict=True)
     firsts, lasts = run["event_time"][bounds[:-1]], run["event_time"][bounds[1:] - 1]
     ends = zip(firsts.tolist(), lasts.tolist(), strict=True)
     return arrow_record.frame_records(
         sizes,
-        np.array([addresses.src_id(src_addr) for src_addr in src_addrs]),
+        keys.src_ids,
         np.diff(bounds),
         np.array([(last - first) / _US_PER_SECOND for first, last in ends]),
         firsts,
         lasts,
-        pa.array(src_addrs, pa.string()),
-        np.array(row_indexes),
+        keys.src_addrs,
+        keys.row_indexes,
     )
 
 
@@ -223,5 +231,8 @@ def encode_row(
     run: np.ndarray, key: RowKey, encoding: Encoding, record_encoding: RecordEncoding = "arrow_ipc"
 ) -> bytes:
     """Returns the record of a sorted run of at least one measurement."""
+    src_id = addresses.src_id(key.src_addr)
+    src_addrs = pa.array([key.src_addr], pa.string())
+    keys = RowKeys(np.array([src_id]), src_addrs, np.array([key.row_index]))
     row_format = RowFormat(encoding, 0, record_encoding)
-    return encode_rows(run, np.array([0, len(run)]), [key], row_format)[0]
+    return encode_rows(run, np.array([0, len(run)]), keys, row_format)[0]

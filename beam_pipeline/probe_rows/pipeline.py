@@ -25,8 +25,8 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.layout import count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
 from beam_pipeline.dataset.options import DatasetOptions, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, is_ipv6
-from beam_pipeline.dataset.row_encoder import encode_rows
+from beam_pipeline.dataset.row_codec import is_ipv6
+from beam_pipeline.dataset.row_encoder import RowKeys, encode_rows
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
@@ -82,17 +82,21 @@ def describe(rows: CutRows, options: DatasetOptions) -> Records:
 
 def encode(payloads: list[bytes], attributes: pa.Table, row_format: RowFormat) -> list[bytes]:
     """Returns the records of staged rows."""
-    columns = [attributes[name].to_pylist() for name in ("src_addr", "row_index", "n_measurements")]
     is_wide = attributes["is_wide"].to_numpy()
     records = np.empty(len(payloads), object)
     for wide in (False, True):
-        rows = np.flatnonzero(is_wide == wide).tolist()
-        if rows:
-            src_addrs, row_indexes, counts = ([column[row] for row in rows] for column in columns)
+        rows = np.flatnonzero(is_wide == wide)
+        if len(rows):
+            lines = attributes.take(rows)
+            src_ids, row_indexes, counts = (
+                lines[name].to_numpy().astype(np.int64)
+                for name in ("src_id", "row_index", "n_measurements")
+            )
+            keys = RowKeys(src_ids, lines["src_addr"].combine_chunks(), row_indexes)
             # The kernels are compiled for writable arrays.
-            run = as_array(wide, bytearray().join(payloads[row] for row in rows))
-            keys = list(map(RowKey, src_addrs, row_indexes))
-            records[rows] = encode_rows(run, np.cumsum([0, *counts]), keys, row_format)
+            run = as_array(wide, bytearray().join(payloads[row] for row in rows.tolist()))
+            bounds = np.append(0, np.cumsum(counts))
+            records[rows] = encode_rows(run, bounds, keys, row_format)
     return records.tolist()
 
 

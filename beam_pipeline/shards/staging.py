@@ -21,7 +21,7 @@ from beam_pipeline.storage.files import crc32c
 
 STAGING_FILE_BYTES = 128 << 20
 _INLINE_BYTES = 8 << 20  # of a batch
-_MAX_STAGED_IN_MEMORY = 10_000
+_MAX_STAGED_IN_MEMORY = 50_000
 _NO_ATTRIBUTES = pa.schema([])
 _COLUMNS = pa.schema(
     [

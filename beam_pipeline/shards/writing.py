@@ -141,7 +141,7 @@ class AssignToShards(beam.DoFn):
         starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
         for start, end in itertools.pairwise(starts):
             part = StagedRecords.of(staged.path, batch.slice(start, end - start))
-            self._grouped_bytes.inc(len(part.encode()))
+            self._grouped_bytes.inc(len(part.path) + len(part.columns))
             yield int(shards[order[start]]), part
 
 
