@@ -18,7 +18,7 @@ from beam_pipeline.dataset.row_codec import (
     decode_record,
     fit,
 )
-from beam_pipeline.dataset.row_encoder import encode_compact, encode_row, encode_rows
+from beam_pipeline.dataset.row_encoder import RowKeys, encode_compact, encode_row, encode_rows
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from tests.support.codec_rows import (
     IPV4,
@@ -196,7 +196,8 @@ def test_rows_encoded_together_have_the_bytes_of_each_alone(encoding, record_enc
     rows = [compact_part(row) if encoding == "compact" else row for row in runs.rows]
     keys = [RowKey(data.draw(SRC_ADDRS), data.draw(st.integers(0, 2**31 - 1))) for _ in rows]
     run, bounds = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-    together = encode_rows(run, bounds, keys, RowFormat(encoding, 0, record_encoding))
+    row_format = RowFormat(encoding, 0, record_encoding)
+    together = encode_rows(run, bounds, RowKeys.of(keys), row_format)
     assert together == [
         encode_row(row, key, encoding, record_encoding) for row, key in zip(rows, keys, strict=True)
     ]
