@@ -250,10 +250,15 @@ def _join_tables(
 ) -> None:
     """Writes tables as one Parquet file; row groups do not depend on how the input was cut.
 
-    A row group ends where it has _ROWS_PER_GROUP rows, or their lists _VALUES_PER_GROUP values.
+    A row group ends where it has _ROWS_PER_GROUP rows, or their lists _VALUES_PER_GROUP values. The
+    lists, of which one row may have millions of values, are written without a dictionary of them.
     """
     lists = [field.name for field in schema if pa.types.is_list(field.type)]
-    with atomic_write(path, temp_folder) as stream, parquet_writer(stream, schema) as writer:
+    others = [name for name in schema.names if name not in lists]
+    with (
+        atomic_write(path, temp_folder) as stream,
+        parquet_writer(stream, schema, use_dictionary=others) as writer,
+    ):
         group: list[pa.Table] = []
         num_rows = num_values = 0
         for table in tables:
