@@ -5,6 +5,7 @@ import itertools
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,11 +34,11 @@ def test_cases_vary_workers_threads_and_the_step_on_the_first_dataset_only():
 
 
 def test_requests_are_slow_for_the_first_two_datasets_on_gs():
-    datasets, slow = ["arrow-8m-none", "mixed", "small"], {"request_ms": 50.0}
+    datasets, slow = ["arrow-8m-none", "mixed", "small"], partial(Case, request_ms=50)
     found = cases(datasets, ["cache", "gcs"], [0], [0], 0, 50)
     assert [case for case in found if case.request_ms] == [
-        *(Case("arrow-8m-none", "gcs", **slow), Case("arrow-8m-none", "cache", **slow)),
-        *(Case("mixed", "gcs", **slow), Case("mixed", "cache", **slow)),
+        *(slow("arrow-8m-none", "gcs"), slow("arrow-8m-none", "cache")),
+        *(slow("mixed", "gcs"), slow("mixed", "cache")),
     ]
     assert not any(case.request_ms for case in cases(datasets, ["cache"], [0], [0], 0, 50))
 

@@ -60,7 +60,7 @@ def test_few_probes_get_the_small_chunks_of_many(measurements, tmp_path):
     assert counts["class_a"] == counts["class_b"] == 0
 
 
-@pytest.mark.prism
+@pytest.mark.slow
 def test_a_counter_that_stays_at_0_is_0_on_prism(prism: str):
     def count(element: int) -> None:
         counter("rows_left_out").inc(0)
@@ -68,7 +68,7 @@ def test_a_counter_that_stays_at_0_is_0_on_prism(prism: str):
 
     flags = ["--runner=PrismRunner", f"--prism_location={prism}", "--environment_type=LOOPBACK"]
     pipeline = beam.Pipeline(options=PipelineOptions(flags))
-    pipeline | beam.Create([1, 2]) | beam.Map(count)
+    _ = pipeline | beam.Create([1, 2]) | beam.Map(count)
     result = pipeline.run()
     result.wait_until_finish()
     assert counters_of(result) == {"rows_left_out": 0, "rows_read": 3}
