@@ -151,7 +151,7 @@ class WriteToArrayRecord(beam.PTransform):
             | "Into one window" >> beam.WindowInto(beam.window.GlobalWindows())
             | "Encode" >> encode.with_input_types(element_type(self._coder))
             | "Stage" >> beam.ParDo(StageRecords(temp_folder, inline_bytes))
-            | "Write shards" >> WriteShards(self._target, self._num_shards)
+            | "Write shards" >> WriteShards(self._target, num_shards=self._num_shards)
         )
         _ = (
             elements.pipeline

@@ -97,7 +97,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     assign = AssignToShards(probe_rows.ATTRIBUTES)
     with watch.time("assign rows to shards"):
         for part in parts:
-            for shard, rows_of_shard in assign.process(part, NUM_SHARDS):
+            for shard, rows_of_shard in assign.process(part, [NUM_SHARDS]):
                 shards[shard].append(rows_of_shard)
 
     def encode(payloads: list[bytes], attributes: pa.Table) -> list[bytes]:
@@ -107,7 +107,7 @@ def run(source: Path, folder: Path, watch: Stopwatch) -> None:
     writer = shard_writer(folder, options, encode)
     with watch.time("write shards"):
         for shard in shards.items():
-            list(writer.process(shard, NUM_SHARDS))
+            list(writer.process(shard, [NUM_SHARDS]))
     watch.ns["write shards"] -= watch.ns["encode rows"]
 
 

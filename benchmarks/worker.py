@@ -112,7 +112,7 @@ def run(unit: WorkUnit, num_measurements: int, folder: Path) -> dict[str, float]
         folder, options, partial(probe_rows.encode, row_format=options.row_format)
     )
     with steps.measured("shard"):
-        list(writer.process((0, shard), 1))
+        list(writer.process((0, shard), [1]))
         writer.teardown()
     steps.figures["shard_run_bytes"] = sum(map(_run_bytes, shard))
     steps.figures["spilled_bytes"] = sort._sorter.spilled_bytes
@@ -148,7 +148,7 @@ def shard_writer(
     target = ShardTarget(
         prefix, "", template, open_writer, temp, probe_rows.ATTRIBUTES, encode=encode
     )
-    writer = WriteShard(target)
+    writer = WriteShard([target])
     writer.setup()
     return writer
 

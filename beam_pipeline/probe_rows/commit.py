@@ -66,18 +66,18 @@ class Commit(beam.DoFn):
         planned: Iterable[tuple[int, int]],
         summaries: Iterable[UnitSummary],
         dropped: Iterable[int],
-        *splits: Iterable[ShardInfo],
+        shards: Iterable[ShardInfo],
     ) -> None:
         with logged("Commit the dataset", output=self._job.output):
             read = sorted(summaries)
             check_plan(sorted(planned), read)
-            self._commit(read, sum(dropped), splits)
+            self._commit(read, sum(dropped), list(shards))
 
     def _commit(
         self,
         summaries: Sequence[UnitSummary],
         num_dropped: int,
-        splits: Sequence[Iterable[ShardInfo]],
+        shards: Sequence[ShardInfo],
     ) -> None:
         job, marker = self._job, self._job.marker
         # An attempt that finished, but whose result was lost, has released the marker.
@@ -89,8 +89,8 @@ class Commit(beam.DoFn):
             return
         with _local_indexes(job.folder) as indexes:
             described = {
-                name: describe_split(indexes, name, list(shards))
-                for name, shards in zip(SPLITS, splits, strict=True)
+                split: describe_split(indexes, split, self._shards_of(split, shards))
+                for split in SPLITS
             }
             check_shards(job.folder, described.values())
             check_src_ids(indexes)
@@ -115,6 +115,10 @@ class Commit(beam.DoFn):
             with self._unless(self._is_finished):
                 switch(job.output, job.workspace.below("commit"), marker and marker.check)
         self._tidy_up()
+
+    def _shards_of(self, split: str, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
+        folder = FileSystems.join(self._job.folder, split)
+        return [shard for shard in shards if FileSystems.split(shard.path)[0] == folder]
 
     def _is_finished(self) -> bool:
         """Tells whether an attempt has done everything but tidy up."""

@@ -2,7 +2,7 @@
 
   files -> WorkUnit -> GroupIntoRows -> CutRows      see `grouping`
                                            |  describe, StageRecords
-                    one per split:  StagedRecords -> WriteShards -> ShardInfo
+                                    StagedRecords -> WriteShards -> ShardInfo
                                                                        |
        planned rows, UnitSummary, duplicates ----------------------> Commit -> _SUCCESS
 
@@ -10,14 +10,13 @@ Whatever a worker writes goes to the job run's own folder first.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -138,19 +137,21 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
         for name, kind in (("rows", rows.cut), ("split rows", rows.split))
     ]
     all_rows: Any = staged | "All rows" >> beam.Flatten()
-    totals = all_rows | "Size of each" >> beam.Map(_size) | "Sizes" >> beam.CombineGlobally(_add_up)
-    shards = [
+    num_shards: Any = (
         all_rows
-        | f"Rows of {split}" >> beam.FlatMap(_rows_of_split, at).with_output_types(StagedRecords)
-        | f"Write {split}" >> _write_split(split, totals, job)
-        for at, split in enumerate(SPLITS)
-    ]
+        | "Size of each" >> beam.Map(_size)
+        | "Sizes" >> beam.CombineGlobally(_add_up)
+        | "Numbers of shards" >> beam.Map(_count_shards, options)
+    )
+    targets = [_target(split, job) for split in SPLITS]
+    write = WriteShards(*targets, num_shards=num_shards, chosen_by="split")
+    shards = all_rows | "Write shards" >> write
     _ = checked | "Commit the dataset" >> beam.ParDo(
         Commit(job, sum(not _is_of_output(file) for file in files)),
         beam.pvalue.AsList(planned),
         beam.pvalue.AsList(rows.summaries),
         beam.pvalue.AsList(rows.dropped),
-        *[beam.pvalue.AsList(part) for part in shards],
+        beam.pvalue.AsList(shards),
     )
 
 
@@ -178,12 +179,6 @@ def _inspect(file: InputFile | FileVersion, options: ReadOptions) -> tuple[int, 
     return 0, file if isinstance(file, InputFile) else inputs.inspect(file, options)
 
 
-def _rows_of_split(rows: StagedRecords, split: int) -> Iterator[StagedRecords]:
-    batch = rows.batch(ATTRIBUTES)
-    if (part := batch.filter(pc.equal(batch["split"], split))).num_rows:
-        yield StagedRecords.of(rows.path, part)
-
-
 def _size(rows: StagedRecords) -> np.ndarray:
     """Returns the probes and the bytes, as sorted runs, of each split: int64 [splits, 2]."""
     split, row_index, count, num_ipv6 = (
@@ -201,14 +196,14 @@ def _add_up(sizes: Iterable[np.ndarray]) -> np.ndarray:
     return sum(sizes, np.zeros((len(SPLITS), 2), np.int64))
 
 
-def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
-    """StagedRecords of one split → ShardInfo; writes rows.parquet beside the shards."""
-    at, options = SPLITS.index(split), job.dataset_options
-    num_shards: Any = totals | f"Number of {split} shards" >> beam.Map(
-        lambda sizes: count_shards(int(sizes[at, 0]), int(sizes[at, 1]), options)
-    )
-    folder = FileSystems.join(job.folder, split)
-    target = ShardTarget(
+def _count_shards(sizes: np.ndarray, options: DatasetOptions) -> list[int]:
+    return [count_shards(probes, num_bytes, options) for probes, num_bytes in sizes.tolist()]
+
+
+def _target(split: str, job: Job) -> ShardTarget:
+    """Returns the shards of a split, with rows.parquet beside them."""
+    options, folder = job.dataset_options, FileSystems.join(job.folder, split)
+    return ShardTarget(
         prefix=FileSystems.join(folder, f"{split}_shard"),
         suffix=options.shard_suffix,
         shard_name_template="_SSSSS-of-NNNNN",
@@ -221,4 +216,3 @@ def _write_split(split: str, totals: Any, job: Job) -> WriteShards:
         encode=partial(encode, row_format=options.row_format),
         guard=job.marker.check if job.marker else None,
     )
-    return WriteShards(target, num_shards)

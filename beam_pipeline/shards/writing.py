@@ -8,11 +8,15 @@
   v  Finalise                     renames all files; a second attempt changes nothing
   | ShardInfo
 
+One step may write several sets of shards, its targets, such as the splits of a dataset. On the way
+shards are numbered through, those of the first target first.
+
 Nothing here depends on what a record means or on the file format. Bundles may be retried or run
 twice at once: every attempt has files of its own, and only files named by the pipeline's elements
 are read or renamed.
 """
 
+import bisect
 import contextlib
 import itertools
 import re
@@ -32,13 +36,12 @@ from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.staging import StagedPayloads, StagedRecords, staged_schema
+from beam_pipeline.shards.shard_records import ArrivingRecords, ShardRecords
+from beam_pipeline.shards.staging import StagedRecords
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, local_copies, move_files
 
 DEFAULT_SHARD_BYTES = 256 << 20
-_BATCH_BYTES = 4 << 20  # of payloads that are read and encoded together
-_FRAMING_BYTES = 1 << 10  # what a record may have around its payload
 
 
 class ShardInfo(Message, frozen=True):
@@ -54,8 +57,9 @@ class ShardInfo(Message, frozen=True):
 
 
 class WrittenShard(Message, frozen=True):
-    """A shard with its temporary name, and the file with its lines of the index."""
+    """A shard of a target with its temporary name, and the file with its lines of the index."""
 
+    target: int
     temporary_path: str
     index_path: str | None
     info: ShardInfo
@@ -125,17 +129,28 @@ def shard_path(prefix: str, template: str, suffix: str, shard: int, num_shards: 
 
 
 class AssignToShards(beam.DoFn):
-    """StagedRecords → (shard, StagedRecords)."""
+    """StagedRecords → (shard, StagedRecords).
 
-    def __init__(self, attributes: pa.Schema):
+    The target of a record is its attribute `chosen_by`; without one there is one target.
+    """
+
+    def __init__(self, attributes: pa.Schema, chosen_by: str | None = None):
         self._attributes = attributes
+        self._chosen_by = chosen_by
         self._grouped_bytes = counter("grouped_by_shard_bytes")
 
     def process(
-        self, staged: StagedRecords, num_shards: int
+        self, staged: StagedRecords, num_shards: Sequence[int]
     ) -> Iterator[tuple[int, StagedRecords]]:
         batch = staged.batch(self._attributes)
-        shards = np.array([shard_of(key, num_shards) for key in batch.column("key").to_pylist()])
+        keys, firsts = batch.column("key").to_pylist(), first_shards(num_shards)
+        targets = batch.column(self._chosen_by).to_pylist() if self._chosen_by else [0] * len(keys)
+        shards = np.array(
+            [
+                firsts[target] + shard_of(key, num_shards[target])
+                for key, target in zip(keys, targets, strict=True)
+            ]
+        )
         order = np.argsort(shards, kind="stable")
         batch = batch.take(pa.array(order))
         starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
@@ -145,72 +160,16 @@ class AssignToShards(beam.DoFn):
             yield int(shards[order[start]]), part
 
 
-class ShardRecords:
-    """The staged records of a shard, in order: by key, equal keys by size and checksum."""
-
-    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
-        parts = [(part.path, part.batch(attributes)) for part in staged if part.columns]
-        batches = [batch for _, batch in parts]
-        columns = pa.Table.from_batches(batches, schema=staged_schema(attributes))
-        # The inline payloads stay where they are, so that they are in memory once.
-        small = columns.drop_columns(["inline", "offset"]).combine_chunks()
-        sort_keys = [(name, "ascending") for name in ("key", "length", "crc32c")]
-        self._order = pc.sort_indices(small, sort_keys).to_numpy().astype(np.int64)
-        small = small.take(pa.array(self._order))
-        self.lengths: list[int] = small["length"].to_pylist()
-        self.attributes = small.select(attributes.names)
-        self._parts = [StagedPayloads(path, batch, reader) for path, batch in parts]
-        self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def payloads(self, start: int, end: int) -> list[bytes]:
-        """Reads some payloads; ProbelineError if they are not what was staged."""
-        rows = self._order[start:end]
-        parts = np.searchsorted(self._starts, rows, "right") - 1
-        places = zip(parts.tolist(), (rows - self._starts[parts]).tolist(), strict=True)
-        return [self._parts[part].read(row) for part, row in places]
-
-    def batches(self) -> Iterator[tuple[int, int]]:
-        """Yields where some consecutive records begin and end, about _BATCH_BYTES of them."""
-        ends = np.cumsum(np.array(self.lengths, np.int64) + _FRAMING_BYTES)
-        start = 0
-        while start < len(self):
-            limit = _BATCH_BYTES + (int(ends[start - 1]) if start else 0)
-            end = max(start + 1, int(np.searchsorted(ends, limit, "right")))
-            yield start, end
-            start = end
-
-    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
-        """Yields all payloads in order with their attributes, about _BATCH_BYTES at a time."""
-        for start, end in self.batches():
-            yield self.payloads(start, end), self.attributes.slice(start, end - start)
-
-
-class ArrivingRecords:
-    """The staged records of a shard as they arrive, read once."""
-
-    def __init__(self, staged: Iterable[StagedRecords], attributes: pa.Schema, reader: ClaimReader):
-        self._staged = staged
-        self._attributes = attributes
-        self._reader = reader
-
-    def payload_batches(self) -> Iterator[tuple[list[bytes], pa.Table]]:
-        """Yields the payloads of each batch with their attributes."""
-        for part in self._staged:
-            if part.columns:
-                batch = part.batch(self._attributes)
-                payloads = StagedPayloads(part.path, batch, self._reader)
-                attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
-                yield [payloads.read(row) for row in range(batch.num_rows)], attributes
+def first_shards(num_shards: Sequence[int]) -> list[int]:
+    """Returns the number of the first shard of each target, numbered through, and of all shards."""
+    return np.cumsum([0, *num_shards]).tolist()
 
 
 class WriteShard(beam.DoFn):
     """(shard, [StagedRecords]) → WrittenShard: one file of records."""
 
-    def __init__(self, target: ShardTarget):
-        self._target = target
+    def __init__(self, targets: Sequence[ShardTarget]):
+        self._targets = targets
         self._records, self._record_bytes = counter("records_written"), distribution("record_bytes")
         self._shards, self._bytes = counter("shards_written"), counter("bytes_written")
 
@@ -221,18 +180,25 @@ class WriteShard(beam.DoFn):
         self._reader.close()
 
     def process(
-        self, element: tuple[int, Iterable[StagedRecords]], num_shards: int
+        self, element: tuple[int, Iterable[StagedRecords]], num_shards: Sequence[int]
     ) -> Iterator[WrittenShard]:
-        shard, staged = element
-        with logged("Write shard", prefix=self._target.prefix, shard=shard):
-            arrange = ShardRecords if self._target.ordered else ArrivingRecords
-            records = arrange(staged, self._target.attributes, self._reader)
-            yield self._write_shard(shard, records, num_shards)
+        number, staged = element
+        firsts = first_shards(num_shards)
+        at = bisect.bisect_right(firsts, number) - 1
+        target, shard = self._targets[at], number - firsts[at]
+        with logged("Write shard", prefix=target.prefix, shard=shard):
+            arrange = ShardRecords if target.ordered else ArrivingRecords
+            records = arrange(staged, target.attributes, self._reader)
+            yield WrittenShard(at, *self._write_shard(target, shard, num_shards[at], records))
 
     def _write_shard(
-        self, shard: int, records: ShardRecords | ArrivingRecords, num_shards: int
-    ) -> WrittenShard:
-        target = self._target
+        self,
+        target: ShardTarget,
+        shard: int,
+        num_shards: int,
+        records: ShardRecords | ArrivingRecords,
+    ) -> tuple[str, str | None, ShardInfo]:
+        """Returns a shard's temporary path, that of its lines of the index, and what it is."""
         final_path = shard_path(
             target.prefix, target.shard_name_template, target.suffix, shard, num_shards
         )
@@ -241,7 +207,7 @@ class WriteShard(beam.DoFn):
         if target.index and isinstance(records, ShardRecords):
             # Before any payload is read, since it may refuse the records.
             lines = target.index.table(records.attributes)
-        record_bytes, digests = self._write(temporary_path, records)
+        record_bytes, digests = self._write(target, temporary_path, records)
         if target.index and lines is not None:
             index_path = files.unique_path(target.temp_folder, f"index-{shard:05d}")
             _write_index(index_path, target.index.full_schema, shard, record_bytes, lines)
@@ -249,23 +215,23 @@ class WriteShard(beam.DoFn):
         self._shards.inc()
         self._bytes.inc(digests.num_bytes)
         info = ShardInfo(final_path, shard, num_shards, len(record_bytes), *digests)
-        return WrittenShard(temporary_path, index_path, info)
+        return temporary_path, index_path, info
 
     def _write(
-        self, path: str, records: ShardRecords | ArrivingRecords
+        self, target: ShardTarget, path: str, records: ShardRecords | ArrivingRecords
     ) -> tuple[list[int], files.Digests]:
         """Returns the size of each record, and the digests of the file."""
         record_bytes: list[int] = []
 
         def batches() -> Iterator[list[bytes]]:
             for batch, attributes in records.payload_batches():
-                if encode := self._target.encode:
-                    batch = encode(batch, attributes)
+                if target.encode:
+                    batch = target.encode(batch, attributes)
                 record_bytes.extend(map(len, batch))
                 yield batch
 
         with files.local_file(path) as local_path:
-            write_records(path, local_path, self._target.open_writer, batches())
+            write_records(path, local_path, target.open_writer, batches())
             for size in record_bytes:
                 self._record_bytes.update(size)
             return record_bytes, files.file_digests(local_path)
@@ -300,35 +266,37 @@ def _write_index(
 
 
 class Finalise(beam.DoFn):
-    """Renames all shards and joins the index: impulse → ShardInfo, in the order of the shards.
+    """Renames all shards and joins each index: impulse → ShardInfo, in the order of the shards.
 
     An earlier attempt whose result was lost may have renamed any of them.
     """
 
-    def __init__(self, target: ShardTarget):
-        self._target = target
+    def __init__(self, targets: Sequence[ShardTarget]):
+        self._targets = targets
 
     def process(self, _: Any, written: Iterable[WrittenShard]) -> Iterator[ShardInfo]:
         with logged("Rename shards"):
-            yield from self._finalise(sorted(written, key=lambda shard: shard.info.shard))
+            in_order = sorted(written, key=lambda shard: (shard.target, shard.info.shard))
+            yield from self._finalise(in_order)
 
     def _finalise(self, written: Sequence[WrittenShard]) -> list[ShardInfo]:
-        target = self._target
         infos = [shard.info for shard in written]
         moves = [
             Move(shard.temporary_path, info.path, info.num_bytes, info.crc32c)
             for shard, info in zip(written, infos, strict=True)
         ]
         self._check()
-        if target.index is not None:
-            moves.append(_join_index(written, target.index, target.temp_folder))
-            self._check()  # all files are there: see `output_lease`
+        for at, target in enumerate(self._targets):
+            if target.index is not None:
+                own = [shard for shard in written if shard.target == at]
+                moves.append(_join_index(own, target.index, target.temp_folder))
+        self._check()  # all files are there: see `output_lease`
         move_files(moves)
         return infos
 
     def _check(self) -> None:
-        if self._target.guard is not None:
-            self._target.guard()
+        for guard in dict.fromkeys(target.guard for target in self._targets if target.guard):
+            guard()
 
 
 def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder: str) -> Move:
@@ -346,22 +314,32 @@ def _join_index(written: Sequence[WrittenShard], index: RecordIndex, temp_folder
 class WriteShards(beam.PTransform):
     """StagedRecords → ShardInfo, one per complete file with its final name.
 
-    `num_shards` is a number, a PCollection of one, or 0 for shards of about DEFAULT_SHARD_BYTES.
+    Args:
+      targets: one, or several with the same attributes.
+      num_shards: of one target, or 0 for shards of about DEFAULT_SHARD_BYTES; of several, a
+        PCollection of a list with the number of each.
+      chosen_by: the attribute with the number of a record's target, if there are several.
     """
 
-    def __init__(self, target: ShardTarget, num_shards: int | beam.PCollection = 0):
+    def __init__(
+        self,
+        *targets: ShardTarget,
+        num_shards: int | beam.PCollection = 0,
+        chosen_by: str | None = None,
+    ):
         super().__init__()
-        self._target = target
+        self._targets = targets
         self._num_shards = num_shards
+        self._chosen_by = chosen_by
 
     def expand(self, staged: beam.PCollection) -> Any:
         impulse = staged.pipeline | "Start" >> beam.Impulse()
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
         every_shard = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, count: [(shard, StagedRecords("", b"")) for shard in range(count)],
+            lambda _, counts: [(shard, StagedRecords("", b"")) for shard in range(sum(counts))],
             num_shards,
         ).with_output_types(tuple[int, StagedRecords])
-        assign = AssignToShards(self._target.attributes)
+        assign = AssignToShards(self._targets[0].attributes, self._chosen_by)
         assigned = staged | "Assign to shards" >> beam.ParDo(assign, num_shards).with_output_types(
             tuple[int, StagedRecords]
         )
@@ -369,22 +347,23 @@ class WriteShards(beam.PTransform):
             (every_shard, assigned)
             | "With empty shards" >> beam.Flatten()
             | "Group by shard" >> beam.GroupByKey()
-            | "Write shard" >> beam.ParDo(WriteShard(self._target), num_shards)
+            | "Write shard" >> beam.ParDo(WriteShard(self._targets), num_shards)
         )
         return impulse | "Rename shards" >> beam.ParDo(
-            Finalise(self._target), beam.pvalue.AsList(written)
+            Finalise(self._targets), beam.pvalue.AsList(written)
         )
 
     def _counted_shards(self, staged: beam.PCollection) -> Any:
         if isinstance(self._num_shards, beam.PCollection):
             return self._num_shards
         if self._num_shards:
-            return staged.pipeline | "Number of shards" >> beam.Create([self._num_shards])
+            return staged.pipeline | "Number of shards" >> beam.Create([[self._num_shards]])
         return (
             staged
-            | "Size of each" >> beam.Map(_payload_bytes, self._target.attributes)
+            | "Size of each" >> beam.Map(_payload_bytes, self._targets[0].attributes)
             | "Size of all" >> beam.CombineGlobally(sum)
-            | "Number of shards" >> beam.Map(lambda total: max(1, -(-total // DEFAULT_SHARD_BYTES)))
+            | "Number of shards"
+            >> beam.Map(lambda total: [max(1, -(-total // DEFAULT_SHARD_BYTES))])
         )
 
 

@@ -218,11 +218,11 @@ def write_shards(
     open_writer = partial(ArrayRecordWriter, options="group_size:1,zstd:1")
     target = ShardTarget("w", "", "-S", open_writer, str(folder / "temp"), ordered=ordered)
     staged = staged_in_bundles(folder, bundles, ordered)
-    assigned = run_do_fn(AssignToShards(target.attributes), staged, num_shards)
+    assigned = run_do_fn(AssignToShards(target.attributes), staged, [num_shards])
     shards = []
     for shard in range(num_shards):
         parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
-        (written,) = run_do_fn(WriteShard(target), [(shard, parts)], num_shards)
+        (written,) = run_do_fn(WriteShard([target]), [(shard, parts)], [num_shards])
         path = Path(written.temporary_path)
         file = array_record_io._File(str(path), path.stat().st_size, written.info.num_records)
         tracker = OffsetRestrictionTracker(OffsetRange(0, file.num_parts))

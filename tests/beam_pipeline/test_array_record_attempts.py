@@ -76,17 +76,17 @@ def target_in(folder: Path, index: RecordIndex | None = None) -> ShardTarget:
 
 def write_shards(target: ShardTarget, staged: list[StagedRecords]) -> list:
     """Runs the writer of each of two shards once, as one attempt of the runner would."""
-    assigned = run_do_fn(AssignToShards(target.attributes), staged, 2)
+    assigned = run_do_fn(AssignToShards(target.attributes), staged, [2])
     written = []
     for shard in range(2):
         parts = [StagedRecords("", b""), *(part for number, part in assigned if number == shard)]
-        written += run_do_fn(WriteShard(target), [(shard, parts)], 2)
+        written += run_do_fn(WriteShard([target]), [(shard, parts)], [2])
     return written
 
 
 def finalise(written: list, index: RecordIndex | None = None) -> list[ShardInfo]:
     folder = Path(written[0].temporary_path).parents[1]
-    return run_do_fn(Finalise(target_in(folder, index)), [None], written)
+    return run_do_fn(Finalise([target_in(folder, index)]), [None], written)
 
 
 def test_staged_records_are_references_to_closed_files(tmp_path):

@@ -42,15 +42,13 @@ class StagedRun(NamedTuple):
     """What workers have written: shards of each split, and the dead letters of each unit."""
 
     job: Job
-    shards: list[list[WrittenShard]]
+    shards: list[WrittenShard]
     summaries: list[UnitSummary]
 
-    def rename_shards(self) -> list[list[ShardInfo]]:
-        """Does the step `Rename shards` of each split."""
-        return [
-            list(Finalise(self._target(split)).process(b"", written))
-            for split, written in zip(SPLITS, self.shards, strict=True)
-        ]
+    def rename_shards(self) -> list[ShardInfo]:
+        """Does the step `Rename shards`."""
+        targets = [self._target(split) for split in SPLITS]
+        return list(Finalise(targets).process(b"", self.shards))
 
     def _target(self, split: str) -> ShardTarget:
         return ShardTarget(
@@ -63,10 +61,10 @@ class StagedRun(NamedTuple):
             guard=self.job.marker.check if self.job.marker else None,
         )
 
-    def commit(self, shards: Sequence[Sequence[ShardInfo]]) -> None:
+    def commit(self, shards: Sequence[ShardInfo]) -> None:
         """Does the step `Commit the dataset`."""
         planned = [(summary.unit, summary.planned_rows) for summary in self.summaries]
-        Commit(self.job, 1).process(b"", planned, self.summaries, [], *shards)
+        Commit(self.job, 1).process(b"", planned, self.summaries, [], shards)
 
 
 def staged_run(output: str, run: JobRun, num_shards: int, num_units: int) -> StagedRun:
@@ -84,8 +82,9 @@ def staged_run(output: str, run: JobRun, num_shards: int, num_units: int) -> Sta
     counts = num_shards - num_shards // 10, num_shards // 10
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         shards = [
-            list(pool.map(functools.partial(_shard, job, split, count), range(count)))
+            shard
             for split, count in zip(SPLITS, counts, strict=True)
+            for shard in pool.map(functools.partial(_shard, job, split, count), range(count))
         ]
         per_unit = [num_shards * (n + 1) // num_units - num_shards * n // num_units
                     for n in range(num_units)]  # fmt: skip
@@ -109,7 +108,7 @@ def _shard(job: Job, split: str, num_shards: int, shard: int) -> WrittenShard:
     temporary, index = f"{folder}/shard-{shard:05d}", f"{folder}/index-{shard:05d}"
     gcs.write_object(temporary, data, 0)
     gcs.write_object(index, sink.getvalue(), 0)
-    return WrittenShard(temporary, index, info)
+    return WrittenShard(SPLITS.index(split), temporary, index, info)
 
 
 def _unit(workspace: Workspace, unit: int, num_measurements: int) -> UnitSummary:

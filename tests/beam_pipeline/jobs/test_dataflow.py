@@ -49,25 +49,22 @@ LABELS = [
     "Group into rows/Read, check and pre-group",
     "Group into rows/Sort each bucket",
     "Group into rows/Spread segments",
-    "Number of test shards",
-    "Number of train shards",
+    "Numbers of shards",
     "Planned rows",
-    "Rows of test",
-    "Rows of train",
     "Size of each",
     "Sizes",
     "Spread units",
     "Stage rows",
     "Stage split rows",
     "Units of work",
-    *(
-        f"Write {split}{step}"
-        for split in ("test", "train")
-        for step in (
-            *("", "/Assign to shards", "/Every shard", "/Group by shard", "/Rename shards"),
-            *("/Start", "/With empty shards", "/Write shard"),
-        )
-    ),
+    "Write shards",
+    "Write shards/Assign to shards",
+    "Write shards/Every shard",
+    "Write shards/Group by shard",
+    "Write shards/Rename shards",
+    "Write shards/Start",
+    "Write shards/With empty shards",
+    "Write shards/Write shard",
 ]
 
 
@@ -170,7 +167,7 @@ def test_steps_have_unique_and_readable_names(dataflow: DataflowApi, bucket: str
     ]
     names = [transform.unique_name for transform in transforms]
     assert len(set(names)) == len(names)
-    ours = ("Group into rows", "Write train", "Write test")
+    ours = ("Group into rows", "Write shards")
     shown = [
         name
         for name in names
@@ -229,7 +226,7 @@ def test_an_error_of_ours_on_a_worker_is_shown_as_ours(
             types.JobMessageImportance.JOB_MESSAGE_ERROR,
             'Traceback (most recent call last):\n  File "…/grouping.py", line 1, in process\n'
             "beam_pipeline.errors.ProbelineError: probes 1.2.3.4 and 5.6.7.8 have the same src_id "
-            "9: leave one of them out of the input [while running 'Write train/Write shard']",
+            "9: leave one of them out of the input [while running 'Write shards/Write shard']",
         )
     ]
     error = error_of(capsys, *job_command(dataflow, bucket), code=1)

@@ -126,7 +126,7 @@ def test_workers_with_beam_and_the_staged_package_alone_make_the_dataset(
     assert result == 0, capsys.readouterr().err
     (report,) = reports
     assert report["source"].startswith(str(tmp_path / "container"))
-    assert {"Commit the dataset", "Group into rows/Cut rows", "Write train/Write shard"} <= set(
+    assert {"Commit the dataset", "Group into rows/Cut rows", "Write shards/Write shard"} <= set(
         report["steps"]
     )
     found = stored_objects(f"{bucket}/out")

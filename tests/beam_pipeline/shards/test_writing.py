@@ -3,22 +3,34 @@
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.shards import writing
+from beam_pipeline.shards import shard_records
 from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.shard_records import ShardRecords
 from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords, serialised
-from beam_pipeline.shards.writing import AssignToShards, ShardRecords, ShardTarget, WriteShard
+from beam_pipeline.shards.writing import (
+    AssignToShards,
+    Finalise,
+    RecordIndex,
+    ShardInfo,
+    ShardTarget,
+    WriteShard,
+)
 from beam_pipeline.storage.files import crc32c
 from tests.support.helpers import NOW, run_do_fn
 from tests.support.properties import num_examples
 
 SCHEMA = pa.schema([("start", pa.binary())])
+SPLIT = pa.schema([("split", pa.int8())])
 EMPTY = StagedRecords("", b"")  # what every shard has
 Pair = tuple[bytes, bytes]  # key and payload
 
@@ -57,8 +69,8 @@ PAIRS = st.tuples(
 def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_size(
     tmp_path, monkeypatch, bundles, inline_bytes, batch_bytes, random
 ):
-    monkeypatch.setattr(writing, "_BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(writing, "_FRAMING_BYTES", 3)
+    monkeypatch.setattr(shard_records, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(shard_records, "_FRAMING_BYTES", 3)
     staged = [EMPTY, *stage(tmp_path, bundles, inline_bytes)]
     random.shuffle(staged)
     reader = ClaimReader()
@@ -83,7 +95,7 @@ def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_siz
 def test_each_shard_gets_the_records_of_its_keys_in_as_few_parts_as_can_be(tmp_path):
     pairs = [(b"%d" % (number // 2), b"%d" % number * 9) for number in range(200)]
     staged = stage(tmp_path, [pairs[:150], pairs[150:]])
-    parts = run_do_fn(AssignToShards(SCHEMA), staged, 4)
+    parts = run_do_fn(AssignToShards(SCHEMA), staged, [4])
     assert len(parts) == len({(shard, part.path) for shard, part in parts}) == 8
     reader = ClaimReader()
     for shard in range(4):
@@ -114,7 +126,7 @@ class KeptRecords:
 def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
     tmp_path, monkeypatch, batch_bytes
 ):
-    monkeypatch.setattr(writing, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(shard_records, "_BATCH_BYTES", batch_bytes)
     sizes = []
 
     def encode(payloads: list[bytes], attributes: pa.Table) -> list[bytes]:
@@ -133,12 +145,73 @@ def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
         encode=encode,
     )
     staged = stage(tmp_path, [pairs[:30], pairs[30:]], inline_bytes=10)
-    (written,) = run_do_fn(WriteShard(target), [(0, [EMPTY, *staged])], 1)
+    (written,) = run_do_fn(WriteShard([target]), [(0, [EMPTY, *staged])], [1])
     payloads = [payload for _, payload in in_order(pairs)]
     assert KeptRecords.written == [payload[:3] + b"|" + payload for payload in payloads]
     assert written.info.num_records == 100
     assert max(sizes) <= max(batch_bytes, 12)
     assert len(sizes) == {0: 100, 1 << 20: 1}.get(batch_bytes, len(sizes))
+
+
+def target_in(folder: Path, name: str) -> ShardTarget:
+    return ShardTarget(
+        prefix=f"{folder}/{name}",
+        suffix="",
+        shard_name_template="-SS-NN",
+        open_writer=TFRecordWriter,
+        temp_folder=f"{folder}/temp-{name}",
+        attributes=SPLIT,
+        index=RecordIndex(f"{folder}/{name}.parquet", SPLIT, lambda attributes: attributes),
+    )
+
+
+def write(
+    targets: list[ShardTarget], num_shards: list[int], staged: list[StagedRecords]
+) -> list[ShardInfo]:
+    """Does every step once, shards in any order."""
+    assigned = run_do_fn(AssignToShards(SPLIT, "split"), staged, num_shards)
+    parts = {shard: [EMPTY] for shard in reversed(range(sum(num_shards)))}
+    for shard, part in assigned:
+        parts[shard].append(part)
+    written = run_do_fn(WriteShard(targets), list(parts.items()), num_shards)
+    return run_do_fn(Finalise(targets), [None], written)
+
+
+def told(info: ShardInfo) -> tuple:
+    """Returns what a shard is, without its folder, and its bytes."""
+    path = Path(info.path)
+    return path.name, *msgspec.structs.astuple(info)[1:], path.read_bytes()
+
+
+@pytest.mark.parametrize("num_shards", [[3, 2], [1, 4], [1, 1]])
+def test_two_targets_are_written_as_each_would_be_alone(tmp_path, num_shards):
+    own = [[(b"%d" % n, b"%d %d" % (split, n)) for n in range(split, 40, 2)] for split in (0, 1)]
+
+    def stage_pairs(splits: tuple[int, ...], as_split: dict[int, int]) -> list[StagedRecords]:
+        pairs = [(as_split[split], pair) for split in splits for pair in own[split]]
+        lines = serialised(pa.record_batch([[split for split, _ in pairs]], schema=SPLIT))
+        keys, payloads = zip(*(pair for _, pair in pairs), strict=True)
+        do_fn = StageRecords(str(tmp_path / "staged"), 2, SPLIT)
+        return run_do_fn(do_fn, [Records(list(keys), list(payloads), lines)], **NOW)
+
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    names = ["a", "b"]
+    infos = write(
+        [target_in(together, name) for name in names],
+        num_shards,
+        stage_pairs((0, 1), {0: 0, 1: 1}),
+    )
+    expected = [
+        info
+        for split, name in enumerate(names)
+        for info in write(
+            [target_in(alone, name)], [num_shards[split]], stage_pairs((split,), {split: 0})
+        )
+    ]
+    assert [told(info) for info in infos] == [told(info) for info in expected]
+    for name in names:
+        lines, wanted = (pq.read_table(folder / f"{name}.parquet") for folder in (together, alone))
+        assert lines.drop_columns("split") == wanted.drop_columns("split")
 
 
 def test_a_payload_that_changed_ends_the_run(tmp_path):
@@ -187,4 +260,4 @@ def test_a_batch_of_small_records_is_bounded_by_what_they_become(tmp_path):
     records = ShardRecords(stage(tmp_path, [pairs]), SCHEMA, reader)
     largest = max(end - start for start, end in records.batches())
     reader.close()
-    assert largest * 1216 <= 4 * writing._BATCH_BYTES
+    assert largest * 1216 <= 4 * shard_records._BATCH_BYTES
