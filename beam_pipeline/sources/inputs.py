@@ -1,12 +1,12 @@
 """Input files: matched, recognised by their content, inspected, and cut into work units.
 
-A work unit is several small files, one file, or some row groups of a large one, of about UNIT_ROWS
-rows. Work units do not change the dataset. A Parquet file's footer has its schema, so a missing
-column ends the job before any row is read.
+A work unit is several small files, one file, or some row groups of a large one, of up to about
+UNIT_ROWS rows. Work units do not change the dataset. A Parquet file's footer has its schema, so a
+missing column ends the job before any row is read.
 """
 
-import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
 
 UNIT_ROWS = 2_000_000
 UNIT_JSON_BYTES = 64 << 20
+_EVEN_WORKERS = 4
 _PARQUET_MAGIC = b"PAR1"
 _HEAD_BYTES = 4096
 
@@ -175,25 +176,41 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
 
 
 def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
-    """Cuts files into work units of about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON."""
-    units: list[list[Piece]] = []
-    share = total = 0.0
-    for piece in _pieces(files):
-        weight = piece.num_rows / UNIT_ROWS
-        if piece.input_format == "atlas_json":
-            weight = piece.num_bytes / UNIT_JSON_BYTES
-        if not units or share + weight > 1:
-            units.append([])
-            share = 0.0
-        units[-1].append(piece)
-        share += weight
-        total += weight
-    rows_in_all = int(total * UNIT_ROWS)
-    return [WorkUnit(index, tuple(pieces), rows_in_all) for index, pieces in enumerate(units)]
+    """Cuts files into even work units of up to about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON.
+
+    If there are several, they are a multiple of _EVEN_WORKERS: so many workers, or half as many,
+    have the same to do.
+    """
+    files = list(files)
+    rows_in_all = sum(
+        _num_rows(file.input_format, sum(file.row_group_rows), file.file.num_bytes)
+        for file in files
+    )
+    num_units = -(-rows_in_all // UNIT_ROWS)
+    if num_units > 1:
+        num_units = -(-num_units // _EVEN_WORKERS) * _EVEN_WORKERS
+    unit_rows = max(1, -(-rows_in_all // max(1, num_units)))
+    units: dict[int, list[Piece]] = defaultdict(list)
+    done = 0
+    for piece in _pieces(files, unit_rows):
+        num_rows = _num_rows(piece.input_format, piece.num_rows, piece.num_bytes)
+        middle = min(done + num_rows // 2, rows_in_all - 1)
+        units[middle // unit_rows].append(piece)
+        done += num_rows
+    return [
+        WorkUnit(index, tuple(pieces), rows_in_all) for index, pieces in enumerate(units.values())
+    ]
 
 
-def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
-    """Yields runs of row groups, about the same size in a file and of up to UNIT_ROWS rows.
+def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
+    """Returns the rows of a file or piece, estimated where the lines are not counted."""
+    if input_format == "atlas_json":
+        return num_bytes * UNIT_ROWS // UNIT_JSON_BYTES
+    return num_rows
+
+
+def _pieces(files: Iterable[InputFile], unit_rows: int) -> Iterator[Piece]:
+    """Yields runs of row groups, about the same size in a file and of up to `unit_rows` rows.
 
     A larger row group stays whole.
     """
@@ -203,7 +220,7 @@ def _pieces(files: Iterable[InputFile]) -> Iterator[Piece]:
             continue
         num_rows = sum(row_group_rows)
         bytes_per_row = file.num_bytes / max(1, num_rows)
-        even_rows = num_rows / max(1, math.ceil(num_rows / UNIT_ROWS)) + max(row_group_rows)
-        for groups in pack_row_groups(row_group_rows, min(UNIT_ROWS, even_rows)):
+        even_rows = num_rows / max(1, -(-num_rows // unit_rows)) + max(row_group_rows)
+        for groups in pack_row_groups(row_group_rows, min(unit_rows, even_rows)):
             num_bytes = int(groups.num_rows * bytes_per_row)
             yield Piece(file, input_format, *groups, num_bytes, shard=shard)

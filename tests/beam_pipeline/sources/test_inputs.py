@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import math
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -188,6 +191,7 @@ def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
         InputFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
     ]
     units = plan_units(files)
+    assert {unit.rows_in_all for unit in units} == {626}
     pieces = [piece for unit in units for piece in unit.pieces]
     groups = [
         (piece.path, group)
@@ -203,4 +207,34 @@ def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert {piece.path for piece in pieces} == {"a", "b", "c", "d", "e"}
     firsts = {(piece.path, piece.first_row) for piece in pieces}
-    assert {("a", 0), ("a", 90), ("c", 0), ("c", 500)} <= firsts
+    assert {("a", 0), ("a", 60), ("c", 0), ("c", 500)} <= firsts
+
+
+@given(
+    num_files=st.integers(1, 200),
+    file_rows=st.integers(0, 350),
+    group_rows=st.integers(1, 50),
+    is_json=st.booleans(),
+)
+def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group_rows, is_json):
+    """Each has at most a hundred rows and half a file or row group at either end."""
+    groups = tuple(min(group_rows, file_rows - first) for first in range(0, file_rows, group_rows))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "UNIT_ROWS", 100)
+        patch.setattr(inputs, "UNIT_JSON_BYTES", 1000)
+        file = FileVersion("a", 10 * file_rows, 1)
+        one = InputFile(file, "atlas_json", ()) if is_json else InputFile(file, "parquet", groups)
+        units = plan_units(
+            [one._replace(file=file._replace(path=f"{n}")) for n in range(num_files)]
+        )
+    pieces = [piece for unit in units for piece in unit.pieces]
+    if not is_json:
+        assert sum(piece.num_rows for piece in pieces) == num_files * file_rows
+    rows = [sum(piece.num_rows or piece.num_bytes // 10 for piece in unit.pieces) for unit in units]
+    largest = file_rows if is_json else min(file_rows, 100 + group_rows)
+    total = num_files * file_rows
+    assert all(unit.rows_in_all == total for unit in units)
+    num_units = 1 if total <= 100 else 4 * math.ceil(total / 400)
+    assert max(rows) <= math.ceil(total / num_units) + largest + 1
+    if largest * num_units <= total:
+        assert len(units) == num_units
