@@ -31,8 +31,7 @@ DEFAULT_DATASETS = (
     # The first is the one that workers, threads, a step and gs:// are tried on, with the second:
     # what the pipeline writes by default.
     *("compact-256k-none", "compact-8m-none", "compact-64k-none", "compact-1m-none"),
-    *("compact-256k-zstd", "compact-8m-zstd", "arrow-256k-none", "arrow-8m-none"),
-    *("arrow-64k-zstd", "arrow-256k-zstd", "arrow-1m-zstd", "arrow-8m-zstd"),
+    *("compact-256k-zstd", "arrow-256k-none", "arrow-256k-zstd", "arrow-8m-zstd"),
     *("compact-small-none", "compact-mixed-none", "small", "mixed"),
 )
 

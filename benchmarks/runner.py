@@ -248,12 +248,12 @@ class Bench:
         if run.error:
             self.say(f"warm-up of {name} failed: {run.error}")
 
-    def end(self, table: str = "", has_page: bool = True) -> int:
+    def end(self, table: str = "") -> int:
         """Prints the table and where the results are; returns 1 if a run failed, else 0."""
         if table:
             self.say(table)
         show = f"; python -m benchmarks.table --bench={self.results.bench} puts it into the docs"
-        self.say(f"written to {self._path.name}{show if has_page else ''}")
+        self.say(f"written to {self._path.name}{show}")
         return 1 if any(run.error for run in self.results.runs) else 0
 
 

@@ -27,6 +27,7 @@ from benchmarks import (
     overlap_scale_table,
     overlap_table,
     recall_table,
+    sampling,
     scale_table,
 )
 from benchmarks import markdown as md
@@ -73,6 +74,10 @@ DOCUMENTS = {
     ),
     "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
+    "sampling": Document(Path("docs/sampling.md"), _newest("sampling", sampling.markdown)),
+    "sampling_planetlab": Document(
+        Path("docs/sampling.md"), _newest("sampling_planetlab", sampling.markdown)
+    ),
     "scale": Document(Path("docs/dataflow.md"), _newest("scale", scale_table.markdown)),
 }
 
