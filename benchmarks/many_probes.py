@@ -99,7 +99,7 @@ def _bucket(steps: Steps, num_measurements: int, num_probes: int, folder: Path) 
     encode = partial(probe_rows.encode, row_format=options.row_format)
     writer = shard_writer(folder, options, encode)
     with steps.measured("write"):
-        (written,) = writer.process((0, rows), 1)
+        (written,) = writer.process((0, rows), [1])
         writer.teardown()
     return {
         "grouped_by_probe_bytes": sum(8 + len(chunk.encode()) for chunk in chunks),

@@ -117,8 +117,8 @@ class Commit(beam.DoFn):
         self._tidy_up()
 
     def _shards_of(self, split: str, shards: Sequence[ShardInfo]) -> list[ShardInfo]:
-        folder = FileSystems.join(self._job.folder, split)
-        return [shard for shard in shards if FileSystems.split(shard.path)[0] == folder]
+        folder = FileSystems.join(self._job.folder, split, "")
+        return [shard for shard in shards if shard.path.startswith(folder)]
 
     def _is_finished(self) -> bool:
         """Tells whether an attempt has done everything but tidy up."""

@@ -19,7 +19,6 @@ from beam_pipeline.probe_rows import bucket
 from beam_pipeline.probe_rows.pipeline import (
     ATTRIBUTES,
     _add_up,
-    _rows_of_split,
     _size,
     describe,
     encode,
@@ -34,6 +33,7 @@ from beam_pipeline.shards.staging import (
     StageRecords,
     staged_schema,
 )
+from beam_pipeline.shards.writing import AssignToShards
 from tests.support.helpers import (
     NOW,
     YEAR_2024_US,
@@ -172,7 +172,8 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
         own = [line for line in lines if line["split"] == split]
         sizes = [16 * line["n_measurements"] + 12 * line["num_ipv6"] for line in own]
         assert totals[split].tolist() == [sum(not line["row_index"] for line in own), sum(sizes)]
-        parts = [part for rows in staged for part in _rows_of_split(rows, split)]
+        assigned = run_do_fn(AssignToShards(ATTRIBUTES, "split"), staged, [1, 1])
+        parts = [part for shard, part in assigned if shard == split]
         batches = [(part, part.batch(ATTRIBUTES)) for part in parts]
         found = pa.Table.from_batches([batch for _, batch in batches]).select(ATTRIBUTES.names)
         assert lines_of(found) == own
@@ -187,13 +188,12 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
     reader.close()
 
 
-def test_a_part_of_another_split_alone_is_no_element() -> None:
+def test_shards_of_the_test_split_are_numbered_after_those_of_train() -> None:
     line = {"key": b"k", "inline": b"", "offset": 0, "length": 0, "crc32c": 0}
     line |= plain_line(RowKey("192.0.2.1", 0), run_of_tuples([(0, 1, 1.0)])) | {"split": 1}
     batch = pa.RecordBatch.from_pylist([line], staged_schema(ATTRIBUTES))
     staged = StagedRecords.of("", batch)
-    assert list(_rows_of_split(staged, 0)) == []
-    assert list(_rows_of_split(staged, 1)) == [staged]
+    assert run_do_fn(AssignToShards(ATTRIBUTES, "split"), [staged], [3, 1]) == [(3, staged)]
 
 
 # --- many small probes ----------------------------------------------------------------------------
