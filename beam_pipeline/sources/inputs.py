@@ -186,16 +186,16 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
         _num_rows(file.input_format, sum(file.row_group_rows), file.file.num_bytes)
         for file in files
     )
-    num_units = -(-rows_in_all // UNIT_ROWS)
+    num_units = max(1, -(-rows_in_all // UNIT_ROWS))
     if num_units > 1:
         num_units = -(-num_units // _EVEN_WORKERS) * _EVEN_WORKERS
-    unit_rows = max(1, -(-rows_in_all // max(1, num_units)))
+    unit_rows = max(1, -(-rows_in_all // num_units))
     units: dict[int, list[Piece]] = defaultdict(list)
     done = 0
     for piece in _pieces(files, unit_rows):
         num_rows = _num_rows(piece.input_format, piece.num_rows, piece.num_bytes)
         middle = min(done + num_rows // 2, rows_in_all - 1)
-        units[middle // unit_rows].append(piece)
+        units[middle * num_units // max(1, rows_in_all)].append(piece)
         done += num_rows
     return [
         WorkUnit(index, tuple(pieces), rows_in_all) for index, pieces in enumerate(units.values())
