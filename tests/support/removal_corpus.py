@@ -35,6 +35,11 @@ def write_corpus(folder: Path) -> None:
     texts = ["one", f"{AROUND} {SHARED} {AROUND}", None, "two"]
     table = pa.table({"id": ["p0", "p1", "p2", "p3"], "text": texts, "x": [1, 2, 3, None]})
     pq.write_table(table, folder / "in/e.parquet", row_group_size=2, compression="gzip")
+    write_evaluation(folder)
+
+
+def write_evaluation(folder: Path) -> None:
+    """Writes the evaluation set of `find_in`."""
     (folder / "eval").mkdir()
     (folder / "eval/quiz.jsonl").write_text(json.dumps({"id": "q", "text": SHARED}) + "\n")
 

@@ -39,12 +39,16 @@ def rewrite_parquet(file: FileVersion, stream: BinaryIO, changes: Changes, field
 
 
 def _codecs(parquet: pq.ParquetFile) -> dict[str, str]:
-    """Returns the compression of each column, as the first row group has it."""
+    """Returns the codec of each column, as the first row group has it and a writer takes it."""
     if not parquet.num_row_groups:
         return {}
     group = parquet.metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
-    return {column.path_in_schema: column.compression for column in columns}
+    return {column.path_in_schema: _codec(column.compression) for column in columns}
+
+
+def _codec(name: str) -> str:
+    return "NONE" if name == "UNCOMPRESSED" else name
 
 
 def _rewritten(

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -33,9 +34,11 @@ from tests.support.removal_corpus import (
     ELEMENTS,
     LINES,
     MASK,
+    SHARED,
     find_in,
     plain,
     write_corpus,
+    write_evaluation,
 )
 
 
@@ -98,6 +101,28 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
     assert sum(file["records_in"] for file in manifest["files"]) == counts["records_in"]
     find_in(found, "clean/documents", "again")
     assert len(pq.read_table(found / "again/stats/overlap_documents.parquet")) == 0
+
+
+def test_parquet_keeps_its_codecs(tmp_path: Path) -> None:
+    """A file has each of them for its text, and another one for a nested column."""
+    write_evaluation(tmp_path)
+    table = pa.table({"text": ["one", SHARED], "more": [[1], [2, 3]]})
+    (tmp_path / "in").mkdir()
+    codecs = ["none", "snappy", "gzip", "brotli", "lz4", "zstd"]
+    for codec, other in zip(codecs, [*codecs[1:], codecs[0]], strict=True):
+        columns: Any = {"text": codec, "more.list.element": other}
+        pq.write_table(table, tmp_path / f"in/{codec}.parquet", compression=columns)
+    find_in(tmp_path, "in", "out")
+    assert clean(tmp_path, "--remove=document") == 0
+    for path in (tmp_path / "in").iterdir():
+        source, target = map(pq.ParquetFile, (path, tmp_path / "clean/documents" / path.name))
+        assert target.read() == table.slice(0, 1)
+        assert codecs_of(target) == codecs_of(source)
+
+
+def codecs_of(file: pq.ParquetFile) -> list[str]:
+    group = file.metadata.row_group(0)
+    return [group.column(number).compression for number in range(group.num_columns)]
 
 
 def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
