@@ -88,6 +88,14 @@ def pytorch() -> Path:
     return _kept_environment("torch", TORCH)
 
 
+@pytest.fixture(scope="session")
+def dolma() -> Path:
+    """The program dolma, in the environment of the benches, kept for the next run of the tests."""
+    lines = (ROOT / "benchmarks/peers/dolma.txt").read_text().splitlines()
+    requirements = [line for line in lines if not line.startswith("#")]
+    return _kept_environment("dolma", requirements).with_name("dolma")
+
+
 def _kept_environment(name: str, requirements: Sequence[str]) -> Path:
     folder = ROOT / ".engines" / name
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"

@@ -1,8 +1,10 @@
-"""Attributes: a row for every document, in the order of the corpus, as filters read them."""
+"""Attributes: a row for every document, in the order of the corpus, as filters read them.
+
+Dolma is in an environment of its own, .engines/dolma, which is made once.
+"""
 
 import gzip
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.attributes import main as write_attributes
+from tests.support.clean_environment import dolma as dolma
 from tests.support.removal_corpus import (
     AROUND,
     CONTAMINATED,
@@ -134,8 +137,7 @@ def test_lines_of_dolma_are_those_of_the_documents(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("dolma") is None, reason="the program dolma is not on the PATH")
-def test_dolmas_mixer_reads_them(tmp_path: Path) -> None:
+def test_dolmas_mixer_reads_them(tmp_path: Path, dolma: Path) -> None:
     documents = write_dolma_corpus(tmp_path)
     find_in(tmp_path, "documents", "out")
     assert attributes(tmp_path, ".", "--format=dolma") == 0
@@ -150,7 +152,7 @@ def test_dolmas_mixer_reads_them(tmp_path: Path) -> None:
         "span_replacement": [cut],
     }
     (tmp_path / "mix.json").write_text(json.dumps({"streams": [stream]}))
-    subprocess.run(["dolma", "-c", str(tmp_path / "mix.json"), "mix"], check=True)
+    subprocess.run([dolma, "-c", str(tmp_path / "mix.json"), "mix"], check=True)
     lines = gzip.decompress((tmp_path / "mixed/clean-0000.json.gz").read_bytes()).splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     assert texts == [documents[0]["text"], f"{AROUND}. [gone]! {AROUND}\u00e9"] * 3
