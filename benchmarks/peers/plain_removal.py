@@ -20,7 +20,7 @@ import orjson
 import pyarrow.parquet as pq
 import zstandard
 
-_GZIP_LEVEL, _ZSTD_LEVEL = 3, 1
+_LEVEL = 1
 _BUFFER_BYTES = 1 << 20
 _MARGIN, _MIN_PIECE, _MAX_PIECES = 200, 200, 10
 _MASK = "⟦removed⟧"
@@ -66,9 +66,9 @@ def _source(path: Path) -> Any:
 
 def _target(path: Path) -> Any:
     if path.suffix == ".zst":
-        compressed = zstandard.open(path, "wb", zstandard.ZstdCompressor(_ZSTD_LEVEL))
+        compressed = zstandard.open(path, "wb", zstandard.ZstdCompressor(_LEVEL))
         return io.BufferedWriter(compressed, _BUFFER_BYTES)
-    return gzip.open(path, "wb", _GZIP_LEVEL) if path.suffix == ".gz" else open(path, "wb")
+    return gzip.open(path, "wb", _LEVEL) if path.suffix == ".gz" else open(path, "wb")
 
 
 def main() -> None:

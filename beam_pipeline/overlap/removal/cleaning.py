@@ -23,6 +23,8 @@ from beam_pipeline.overlap.results.output_files import GzipMember
 from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
 from beam_pipeline.storage.lines import BLOCK_BYTES, BYTE_ORDER_MARK, decompressed
 
+_GZIP_LEVEL = 1  # twice as fast as level 3, for files larger by a twentieth
+
 
 def clean_file(
     file: TrainingFile, documents: DocumentReader, target: str, fields: Fields, cut: Cut | None
@@ -81,7 +83,7 @@ def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[by
 def compressed(path: str, target: BinaryIO) -> Iterator[Callable[[bytes], Any]]:
     """Yields what writes to a stream as the name of a file says."""
     if path.endswith(".gz"):
-        with GzipMember(target) as member:
+        with GzipMember(target, _GZIP_LEVEL) as member:
             yield member.write
     elif path.endswith(".zst"):
         wrapped = pa.PythonFile(_Unclosed(target), mode="w")

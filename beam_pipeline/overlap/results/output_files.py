@@ -39,9 +39,9 @@ def json_value(value: Any) -> bytes:
 class GzipMember:
     """Compresses what is written to it as one gzip member, without a time stamp."""
 
-    def __init__(self, stream: BinaryIO):
+    def __init__(self, stream: BinaryIO, level: int = _LEVEL):
         self._stream = stream
-        self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT)
+        self._compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_FORMAT)
         self._pieces: list[bytes | memoryview] = []
         self._num_bytes = 0
 

@@ -1,11 +1,11 @@
 """Clean corpora: what stays is as it was, counts add up, and a second run finds nothing."""
 
 import csv
-import gzip
 import io
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,7 @@ def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
             for at in range(0, len(data), size):
                 write(data[at : at + size])
         written.add(target.getvalue())
-    (only,) = written
-    assert gzip.decompress(only) == data
+    assert written == {zlib.compress(data, 1, wbits=31)}
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
