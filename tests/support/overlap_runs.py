@@ -69,6 +69,7 @@ def check(corpus: Corpus, output: Path, options: Options) -> None:
     sums = {name: sum(files.column(name).to_pylist()) for name in files.column_names[3:]}
     assert sums["num_rows"] == counts["train_rows"]
     assert sums["num_texts"] == counts["train_texts"]
+    assert sums["num_text_chars"] == sum(len(row.text) for row in corpus.training)
     assert sums["num_without_text"] == counts["train_without_text"]
     assert counts["train_texts"] == len(corpus.training)
     assert counts["eval_rows"] == len(corpus.rows)

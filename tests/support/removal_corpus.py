@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,6 +55,27 @@ def find_in(folder: Path, corpus: str, output: str) -> None:
     sets = f"--decontaminate_source=quiz={folder}/eval/quiz.jsonl"
     flags = [f"--input_path={folder}/{corpus}", sets, f"--output_path={folder}/{output}"]
     assert find([*flags, "--ngram_length=8", "--overwrite", "--direct_num_workers=1"]) == 0
+
+
+def texts_of(path: Path) -> list[str | None]:
+    """Returns the text of each record of a file, None for one without."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).column("text").to_pylist()
+    data = plain(path).decode("utf-8-sig")
+    if data.lstrip().startswith("["):
+        return list(map(_text_of, json.loads(data)))
+    return [_text_of(_parsed(line)) for line in data.split("\n") if line.strip()]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _text_of(record: Any) -> str | None:
+    return record.get("text") if isinstance(record, dict) else None
 
 
 def plain(path: Path) -> bytes:

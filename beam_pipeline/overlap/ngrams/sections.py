@@ -117,4 +117,4 @@ def _encode(text: str) -> bytes:
 
 def count_code_points(utf8: np.ndarray) -> int:
     """Returns the number of code points."""
-    return int(np.count_nonzero((utf8 & 0xC0) != 0x80))
+    return int(np.count_nonzero(utf8.view(np.int8) >= -64))  # all but bytes that continue one

@@ -234,6 +234,11 @@ def _read_done(path: str, file: TrainingFile) -> Counts | None:
     return Counts(Counter(record["total"]), by_set)
 
 
+def _counts_of(file: WrittenFile) -> dict[str, Any]:
+    total, by_set = file.counts
+    return {"path": file.path, **total, "by_evaluation_set": dict(sorted(by_set.items()))}
+
+
 def finish(_: bytes, job: FileJob, run: JobRun, written: Iterable[WrittenFile]) -> None:
     """Writes the manifest and `.SUCCESS`."""
     guard = run.marker.check if run.marker else None
@@ -250,7 +255,7 @@ def finish(_: bytes, job: FileJob, run: JobRun, written: Iterable[WrittenFile]) 
         **job.facts,
         "counts": total,
         "by_evaluation_set": dict(sorted(by_set.items())),
-        "files": [{"path": file.path, **file.counts.total} for file in files],
+        "files": [_counts_of(file) for file in files],
     }
     text = orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
     if not exists(job.path(job.success)):  # another attempt was faster

@@ -9,8 +9,8 @@ from beam_pipeline.overlap.removal.cutting import Cut, cut_text
 from beam_pipeline.overlap.removal.training_files import DocumentReader, Documents
 
 _OF_DOCUMENTS = (
-    *("contaminated", "dropped", "changed", "records_out"),
-    *("chars_in", "chars_kept", "chars_removed", "mask_chars"),
+    *("contaminated", "changed", "records_removed", "pieces"),
+    *("contaminated_chars", "contaminated_chars_kept", "chars_removed", "mask_chars"),
 )
 
 
@@ -47,20 +47,27 @@ class Changes:
             if self._cut.mask and pieces:
                 added = len(self._cut.mask) * len(spans)
         kept, is_kept = sum(map(len, pieces)) - added, bool(pieces)
-        found = (1, not is_kept, is_kept, len(pieces), len(text), kept, len(text) - kept, added)
+        found = (1, is_kept, not is_kept, len(pieces), len(text), kept, len(text) - kept, added)
         _add(self._total, found)
         for name in documents.datasets_at(index):
             _add(self._by_set.setdefault(name, [0] * len(_OF_DOCUMENTS)), found)
         return pieces
 
-    def counts(self, num_rows: int) -> Counts:
-        """Returns what was counted of a file with so many records."""
+    def counts(self, num_rows: int, num_chars: int) -> Counts:
+        """Returns what was counted of a file with so many records, and characters in its texts."""
         total, *by_set = (
             Counter(dict(zip(_OF_DOCUMENTS, sums, strict=True)))
             for sums in (self._total, *self._by_set.values())
         )
         untouched = num_rows - total["contaminated"]
-        total.update(records_in=num_rows, untouched=untouched, unnamed_pieces=self.num_unnamed)
+        total.update(
+            records_in=num_rows,
+            records_kept=untouched + total["changed"],
+            records_out=untouched + total["pieces"],
+            chars_in=num_chars,
+            chars_kept=num_chars - total["chars_removed"],
+            unnamed_pieces=self.num_unnamed,
+        )
         return Counts(total, dict(zip(self._by_set, by_set, strict=True)))
 
 

@@ -47,7 +47,7 @@ def clean_file(
             with open_file(path, version=version) as source, compressed(path, stream) as write:
                 blocks = _read_blocks(decompressed(source), write)
                 num_rows = rewrite_json(blocks, file.format == "json", write, changes, fields)
-    counts = changes.counts(num_rows)
+    counts = changes.counts(num_rows, file.num_chars)
     check_counts(path, counts.total)
     return counts
 
@@ -55,10 +55,11 @@ def clean_file(
 def check_counts(path: str, total: Counter[str]) -> None:
     """Raises ProbelineError unless all records and characters of a file are kept or removed."""
     is_whole = (
-        total["records_in"] == total["untouched"] + total["changed"] + total["dropped"]
-        and total["contaminated"] == total["changed"] + total["dropped"]
+        total["records_in"] == total["records_kept"] + total["records_removed"]
+        and total["contaminated"] == total["changed"] + total["records_removed"]
         and total["chars_in"] == total["chars_kept"] + total["chars_removed"]
-        and total["chars_kept"] >= 0
+        and total["contaminated_chars"] == total["contaminated_chars_kept"] + total["chars_removed"]
+        and total["chars_kept"] >= total["contaminated_chars_kept"] >= 0
     )
     if not is_whole:
         raise ProbelineError(

@@ -11,12 +11,15 @@ from beam_pipeline.storage.files import read_file
 
 
 def print_removal(output: str) -> None:
-    """Prints what became of the records of a corpus."""
+    """Prints what became of the records and characters of a corpus."""
     counts = _counts(f"{output}/{REMOVAL_MANIFEST}")
     print(
-        f"{counts['records_in']:,} records: {counts['untouched']:,} untouched, "
-        f"{counts['changed']:,} changed to {counts['records_out']:,}, {counts['dropped']:,} "
-        f"dropped; the counts by file are in {output}/{REMOVAL_MANIFEST}"
+        f"{counts['records_in']:,} records: {counts['records_in'] - counts['contaminated']:,} "
+        f"untouched, {counts['changed']:,} changed to {counts['pieces']:,}, "
+        f"{counts['records_removed']:,} dropped\n"
+        f"{counts['chars_in']:,} characters: {counts['chars_kept']:,} kept, "
+        f"{counts['chars_removed']:,} removed\n"
+        f"The counts by file are in {output}/{REMOVAL_MANIFEST}"
     )
 
 

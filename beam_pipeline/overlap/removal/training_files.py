@@ -24,6 +24,7 @@ from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import open_parquet, read_row_groups
 
 _BATCH_ROWS = 8192
+_FILE_COLUMNS = ["train_path", "num_bytes", "version", "num_rows", "num_text_chars"]
 _COLUMNS = ["train_row", "num_covered_chars", "spans", "eval_datasets"]
 
 
@@ -34,6 +35,7 @@ class TrainingFile(NamedTuple):
     file: FileVersion
     target: str
     num_rows: int
+    num_chars: int  # of all its texts
     first_document: int
     num_documents: int
 
@@ -148,7 +150,7 @@ def plan_files(
         for pair in table.column("train_path").value_counts().to_pylist():
             counts[pair["values"]] += pair["counts"]
     with open_parquet(f"{result_path}/{layout.TRAIN_FILES}") as parquet:
-        records = parquet.read(["train_path", "num_bytes", "version", "num_rows"]).to_pylist()
+        records = parquet.read(_FILE_COLUMNS).to_pylist()
     base = common_folder(input_paths, {record["train_path"] for record in records})
     found: dict[str, TrainingFile] = {}
     first = 0
@@ -162,7 +164,8 @@ def plan_files(
                 f"{path} and {found[target].file.path} would both become {target}: rename one and "
                 "run the overlap job again"
             )
-        found[target] = TrainingFile(number, file, target, record["num_rows"], first, counts[path])
+        sizes = record["num_rows"], record["num_text_chars"]
+        found[target] = TrainingFile(number, file, target, *sizes, first, counts[path])
         first += counts[path]
     return list(found.values())
 

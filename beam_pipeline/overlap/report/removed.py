@@ -18,9 +18,9 @@ class Lost(msgspec.Struct):
     """What contaminated documents lost, of all training files or for one evaluation set."""
 
     contaminated: int
-    dropped: int
-    records_out: int
-    chars_in: int
+    records_removed: int
+    pieces: int
+    contaminated_chars: int
     chars_removed: int
 
 

@@ -224,8 +224,15 @@ def _taken(taken: Taken) -> list[int]:
 
 def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
     for name, lost in [("all", removed.counts), *removed.by_evaluation_set.items()]:
-        counts = lost.contaminated, lost.dropped, lost.records_out
-        yield [removed.path, removed.way, name, *counts, lost.chars_in, lost.chars_removed]
+        counts = lost.contaminated, lost.records_removed, lost.pieces
+        yield [
+            removed.path,
+            removed.way,
+            name,
+            *counts,
+            lost.contaminated_chars,
+            lost.chars_removed,
+        ]
 
 
 def _rows_table(statistics: Statistics) -> Table:

@@ -36,6 +36,7 @@ TRAIN_FILES_SCHEMA = pa.schema(
         ("version", pa.int64()),  # of `FileVersion`
         ("num_rows", pa.int64()),
         ("num_texts", pa.int64()),
+        ("num_text_chars", pa.int64()),
         ("num_without_text", pa.int64()),
         ("num_dead_letters", pa.int64()),
     ]
@@ -143,7 +144,10 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
     for _, of_file in groupby(units, key=lambda scanned: scanned.order[0]):
         parts = list(of_file)
         counts = [
-            (each.num_rows, each.num_texts, each.num_without_text, sum(each.letters.values()))
+            (
+                *(each.num_rows, each.num_texts, each.num_text_chars, each.num_without_text),
+                sum(each.letters.values()),
+            )
             for each in (scanned.summary for scanned in parts)
         ]
         first = parts[0].unit

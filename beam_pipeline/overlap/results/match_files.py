@@ -23,6 +23,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.documents.batch import DocumentBatch, encode
 from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
+from beam_pipeline.overlap.ngrams.sections import count_code_points
 from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer
 from beam_pipeline.storage.files import atomic_write
 from beam_pipeline.storage.lines import explained_damage
@@ -38,7 +39,7 @@ SCHEMA = pa.schema(
         ("ends", pa.large_list(pa.uint32())),
     ]
 )
-FORMAT = "placed_ngrams"  # another one where match files become others
+FORMAT = "counted_chars"  # another one where match files become others
 _PLACES = ["starts", "ends"]
 _COUNTED = ["row", "ngram", "starts"]
 _LETTERS = "letters.parquet"
@@ -57,6 +58,7 @@ class ScanSummary(NamedTuple):
     num_matches: int
     letters: dict[str, int]  # dead letters by reason
     num_ngrams: int = 0  # of the texts, that were compared
+    num_text_chars: int = 0
 
 
 class ScannedUnit(NamedTuple):
@@ -143,6 +145,7 @@ def _tables(
             text_bytes=len(batch.utf8),
             num_matches=shared.num_matches,
             num_ngrams=shared.num_ngrams,
+            num_text_chars=count_code_points(batch.utf8),
         )
         if len(shared.ngrams):
             yield _table(batch, shared)

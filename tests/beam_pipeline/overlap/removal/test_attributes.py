@@ -17,10 +17,10 @@ from tests.support.clean_environment import dolma as dolma
 from tests.support.removal_corpus import (
     AROUND,
     CONTAMINATED,
-    ELEMENTS,
     SHARED,
     find_in,
     plain,
+    texts_of,
     write_compressed,
     write_corpus,
 )
@@ -37,21 +37,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_corpus(folder)
     find_in(folder, "in", "out")
     return folder
-
-
-def texts_of(path: Path) -> list[str | None]:
-    """Returns the text of each record, None for one without."""
-    if path.suffix == ".parquet":
-        return pq.read_table(path).column("text").to_pylist()
-    found: list[str | None] = []
-    data = plain(path).decode("utf-8-sig")
-    for record in [*map(bytes.decode, ELEMENTS)] if path.name == "f.json" else data.split("\n"):
-        if record.strip():
-            try:
-                found.append(json.loads(record)["text"])
-            except (ValueError, TypeError, KeyError):
-                found.append(None)
-    return found
 
 
 def test_parquet_has_a_row_for_every_record(found: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from tests.support.removal_corpus import (
     SHARED,
     find_in,
     plain,
+    texts_of,
     write_corpus,
     write_evaluation,
 )
@@ -93,14 +95,42 @@ def test_what_is_clean_stays_and_a_second_run_finds_nothing(found: Path, mode: s
     kept = {"document": [], "split": [], "mask": [b' {"text":"\\u00e9 ' + MASK + b'"} ']}[mode]
     array = b",".join([*ELEMENTS[:2], *kept, ELEMENTS[3]])
     assert (folder / "f.json").read_bytes() == b"\xef\xbb\xbf [%b\n]\n" % array
-    manifest = manifest_of(found)
-    counts = manifest["counts"]
-    assert counts["records_in"] == 3 * 4 + 1 + 4 + 4 and counts["contaminated"] == 5
-    assert counts["chars_in"] == counts["chars_kept"] + counts["chars_removed"] > 0
-    assert manifest["by_evaluation_set"]["quiz"]["contaminated"] == 5
-    assert sum(file["records_in"] for file in manifest["files"]) == counts["records_in"]
     find_in(found, "clean/documents", "again")
     assert len(pq.read_table(found / "again/stats/overlap_documents.parquet")) == 0
+
+
+def chars_of(texts: list[str | None]) -> int:
+    return sum(len(text) for text in texts if text)
+
+
+@pytest.mark.parametrize("mode", ["document", "split", "mask"])
+def test_the_manifest_counts_what_the_files_have(
+    found: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    assert clean(found, f"--remove={mode}", "--overwrite", "--min_piece_chars=20") == 0
+    manifest = manifest_of(found)
+    total, of_quiz = Counter[str](), Counter[str]()
+    for file in manifest["files"]:
+        path = Path(file.pop("path"))
+        before = texts_of(path)
+        after = texts_of(found / "clean/documents" / path.relative_to(found / "in"))
+        assert len(before) == file["records_in"] == file["records_kept"] + file["records_removed"]
+        assert len(after) == file["records_out"]
+        assert chars_of(before) == file["chars_in"] == file["chars_kept"] + file["chars_removed"]
+        assert chars_of(after) == file["chars_kept"] + file["mask_chars"]
+        own = file.pop("by_evaluation_set").get("quiz", {})
+        assert own == {name: file[name] for name in own} and bool(own) == (path.name != "d.jsonl")
+        of_quiz.update(own)
+        total.update(file)
+    counts = manifest["counts"]
+    assert counts == total and manifest["by_evaluation_set"] == {"quiz": of_quiz}
+    assert counts["records_in"] == 21 and of_quiz["contaminated"] == 5
+    kept = of_quiz["contaminated_chars_kept"]
+    assert of_quiz["contaminated_chars"] == kept + of_quiz["chars_removed"]
+    assert of_quiz["contaminated"] == of_quiz["changed"] + of_quiz["records_removed"]
+    printed = capsys.readouterr().out
+    assert f"21 records: 16 untouched, {counts['changed']} changed to" in printed
+    assert f"{counts['chars_kept']:,} kept, {counts['chars_removed']:,} removed" in printed
 
 
 def test_parquet_keeps_its_codecs(tmp_path: Path) -> None:
@@ -174,7 +204,7 @@ def test_the_report_shows_what_a_removal_took(
         lost = counts[line["evaluation set"]]
         names = ("contaminated documents", "characters", "characters removed")
         assert [int(line[name]) for name in names] == [
-            lost[name] for name in ("contaminated", "chars_in", "chars_removed")
+            lost[name] for name in ("contaminated", "contaminated_chars", "chars_removed")
         ]
     assert 'id="removed-table"' in page.read_text()
     capsys.readouterr()
