@@ -16,7 +16,7 @@ import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker import sdk_worker
+from apache_beam.runners.worker import sdk_worker, statesampler
 from apache_beam.transforms import userstate
 
 from beam_pipeline.errors import UsageError, one_line
@@ -26,8 +26,13 @@ from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.storage.files import is_local
 
 _NEVER_MS = 1 << 40
+_SAMPLING_PERIOD_MS = 5
 # Beam asks six times what the signatures of a DoFn say, a tenth of a second in all.
 userstate.get_dofn_specs = functools.cache(userstate.get_dofn_specs)
+# A bundle ends only when the thread that samples its state wakes up: every 200 ms by default.
+statesampler.StateSampler = functools.partial(
+    statesampler.StateSampler, sampling_period_ms=_SAMPLING_PERIOD_MS
+)
 
 
 def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
