@@ -76,6 +76,7 @@ def describe(rows: CutRows, options: DatasetOptions) -> Records:
         keys=list(map(row_key, src_ids, row_indexes)),
         payloads=[rows.data[start:end] for start, end in in_bytes],
         attributes=serialised(lines),
+        stored=rows.stored,
     )
 
 

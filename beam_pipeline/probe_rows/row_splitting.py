@@ -26,7 +26,7 @@ from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message, MessageCoder
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.probe_rows.external_sort import SortedRun, load_all
-from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.claim_checks import ClaimReader, StoredPayload
 
 
 class Segment(Message, frozen=True):
@@ -45,6 +45,7 @@ class CutRows(Message, frozen=True):
     counts: list[int]  # measurements of each row
     is_wide: bool
     data: bytes
+    stored: StoredPayload | None = None  # where `data` lies already, if it does
 
     @classmethod
     def of(cls, keys: list[RowKey], run: np.ndarray, counts: list[int]) -> Self:
@@ -93,13 +94,36 @@ class OpenRows:
             yield from self._cut(is_last=segment.is_last)
 
     def _cut(self, is_last: bool) -> Iterator[CutRows]:
-        run = join(load_all((segment.run for segment in self.segments), self._reader))
+        runs = [segment.run for segment in self.segments]
+        run = join(load_all(runs, self._reader))
         num_cut = 0
         for row in cut(run, RowKey(self._src_addr, self.row_index), self._row_format, is_last):
-            yield row
+            yield msgspec.structs.replace(row, stored=_stored(row, runs, num_cut))
             self.row_index += 1
             num_cut += row.counts[0]
         self.segments = list(_after(self.segments, num_cut))
+
+
+def _stored(row: CutRows, runs: Iterable[SortedRun], start: int) -> StoredPayload | None:
+    """Returns where a row lies that begins at that record of consecutive runs.
+
+    None if it is not in one piece, as records of its kind, in one file.
+    """
+    found: StoredPayload | None = None
+    missing = row.counts[0]
+    for run in runs:
+        count = min(missing, run.count - start)
+        if count > 0:
+            part = run.part(start, count).payload
+            if run.is_wide != row.is_wide or isinstance(part, bytes):
+                return None
+            if found and (part.path, part.offset) != (found.path, found.offset + found.length):
+                return None
+            offset, length = (found.offset, found.length) if found else (part.offset, 0)
+            found = StoredPayload(part.path, offset, length + part.length, None)
+            missing -= count
+        start = max(0, start - run.count)
+    return found
 
 
 def _after(segments: Iterable[Segment], count: int) -> Iterator[Segment]:
@@ -131,7 +155,7 @@ class SplitRows(beam.DoFn):
     def setup(self) -> None:
         self._reader = ClaimReader()
 
-    def teardown(self) -> None:
+    def finish_bundle(self) -> None:
         self._reader.close()
 
     def process(

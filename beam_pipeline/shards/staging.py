@@ -1,13 +1,14 @@
 """Staging: the payloads of records wait in files, only references to them travel to the writers.
 
   | Records(keys, payloads, attributes)
-  v  StageRecords   writes payloads to files of this attempt; small ones travel inline
+  v  StageRecords   writes payloads to files of this attempt, unless they lie in one already;
+  |                 small ones travel inline
   | StagedRecords   columns: a batch of references
 
 No reference leaves before its file is closed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Self
 
 import apache_beam as beam
@@ -40,6 +41,7 @@ class Records(Message, frozen=True):
     keys: list[bytes]
     payloads: list[bytes]
     attributes: bytes = b""  # a batch of one line each, see `serialised`; empty if there are none
+    stored: StoredPayload | None = None  # where the payloads lie side by side already, if they do
 
 
 class StagedRecords(Message, frozen=True):
@@ -99,6 +101,7 @@ class StageRecords(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._writer = ClaimWriter(self._folder, "records")
+        self._stored_at: str | None = None  # the file of all payloads, if it is not the writer's
         self._columns: list[list[Any]] = [[] for _ in _COLUMNS]
         self._lines: list[pa.RecordBatch] = []
         self._held_bytes = 0
@@ -110,7 +113,12 @@ class StageRecords(beam.DoFn):
         window: Any = beam.DoFn.WindowParam,
     ) -> Iterator[StagedRecords]:
         self._where = (timestamp, window)
-        self._put(records.keys, records.payloads)
+        stored_at = records.stored and records.stored.path
+        if stored_at != self._stored_at:
+            yield from self._close()
+            self.start_bundle()
+            self._stored_at = stored_at
+        self._put(records)
         if records.attributes:
             lines = pa.py_buffer(records.attributes)
             self._lines.append(pa.ipc.read_record_batch(lines, self._attributes))
@@ -122,20 +130,23 @@ class StageRecords(beam.DoFn):
             yield from self._close()
             self.start_bundle()
 
-    def _put(self, keys: Sequence[bytes], payloads: Sequence[bytes]) -> None:
+    def _put(self, records: Records) -> None:
         key_column, inline, offsets, lengths, checksums = self._columns
-        key_column += keys
-        own_lengths = [len(payload) for payload in payloads]
+        key_column += records.keys
+        own_lengths = [len(payload) for payload in records.payloads]
         is_inline = [length <= self._inline_bytes for length in own_lengths]
-        inline += [payload if held else None for payload, held in zip(payloads, is_inline)]
-        stored = [payload for payload, held in zip(payloads, is_inline) if not held]
-        at = self._writer.append(b"".join(stored)) if stored else 0
+        inline += [payload if held else None for payload, held in zip(records.payloads, is_inline)]
+        written = [payload for payload, held in zip(records.payloads, is_inline) if not held]
+        self._held_bytes += sum(own_lengths) - sum(map(len, written))
+        if records.stored:
+            at = records.stored.offset
+        else:
+            at = self._writer.append(b"".join(written)) if written else 0
         for length, held in zip(own_lengths, is_inline):
             offsets.append(at)
-            at += 0 if held else length
-        self._held_bytes += sum(own_lengths) - sum(map(len, stored))
+            at += 0 if held and not records.stored else length
         lengths += own_lengths
-        checksums += map(crc32c, payloads)
+        checksums += map(crc32c, records.payloads)
 
     def _close(self) -> Iterator[StagedRecords]:
         self._writer.close()
@@ -147,7 +158,7 @@ class StageRecords(beam.DoFn):
             arrays += lines.columns
         schema = staged_schema(self._attributes)
         columns = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        yield StagedRecords.of(self._writer.path, columns)
+        yield StagedRecords.of(self._stored_at or self._writer.path, columns)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         for staged in self._close():

@@ -1,5 +1,6 @@
 """The stateful cut against the plain one: all of a history at once, row by row with `fit`."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -238,17 +239,22 @@ def test_several_probes_at_once_on_a_runner(encoding, seed):
 # --- segments on storage ------------------------------------------------------------------------
 
 
-def stored_segments(folder: Path, run: np.ndarray, step: int) -> list[Segment]:
-    writer = ClaimWriter(str(folder), "segments")
-    segments = [
-        msgspec.structs.replace(
-            segment,
-            run=SortedRun(False, writer.put(segment.run.payload)),  # type: ignore[arg-type]
+def stored_segments(folder: Path, run: np.ndarray, step: int, per_file: int = 100) -> list[Segment]:
+    segments = []
+    for number, segment in enumerate(evenly(run, step, "compact")):
+        if number % per_file == 0:
+            writer = ClaimWriter(str(folder), "segments")
+        stored = writer.put(segment.run.payload)  # type: ignore[arg-type]
+        segments.append(
+            msgspec.structs.replace(segment, run=SortedRun(segment.run.is_wide, stored))
         )
-        for segment in evenly(run, step, "compact")
-    ]
-    writer.close()
+        if number % per_file == per_file - 1 or segment.is_last:
+            writer.close()
     return segments
+
+
+def unplaced(rows: list[CutRows]) -> list[CutRows]:
+    return [msgspec.structs.replace(row, stored=None) for row in rows]
 
 
 def test_stored_segments_are_cut_as_inline_ones(tmp_path):
@@ -256,8 +262,42 @@ def test_stored_segments_are_cut_as_inline_ones(tmp_path):
     limit = limit_for(run, 30, "compact")
     segments = stored_segments(tmp_path, run, 45)
     wanted = plain_cut(run, "compact", limit)
-    assert Probe("compact", limit).receive_all(segments) == wanted
-    assert Probe("compact", limit).receive_all(segments[::-1]) == wanted
+    assert unplaced(Probe("compact", limit).receive_all(segments)) == wanted
+    assert unplaced(Probe("compact", limit).receive_all(segments[::-1])) == wanted
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_of_stored_segments_are_found_where_they_lie(tmp_path, wide):
+    run = make_run(200, seed=13, wide=wide)
+    limit = limit_for(run, 30, "compact")
+    rows = Probe("compact", limit).receive_all(stored_segments(tmp_path, run, 17))
+    reader = ClaimReader()
+    assert len(rows) > 4
+    assert [row.stored and reader.read(row.stored) for row in rows] == [row.data for row in rows]
+
+
+def test_rows_in_two_files_have_no_place(tmp_path):
+    run = make_run(200, seed=13)
+    limit = limit_for(run, 30, "compact")
+    segments = stored_segments(tmp_path, run, 40, per_file=1)
+    rows = Probe("compact", limit).receive_all(segments)
+    ends = np.cumsum([row.counts[0] for row in rows]).tolist()
+    borders = range(40, 200, 40)  # of the files, in measurements
+    crossing = [any(start < at < end for at in borders) for start, end in pairwise([0, *ends])]
+    assert any(crossing)
+    assert [row.stored is None for row in rows] == crossing
+
+
+def test_rows_of_widened_segments_have_no_place(tmp_path):
+    run = make_run(200, seed=13)
+    narrow = stored_segments(tmp_path, run[:75], 25)
+    wide = stored_segments(tmp_path, widen(run[75:]), 25)
+    segments = [
+        msgspec.structs.replace(segment, seq=seq, is_last=seq == 7)
+        for seq, segment in enumerate([*narrow, *wide])
+    ]
+    rows = Probe("compact", limit_for(run, 200, "compact")).receive_all(segments)
+    assert [(row.is_wide, row.stored) for row in rows] == [(True, None)]
 
 
 @pytest.mark.parametrize("record", [0, 44])

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from beam_pipeline.shards import staging
-from beam_pipeline.shards.claim_checks import ClaimReader
+from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, StoredPayload
 from beam_pipeline.shards.staging import (
     Records,
     StagedPayloads,
@@ -62,6 +63,30 @@ def test_what_is_staged_does_not_depend_on_how_many_records_come_together(
     ]
     stored = [payload for payload in PAYLOADS if len(payload) > inline_bytes]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == sum(map(len, stored))
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 100])
+def test_payloads_that_are_stored_are_not_written_again(tmp_path, inline_bytes):
+    """As the rows of a long history: records of two files, and others between them."""
+    elements, wanted = [], []
+    for number, is_stored in enumerate([True, True, False, True, False]):
+        element = records(PAYLOADS[10:20], 10 * number)
+        wanted += [(b"%05d" % (10 * number + at), PAYLOADS[10 + at]) for at in range(10)]
+        if is_stored:
+            writer = ClaimWriter(str(tmp_path), "earlier")
+            writer.append(b"before")
+            at = writer.append(b"".join(element.payloads))
+            writer.close()
+            claim = StoredPayload(writer.path, at, writer.num_bytes - at, None)
+            element = msgspec.structs.replace(element, stored=claim)
+        elements.append(element)
+    folder = tmp_path / "staged"
+    folder.mkdir()
+    staged = run_do_fn(StageRecords(str(folder), inline_bytes, SCHEMA), elements, **NOW)
+    assert len(staged) == 5  # no batch has payloads of two files
+    assert [value[:2] for value in staged_values(staged)] == wanted
+    written = [payload for payload in 2 * PAYLOADS[10:20] if len(payload) > inline_bytes]
+    assert sum(path.stat().st_size for path in folder.iterdir()) == sum(map(len, written))
 
 
 def test_parts_of_a_batch_keep_their_payloads(tmp_path):
