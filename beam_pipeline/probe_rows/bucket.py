@@ -22,7 +22,6 @@ from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
     PayloadReader,
-    payload_bytes,
 )
 
 BUCKET_ROWS = 500_000
@@ -158,7 +157,7 @@ def _readers(
             readers.append(_ChunkReader.of_chunk(chunk, reader, aside))
             continue
         small.append(chunk)
-        small_bytes += sum(map(payload_bytes, chunk.payloads))
+        small_bytes += chunk.num_bytes
         if small_bytes >= joined_bytes(memory_bytes):
             readers.append(_ChunkReader.of_joined(small, aside))
             small, small_bytes = [], 0

@@ -16,7 +16,7 @@ from beam_pipeline.jobs.messages import Message
 from beam_pipeline.kernels import kernel
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
 from beam_pipeline.probe_rows.probe_table import counts_of, pack, unpack
-from beam_pipeline.shards.claim_checks import ClaimWriter, Payload
+from beam_pipeline.shards.claim_checks import ClaimWriter, Payload, payload_bytes
 
 LARGE_RUN_RECORDS = 70_000  # a chunk of its own, so that others of the bucket may stay inline
 SPAN_RECORDS = 1000  # of a probe whose span the chunk has; a thousandth of their bytes
@@ -34,6 +34,10 @@ class Chunk(Message, frozen=True):
     def payloads(self) -> tuple[Payload, Payload, Payload]:
         """All that may be stored elsewhere."""
         return self.probes, self.narrow, self.wide
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(payload_bytes, self.payloads))
 
     @property
     def is_small(self) -> bool:

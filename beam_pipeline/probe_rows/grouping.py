@@ -131,7 +131,10 @@ class PreGroup(beam.DoFn):
                 yield CheckedBatch(1, None, [error.as_letter()], error.row)
 
     def _store_chunks(self, unit: WorkUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
-        """Returns the chunks of some blocks as elements, once their file is closed."""
+        """Returns the chunks of some blocks as elements, once their file is closed.
+
+        The largest first: Beam's in-memory runner deals keys to its workers as they appear.
+        """
         folder, inline_bytes = self._workspace
         name = f"unit-{unit.index:06d}"
         writer = ClaimWriter(f"{folder}/chunks", name, inline_bytes, root=folder)
@@ -140,7 +143,7 @@ class PreGroup(beam.DoFn):
         writer.close()
         self._chunks.inc(len(chunks))
         self._grouped_bytes.inc(sum(8 + len(chunk.encode()) for _, chunk in chunks))
-        return chunks
+        return sorted(chunks, key=lambda keyed: -keyed[1].num_bytes)
 
 
 def _letter_box(unit: int, workspace: Workspace) -> LetterBox:
@@ -192,7 +195,7 @@ class SortBucket(beam.DoFn):
         self._reader = ClaimReader(self._workspace.folder)
         self._sorter = ExternalSort(self._workspace.below("runs"), self._reader, self._memory_bytes)
 
-    def teardown(self) -> None:
+    def finish_bundle(self) -> None:
         self._reader.close()
 
     def process(self, element: tuple[int, Iterable[Chunk]]) -> Iterator[SortedBucket]:

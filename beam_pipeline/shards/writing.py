@@ -18,7 +18,6 @@ are read or renamed.
 
 import bisect
 import contextlib
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -154,7 +153,10 @@ class AssignToShards(beam.DoFn):
         order = np.argsort(shards, kind="stable")
         batch = batch.take(pa.array(order))
         starts = [0, *(np.flatnonzero(np.diff(shards[order])) + 1).tolist(), len(shards)]
-        for start, end in itertools.pairwise(starts):
+        # The largest first: Beam's in-memory runner deals keys to its workers as they appear.
+        sizes = np.add.reduceat(batch.column("length").to_numpy(), starts[:-1])
+        for at in np.argsort(-sizes, kind="stable").tolist():
+            start, end = starts[at : at + 2]
             part = StagedRecords.of(staged.path, batch.slice(start, end - start))
             self._grouped_bytes.inc(len(part.path) + len(part.columns))
             yield int(shards[order[start]]), part
@@ -176,7 +178,7 @@ class WriteShard(beam.DoFn):
     def setup(self) -> None:
         self._reader = ClaimReader()
 
-    def teardown(self) -> None:
+    def finish_bundle(self) -> None:
         self._reader.close()
 
     def process(
@@ -335,16 +337,21 @@ class WriteShards(beam.PTransform):
     def expand(self, staged: beam.PCollection) -> Any:
         impulse = staged.pipeline | "Start" >> beam.Impulse()
         num_shards = beam.pvalue.AsSingleton(self._counted_shards(staged))
-        every_shard = impulse | "Every shard" >> beam.FlatMap(
-            lambda _, counts: [(shard, StagedRecords("", b"")) for shard in range(sum(counts))],
-            num_shards,
-        ).with_output_types(tuple[int, StagedRecords])
         assign = AssignToShards(self._targets[0].attributes, self._chosen_by)
         assigned = staged | "Assign to shards" >> beam.ParDo(assign, num_shards).with_output_types(
             tuple[int, StagedRecords]
         )
+        # Shards without a record appear last: a runner may deal by order, see AssignToShards.
+        none = assigned | "Await assigned" >> beam.Filter(lambda _: False)
+        every_shard = impulse | "Every shard" >> beam.FlatMap(
+            lambda _, counts, none: [
+                (shard, StagedRecords("", b"")) for shard in range(sum(counts))
+            ],
+            num_shards,
+            beam.pvalue.AsIter(none),
+        ).with_output_types(tuple[int, StagedRecords])
         written = (
-            (every_shard, assigned)
+            (assigned, every_shard)
             | "With empty shards" >> beam.Flatten()
             | "Group by shard" >> beam.GroupByKey()
             | "Write shard" >> beam.ParDo(WriteShard(self._targets), num_shards)

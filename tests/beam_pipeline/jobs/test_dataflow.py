@@ -59,6 +59,7 @@ LABELS = [
     "Units of work",
     "Write shards",
     "Write shards/Assign to shards",
+    "Write shards/Await assigned",
     "Write shards/Every shard",
     "Write shards/Group by shard",
     "Write shards/Rename shards",

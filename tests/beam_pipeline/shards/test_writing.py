@@ -106,6 +106,15 @@ def test_each_shard_gets_the_records_of_its_keys_in_as_few_parts_as_can_be(tmp_p
     reader.close()
 
 
+def test_the_largest_part_of_a_batch_comes_first(tmp_path):
+    """The runner in memory deals shards to workers as they appear."""
+    (staged,) = stage(tmp_path, [[(b"%d" % number, b"." * number) for number in range(200)]])
+    parts = run_do_fn(AssignToShards(SCHEMA), [staged], [7])
+    sizes = [sum(part.batch(SCHEMA)["length"].to_pylist()) for _, part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len({shard for shard, _ in parts}) == len(parts) == 7
+
+
 class KeptRecords:
     """A file of records that a test reads."""
 
