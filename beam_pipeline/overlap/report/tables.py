@@ -224,15 +224,9 @@ def _taken(taken: Taken) -> list[int]:
 
 def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
     for name, lost in [("all", removed.counts), *removed.by_evaluation_set.items()]:
-        counts = lost.contaminated, lost.records_removed, lost.pieces
-        yield [
-            removed.path,
-            removed.way,
-            name,
-            *counts,
-            lost.contaminated_chars,
-            lost.chars_removed,
-        ]
+        records = lost.contaminated, lost.records_removed, lost.pieces
+        chars = lost.contaminated_chars, lost.chars_removed
+        yield [removed.path, removed.way, name, *records, *chars]
 
 
 def _rows_table(statistics: Statistics) -> Table:
