@@ -140,10 +140,8 @@ def _without_root(text: str) -> str:
 
 
 def _waiting(printed: str) -> float:
-    """Returns the share of time that the training waited for data, as it printed."""
-    found = re.findall(r"waited for data ([0-9.]+)% of ([0-9]+) s", printed)
-    stages = [(float(percent) / 100, int(seconds)) for percent, seconds in found]
-    return sum(share * seconds for share, seconds in stages) / sum(s for _, s in stages)
+    """Returns the share of time that the training waited for data, of the last line that says."""
+    return float(re.findall(r"waited for data ([0-9.]+)%", printed)[-1]) / 100
 
 
 def _curve(metrics: Path) -> list[dict[str, float]]:

@@ -20,7 +20,8 @@ from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import ProbelineError
 
 if TYPE_CHECKING:
-    from training.maxtext.feed import Feed
+    from training.maxtext.feed import Fed
+    from training.maxtext.iterators import Connection
 
 _SIGTERM_CODE = 143  # the exit code that shells give a process ended by SIGTERM
 
@@ -62,6 +63,7 @@ def train(argv: Sequence[str]) -> int:
     require_packages("training.train", "maxtext")
     _quiet_imports()
     from training.maxtext import iterators, run_config
+    from training.maxtext.feed import Fed
 
     arguments = run_config.read(argv)
     if arguments.values["skip_jax_distributed_system"] and arguments.values["enable_checkpointing"]:
@@ -70,37 +72,39 @@ def train(argv: Sequence[str]) -> int:
     iterators.check_config(config)
     run_config.record(arguments, config)
     connection = iterators.connect()
-    feeds, completed = connection.feeds, 0
+    stages, total, completed = iterators.stages(config), Fed(), 0
     if config.enable_checkpointing:
         completed = iterators.completed_steps(config.checkpoint_dir)
-    for stage in iterators.stages(config):
+    first = completed
+    for stage in stages:
         if completed >= stage.end:
             continue
-        feeds.clear()
-        try:
-            _run_maxtext(arguments.argv(*run_config.overrides_of(config, stage)))
-        finally:
-            connection.finish_checkpoints()
-            for feed in feeds:
-                feed.close_report()
-        _report(f"trained from step {max(completed, stage.begin)}{_waiting(feeds)}")
+        _train_stage(arguments.argv(*run_config.overrides_of(config, stage)), connection)
+        fed = sum((feed.total_of_hosts() for feed in connection.feeds), Fed())
+        total += fed
+        if len(stages) > 1:
+            begin = max(completed, stage.begin)
+            _report(f"trained on crops of {stage.crop_size}{_throughput(fed, begin)}")
         completed = iterators.completed_steps(config.checkpoint_dir)
-        for feed in feeds:
+        for feed in connection.feeds:
             if feed.failure:
                 raise ProbelineError(str(feed.failure)) from feed.failure
-        if any(feed.has_ended for feed in feeds):
+        if any(feed.has_ended for feed in connection.feeds):
             _report(
                 f"the data ended, after num_epoch={config.num_epoch}; the last checkpoint has "
-                f"{completed} of {config.steps} steps"
+                f"{completed} of {config.steps} steps{_throughput(total, first)}"
             )
             return 0
         if config.enable_checkpointing and completed < stage.end:
-            _report(f"stopped with {completed} of {config.steps} steps; the same command continues")
+            _report(
+                f"stopped with {completed} of {config.steps} steps; the same command continues"
+                f"{_throughput(total, first)}"
+            )
             return _SIGTERM_CODE
     kept = "enable_checkpointing=false, so nothing is kept"
     if config.enable_checkpointing:
         kept = f"checkpoints are in {config.checkpoint_dir}"
-    _report(f"{config.steps} steps are done; {kept}")
+    _report(f"{config.steps} steps are done; {kept}{_throughput(total, first)}")
     return 0
 
 
@@ -133,6 +137,17 @@ def _serve_preemption() -> None:
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
 
 
+def _train_stage(argv: list[str], connection: "Connection") -> None:
+    """Runs MaxText on one stage, to its end or to a SIGTERM."""
+    connection.feeds.clear()
+    try:
+        _run_maxtext(argv)
+    finally:
+        connection.finish_checkpoints()
+        for feed in connection.feeds:
+            feed.close_report()
+
+
 def _run_maxtext(argv: list[str]) -> None:
     from maxtext.trainers.pre_train import train as maxtext_train
 
@@ -148,16 +163,15 @@ def _run_maxtext(argv: list[str]) -> None:
         raise cause from error
 
 
-def _waiting(feeds: list["Feed"]) -> str:
-    from training.maxtext.feed import Fed
+def _throughput(fed: "Fed", first_step: int) -> str:
+    """Returns what to add to a line about the steps from `first_step` on."""
+    import jax
 
-    fed = sum((feed.total for feed in feeds), Fed())
+    from training.maxtext.throughput import throughput_text
+
     if not fed.seconds:
         return ""
-    return (
-        f": waited for data {fed.waited_share:.1%} of {fed.seconds:.0f} s, "
-        f"{fed.tokens_per_s:,.0f} real tokens a second"
-    )
+    return f"; from step {first_step}: {throughput_text(fed, jax.devices()[0].device_kind)}"
 
 
 def _report(line: str) -> None:

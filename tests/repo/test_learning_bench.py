@@ -170,5 +170,5 @@ def test_curves_and_waiting_are_read_from_what_training_leaves(tmp_path: Path):
     curve = learning._curve(metrics)
     assert len(curve) == learning._CURVE_POINTS
     assert curve[-1] == {"step": 144, "minutes": pytest.approx(14.4), "bits": pytest.approx(1.0)}
-    printed = "a: waited for data 1.0% of 30 s\nb: waited for data 5.0% of 10 s\n"
+    printed = "crops: waited for data 1.0% of 30 s\ndone: waited for data 2.0% of 40 s\n"
     assert learning._waiting(printed) == pytest.approx(0.02)

@@ -194,6 +194,14 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
     straight = TrainingRun(tmp_path / "straight", thousand_rows, stages)
     (ended,) = straight.run()
     assert ended.code == 0, ended.output
+    told = re.findall(r"(.*); from step (\d+): .* waited for data .* of (\d+) s", ended.output)
+    assert [line[:2] for line in told[:2]] == [
+        ("trained on crops of 64", "0"),
+        ("trained on crops of 128", "5"),
+    ]
+    assert told[2][0].startswith(f"{STEPS} steps are done") and told[2][1] == "0"
+    of_stages = sum(int(seconds) for _, _, seconds in told[:2])
+    assert abs(int(told[2][2]) - of_stages) <= 1  # rounded
     shapes = [straight.fed()[step][0].shape for step in range(STEPS)]
     assert shapes == [(2 * GLOBAL_BATCH, 64)] * 5 + [(GLOBAL_BATCH, 128)] * (STEPS - 5)
     stopped = TrainingRun(tmp_path / "stopped", thousand_rows, stages)
@@ -225,8 +233,11 @@ def test_metrics_show_the_feed(tmp_path: Path, thousand_rows: Path):
         assert hits == (0 if step < 6 else 1)
     events = b"".join(path.read_bytes() for path in run.run_folder.rglob("events.*"))
     assert all(f"feed/{name}".encode() in events for name in names)
-    said = r"trained from step 6: waited for data [\d.]+% of \d+ s, [\d,]+ real tokens a second"
-    assert re.search(said, ends[1].output), ends[1].output
+    said = (
+        rf"{STEPS} steps are done; checkpoints are in \S+; from step 6: [\d,]+ real tokens a "
+        r"second, waited for data [\d.]+% of \d+ s, [\d.e-]+ TFLOP/s per device"
+    )
+    assert re.search(f"^{said}$", ends[1].output, re.M), ends[1].output  # a CPU has no known peak
 
 
 @pytest.mark.slow

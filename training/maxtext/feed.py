@@ -31,22 +31,29 @@ class Fed:
       seconds: from batch to batch.
       waited_s: those of them that MaxText waited for a batch.
       num_tokens: of the batches, without padding.
+      tflops: 10^12 operations that training on them takes of each device.
     """
 
     seconds: float = 0.0
     waited_s: float = 0.0
     num_tokens: int = 0
+    tflops: float = 0.0
 
     def __add__(self, other: "Fed") -> "Fed":
         return Fed(
             self.seconds + other.seconds,
             self.waited_s + other.waited_s,
             self.num_tokens + other.num_tokens,
+            self.tflops + other.tflops,
         )
 
     @property
     def tokens_per_s(self) -> float:
         return self.num_tokens / self.seconds
+
+    @property
+    def tflops_per_s(self) -> float:
+        return self.tflops / self.seconds
 
     @property
     def waited_share(self) -> float:
@@ -60,6 +67,7 @@ class Feed:
     Attributes:
       first_step: the training step of the first batch.
       report: checks and describes the first batches, if given.
+      step_tflops: 10^12 operations that a step takes of each device.
       failure: the error that ended the batches; MaxText only logs it, and ends as if done.
       has_ended: whether the batches have come to their end.
       last: the last batch.
@@ -70,6 +78,7 @@ class Feed:
     dataset: BatchDataset
     first_step: int
     report: FeedReport | None
+    step_tflops: float = 0.0
     failure: Exception | None = None
     has_ended: bool = False
     last: Fed = dataclasses.field(default_factory=Fed)
@@ -81,6 +90,11 @@ class Feed:
 
     def __iter__(self) -> "FeedIterator":
         return FeedIterator(self)
+
+    def total_of_hosts(self) -> Fed:
+        """Returns the total of all hosts, each with as many tokens as this one."""
+        num_tokens = self.total.num_tokens * self.dataset.config.host_count
+        return dataclasses.replace(self.total, num_tokens=num_tokens)
 
     def figures(self) -> dict[str, float]:
         """Returns the figures of the last batch of this host under the names of MaxText's metrics.
@@ -129,7 +143,8 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             raise
         if self._given_s is not None:
             num_tokens = int(np.count_nonzero(batch[_SEGMENTATION]))
-            feed.last = Fed(given_s - self._given_s, given_s - asked_s, num_tokens)
+            seconds, waited_s = given_s - self._given_s, given_s - asked_s
+            feed.last = Fed(seconds, waited_s, num_tokens, feed.step_tflops)
             feed.total += feed.last
         self._given_s = given_s
         return batch

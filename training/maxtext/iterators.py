@@ -21,7 +21,7 @@ from maxtext.common import checkpointing, grain_utility
 from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
-from maxtext.utils import max_logging, train_utils
+from maxtext.utils import max_logging, maxtext_utils, train_utils
 from pydantic import Field, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError
@@ -199,8 +199,9 @@ def _make_iterator(
             folder = os.path.join(folder, f"crops-of-{stage.crop_size}")
         log = max_logging.log if config.grain_debug_mode else None
         report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
+    step_tflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config, log=False)
     return MultiHostDataLoadIterator(
-        Feed(build_dataset(of_data), stage.begin, report),
+        Feed(build_dataset(of_data), stage.begin, report, step_tflops),
         global_mesh,
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,

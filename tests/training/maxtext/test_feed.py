@@ -19,14 +19,16 @@ from training import build_dataset
 
 if TYPE_CHECKING:
     from training.maxtext import feed as feeding
+    from training.maxtext.throughput import throughput_text
 
 pytestmark = pytest.mark.slow  # imports JAX, a second
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _jax() -> None:
-    global feeding
+    global feeding, throughput_text
     from training.maxtext import feed as feeding
+    from training.maxtext.throughput import throughput_text
 
 
 @pytest.fixture
@@ -40,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_figures_are_of_the_last_batch_and_sums_of_all(
     mixed: dict[Encoding, Path], clock: list[float]
 ):
-    feed = feeding.Feed(build_dataset(config_of(mixed["compact"])), 0, None)
+    feed = feeding.Feed(build_dataset(config_of(mixed["compact"])), 0, None, step_tflops=0.5)
     iterator = iter(feed)
     # Asked and given: each is waited for 1, 2, 3 and 4 s, and trained on for 10 s.
     clock += [0, 1, 11, 13, 23, 26, 36, 40]
@@ -54,11 +56,28 @@ def test_figures_are_of_the_last_batch_and_sums_of_all(
             "feed/real_tokens_per_sec": tokens[-1] / (10 + waited_s),
             "feed/waiting_share": waited_s / (10 + waited_s),
         }
-    assert feed.total == feeding.Fed(39, 9, sum(tokens[1:]))
-    both = feed.total + feeding.Fed(1, 1, 10)
+    assert feed.total == feed.total_of_hosts() == feeding.Fed(39, 9, sum(tokens[1:]), 1.5)
+    both = feed.total + feeding.Fed(1, 1, 10, 0.5)
     assert (both.seconds, both.waited_share) == (40, 10 / 40)
     assert both.tokens_per_s == (sum(tokens[1:]) + 10) / 40
+    assert both.tflops_per_s == 2 / 40
     iterator.close()
+
+
+def test_each_host_gives_its_part_of_the_tokens(mixed: dict[Encoding, Path]):
+    dataset = build_dataset(config_of(mixed["compact"], host_count=4))
+    feed = feeding.Feed(dataset, 0, None, total=feeding.Fed(10, 1, 100, 0.5))
+    assert feed.total_of_hosts() == feeding.Fed(10, 1, 400, 0.5)
+
+
+def test_throughput_beside_the_peak_of_a_known_chip():
+    fed = feeding.Fed(seconds=100, waited_s=1.5, num_tokens=60_000_000, tflops=39_560)
+    said = "600,000 real tokens a second, waited for data 1.5% of 100 s, 396 TFLOP/s per device"
+    assert throughput_text(fed, "NVIDIA H100 80GB HBM3") == f"{said}, MFU 40.0%"
+    for unknown in ("cpu", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"):
+        assert throughput_text(fed, unknown) == said
+    slow = feeding.Fed(10, 0, 1000, 0.123456)
+    assert throughput_text(slow, "cpu").endswith(" of 10 s, 0.0123 TFLOP/s per device")
 
 
 def test_padding_is_no_token(mixed: dict[Encoding, Path]):
