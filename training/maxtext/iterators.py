@@ -167,7 +167,8 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
         if f"network_{field.name}" in NetworkConfig.model_fields
     }
     if is_eval:
-        options["row_weights"] = {}  # the loss is of every row once
+        # The loss is of every row once, and of contexts as they come.
+        options |= {"row_weights": {}, "repeat_share": 0.0, "random_source_share": 0.0}
     return DataConfig(
         files=parse_files(config.network_eval_files if is_eval else config.network_train_files),
         # MaxText's batch has a share for every host, also for those that load no data.

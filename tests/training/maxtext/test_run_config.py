@@ -115,6 +115,21 @@ def test_weights_of_rows_reach_the_batches():
     assert iterators.data_config(config, [0], is_eval=True).row_weights == {}
 
 
+def test_evaluation_is_on_contexts_as_they_come():
+    """Repeats and random sources are for training; how fields are told is part of the model."""
+    shares = ["network_repeat_share=0.5", "network_random_source_share=0.8"]
+    told = ["network_fixed_order_share=1", "network_log_rtt=true"]
+    given = [FILES, *PLACE, *shares, *told, "network_eval_files=rows/test"]
+    config = run_config.build(run_config.read(["tiny", *given]))
+    train, held_out = (
+        iterators.data_config(config, [0], is_eval=is_eval) for is_eval in (False, True)
+    )
+    assert (train.repeat_share, train.random_source_share) == (0.5, 0.8)
+    assert (held_out.repeat_share, held_out.random_source_share) == (0, 0)
+    for of_split in (train, held_out):
+        assert (of_split.fixed_order_share, of_split.log_rtt) == (1, True)
+
+
 def test_a_config_file_of_ones_own(tmp_path: Path):
     file = tmp_path / "mine.yml"
     file.write_text('base_config: "network.yml"\nsteps: 7\n')
