@@ -9,13 +9,14 @@ import bz2
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal, cast
 
 import pyarrow as pa
 from isal import igzip, igzip_lib
 
 from beam_pipeline.errors import ProbelineError, explained, one_line
 
+Compression = Literal["gzip", "bzip2", "zstd"]
 BLOCK_BYTES = 1 << 20
 _ZEROS = bytes(64)  # for kernels, which read beyond the end
 # What reading a damaged file raises, compressed or Parquet.
@@ -58,19 +59,29 @@ def needs_large_window(error: Exception) -> bool:
     return "too much memory" in str(error)
 
 
-def decompressed(stream: BinaryIO) -> BinaryIO:
-    """Returns a stream of what a gzip, bzip2 or Zstandard stream holds; any other stream itself.
-
-    The format is recognised by the first bytes. ISA-L takes a quarter of the time of zlib. Arrow
-    detects a Zstandard stream that is cut short, which python-zstandard does not.
-    """
+def compression_of(stream: BinaryIO) -> Compression | None:
+    """Returns how a stream is compressed, by its first bytes; None if it is not."""
     magic = stream.read(4)
     stream.seek(0)
     if magic.startswith(GZIP_MAGIC):
-        return cast(BinaryIO, igzip.IGzipFile(fileobj=stream, mode="rb"))
+        return "gzip"
     if magic.startswith(BZIP2_MAGIC):
+        return "bzip2"
+    return "zstd" if _ZSTD_MAGIC.match(magic) else None
+
+
+def decompressed(stream: BinaryIO) -> BinaryIO:
+    """Returns a stream of what a gzip, bzip2 or Zstandard stream holds; any other stream itself.
+
+    ISA-L takes a quarter of the time of zlib. Arrow detects a Zstandard stream that is cut short,
+    which python-zstandard does not.
+    """
+    compression = compression_of(stream)
+    if compression == "gzip":
+        return cast(BinaryIO, igzip.IGzipFile(fileobj=stream, mode="rb"))
+    if compression == "bzip2":
         return cast(BinaryIO, bz2.BZ2File(stream))
-    if _ZSTD_MAGIC.match(magic):
+    if compression == "zstd":
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
     return stream
 

@@ -1,6 +1,5 @@
 """A small corpus with contaminated documents in each format, and the search for them."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.__main__ import main as find
 from beam_pipeline.overlap.removal.cleaning import compressed
+from beam_pipeline.storage.lines import decompressed
 
 SHARED = "every good boy does fine when all of the notes are played in the right order"
 AROUND = " ".join(f"word{number}" for number in range(60))
@@ -47,7 +47,12 @@ def write_evaluation(folder: Path) -> None:
 
 def write_compressed(path: Path, data: bytes) -> None:
     """Writes a file that is compressed as its name says."""
-    with path.open("wb") as file, compressed(path.name, file) as write:
+    write_as(path, {".gz": "gzip", ".zst": "zstd"}.get(path.suffix), data)
+
+
+def write_as(path: Path, compression: Any, data: bytes) -> None:
+    """Writes a file that is compressed, whatever its name says."""
+    with path.open("wb") as file, compressed(file, compression) as write:
         write(data)
 
 
@@ -79,10 +84,5 @@ def _text_of(record: Any) -> str | None:
 
 
 def plain(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(data)
-    if path.suffix == ".zst":
-        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-            return stream.read()
-    return data
+    with path.open("rb") as stream:
+        return decompressed(stream).read()

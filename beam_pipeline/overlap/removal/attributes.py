@@ -37,7 +37,7 @@ from beam_pipeline.overlap.results.output_files import (
 )
 from beam_pipeline.storage.files import create_file, open_file
 from beam_pipeline.storage.json_array import begins_array
-from beam_pipeline.storage.lines import decompressed, read_blocks
+from beam_pipeline.storage.lines import Compression, compression_of, decompressed, read_blocks
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
 ATTRIBUTES_SCHEMA = pa.schema(
@@ -185,11 +185,11 @@ def write_dolma(
     Raises:
       ProbelineError: the file is a JSON array.
     """
-    _refuse_array(file)
+    compression = _compression_of_lines(file)
     counting = _Counting()
     spans = f"{attribute_name}__spans"
     clean = b',"attributes":{%b:[]}}\n' % json_value(spans)
-    with create_file(target) as stream, compressed(file.file.path, stream) as write:
+    with create_file(target) as stream, compressed(stream, compression) as write:
         for described in counting.of(describe(file, documents, fields)):
             lines = [b'{"id":%b%b' % (json_value(value), clean) for value in described.ids]
             found, coverage = described.documents, described.coverage.tolist()
@@ -205,15 +205,16 @@ def write_dolma(
     return counting.counts()
 
 
-def _refuse_array(file: TrainingFile) -> None:
-    if file.format == "json":
-        with open_file(file.file.path, version=file.file.version) as stream:
-            if begins_array(next(read_blocks(decompressed(stream)), b"")):
-                raise ProbelineError(
-                    f"{file.file.path} is a JSON array, which Dolma does not read: give "
-                    "--format=parquet, or convert the file to JSON lines and run the overlap job "
-                    "again"
-                )
+def _compression_of_lines(file: TrainingFile) -> Compression | None:
+    with open_file(file.file.path, version=file.file.version) as stream:
+        compression = compression_of(stream)
+        may_be_array = file.format == "json"
+        if may_be_array and begins_array(next(read_blocks(decompressed(stream)), b"")):
+            raise ProbelineError(
+                f"{file.file.path} is a JSON array, which Dolma does not read: give "
+                "--format=parquet, or convert the file to JSON lines and run the overlap job again"
+            )
+    return compression
 
 
 class _Counting:

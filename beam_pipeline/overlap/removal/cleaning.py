@@ -3,6 +3,7 @@
 A file without a contaminated document is copied as it is.
 """
 
+import bz2
 import contextlib
 import shutil
 from collections import Counter
@@ -21,7 +22,13 @@ from beam_pipeline.overlap.removal.parquet_files import rewrite_parquet
 from beam_pipeline.overlap.removal.training_files import DocumentReader, TrainingFile
 from beam_pipeline.overlap.results.output_files import GzipMember
 from beam_pipeline.storage.files import COPY_BYTES, create_file, open_file
-from beam_pipeline.storage.lines import BLOCK_BYTES, BYTE_ORDER_MARK, decompressed
+from beam_pipeline.storage.lines import (
+    BLOCK_BYTES,
+    BYTE_ORDER_MARK,
+    Compression,
+    compression_of,
+    decompressed,
+)
 
 _GZIP_LEVEL = 1  # twice as fast as level 3, for files larger by a twentieth
 
@@ -44,7 +51,10 @@ def clean_file(
         elif file.format == "parquet":
             num_rows = rewrite_parquet(file.file, stream, changes, fields)
         else:
-            with open_file(path, version=version) as source, compressed(path, stream) as write:
+            with (
+                open_file(path, version=version) as source,
+                compressed(stream, compression_of(source)) as write,
+            ):
                 blocks = _read_blocks(decompressed(source), write)
                 num_rows = rewrite_json(blocks, file.format == "json", write, changes, fields)
     counts = changes.counts(num_rows, file.num_chars)
@@ -81,12 +91,17 @@ def _read_blocks(stream: BinaryIO, write: Callable[[bytes], Any]) -> Iterator[by
 
 
 @contextlib.contextmanager
-def compressed(path: str, target: BinaryIO) -> Iterator[Callable[[bytes], Any]]:
-    """Yields what writes to a stream as the name of a file says."""
-    if path.endswith(".gz"):
+def compressed(
+    target: BinaryIO, compression: Compression | None
+) -> Iterator[Callable[[bytes], Any]]:
+    """Yields what writes to a stream, compressed."""
+    if compression == "gzip":
         with GzipMember(target, _GZIP_LEVEL) as member:
             yield member.write
-    elif path.endswith(".zst"):
+    elif compression == "bzip2":
+        with bz2.BZ2File(target, "wb") as stream:
+            yield stream.write
+    elif compression == "zstd":
         wrapped = pa.PythonFile(_Unclosed(target), mode="w")
         with pa.CompressedOutputStream(wrapped, "zstd") as stream:
             yield stream.write

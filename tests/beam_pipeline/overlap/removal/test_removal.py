@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beam_pipeline.overlap.__main__ import main as search
+from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.removal.changes import piece_id
@@ -27,6 +28,7 @@ from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS
+from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
 from tests.support.peak_memory import peak_memory
@@ -39,6 +41,7 @@ from tests.support.removal_corpus import (
     find_in,
     plain,
     texts_of,
+    write_as,
     write_corpus,
     write_evaluation,
 )
@@ -155,12 +158,31 @@ def codecs_of(file: pq.ParquetFile) -> list[str]:
     return [group.column(number).compression for number in range(group.num_columns)]
 
 
+def test_compression_is_that_of_the_bytes_whatever_the_name(tmp_path: Path) -> None:
+    write_evaluation(tmp_path)
+    (tmp_path / "in").mkdir()
+    names = ["a.jsonl", "b.jsonl.gz", "c.json.zst", "d.json", "e.jsonl"]
+    compressions = dict(zip(names, ["gzip", None, "gzip", "bzip2", "zstd"], strict=True))
+    for name, compression in compressions.items():
+        write_as(tmp_path / "in" / name, compression, b"".join(LINES))
+    find_in(tmp_path, "in", "out")
+    assert clean(tmp_path, "--remove=document") == 0
+    paths = [f"--result_path={tmp_path}/out", f"--output_path={tmp_path}"]
+    assert write_attributes([*paths, "--format=dolma", "--direct_num_workers=1"]) == 0
+    for name, compression in compressions.items():
+        written = tmp_path / "clean/documents" / name
+        assert plain(written) == b"".join([*LINES[:3], LINES[4]])
+        for path in (written, tmp_path / "attributes/overlap" / name):
+            with path.open("rb") as stream:
+                assert compression_of(stream) == compression
+
+
 def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
     data = np.random.default_rng(1).integers(97, 101, 5 << 19, np.uint8).tobytes()
     written = set()
     for size in (len(data), (1 << 20) + 1, 70_000):
         target = io.BytesIO()
-        with compressed("a.gz", target) as write:
+        with compressed(target, "gzip") as write:
             for at in range(0, len(data), size):
                 write(data[at : at + size])
         written.add(target.getvalue())
