@@ -240,10 +240,11 @@ class DeconConfig:
         check_flags(self)
         warn_of(self, ("attribute_name", "estimated_doc_count", "false_positive_rate", "mode"))
         check_path("output_path", self.output_path)
-        if (self.removal.remove == NO_REMOVAL) != (not self.remove_output):
+        if self.removal.remove != NO_REMOVAL and not self.remove_output:
+            raise UsageError(f"--remove={self.removal.remove} needs --remove_output=FOLDER")
+        if self.removal.remove == NO_REMOVAL and self.remove_output:
             raise UsageError(
-                f"--remove={self.removal.remove} and --remove_output={self.remove_output}: what "
-                "is removed and the folder of the clean corpus go together"
+                f"--remove_output={self.remove_output} needs --remove=document, split or mask"
             )
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:

@@ -6,6 +6,7 @@ The folder of new files has `.done` until the end: what each finished file is, s
 resumes this one does not write it again.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -156,10 +157,37 @@ def _check_same(job: FileJob) -> None:
     """Raises UsageError unless a finished output is the one that the job would write."""
     manifest = orjson.loads(read_file(job.path(job.manifest)) or b"{}")
     if manifest.get("fingerprint") != _fingerprint(job):
-        raise UsageError(
-            f"--skip_existing: --{job.flag}={job.output_path} holds a {job.name} of another "
-            "result or other options: choose another folder, or say --overwrite to replace it"
+        difference = option_that_differs(manifest, job.facts["options"]) or (
+            result_that_differs(manifest, job.result_path)
+            or f"{job.result_path} has become another result since"
         )
+        raise other_output(job.name, f"--{job.flag}={job.output_path}", difference)
+
+
+def option_that_differs(manifest: dict[str, Any], options: dict[str, Any]) -> str | None:
+    """Returns the first option, or the version, that differs from that of a manifest."""
+    before = manifest.get("options", {})
+    for name, value in options.items():
+        if before.get(name) != value:
+            return f"--{name} was {before.get(name)} and is {value}"
+    if (version := manifest.get("version")) != __version__:
+        return f"the version of Probeline was {version} and is {__version__}"
+    return None
+
+
+def result_that_differs(manifest: dict[str, Any], result_path: str) -> str | None:
+    """Returns which other folder the result of a manifest was in; None if it was in that one."""
+    before = manifest.get("result_path", "another result")
+    is_same = os.path.normpath(before) == os.path.normpath(result_path)
+    return None if is_same else f"it was made of {before}, not of {result_path}"
+
+
+def other_output(name: str, given: str, difference: str) -> UsageError:
+    """Returns the error of a finished output that is not the one to be written."""
+    return UsageError(
+        f"--skip_existing: {given} holds another {name}: {difference}; choose another folder, or "
+        "say --overwrite to replace it"
+    )
 
 
 def _refuse_foreign(job: FileJob) -> None:

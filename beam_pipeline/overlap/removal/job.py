@@ -31,7 +31,9 @@ from beam_pipeline.overlap.removal.options import (
 from beam_pipeline.overlap.removal.training_files import plan_files, read_result
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.eval_tokens import read_eval_tokens
-from beam_pipeline.storage.files import exists, size_and_checksum
+from beam_pipeline.storage.files import exists, read_file, size_and_checksum
+
+_CLEAN_CORPUS = "clean corpus"
 
 
 def remove(
@@ -49,7 +51,7 @@ def remove(
     summary = read_result(options.result_path)
     cut = make_cut(options.removal, options.result_path, summary)
     job = FileJob(
-        name="clean corpus",
+        name=_CLEAN_CORPUS,
         flag=flag,
         result_path=options.result_path,
         output_path=options.output_path,
@@ -63,14 +65,25 @@ def remove(
 
 
 def check_output(options: RemovalOptions, flag: str) -> None:
-    """Raises UsageError if the output of a removal is finished and has to stay."""
-    if options.overwrite or options.skip_existing:
+    """Makes sure of the output of a removal whose result is still to be written.
+
+    Raises:
+      UsageError: it is finished and has to stay, or has other options or another result.
+    """
+    output, given = options.output_path, f"--{flag}={options.output_path}"
+    if options.overwrite or not exists(f"{output}/{layout.SUCCESS_NAME}"):
         return
-    if exists(f"{options.output_path}/{layout.SUCCESS_NAME}"):
+    if not options.skip_existing:
         raise UsageError(
-            f"--{flag}={options.output_path} holds a finished clean corpus: choose another folder, "
-            "or say --overwrite to replace it"
+            f"{given} holds a finished clean corpus: choose another folder, or say --overwrite to "
+            "replace it"
         )
+    manifest = orjson.loads(read_file(f"{output}/{layout.REMOVAL_MANIFEST}") or b"{}")
+    difference = by_file.option_that_differs(manifest, values_of(options.removal))
+    if not exists(f"{options.result_path}/{layout.SUCCESS_NAME}"):  # of a finished one see `remove`
+        difference = difference or by_file.result_that_differs(manifest, options.result_path)
+    if difference:
+        raise by_file.other_output(_CLEAN_CORPUS, given, difference)
 
 
 def write_attributes(options: AttributeOptions, beam_options: PipelineOptions) -> str | None:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.overlap.__main__ import main as find
 from beam_pipeline.overlap.removal import by_file
 from beam_pipeline.overlap.remove import main as remove
+from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from tests.support.overlap_jobs import files_below
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
@@ -123,13 +126,33 @@ def test_a_finished_corpus_is_kept_or_replaced(
     assert "holds a finished clean corpus" in capsys.readouterr().err
     assert remove([*flags, "--skip_existing"]) == 0
     assert identity(tmp_path / "clean/documents/0.jsonl") == before
-    assert remove([*flags, "--skip_existing", "--margin_chars=10"]) == 2
-    assert "of another result or other options" in capsys.readouterr().err
+    assert remove([*flags, "--skip_existing", "--margin_chars=10", "--max_pieces=3"]) == 2
+    said = capsys.readouterr().err
+    assert "holds another clean corpus: --margin_chars was 20 and is 10; choose another" in said
     assert remove([*flags, "--overwrite"]) == 0
     assert identity(tmp_path / "clean/documents/0.jsonl") != before
     check(result, tmp_path / "clean")
     assert remove(flags_of(result, result)) == 2
     assert "is the folder of the result" in capsys.readouterr().err
+
+
+def test_another_result_is_named(
+    result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(result, tmp_path / name)
+    flags = [f"--output_path={tmp_path}/clean", *SPLIT, "--direct_num_workers=1"]
+    assert remove([f"--result_path={tmp_path}/one", *flags]) == 0
+    assert remove([f"--result_path={tmp_path}/other", *flags, "--skip_existing"]) == 0
+    for name in ("one", "other"):
+        files = pq.read_table(tmp_path / name / TRAIN_FILES)
+        pq.write_table(files, tmp_path / name / TRAIN_FILES, compression="none")
+        capsys.readouterr()
+        assert remove([f"--result_path={tmp_path}/{name}", *flags, "--skip_existing"]) == 2
+        said = capsys.readouterr().err
+        moved = f"it was made of {tmp_path}/one, not of {tmp_path}/other;"
+        rewritten = f"{tmp_path}/one has become another result since;"
+        assert (rewritten if name == "one" else moved) in said
 
 
 def find_and_remove(folder: Path, output: Path, *flags: str) -> int:
@@ -152,8 +175,29 @@ def test_one_run_finds_and_removes(
     (tmp_path / "result/.SUCCESS").unlink()
     assert find_and_remove(result.parent, tmp_path) == 2  # before anything is searched
     assert f"--remove_output={tmp_path}/clean holds a finished" in capsys.readouterr().err
+    assert find_and_remove(result.parent, tmp_path, "--skip_existing", "--max_pieces=3") == 2
+    assert "corpus: --max_pieces was 10 and is 3; choose" in capsys.readouterr().err
+    other = f"--output_path={tmp_path}/other"
+    assert find_and_remove(result.parent, tmp_path, "--skip_existing", other) == 2
+    assert f"it was made of {tmp_path}/result, not of {tmp_path}/o" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists() and not (tmp_path / "result/.SUCCESS").exists()
     assert find_and_remove(result.parent, tmp_path, "--template_location=gs://b/t") == 2
     assert "which a template does not start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--remove=split", "--remove=split needs --remove_output=FOLDER"),
+        ("--remove_output=a", "--remove_output=a needs --remove=document, split or mask"),
+    ],
+)
+def test_the_way_and_the_folder_need_each_other(
+    capsys: pytest.CaptureFixture[str], given: str, message: str
+) -> None:
+    needed = ["--input_path=in", "--decontaminate_source=quiz", "--output_path=out"]
+    assert find([*needed, given]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["write_file", "finish"])
