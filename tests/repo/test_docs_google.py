@@ -121,7 +121,7 @@ def test_tpu_slice(tree: Tree) -> None:
         *("compute tpus tpu-vm scp", *["compute tpus tpu-vm ssh"] * 5),
         "compute tpus queued-resources delete",
     ]
-    assert any("steps=50000" in word for call in calls for word in call)
+    assert any("network_train_tokens=4000000000" in word for call in calls for word in call)
 
 
 def test_tpu_on_gke(tree: Tree) -> None:

@@ -49,6 +49,7 @@ class NetworkConfig(types.MaxTextConfig):
       network_data_format: probe_rows; probe_chunks is an alias.
       network_train_files, network_eval_files: DataConfig's files; a mixture for training as
         `batches.mixture.parse_files` reads it, or as a mapping.
+      network_train_tokens: how long to train, in place of `steps`; see `run_config.build`.
       network_curriculum, and shares by its stages: see `training.maxtext.curriculum`.
       grain_debug_mode: check and describe the first batches.
       grain_visualization_dir: a folder for figures of the first batches.
@@ -73,6 +74,7 @@ class NetworkConfig(types.MaxTextConfig):
     network_row_weights: dict[str, Any] = Field(default_factory=dict[str, Any])
     network_on_bad_row: Literal["fail", "skip"] = "fail"
     network_cache_dir: str | None = None
+    network_train_tokens: int = Field(0, ge=0)
     network_curriculum: str = Field("", coerce_numbers_to_str=True)
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""

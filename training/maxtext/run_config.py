@@ -29,6 +29,7 @@ from training.maxtext.iterators import SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
+_TOKENS = "network_train_tokens"
 _BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
 
 # Fields of DataConfig for which MaxText has a key.
@@ -139,7 +140,14 @@ def _load(file: str) -> dict[str, Any]:
 
 
 def _merge(values: dict[str, Any], over: Any) -> dict[str, Any]:
-    return _plain(omegaconf.OmegaConf.merge(values, over))
+    """Merges `over` into `values`; each of steps and network_train_tokens replaces the other."""
+    if "steps" in over and over.get(_TOKENS):
+        raise UsageError(
+            f"steps={over['steps']} and {_TOKENS}={over[_TOKENS]} both say how long to train: "
+            "give one of them"
+        )
+    replaced = {_TOKENS: 0} if "steps" in over and _TOKENS in values else {}
+    return _plain(omegaconf.OmegaConf.merge(values, replaced, over))
 
 
 def _plain(config: Any) -> dict[str, Any]:
@@ -177,11 +185,27 @@ def _unknown_key(key: str) -> UsageError:
 def build(arguments: Arguments) -> Any:
     """Builds MaxText's config of a run; on a pod this connects the hosts.
 
+    Its `steps` are those of network_train_tokens, if that is how long to train: as many as their
+    tokens are not more, padding included.
+
     Raises:
-      UsageError: MaxText rejects a value.
+      UsageError: MaxText rejects a value, or the tokens are less than those of a step.
     """
+    config = _initialized(arguments.argv())
+    if not (tokens := arguments.values.get(_TOKENS)):
+        return config
+    tokens_per_step = config.global_batch_size_to_train_on * config.max_target_length
+    if config.network_train_tokens < tokens_per_step:
+        raise UsageError(
+            f"{_TOKENS}={tokens} is under the {tokens_per_step} tokens of one step: give more, or "
+            "a smaller per_device_batch_size"
+        )
+    return _initialized(arguments.argv(f"steps={config.network_train_tokens // tokens_per_step}"))
+
+
+def _initialized(argv: list[str]) -> Any:
     try:
-        config = pyconfig._initialize_pydantic(arguments.argv(), config_class=NetworkConfig)
+        config = pyconfig._initialize_pydantic(argv, config_class=NetworkConfig)
     except pydantic.ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(str(part) for part in fault["loc"])
@@ -223,7 +247,9 @@ def record(arguments: Arguments, config: Any) -> None:
         return
     folder = epath.Path(config.base_output_directory) / config.run_name
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({**_changed(arguments.values), "base_config": _BASE})
+    values = {**arguments.values, "steps": config.steps}
+    values.pop(_TOKENS, None)  # they are other steps on another number of devices
+    text = yaml.safe_dump({**_changed(values), "base_config": _BASE})
     (folder / _RECORD).write_text(f"# The config of this run; --checkpoint reads it.\n{text}")
 
 

@@ -37,8 +37,57 @@ def test_each_model_is_a_config_of_maxtext(config: str):
     assert built.dataset_type == "grain"
     assert built.network_train_files == built.grain_train_files == "rows/train"
     assert built.num_epoch is None
-    assert built.steps == arguments.values["steps"]
+    assert built.emb_dim == built.num_query_heads * built.head_dim
     assert built.vocab_size >= 267
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "num_devices", "steps"),
+    [
+        ("tiny", (), 1, 4_000),
+        ("95m", (), 1, 2_000_000_000 // (32 * 1024)),
+        ("95m", (), 8, 2_000_000_000 // (8 * 32 * 1024)),
+        ("680m", (), 8, 14_000_000_000 // (8 * 16 * 1024)),
+        ("95m", ("network_train_tokens=2e6", "gradient_accumulation_steps=2"), 8, 3),
+        ("95m", ("steps=70",), 8, 70),
+        ("tiny", ("network_train_tokens=99999", "per_device_batch_size=4"), 1, 24),
+    ],
+)
+def test_steps_are_given_or_those_of_the_tokens(
+    config: str, arguments: tuple[str, ...], num_devices: int, steps: int
+):
+    """`internal_compile` is MaxText's own way to plan for devices that are not here."""
+    devices = ["internal_compile=true", f"internal_compile_num_devices={num_devices}"]
+    place = [FILES, *PLACE, "hardware=cpu", "attention=dot_product", *devices]
+    built = run_config.build(run_config.read([config, *place, *arguments]))
+    assert built.steps == built.learning_rate_schedule_steps == steps
+    iterators.check_config(built)
+
+
+def test_tokens_or_steps(tmp_path: Path):
+    both = ["95m", FILES, *PLACE, "steps=9", "network_train_tokens=1000000"]
+    parts = ["steps=9", "network_train_tokens=1000000", "give one of them"]
+    refusal_of(lambda: run_config.read(both), *parts, kind=UsageError)
+    few = run_config.read(["tiny", FILES, *PLACE, "network_train_tokens=99"])
+    parts = ["network_train_tokens=99", "1024 tokens of one step", "per_device_batch_size"]
+    refusal_of(lambda: run_config.build(few), *parts, kind=UsageError)
+    none = run_config.read(["tiny", FILES, *PLACE, "network_train_tokens=-5"])
+    refusal_of(lambda: run_config.build(none), "network_train_tokens=-5", kind=UsageError)
+    # A config's own steps replace the tokens of its base, and the reverse.
+    file = tmp_path / "mine.yml"
+    file.write_text('base_config: "95m.yml"\nsteps: 7\n')
+    values = run_config.read([str(file), FILES]).values
+    assert (values["steps"], values["network_train_tokens"]) == (7, 0)
+    file.write_text('base_config: "tiny.yml"\nnetwork_train_tokens: 20_000\n')
+    assert run_config.build(run_config.read([str(file), FILES, *PLACE])).steps == 19
+
+
+def test_the_record_has_the_steps_of_the_tokens(tmp_path: Path):
+    place = (f"base_output_directory={tmp_path}", "run_name=kept")
+    arguments = run_config.read(["tiny", FILES, *place, "network_train_tokens=20000"])
+    run_config.record(arguments, run_config.build(arguments))
+    again = run_config.recorded(str(tmp_path / "kept"), "per_device_batch_size=2")
+    assert run_config.build(again).steps == 19
 
 
 @pytest.mark.parametrize(
