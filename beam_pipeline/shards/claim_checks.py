@@ -5,6 +5,7 @@ claims of a file are valid only after `close`: a retried bundle writes another f
 one is never read.
 """
 
+import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -119,6 +120,30 @@ class ClaimReader:
         ):
             raise self.changed(payload)
         return data
+
+    def ahead_in(
+        self, path: str, offsets: list[int], lengths: list[int], checksums: list[int]
+    ) -> Callable[[], list[bytes]]:
+        """Returns what waits for payloads of one file, as `ahead`.
+
+        There may be many small ones: of a local file, each costs little more than the system call.
+        """
+        if is_local(self.root + path):
+            return partial(self._read_local, path, offsets, lengths, checksums)
+        claims = map(StoredPayload, itertools.repeat(path), offsets, lengths, checksums)
+        waits = list(map(self.ahead, claims))
+        return lambda: [wait() for wait in waits]
+
+    def _read_local(
+        self, path: str, offsets: list[int], lengths: list[int], checksums: list[int]
+    ) -> list[bytes]:
+        with explained_os_errors("read back", self.root + path):
+            file = self._files.get(self.root + path) or self._open(self.root + path)
+            payloads = list(map(os.pread, itertools.repeat(file.fileno()), lengths, offsets))
+        for at, payload in enumerate(payloads):
+            if crc32c(payload) != checksums[at]:
+                raise self.changed(StoredPayload(path, offsets[at], lengths[at], checksums[at]))
+        return payloads
 
     def ahead(self, payload: Payload) -> Callable[[], bytes]:
         """Returns what waits for `read`; what lies on `gs://` is being read from now on."""

@@ -41,8 +41,17 @@ class ShardRecords:
         """Reads some payloads; ProbelineError if they are not what was staged."""
         rows = self._order[start:end]
         parts = np.searchsorted(self._starts, rows, "right") - 1
-        places = zip(parts.tolist(), (rows - self._starts[parts]).tolist(), strict=True)
-        return [self._parts[part].read(row) for part, row in places]
+        by_part = np.argsort(parts, kind="stable")
+        borders = np.flatnonzero(np.diff(parts[by_part])) + 1
+        waits = []
+        for at in np.split(by_part, borders):
+            part = parts[at[0]]
+            waits.append((at.tolist(), self._parts[part].ahead(rows[at] - self._starts[part])))
+        payloads = [b""] * len(rows)
+        for at, wait in waits:
+            for place, payload in zip(at, wait(), strict=True):
+                payloads[place] = payload
+        return payloads
 
     def batches(self) -> Iterator[tuple[int, int]]:
         """Yields where some consecutive records begin and end, about _BATCH_BYTES of them."""
@@ -75,4 +84,4 @@ class ArrivingRecords:
                 batch = part.batch(self._attributes)
                 payloads = StagedPayloads(part.path, batch, self._reader)
                 attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
-                yield [payloads.read(row) for row in range(batch.num_rows)], attributes
+                yield payloads.ahead(np.arange(batch.num_rows))(), attributes

@@ -8,10 +8,12 @@
 No reference leaves before its file is closed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Self
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -81,12 +83,23 @@ class StagedPayloads:
         self._is_stored = batch.column("inline").is_null().to_numpy(zero_copy_only=False)
         self._places = [batch.column(name).to_numpy() for name in ("offset", "length", "crc32c")]
 
-    def read(self, row: int) -> bytes:
-        """Returns a payload; ProbelineError if it is not what was staged."""
-        if not self._is_stored[row]:
-            return bytes(self._inline[self._ends[row] : self._ends[row + 1]])
-        place = (int(column[row]) for column in self._places)
-        return self._reader.read(StoredPayload(self._path, *place))
+    def ahead(self, rows: np.ndarray) -> Callable[[], list[bytes]]:
+        """Returns what waits for some payloads; ProbelineError if they are not what was staged."""
+        stored = rows[self._is_stored[rows]]
+        if not len(stored):
+            return partial(self._with_inline, rows.tolist(), list)
+        places = (column[stored].tolist() for column in self._places)
+        wait = self._reader.ahead_in(self._path, *places)
+        return wait if len(stored) == len(rows) else partial(self._with_inline, rows.tolist(), wait)
+
+    def _with_inline(self, rows: list[int], wait: Callable[[], list[bytes]]) -> list[bytes]:
+        stored = iter(wait())
+        return [
+            next(stored)
+            if self._is_stored[row]
+            else bytes(self._inline[self._ends[row] : self._ends[row + 1]])
+            for row in rows
+        ]
 
 
 class StageRecords(beam.DoFn):

@@ -7,17 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
+from beam_pipeline.shards.shard_records import ShardRecords
+from beam_pipeline.shards.staging import Records, StageRecords
 from beam_pipeline.sources import inputs
 from beam_pipeline.storage import gcs
 from tests.support.engines import Gcs
 from tests.support.faulty_gcs import FaultyGcs, faulty
-from tests.support.helpers import measurements_table
+from tests.support.helpers import NOW, measurements_table, run_do_fn
 from tests.support.job_runs import write_input
 
 
@@ -57,6 +60,21 @@ def test_payloads_are_read_ahead_several_at_a_time(gcs: Gcs, tmp_path: Path, mon
         ]
         assert b"".join(wait() for wait in waiting) == data
         assert time.monotonic() - started < 0.3 * READS_AT_A_TIME / 2
+    reader.close()
+
+
+def test_the_rows_of_a_shard_are_read_several_at_a_time(gcs: Gcs, monkeypatch) -> None:
+    payloads = [bytes([number]) * 1000 for number in range(2 * READS_AT_A_TIME)]
+    keys = [b"%03d" % number for number in range(len(payloads))]
+    records = Records(keys, payloads)
+    staged = run_do_fn(StageRecords(f"{gcs.make_bucket()}/staged", 0), [records], **NOW)
+    reader = ClaimReader()
+    with faulty(gcs.endpoint, delay_s=0.1) as proxy:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
+        shard = ShardRecords(staged, pa.schema([]), reader)
+        assert shard.payloads(0, len(shard)) == payloads
+        assert len(proxy.requests) == len(payloads)
+        assert proxy.longest_chain() <= len(payloads) / 4
     reader.close()
 
 

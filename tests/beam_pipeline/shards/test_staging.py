@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -36,9 +37,8 @@ def staged_values(staged: list[StagedRecords]) -> list[tuple]:
     for part in staged:
         batch = StagedRecords.decode(part.encode()).batch(SCHEMA)
         assert batch.schema.equals(staged_schema(SCHEMA))
-        payloads = StagedPayloads(part.path, batch, reader)
-        for row, line in enumerate(batch.to_pylist()):
-            payload = payloads.read(row)
+        payloads = StagedPayloads(part.path, batch, reader).ahead(np.arange(batch.num_rows))()
+        for payload, line in zip(payloads, batch.to_pylist(), strict=True):
             assert (line["length"], line["crc32c"]) == (len(payload), crc32c(payload))
             values.append((line["key"], payload, line["name"], line["count"]))
     reader.close()
