@@ -60,12 +60,16 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# SIZES="1m 10m 100m" ROUNDS=3 make bench
+# A table of each job with wall and CPU seconds, here and now: SIZES="1m 10m 100m" ROUNDS=3 make bench
 SIZES ?= 1m 10m
 ROUNDS ?= 3
+BENCH_FLAGS = --rounds $(ROUNDS) --results build/benchmarks/results
 bench: setup
-	$(BIN)/python -m benchmarks.grouping --sizes $(SIZES) --rounds $(ROUNDS)
-	$(BIN)/python -m benchmarks.table
+	$(BIN)/python -m benchmarks.grouping $(BENCH_FLAGS) --sizes $(SIZES)
+	$(BIN)/python -m benchmarks.loading $(BENCH_FLAGS) --datasets mixed compact-8m-none \
+		--loaders shards cache --num_workers 0 --num_threads 0 --step_ms 0
+	$(BIN)/python -m benchmarks.bench_overlap $(BENCH_FLAGS) --parts peers --peer_mb 60 --lengths 13 \
+		--contenders probeline joined
 
 # The site of docs/, with every link checked: open build/site/index.html.
 docs: setup

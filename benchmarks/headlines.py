@@ -16,7 +16,6 @@ from benchmarks.learning import rtt_errors
 from benchmarks.loading_cases import LOADERS, Case
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
 from benchmarks.overlap_contenders import PROBELINE
-from benchmarks.overlap_table import rate as overlap_rate
 from benchmarks.results import Median, Results, medians
 
 COLUMNS = ("what", "unit", "Probeline", "beside it", "bench, day, runs")
@@ -62,14 +61,18 @@ def _good(results: Results) -> list[Median]:
     return [line for line in medians(results.runs) if line.figures]
 
 
-def _grouping(results: Results) -> Iterator[Headline]:
-    def cell(line: Median) -> str:
-        wall_s, cpu_s, peak_mib = (line.figures[name] for name in ("wall_s", "cpu_s", "peak_mib"))
-        return f"{wall_s:.1f} / {cpu_s:.1f} ({peak_mib:,.0f} MiB)"
+_COSTS = "wall s / CPU-s"
 
+
+def _costs(line: Median) -> str:
+    wall_s, cpu_s, peak_mib = (line.figures[name] for name in ("wall_s", "cpu_s", "peak_mib"))
+    return f"{wall_s:.1f} / {cpu_s:.1f} ({peak_mib:,.0f} MiB)"
+
+
+def _grouping(results: Results) -> Iterator[Headline]:
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
-        sizes.setdefault(line.case["num_measurements"], {})[line.case["contender"]] = cell(line)
+        sizes.setdefault(line.case["num_measurements"], {})[line.case["contender"]] = _costs(line)
     for size, found in sizes.items():
         if "main" in found:
             peers = {
@@ -78,7 +81,7 @@ def _grouping(results: Results) -> Iterator[Headline]:
                 if name in found
             }
             question = f"{size / 1e6:g} M measurements to rows"
-            yield Headline(question, "wall s / CPU-s", f"**{found['main']}**", peers)
+            yield Headline(question, _COSTS, f"**{found['main']}**", peers)
 
 
 def _loading(results: Results) -> Iterator[Headline]:
@@ -101,7 +104,7 @@ def _overlap(results: Results) -> Iterator[Headline]:
     def headline(line: Median, peers: dict[str, str]) -> Headline:
         text_mb, lengths = line.figures["text_mb"], line.case["lengths"]
         question = f"overlap with {text_mb:,.0f} MB of text, n = {lengths}"
-        return Headline(question, "MB/CPU-second", f"**{overlap_rate(line):.1f}**", peers)
+        return Headline(question, _COSTS, f"**{_costs(line)}**", peers)
 
     contests: dict[str, dict[str, Median]] = {}
     formats: list[Median] = []
@@ -113,10 +116,7 @@ def _overlap(results: Results) -> Iterator[Headline]:
     for same in contests.values():
         own = same.pop(PROBELINE, None)
         if own is not None:
-            peers = {
-                OVERLAP_CONTENDERS[name].title: f"{overlap_rate(line):.1f}"
-                for name, line in same.items()
-            }
+            peers = {OVERLAP_CONTENDERS[name].title: _costs(line) for name, line in same.items()}
             yield headline(own, peers)
     for line in formats[:1]:
         yield headline(line, {})
