@@ -178,9 +178,11 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
         found = pa.Table.from_batches([batch for _, batch in batches]).select(ATTRIBUTES.names)
         assert lines_of(found) == own
         payloads = [
-            StagedPayloads(part.path, batch, reader).read(row)
+            payload
             for part, batch in batches
-            for row in range(batch.num_rows)
+            for payload in StagedPayloads(part.path, batch, reader).ahead(
+                np.arange(batch.num_rows)
+            )()
         ]
         runs = [run for rows in groups for key, run in rows]
         wanted = [run for line, run in zip(lines, runs, strict=True) if line["split"] == split]
