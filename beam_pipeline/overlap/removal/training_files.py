@@ -114,20 +114,19 @@ def _read_documents(path: str, first: int, count: int) -> Iterator[pa.Table]:
 def read_result(path: str) -> dict[str, Any]:
     """Returns the summary of a finished result; UsageError if it is none."""
     data = read_file(f"{path}/{layout.SUMMARY}")
-    if data is None or not all(
-        exists(f"{path}/{name}")
-        for name in (
-            layout.SUCCESS_NAME,
-            layout.DOCUMENTS,
-            layout.TRAIN_FILES,
-            layout.EVAL_TOKENS,
-        )
-    ):
+    names = (layout.SUCCESS_NAME, layout.DOCUMENTS, layout.TRAIN_FILES, layout.EVAL_TOKENS)
+    is_whole = all(exists(f"{path}/{name}") for name in names)
+    if data is None or not is_whole or not _has_columns(f"{path}/{layout.TRAIN_FILES}"):
         raise UsageError(
             f"--result_path={path} is no finished result of the overlap job of this version: run "
             "python -m beam_pipeline.overlap first"
         )
     return orjson.loads(data)
+
+
+def _has_columns(path: str) -> bool:
+    with open_parquet(path) as parquet:
+        return set(_FILE_COLUMNS) <= set(parquet.schema_arrow.names)
 
 
 def plan_files(

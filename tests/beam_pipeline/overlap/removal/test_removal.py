@@ -27,7 +27,7 @@ from beam_pipeline.overlap.removal.cleaning import compressed
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
-from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS
+from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
 from beam_pipeline.storage.lines import compression_of
 from tests.support.overlap_corpus import make_corpus
 from tests.support.overlap_hits import merged, ngrams
@@ -205,6 +205,12 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert clean(tmp_path, "--remove=document") == 2
     assert "that no run has put there" in capsys.readouterr().err
     (tmp_path / "clean/documents").rmdir()
+    of_files = tmp_path / "out" / TRAIN_FILES
+    table = pq.read_table(of_files)
+    pq.write_table(table.drop("num_text_chars"), of_files)
+    assert clean(tmp_path, "--remove=document") == 2
+    assert "is no finished result of the overlap job of this version" in capsys.readouterr().err
+    pq.write_table(table, of_files)
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
     assert clean(tmp_path, "--remove=document") == 1
     assert "in/a.jsonl was changed" in capsys.readouterr().err
