@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grain
@@ -17,7 +18,7 @@ from etils import epath
 
 from training.batches.column_cache import CacheUse, cache_use
 from training.batches.states import reshard_states
-from training.dataset import BatchDataset, BatchIterator
+from training.dataset import Batch, BatchDataset, BatchIterator
 from training.padding.feed_report import FeedReport
 
 _SEGMENTATION = "targets_segmentation"  # 0 is padding
@@ -68,6 +69,7 @@ class Feed:
       first_step: the training step of the first batch.
       report: checks and describes the first batches, if given.
       step_tflops: 10^12 operations that a step takes of each device.
+      weigh: sets the segmentation of targets that are not to count, after the batch is counted.
       failure: the error that ended the batches; MaxText only logs it, and ends as if done.
       has_ended: whether the batches have come to their end.
       last: the last batch.
@@ -79,6 +81,7 @@ class Feed:
     first_step: int
     report: FeedReport | None
     step_tflops: float = 0.0
+    weigh: Callable[[Batch], Batch] | None = None
     failure: Exception | None = None
     has_ended: bool = False
     last: Fed = dataclasses.field(default_factory=Fed)
@@ -147,7 +150,7 @@ class FeedIterator(grain.DatasetIterator[dict[str, np.ndarray]]):
             feed.last = Fed(seconds, waited_s, num_tokens, feed.step_tflops)
             feed.total += feed.last
         self._given_s = given_s
-        return batch
+        return batch if feed.weigh is None else feed.weigh(batch)
 
     def get_state(self) -> dict[str, Any]:
         return self._batches.get_state()

@@ -30,6 +30,7 @@ from training.batches.mixture import check_single, parse_files
 from training.dataset import build_dataset
 from training.maxtext.curriculum import Shares, Stage, check_shares, stages_of
 from training.maxtext.feed import Feed, FeedIterator
+from training.maxtext.loss_weights import keep_targets, weights_of_kinds
 from training.padding.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
@@ -50,6 +51,7 @@ class NetworkConfig(types.MaxTextConfig):
       network_train_files, network_eval_files: DataConfig's files; a mixture for training as
         `batches.mixture.parse_files` reads it, or as a mapping.
       network_train_tokens: how long to train, in place of `steps`; see `run_config.build`.
+      network_loss_weights: by kind of token, see `training.maxtext.loss_weights`.
       network_curriculum, and shares by its stages: see `training.maxtext.curriculum`.
       grain_debug_mode: check and describe the first batches.
       grain_visualization_dir: a folder for figures of the first batches.
@@ -75,6 +77,7 @@ class NetworkConfig(types.MaxTextConfig):
     network_on_bad_row: Literal["fail", "skip"] = "fail"
     network_cache_dir: str | None = None
     network_train_tokens: int = Field(0, ge=0)
+    network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
     network_curriculum: str = Field("", coerce_numbers_to_str=True)
     grain_debug_mode: bool = False
     grain_visualization_dir: str = ""
@@ -130,6 +133,7 @@ def check_config(config: Any) -> None:
             f"eval_interval={config.eval_interval} needs data: network_eval_files=rows/test"
         )
     check_single(config.network_eval_files, "network_eval_files")
+    weights_of_kinds(config.network_loss_weights)
     for key in SHARES:
         check_shares(key, getattr(config, key), len(stages(config)))
     if stage_of(config).number > 0 and not config.enable_checkpointing:
@@ -195,7 +199,10 @@ def _make_iterator(
     config: Any, global_mesh: jax.sharding.Mesh, process_indices: list[int], *, is_eval: bool
 ) -> MultiHostDataLoadIterator:
     stage, of_data = stage_of(config), data_config(config, process_indices, is_eval=is_eval)
-    report = None
+    report = weigh = None
+    if not is_eval and config.network_loss_weights:
+        of_kinds = weights_of_kinds(config.network_loss_weights)
+        weigh = functools.partial(keep_targets, of_kinds=of_kinds, seed=of_data.seed)
     if not is_eval and (config.grain_debug_mode or config.grain_visualization_dir):
         folder = config.grain_visualization_dir
         if folder and config.network_curriculum:
@@ -204,7 +211,7 @@ def _make_iterator(
         report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
     step_tflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config, log=False)
     return MultiHostDataLoadIterator(
-        Feed(build_dataset(of_data), stage.begin, report, step_tflops),
+        Feed(build_dataset(of_data), stage.begin, report, step_tflops, weigh),
         global_mesh,
         config.generate_padding_batch_eval if is_eval else config.generate_padding_batch_train,
         expansion_loading_factor_for_grain=config.expansion_factor_real_data,
