@@ -5,15 +5,16 @@
 `--evals` is a folder of evaluation sets in the format of allenai/decon, such as those that its
 repository bundles: lines with `eval_key`, `question` and `answer`, .jsonl or .jsonl.gz. Every
 question is planted once, with its answer, in a fifth of the documents of `overlap_texts`. The job
-also runs on the same text without them: the difference is the cost of the matches. And it runs on
-one document that is all of the text, for its memory. What the contenders call a hit differs, so
-their documents are shown, not compared.
+also runs on the same text without them: the difference is the cost of the matches. For its memory
+it runs on one document that is all of the text, and on an evaluation set of 200,000 rows with 10
+million matches. What the contenders call a hit differs, so their documents are shown, not compared.
 """
 
 import argparse
 import gzip
 import json
 import os
+import random
 import re
 import shutil
 import sys
@@ -34,10 +35,17 @@ from benchmarks.results import Median, Results, Run, medians
 from benchmarks.runner import Bench, Found, appears_whole, call, module_command
 
 N = 13
-PLANTED, PLAIN, LONG = "planted", "plain", "long"
-_SHOWN = {PLANTED: "planted", PLAIN: "plain", LONG: "planted, one document"}
+PLANTED, PLAIN, LONG, ROWS = "planted", "plain", "long", "rows"
+_SHOWN = {
+    PLANTED: "planted",
+    PLAIN: "plain",
+    LONG: "planted, one document",
+    ROWS: "200,000 rows planted",
+}
 _SHARE_OF_DOCUMENTS = 5  # one in five has planted questions
 _EVALS, _TRAINING = "evals", "training"
+# Of ROWS: rows of 50 n-grams, several in each document of 3,200 other words.
+_NUM_ROWS, _ROW_WORDS, _ROWS_PER_DOCUMENT, _OTHER_WORDS = 200_000, 62, 50, 3_200
 
 
 class Contender(NamedTuple):
@@ -74,7 +82,7 @@ def read_questions(folder: Path) -> Iterator[dict[str, Any]]:
 def write_corpus(output: str, evals: str, mb: int, seed: int) -> None:
     """Writes the questions by set, and documents: with questions, without, and all as one."""
     folder, texts = Path(output), Texts(seed)
-    for name in (_EVALS, *(f"{_TRAINING}-{text}" for text in _SHOWN)):
+    for name in (_EVALS, *(f"{_TRAINING}-{text}" for text in (PLANTED, PLAIN, LONG))):
         (folder / name).mkdir(parents=True)
     questions = list(read_questions(Path(evals)))
     for name in dict.fromkeys(row["eval_key"] for row in questions):
@@ -91,6 +99,24 @@ def write_corpus(output: str, evals: str, mb: int, seed: int) -> None:
     _write(folder / f"{_TRAINING}-{LONG}" / "train.jsonl", [one])
 
 
+def write_rows_corpus(output: str, seed: int) -> None:
+    """Writes an evaluation set of many rows, and documents that have each row once."""
+    evals, training = Path(output, f"{_EVALS}-{ROWS}"), Path(output, f"{_TRAINING}-{ROWS}")
+    for folder in (evals, training):
+        folder.mkdir(parents=True)
+    rng = random.Random(seed)
+    words = [f"w{at:x}" for at in range(50_000)]
+    with open(evals / "rows.jsonl", "wb") as rows, open(training / "train.jsonl", "wb") as train:
+        for first in range(0, _NUM_ROWS, _ROWS_PER_DOCUMENT):
+            texts = [" ".join(rng.choices(words, k=_ROW_WORDS)) for _ in range(_ROWS_PER_DOCUMENT)]
+            for at, text in enumerate(texts, first):
+                row = {"id": str(at), "text": text}
+                rows.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
+            text = "\n".join([" ".join(rng.choices(words, k=_OTHER_WORDS)), *texts])
+            document = {"id": str(first), "text": text}
+            train.write(orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE))
+
+
 def _write(path: Path, records: Any) -> None:
     with open(path, "wb") as file:
         file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in records)
@@ -103,13 +129,16 @@ def command(name: str, corpus: Path, text: str, folder: Path) -> list[str]:
     """Returns the command line of a contender.
 
     Args:
-      text: PLANTED, PLAIN or LONG.
+      text: PLANTED, PLAIN, LONG or ROWS.
       folder: of the output.
     """
-    evals, training = corpus / _EVALS, corpus / f"{_TRAINING}-{text}"
+    evals = corpus / (f"{_EVALS}-{ROWS}" if text == ROWS else _EVALS)
+    training = corpus / f"{_TRAINING}-{text}"
     if details := CONTENDERS[name].details:
         sets = (f"--decontaminate_source={p.stem}={p}" for p in sorted(evals.iterdir()))
         fields = {"eval_text_field": "question", "eval_id_field": "fingerprint"}
+        if text == ROWS:
+            fields = {}
         flags = {"input_path": training, "output_path": folder / "out", "details": details}
         return [*module_command("beam_pipeline.overlap", **flags, **fields, ngram_length=N), *sets]
     program = os.environ[CONTENDERS[name].program]
@@ -155,7 +184,12 @@ class HitsBench(Bench):
             with appears_whole(self._corpus) as being_made:
                 made = [str(being_made), str(args.evals.absolute()), args.mb, args.seed]
                 call("benchmarks.overlap_hits:write_corpus", *made)
-        runner.read_all(self._corpus.rglob("*.jsonl"))
+        self._rows = args.data_dir / f"overlap-hits-rows-{args.seed}"
+        if not self._rows.exists():
+            with appears_whole(self._rows) as being_made:
+                call("benchmarks.overlap_hits:write_rows_corpus", str(being_made), args.seed)
+        for folder in (self._corpus, self._rows):
+            runner.read_all(folder.rglob("*.jsonl"))
 
     def takes(self, case: dict[str, str]) -> bool:
         """Tells whether a case can run; notes why it cannot."""
@@ -165,11 +199,12 @@ class HitsBench(Bench):
 
     def find(self, case: dict[str, str], number: int) -> Run:
         """Runs a case."""
-        name = case["contender"]
+        name, text = case["contender"], case["text"]
+        corpus = self._rows if text == ROWS else self._corpus
         return self.measured(
             case,
             number,
-            lambda folder: command(name, self._corpus, case["text"], folder),
+            lambda folder: command(name, corpus, text, folder),
             lambda folder, printed: Found(found(name, folder / "out", printed)),
         )
 
@@ -203,6 +238,9 @@ def markdown(results: Results) -> str:
         "wall and memory are of the whole process tree, the index of the evaluation sets included. "
         "As one document the text has fewer matches: it counts once for an n-gram and a question.",
     ]
+    if any(line.case["text"] == ROWS for line in lines):
+        matches = _ROW_WORDS - N + 1
+        notes.append(f"The {_NUM_ROWS:,} rows have a text of their own: {matches} matches each.")
     title = lambda case: CONTENDERS[case["contender"]].title  # noqa: E731
     notes += md.shortfalls(results, title, lambda case: f"on {_SHOWN[case['text']]} text")
     return md.page([md.results_table(columns, lines, 2, 2)], notes)
@@ -219,7 +257,7 @@ def _run(argv: Sequence[str]) -> int:
     bench = HitsBench(args)
     cases = [{"contender": name, "text": PLANTED} for name in args.contenders]
     own = [name for name in args.contenders if CONTENDERS[name].details]
-    cases += [{"contender": name, "text": text} for text in (PLAIN, LONG) for name in own]
+    cases += [{"contender": name, "text": text} for text in (PLAIN, LONG, ROWS) for name in own]
     wanted = [case for case in cases if bench.takes(case)]
     for case in wanted[:1]:
         bench.warm_up(case["contender"], bench.find(case, 0))  # compiled code is cached

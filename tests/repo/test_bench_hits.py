@@ -58,7 +58,8 @@ def test_what_peers_say_is_read(tmp_path: Path) -> None:
 def test_a_peer_without_a_program_is_named(tmp_path: Path, monkeypatch) -> None:
     for contender in CONTENDERS.values():
         monkeypatch.delenv(contender.program or "UNUSED", raising=False)
-    (tmp_path / "overlap-hits-1-20").mkdir()
+    for name in ("overlap-hits-1-20", "overlap-hits-rows-1"):
+        (tmp_path / name).mkdir()
     args = ["--evals", str(tmp_path), "--mb=20", "--rounds=0", "--contenders", "decon"]
     folders = [f"--data_dir={tmp_path}", f"--results={tmp_path}/results"]
     assert overlap_hits.main([*args, *folders]) == 0

@@ -38,6 +38,7 @@ from beam_pipeline.overlap.documents.reading import (
     read_work_unit,
 )
 from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
+from beam_pipeline.overlap.ngrams.mapped_files import map_file
 from beam_pipeline.overlap.ngrams.row_tokens import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
@@ -265,7 +266,7 @@ class EvaluationRows:
     @classmethod
     def open(cls, path: str) -> "EvaluationRows":
         """Maps a local file of `write_rows`."""
-        table = pa.ipc.open_file(pa.memory_map(path)).read_all()
+        table = pa.ipc.open_file(map_file(path)).read_all()
         metadata = table.schema.metadata or {}
         return cls(table, orjson.loads(metadata[_DATASETS]))
 

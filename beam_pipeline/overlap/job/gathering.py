@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs.monitoring import counter, logged
+from beam_pipeline.jobs.monitoring import counter
 from beam_pipeline.jobs.output_lease import LostOutputError, Marker
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
+from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
@@ -68,7 +69,7 @@ def count_ngrams(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
-    with logged("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
+    with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
         postings = prepared.evaluation().postings
         yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path))
 
@@ -81,7 +82,7 @@ def write_evaluation_rows(
 ) -> BucketFiles:
     """Writes the files of a bucket of evaluation rows."""
     bucket, packed = keyed
-    with logged("Write evaluation rows", bucket=bucket):
+    with freeing_step("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(each.counts() for each in packed)
         postings = prepared.evaluation().postings
@@ -112,7 +113,7 @@ def size_details(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
 ) -> tuple[ScannedUnit, DetailsSize]:
     """Returns a work unit and the size of its details without caps."""
-    with logged("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
+    with freeing_step("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
         keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
         evaluation = prepared.evaluation()
         return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
@@ -162,7 +163,7 @@ def expand(
     quotas: Mapping[str, int | None] | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
-    with logged("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
+    with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
         prefix, evaluation = (
             job.temp_path("units", scanned.name),
             prepared.evaluation(),
@@ -176,7 +177,7 @@ def expand(
 def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
     """Writes the files of a group of training files."""
     number, units = keyed
-    with logged("Join training files", group=number):
+    with freeing_step("Join training files", group=number):
         return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.temp_folder)
 
 
@@ -265,7 +266,7 @@ def finish(
         common if job.config.max_eval_rows_per_ngram else None,
         _short_rows(job, prepared),
     )
-    with logged("Finish", output=job.config.output_path):
+    with freeing_step("Finish", output=job.config.output_path):
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
             counts = {**train_counts, **_count_details(results, sizes)}

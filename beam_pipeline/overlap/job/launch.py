@@ -30,6 +30,7 @@ from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.memory import share_one_heap
 from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FOLDER
 from beam_pipeline.storage.files import exists
 
@@ -64,6 +65,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
         return config.output_path
     num_bytes = sum(file.num_bytes for file in inputs.training)
     bound_parallelism(beam_options, config.processes, at_most=num_bytes // WORK_UNIT_BYTES)
+    share_one_heap()
     with (
         forked_workers(beam_options),
         output_folder.taken(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 
-from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
+from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.overlap.documents.batch import DocumentBatch
 from beam_pipeline.overlap.documents.reading import (
     WORK_UNIT_BYTES,
@@ -20,6 +20,7 @@ from beam_pipeline.overlap.documents.reading import (
     cut_into_work_units,
     read_work_unit,
 )
+from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
 from beam_pipeline.overlap.ngrams.index import open_index
@@ -92,7 +93,7 @@ class Scan(beam.DoFn):
         # One index shard is in memory at a time.
         for shard in shards:
             for unit, found in zip(units, summaries, strict=True):
-                with logged("Scan", path=unit.path, start=unit.start, index_shard=shard):
+                with freeing_step("Scan", path=unit.path, start=unit.start, index_shard=shard):
                     found.append(self._scan(unit, shard, prepared))
         for unit, found in zip(units, summaries, strict=True):
             summary = found[0]._replace(num_matches=sum(each.num_matches for each in found))

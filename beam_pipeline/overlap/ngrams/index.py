@@ -25,6 +25,7 @@ import pyarrow as pa
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.column import Column
+from beam_pipeline.overlap.ngrams.mapped_files import map_file
 from beam_pipeline.overlap.ngrams.row_tokens import Texts, count_places, count_tokens, rows_of
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
@@ -353,7 +354,7 @@ def open_index(path: str, fingerprint: str) -> Index:
       ProbelineError: the file is not an index, is cut off, or was made of something else.
     """
     with explained_damage(f"the index {path}", "remove it and run again"):
-        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+        batch = pa.ipc.open_file(map_file(path)).get_batch(0)
     if (batch.schema.metadata or {}).get(_FINGERPRINT) != fingerprint.encode():
         raise ProbelineError(f"{path} was made of other inputs or options: remove it and run again")
     return Index(*(batch.column(item.name).values.to_numpy() for item in fields(Index)))

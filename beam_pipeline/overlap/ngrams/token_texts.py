@@ -18,6 +18,7 @@ import pyarrow as pa
 from numba import njit
 
 from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.mapped_files import map_file
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
     find_edges,
@@ -234,5 +235,5 @@ def open_token_texts(path: str) -> TokenTexts:
       ProbelineError: the file is not one, or is cut off.
     """
     with explained_damage(f"the tokens of the evaluation sets {path}", "remove it and run again"):
-        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(0)
+        batch = pa.ipc.open_file(map_file(path)).get_batch(0)
         return TokenTexts(*(batch.column(name).values.to_numpy() for name in TokenTexts._fields))

@@ -29,7 +29,7 @@ SHARED_COUNTS = np.dtype(
     [("ngram", "<i8"), ("shard", "<u4"), ("occurrences", "<i8"), ("documents", "<i8")]
 )
 _MIN_PENDING = 1 << 16
-_NGRAMS_AT_A_TIME = 1 << 21  # of documents, each with its places
+_NGRAMS_AT_A_TIME = 1 << 19  # of documents, each with its places
 _NUM_BYTES = 8  # of the number of records
 
 

@@ -1,4 +1,4 @@
-"""The memory of a run grows neither with the places of its matches nor with a long document."""
+"""The memory of a run is bounded: with many places of matches, long documents, many rows."""
 
 import json
 import random
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.overlap_hits import write_rows_corpus
 from tests.support.peak_memory import peak_memory
 
 MAX_MIB = 900  # of which some 400 are libraries; matches with all their places at once take 1,700
+MAX_MIB_OF_ROWS = 1200  # with two workers; without handing anything back they take 1,800
 
 
 @pytest.mark.slow
@@ -44,7 +46,18 @@ def test_a_long_document_of_many_hits_is_scanned_in_sections(tmp_path: Path) -> 
     assert summary["counts"]["matches"] >= 27 * 200
 
 
-def peak_of_run(folder: Path) -> float:
-    command = [sys.executable, "-m", "beam_pipeline.overlap", f"--input_path={folder}/train.jsonl"]
-    command += [f"--decontaminate_source=set={folder}/rows.jsonl", "--ngram_length=13"]
+@pytest.mark.slow
+def test_ten_million_matches_of_two_hundred_thousand_rows(tmp_path: Path) -> None:
+    write_rows_corpus(str(tmp_path / "corpus"), 1)
+    rows, training = (tmp_path / f"corpus/{name}" for name in ("evals-rows", "training-rows"))
+    assert peak_of_run(tmp_path, rows, training) < MAX_MIB_OF_ROWS
+    summary = json.loads((tmp_path / "out/progress/progress_summary.json").read_text())
+    assert summary["counts"]["eval_rows"] == 200_000
+    assert summary["counts"]["matches"] >= 10_000_000
+
+
+def peak_of_run(folder: Path, rows: Path | None = None, training: Path | None = None) -> float:
+    command = [sys.executable, "-m", "beam_pipeline.overlap", "--ngram_length=13"]
+    command.append(f"--input_path={training or folder / 'train.jsonl'}")
+    command.append(f"--decontaminate_source=set={rows or folder / 'rows.jsonl'}")
     return peak_memory([*command, f"--output_path={folder}/out", "--details=none"])
