@@ -102,14 +102,22 @@ def test_methods_that_an_older_evaluation_lacks_have_no_line():
     assert "| Vivaldi |" not in text and "| five nearest |" in text
 
 
-def test_planetlab_has_no_bars_and_no_simulation():
-    results = make_results(0.1, 0.9, bench="planetlab")
+def test_planetlab_has_bars_of_its_own_and_no_simulation():
+    results = make_results(0.01, 0.9, bench="planetlab")
     results.options["recipe"] = ["steps=4800", "network_mixed_rows=none", "steps=150"]
     text = learning.markdown(results)
     assert "Recipe: `steps=150 network_mixed_rows=none`." in text  # the later one holds
-    assert "| held-out probes | unigram by kind | seed 0 | seed 1 |" in text
-    assert "| RTT: median error, destination seen before |  | 10.0% | 90.0% |" in text
-    assert "✗" not in text and "≤" not in text and "generate" not in text
+    assert "| held-out probes | unigram by kind | bar | seed 0 | seed 1 |" in text
+    for line in (
+        "| bits a token, all | 5.50 |  | 1.500 | 1.500 |",
+        "| RTT: median error, destination seen before |  | ≤ 1.0% | 1.0% | 90.0% ✗ |",
+        # Its factorisation is at 40 %.
+        "| the same, destination new to the context |  | ≤ factorisation | 1.0% | 90.0% ✗ |",
+        "| true RTTs in the central 80 % |  | 78.0% to 82.0% | 79.0% | 79.0% |",
+        "| minutes of training, start and compiling included |  |  | 14.2 | 14.2 |",
+    ):
+        assert line in text
+    assert text.count("✗") == 2 and "generate" not in text
 
 
 def test_published_matrices_become_measurements(tmp_path: Path) -> None:

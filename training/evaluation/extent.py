@@ -10,7 +10,13 @@ class Extent:
     """How much is evaluated; `batch_size` is halved until the rows give that many examples."""
 
     num_contexts: int = flag("examples that are evaluated.", 192, limits=(1, None), group="extent")
-    num_rtt: int = flag("RTTs that are predicted, at most.", 2000, limits=(0, None), group="extent")
+    num_rtt: int = flag(
+        "RTTs that are predicted, at most; of new and of repeated destinations at least half as "
+        "many each, if there are.",
+        2000,
+        limits=(0, None),
+        group="extent",
+    )
     num_train_contexts: int = flag(
         "training examples in which unigrams are counted.", 2000, limits=(1, None), group="extent"
     )

@@ -47,7 +47,7 @@ def _bars(axes: Axes, losses: Sequence[Loss]) -> None:
 
 
 def _rtt(figure: Figure, evaluation: Evaluation) -> None:
-    rtt = evaluation.rtt
+    rtt = evaluation.rtt and evaluation.rtt.usual()
     left, right = two_axes(figure)
     left.set(title="The model's median and the truth", xlabel="true, ms", ylabel="predicted, ms")
     right.set(title="Errors of all methods", xlabel="|predicted − true| / true", ylabel="queries")
@@ -83,7 +83,7 @@ def _rtt(figure: Figure, evaluation: Evaluation) -> None:
 
 
 def _calibration(figure: Figure, evaluation: Evaluation) -> None:
-    rtt = evaluation.rtt
+    rtt = evaluation.rtt and evaluation.rtt.usual()
     left, right = two_axes(figure)
     left.set(title="Where the truth lies in the model's distribution", ylabel="queries")
     left.set_xlabel("share of the distribution below the truth")

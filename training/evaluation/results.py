@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from training.evaluation.baselines import Baselines, predict_baselines
+from training.evaluation.baselines.history import look_back
 from training.evaluation.examples import Split, draw_examples, take_batches
 from training.evaluation.extent import Extent
 from training.evaluation.losses import Losses, count_unigrams, summarise_losses
@@ -24,6 +27,7 @@ from training.evaluation.rtt import (
     calibration,
     choose_queries,
     code_ms,
+    fill_up_groups,
     integral_transforms,
     median_codes,
     summarise_errors,
@@ -46,6 +50,7 @@ class Evaluation:
       batch_size: of the examples.
       num_train_tokens: tokens in which unigrams were counted.
       num_possible_queries: RTTs that could be predicted, some of which were chosen.
+      rtt: of the usual mix, and of further queries for the groups' errors.
     """
 
     model: dict[str, Any]
@@ -65,7 +70,7 @@ class Evaluation:
 
     @property
     def calibration(self) -> Calibration | None:
-        return calibration(self.rtt.pit) if self.rtt else None
+        return calibration(self.rtt.usual().pit) if self.rtt else None
 
     def to_json(self) -> dict[str, Any]:
         """Returns all numbers, for JSON."""
@@ -92,7 +97,8 @@ class Evaluation:
             "loss": dataclasses.asdict(self.losses),
             "rtt": {
                 "possible_queries": self.num_possible_queries,
-                "queries": len(rtt.true_ms) if rtt else 0,
+                "queries": int(rtt.is_usual.sum()) if rtt else 0,
+                "further_queries": int((~rtt.is_usual).sum()) if rtt else 0,
                 "what_if_queries": rtt.num_what_if if rtt else 0,
                 "errors": [dataclasses.asdict(error) for error in self.errors],
             },
@@ -122,7 +128,7 @@ def evaluate(
     counted = slice(extent.num_contexts)
     log_rtt = predictor.log_rtt
     parsed = parse(examples.targets[counted], examples.segmentation[counted], log_rtt)
-    numbers = choose_queries(parsed.measurements, extent.num_rtt)
+    usual, numbers = _choose(parsed.measurements, extent.num_rtt)
     queries = parsed.measurements[numbers]
     batches = take_batches(train, predictor, extent.num_train_contexts, extent)
     unigrams = count_unigrams(batches)
@@ -142,6 +148,7 @@ def evaluate(
         rtt = RttPredictions(
             true_ms=code_ms(queries["code"]),
             is_repeat=baselines.is_repeat,
+            is_usual=np.isin(numbers, usual),
             predicted_ms={MODEL: code_ms(stored_codes(medians, log_rtt)), **baselines.predicted_ms},
             pit=integral_transforms(found.first, found.second, told),
             num_what_if=num_what_if,
@@ -165,6 +172,14 @@ def evaluate(
         rtt=rtt,
         baselines=baselines,
     )
+
+
+def _choose(measurements: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the queries of the usual mix, and of all to ask."""
+    queries = np.flatnonzero(measurements["is_query"])
+    is_repeat = look_back(measurements, queries).is_repeat
+    usual = choose_queries(measurements, limit)
+    return usual, fill_up_groups(usual, queries, is_repeat, limit)
 
 
 def conclusions(evaluation: Evaluation) -> list[str]:

@@ -9,7 +9,7 @@ get hardly any probability from a trained model.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class RttPredictions:
     Attributes:
       true_ms: as the tokens encode it.
       is_repeat: whether the destination occurs earlier in the segment.
+      is_usual: whether the query is of the usual mix; the others fill up the rarer group.
       predicted_ms: by method; the first one is the model.
       pit: probability-integral transform, the share of the model's distribution below the truth.
       num_what_if: queries that needed a what-if pass.
@@ -39,6 +40,7 @@ class RttPredictions:
 
     true_ms: np.ndarray
     is_repeat: np.ndarray
+    is_usual: np.ndarray
     predicted_ms: dict[str, np.ndarray]
     pit: np.ndarray
     num_what_if: int
@@ -47,9 +49,24 @@ class RttPredictions:
         """Returns |predicted - true| / true."""
         return np.abs(self.predicted_ms[method] - self.true_ms) / self.true_ms
 
+    def usual(self) -> "RttPredictions":
+        """Returns the predictions for the usual mix alone."""
+        chosen = self.is_usual
+        return replace(
+            self,
+            true_ms=self.true_ms[chosen],
+            is_repeat=self.is_repeat[chosen],
+            is_usual=chosen[chosen],
+            predicted_ms={name: values[chosen] for name, values in self.predicted_ms.items()},
+            pit=self.pit[chosen],
+        )
+
     def groups(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields each of GROUPS that has queries, and which they are: bool [queries]."""
-        chosen = (np.ones(len(self.true_ms), bool), ~self.is_repeat, self.is_repeat)
+        """Yields each of GROUPS that has queries, and which they are: bool [queries].
+
+        "all" is the usual mix.
+        """
+        chosen = (self.is_usual, ~self.is_repeat, self.is_repeat)
         yield from (
             (name, group) for name, group in zip(GROUPS, chosen, strict=True) if group.any()
         )
@@ -93,7 +110,32 @@ class Calibration:
 
 def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
     """Returns the numbers of at most `limit` queries among `kinds.MEASUREMENT`s, evenly spread."""
-    numbers = np.flatnonzero(measurements["is_query"])
+    return _spread(np.flatnonzero(measurements["is_query"]), limit)
+
+
+def fill_up_groups(
+    chosen: np.ndarray, queries: np.ndarray, is_repeat: np.ndarray, limit: int
+) -> np.ndarray:
+    """Adds queries to new, or to repeated, destinations until there are half of `limit` of each.
+
+    Args:
+      chosen: numbers of queries, as `choose_queries` returns them.
+      queries, is_repeat: the numbers of all queries, and whether each one's destination comes
+        earlier in its segment.
+
+    Returns:
+      The numbers of all queries to ask, ascending.
+    """
+    is_chosen = np.isin(queries, chosen)
+    parts = [chosen]
+    for group in (is_repeat, ~is_repeat):
+        missing = limit // 2 - int((is_chosen & group).sum())
+        parts.append(_spread(queries[group & ~is_chosen], max(0, missing)))
+    return np.sort(np.concatenate(parts))
+
+
+def _spread(numbers: np.ndarray, limit: int) -> np.ndarray:
+    """Returns at most `limit` of some numbers, evenly spread."""
     if len(numbers) <= limit:
         return numbers
     return numbers[np.arange(limit) * len(numbers) // limit]

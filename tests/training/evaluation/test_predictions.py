@@ -22,8 +22,8 @@ def test_the_model_is_asked_all_that_brute_force_asks(stored: Stored, examples: 
     predictor = Network()
     evaluation = evaluate_stored(predictor, stored, num_rtt=9)
     assert predictor.shapes == {(EXTENT.batch_size, CROP)}
-    predictions = evaluation.rtt
-    assert predictions and predictions.num_what_if >= 5
+    assert evaluation.rtt and evaluation.rtt.num_what_if >= 5
+    predictions = evaluation.rtt.usual()
     measurements = parse(examples.targets, examples.segmentation).measurements
     queries = measurements[rtt.choose_queries(measurements, 9)]
     for number, query in enumerate(queries):

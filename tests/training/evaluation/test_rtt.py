@@ -69,6 +69,34 @@ def test_queries_are_chosen_evenly() -> None:
     assert rtt.choose_queries(measurements, 0).tolist() == []
 
 
+def test_the_rarer_group_is_filled_up() -> None:
+    queries = np.arange(0, 2000, 2)
+    is_repeat = np.arange(1000) % 50 == 0  # 20 of 1,000
+    usual = queries[::7]
+    for limit, num_repeats in ((0, 3), (16, 8), (1000, 20)):
+        found = rtt.fill_up_groups(usual, queries, is_repeat, limit)
+        assert np.isin(usual, found).all() and (np.diff(found) > 0).all()
+        assert np.isin(found, queries[is_repeat]).sum() == num_repeats
+        # Of the others there were enough, up to half of 1,000.
+        assert np.isin(found, queries[~is_repeat]).sum() == max(len(usual) - 3, limit // 2)
+
+
+def test_groups_have_more_queries_than_the_usual_mix(stored: Stored) -> None:
+    evaluation = evaluate_stored(Uniform(), stored, num_rtt=40)
+    assert evaluation.rtt and evaluation.calibration
+    counts = {e.group: e.num_queries for e in evaluation.errors}
+    assert counts["all"] == evaluation.calibration.num_queries == 40
+    assert min(counts["first"], counts["repeat"]) == 20
+    assert counts["first"] + counts["repeat"] == len(evaluation.rtt.true_ms) > 40
+    # What is said of all queries is of the mix in which they come.
+    more = evaluate_stored(Uniform(), stored, num_rtt=10**6)
+    assert more.rtt and more.rtt.is_usual.all()
+    asked = evaluation.to_json()["rtt"]
+    assert asked["queries"] == 40 and asked["further_queries"] == len(evaluation.rtt.true_ms) - 40
+    shares = [each.rtt.usual().is_repeat.mean() for each in (evaluation, more) if each.rtt]
+    assert shares[0] == pytest.approx(shares[1], abs=0.1)
+
+
 def test_an_oracle_makes_no_error(stored: Stored, examples: Examples) -> None:
     evaluation = evaluate_stored(Oracle(examples), stored)
     losses = evaluation.losses
@@ -170,17 +198,21 @@ def test_a_model_that_knows_the_law_is_calibrated(tmp_path: Path) -> None:
 
 def test_who_is_nearer() -> None:
     predictions = rtt.RttPredictions(
-        true_ms=np.array([8.0, 8, 16, 32]),
-        is_repeat=np.array([False, True, True, True]),
-        predicted_ms={"model": np.array([9.0, 7, 16, 16]), "other": np.array([7.0, 6, 17, 28])},
-        pit=np.zeros(4),
+        true_ms=np.array([8.0, 8, 16, 32, 10]),
+        is_repeat=np.array([False, True, True, True, True]),
+        is_usual=np.array([True, True, True, True, False]),
+        predicted_ms={
+            "model": np.array([9.0, 7, 16, 16, 10]),
+            "other": np.array([7.0, 6, 17, 28, 20]),
+        },
+        pit=np.zeros(5),
         num_what_if=0,
     )
     found = {(e.method, e.group): e for e in rtt.summarise_errors(predictions)}
     assert found["other", "all"] == rtt.RttError("other", "all", 4, 0.125, 1.5, 2, 1)
-    assert found["other", "repeat"] == rtt.RttError("other", "repeat", 3, 0.125, 2.0, 2, 1)
+    assert found["other", "repeat"] == rtt.RttError("other", "repeat", 4, 0.1875, 3.0, 3, 1)
     assert found["other", "first"] == rtt.RttError("other", "first", 1, 0.125, 1.0, 0, 0)
-    assert found["model", "repeat"] == rtt.RttError("model", "repeat", 3, 0.125, 1.0, 0, 0)
+    assert found["model", "repeat"] == rtt.RttError("model", "repeat", 4, 0.0625, 0.5, 0, 0)
 
 
 def test_what_noise_leaves_of_the_bytes_of_an_rtt() -> None:
