@@ -1,12 +1,12 @@
 """Worker processes for Beam's in-memory runner, forked from this process with its imports done.
 
 Beam's own workers are threads, which wait for one interpreter lock, or processes that import
-everything again: 2.5 CPU-seconds each. Forked ones share the memory of what is imported, and
-prepare the kernels while the pipeline is built.
+everything again: 2.5 CPU-seconds each. Forked ones share the memory of what is imported and loaded.
 """
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -39,6 +39,8 @@ def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
     if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
         yield
         return
+    kernels.load()
+    gc.freeze()  # the workers' collectors neither look at what is there nor copy its pages
     waiting = [_fork() for _ in range(direct.direct_num_workers)]
     workers = [process for process, _ in waiting]
     registered = worker_handlers.WorkerHandler._registered_environments
@@ -76,7 +78,6 @@ def _work(connection: Connection, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
-    kernels.load()
     address, worker_id = connection.recv()
     SdkHarness(
         address,
