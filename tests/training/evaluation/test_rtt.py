@@ -20,6 +20,7 @@ from training.evaluation import rtt
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.results import conclusions
 from training.tokens import kinds
+from training.tokens.log_rtt import told_codes
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 
@@ -229,3 +230,17 @@ def test_what_noise_leaves_of_the_bytes_of_an_rtt() -> None:
     both = np.mean([entropy(code) for code in codes])
     assert first == pytest.approx(0.3, abs=0.02)
     assert both - first == pytest.approx(6.6, abs=0.02)
+
+
+@pytest.mark.parametrize(("sigma", "expected"), [(0.02, 0.866), (0.025, 0.846)])
+def test_a_uniform_second_byte_makes_intervals_too_wide(sigma: float, expected: float) -> None:
+    """docs/learning.md: although the first bytes, on the logarithmic scale, are as noise has it."""
+    n = 400
+    noise = 1 + sigma * np.array([NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)])
+    uniform, shares = np.full((n, 256), 1 / 256), []
+    for mean_ms in np.geomspace(5, 300, 100):
+        told = told_codes(encode_rtt(mean_ms * noise), True)
+        first = np.bincount(told >> 8, minlength=256) / n
+        pit = rtt.integral_transforms(np.tile(first, (n, 1)), uniform, told)
+        shares.append(rtt.coverage(pit, 0.8))
+    assert np.mean(shares) == pytest.approx(expected, abs=0.005)
