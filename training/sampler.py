@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
 from beam_pipeline.errors import ProbelineError, UsageError
+from training.batches.config import DataConfig
 from training.batches.lanes import context_keys
 from training.batches.packing import new_crops, pad_small, put_contexts, to_batch
 from training.rows.keyed_random import key_of
@@ -138,10 +139,11 @@ class ProbeRowSampler(_Sampler):
       max_contexts_per_row: see K.
       mode_weights: of full, partial and no timestamps.
       seed: of all draws; None is 0.
-      repeat_share: share of the contexts that have few destinations, see `DataConfig`.
+      repeat_share, fixed_order_share, random_source_share, log_rtt, window_shares: how contexts are
+        drawn and told, see `DataConfig`.
 
     Raises:
-      UsageError: the crop is too small for a measurement.
+      UsageError: the crop is too small for a measurement, or another value is not allowed.
 
     Example:
 
@@ -158,9 +160,23 @@ class ProbeRowSampler(_Sampler):
         mode_weights: tuple[float, float, float] = (0.40, 0.30, 0.30),
         seed: int | None = None,
         repeat_share: float = 0.0,
+        fixed_order_share: float = 0.0,
+        random_source_share: float = 0.0,
+        log_rtt: bool = False,
+        window_shares: tuple[float, float] = (0.0, 1.0),
     ):
-        drawing = new_drawing(crop_size, mode_weights, strided=False, repeat_share=repeat_share)
-        super().__init__(drawing, seed)
+        config = DataConfig(
+            files="",
+            batch_size=1,
+            crop_size=crop_size,
+            mode_weights=mode_weights,
+            repeat_share=repeat_share,
+            fixed_order_share=fixed_order_share,
+            random_source_share=random_source_share,
+            log_rtt=log_rtt,
+            window_shares=window_shares,
+        )
+        super().__init__(config.drawing, seed)
         self.avg_tokens_per_meas = avg_tokens_per_measurement
         self.max_K = max_contexts_per_row
         self.mode_weights = mode_weights

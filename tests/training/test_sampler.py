@@ -1,6 +1,7 @@
 """The samplers as users call them: a row of a `ProbeRowDataSource` in, examples out."""
 
 import itertools
+import re
 from collections import Counter
 
 import grain
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.rtt import encode_rtt
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import MAPPED_IPV4, as_number, make_run
@@ -28,7 +30,10 @@ from tests.support.sampler_rows import (
     tokens_of,
 )
 from training.sampler import ProbeRowSampler, ProbeWindowSampler, sample_federated_batch
-from training.tokens.tokenizer import decode
+from training.tokens.kinds import parse
+from training.tokens.tokenizer import ROLE_NAMES, decode
+
+FIXED_ORDER = ("SRC", "TIM", "DST", "RTT", "FAI")
 
 # --- arguments ----------------------------------------------------------------------------------
 
@@ -60,6 +65,36 @@ def test_k_follows_its_arguments():
 def test_a_crop_too_small_for_a_measurement_is_refused(sampler_class, crop_size):
     with pytest.raises(ProbelineError, match=f"crop_size is {crop_size}: it must be 64 or more"):
         sampler_class(crop_size=crop_size)
+
+
+def test_contexts_are_drawn_and_told_as_asked():
+    run = make_run(400, seed=1)
+    sampler = ProbeRowSampler(
+        fixed_order_share=1.0, random_source_share=1.0, log_rtt=True, window_shares=(1.0, 1.0)
+    )
+    contexts = sampler.contexts(row_of(run))
+    assert {context.window for context in contexts} == {400}
+    for context in contexts:
+        measurements = decode(np.array(tokens_of(context.example)))
+        assert SRC not in {measurement.src_addr for measurement in measurements}
+        fields = [[ROLE_NAMES[role][:3] for role in each.roles] for each in measurements]
+        assert all(each == [f for f in FIXED_ORDER if f in each] for each in fields)
+        batch = {name: values[np.newaxis] for name, values in context.example.items()}
+        found = parse(batch["targets"], batch["targets_segmentation"], log_rtt=True).measurements
+        assert set(found["code"].tolist()) <= set(encode_rtt(run["rtt"]).tolist())
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"repeat_share": 1.5}, "repeat_share is 1.5: it must be from 0 to 1"),
+        ({"window_shares": (0.5, 0.1)}, "window_shares are (0.5, 0.1)"),
+        ({"log_rtt": "yes"}, "log_rtt is 'yes'"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, line):
+    with pytest.raises(ProbelineError, match=re.escape(line)):
+        ProbeRowSampler(**options)
 
 
 # --- contexts of large rows ---------------------------------------------------------------------
