@@ -16,6 +16,7 @@ wait for a job on Dataflow, was interrupted.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -32,13 +33,14 @@ __all__ = ["main", "make_parser"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return program.run_program(argv, parse, _run, _print_summary, "result")
+    arguments = list(sys.argv[1:] if argv is None else argv)
 
+    def run_job(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
+        from beam_pipeline.overlap import run
 
-def _run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
-    from beam_pipeline.overlap import run
+        return run.run(config, beam_options, f"{make_parser().prog} {shlex.join(arguments)}")
 
-    return run.run(config, beam_options)
+    return program.run_program(arguments, parse, run_job, _print_summary, "result")
 
 
 def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:

@@ -13,10 +13,13 @@ from beam_pipeline.overlap.removal import job
 from beam_pipeline.overlap.removal.options import RemovalOptions
 
 
-def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
+def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
     """Runs the job, then the removal, to their ends and returns the path of the results.
 
     Returns None if the options ask for a template, as a Flex Template's launcher does.
+
+    Args:
+      command: that of the run, for a shell; "" if it is run from Python.
 
     Raises:
       UsageError, ProbelineError: as `launch.run` and `job.remove`. A result that is finished stays.
@@ -29,7 +32,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
                 "start: run python -m beam_pipeline.overlap.remove on its result"
             )
         job.check_output(removal, "remove_output")
-    output = launch.run(config, beam_options)
+    output = launch.run(config, beam_options, command)
     if output is not None and removal is not None:
         job.remove(removal, beam_options, "remove_output")
     return output

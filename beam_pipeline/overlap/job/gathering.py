@@ -7,10 +7,11 @@ all of these → the output, `.SUCCESS` last
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter
@@ -19,14 +20,16 @@ from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filte
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.job.room import cap_of
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.boilerplate_effects import BucketKeys, write_effects
 from beam_pipeline.overlap.results.counts import (
+    MatchesSize,
     PackedCounts,
     add_counts,
     count_unit,
 )
-from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details, quotas
+from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details
 from beam_pipeline.overlap.results.eval_tokens import write_eval_tokens
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
 from beam_pipeline.overlap.results.field_hits import write_field_hits
@@ -46,11 +49,12 @@ from beam_pipeline.overlap.results.row_overlaps import (
     write_bucket,
     write_eval_texts,
 )
-from beam_pipeline.storage.files import exists, free_bytes, remove_folder, unique_path
+from beam_pipeline.storage.files import exists, remove_folder, unique_path
 from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
 
 _WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _LETTERS = "letters:"
+SIZES = "sizes"  # an output of count_ngrams
 _TRAIN_COUNTS = (
     *("train_rows", "train_texts", "train_without_text", "train_text_bytes", "train_ngrams"),
     "matches",
@@ -58,20 +62,20 @@ _TRAIN_COUNTS = (
 _Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
 
 
-def _cap(value: int) -> int | None:
-    return None if value < 0 else value
-
-
 # --- evaluation rows ----------------------------------------------------------------------------
 
 
 def count_ngrams(
     scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
-) -> Iterator[tuple[int, PackedCounts]]:
-    """Yields the counts of a work unit by bucket of evaluation rows, without boilerplate."""
+) -> Iterator[Any]:
+    """Yields (bucket of evaluation rows, PackedCounts) of a work unit, without boilerplate.
+
+    The output SIZES gets its MatchesSize.
+    """
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
-        postings = prepared.evaluation().postings
-        yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path))
+        postings, totals = prepared.evaluation().postings, Counter[str]()
+        yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path), totals)
+        yield TaggedOutput(SIZES, MatchesSize(**totals))
 
 
 def write_evaluation_rows(
@@ -114,45 +118,9 @@ def size_details(
 ) -> tuple[ScannedUnit, DetailsSize]:
     """Returns a work unit and the size of its details without caps."""
     with freeing_step("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
-        keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
+        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
         evaluation = prepared.evaluation()
         return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
-
-
-def set_quotas(_: bytes, job: Job, sizes: _Sizes) -> Iterator[tuple[str, int | None]]:
-    """Yields how many details each work unit may write, by its name."""
-    ordered = sorted(sizes, key=lambda sized: sized[0].order)
-    check_size([size for _, size in ordered], job)
-    names = [scanned.name for scanned, _ in ordered]
-    num_kept = [size.num_kept for _, size in ordered]
-    yield from zip(names, quotas(num_kept, _cap(job.config.max_details)), strict=True)
-
-
-def check_size(sizes: Sequence[DetailsSize], job: Job) -> None:
-    """Checks that the details, before compression, are no larger than allowed and than the disk.
-
-    Raises:
-      ProbelineError: they are.
-    """
-    num_records = num_bytes = 0
-    may_write = quotas([size.num_kept for size in sizes], _cap(job.config.max_details))
-    for size, quota in zip(sizes, may_write, strict=True):
-        count = size.num_kept if quota is None else min(quota, size.num_kept)
-        num_records += count
-        num_bytes += min(size.num_kept_bytes, count * size.max_bytes) + size.num_text_bytes
-    limits = {f"--max_details_gb={job.config.max_details_gb}": job.config.max_details_gb * 10**9}
-    if (free := free_bytes(job.config.output_path)) is not None:
-        limits[f"the {free / 1e9:,.1f} GB free there"] = free
-    name, limit = min(limits.items(), key=lambda item: item[1])
-    if num_bytes > limit:
-        compact = "" if job.config.details == COMPACT else "--details=compact, "
-        raise ProbelineError(
-            f"overlap_details in {job.config.output_path} would have {num_records:,} records of "
-            f"{num_bytes / 1e9:,.1f} GB before compression, more than {name}; the scan is kept: "
-            f"run the same command with --skip_existing and {compact}--max_details_per_pair=1, "
-            f"--max_details={max(1, num_records * limit // (2 * num_bytes))} or, with room for it, "
-            f"--max_details_gb={-(-num_bytes // 10**9)}"
-        )
 
 
 def expand(
@@ -168,8 +136,8 @@ def expand(
             job.temp_path("units", scanned.name),
             prepared.evaluation(),
         )
-        keep, cap = filter_at(boilerplate_path), _cap(job.config.max_details_per_pair)
-        quota = None if quotas is None else quotas[scanned.name]
+        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
+        quota = (quotas or {}).get(scanned.name)
         caps = cap, quota, job.config.details
         return expand_unit(scanned, prefix, job.temp_folder, evaluation, keep, *caps)
 
@@ -333,10 +301,9 @@ def _write_results(
         folder, temp_folder, rows, config.lengths, results, num_files, config.all_rules
     )
     if config.eval_fields == "each":
-        hits = (np.frombuffer(bucket.hits, HITS)["number"] for bucket in results.buckets)
-        numbers = np.unique(np.concatenate([np.empty(0, np.uint32), *hits]))
-        fields = config.eval_text_fields
-        write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, fields, numbers)
+        hits = (np.frombuffer(bucket.hits, HITS) for bucket in results.buckets)
+        hits = np.concatenate([np.empty(0, HITS), *hits])
+        write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, config.eval_text_fields, hits)
         names.append(FIELD_HITS)
     write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
     names.append(EVAL_TOKENS)

@@ -35,10 +35,13 @@ from beam_pipeline.overlap.results.layout import PATTERNS, SUCCESS_NAME, WORK_FO
 from beam_pipeline.storage.files import exists
 
 
-def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
+def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -> str | None:
     """Runs the job to its end and returns the path of its results.
 
     Returns None if the options ask for a template, as a Flex Template's launcher does.
+
+    Args:
+      command: that of the run, for a shell; "" if it is run from Python.
 
     Raises:
       UsageError: with skip_existing, the output holds the result of another run.
@@ -78,7 +81,7 @@ def run(config: DeconConfig, beam_options: PipelineOptions) -> str | None:
     ):
         manifest.write_input_files(config.output_path, job_run.folder, files)
         pipeline = running.new_pipeline(beam_options)
-        overlap_pipeline.build(pipeline, config, inputs, job_run)
+        overlap_pipeline.build(pipeline, config, inputs, job_run, command)
         if not running.run_to_end(pipeline, job, job_run):
             return None
     if not exists(FileSystems.join(config.output_path, SUCCESS_NAME)):

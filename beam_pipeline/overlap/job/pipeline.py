@@ -25,6 +25,7 @@ from beam_pipeline.overlap.job.preparing import (
     build_index_shard,
     read_evaluation_sets,
 )
+from beam_pipeline.overlap.job.room import set_quotas
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.details import NONE
 from beam_pipeline.overlap.results.dropped_ngrams import check_ngrams
@@ -65,15 +66,18 @@ def find_inputs(config: DeconConfig) -> Inputs:
     return Inputs(match_documents(config.input_paths), evaluation, dropped)
 
 
-def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun) -> None:
+def build(
+    pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
+) -> None:
     """Adds the whole job to a pipeline.
 
     Args:
       run: the job run, which holds the output and has a folder of its own beside it.
+      command: that of the run, for a shell; "" if it is run from Python.
     """
     num_eval_files = len({each.file for each in inputs.evaluation})
-    started_at = start_time()
-    job = Job(config, run.folder, num_eval_files, len(inputs.training), started_at)
+    num_files = num_eval_files, len(inputs.training)
+    job = Job(config, run.folder, *num_files, start_time(), command)
     checked = pipeline | "Check rights" >> CheckRights(run.folder)
     prepared: Any = AsSingleton(
         pipeline
@@ -99,23 +103,26 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
     )
     # Side inputs that depend on the options.
     keep: dict[str, Any] = {}
-    caps: dict[str, Any] = {}
     results: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     if config.has_boilerplate:
         found, path = _find_boilerplate(pipeline, job, units, prepared, inputs.dropped, totals)
         keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
     if config.details != NONE:
-        sizes = units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
-        results["sizes"] = AsList(sizes)
-        caps["quotas"] = AsDict(
-            pipeline
-            | "Begin quotas" >> beam.Impulse()
-            | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, AsList(sizes))
-        )
-    buckets: Any = _count_by_bucket(
-        job, units, prepared, **keep
-    ) | "Write evaluation rows" >> beam.Map(gathering.write_evaluation_rows, job, prepared, **keep)
-    expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, **keep, **caps)
+        sized = units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
+        sizes["sizes"] = AsList(sized)
+    counts, matches = _count_by_bucket(job, units, prepared, **keep)
+    quotas: Any = AsDict(
+        pipeline
+        | "Begin quotas" >> beam.Impulse()
+        | "Set quotas" >> beam.FlatMap(set_quotas, job, AsList(matches), **sizes)
+    )
+    buckets: Any = counts | "Write evaluation rows" >> beam.Map(
+        gathering.write_evaluation_rows, job, prepared, **keep
+    )
+    expanded: Any = units | "Expand" >> beam.Map(
+        gathering.expand, job, prepared, quotas=quotas, **keep
+    )
     _ = checked | "Finish" >> beam.Map(
         gathering.finish,
         job,
@@ -126,6 +133,7 @@ def build(pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: Job
         AsList(_join_groups(expanded, job)),
         AsList(buckets),
         **results,
+        **sizes,
     )
 
 
@@ -159,22 +167,22 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
     )
 
 
-def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> Any:
-    """Returns (bucket of evaluation rows, counts of all work units).
+def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> tuple[Any, Any]:
+    """Returns (bucket of evaluation rows, counts of all work units), and the MatchesSize of each.
 
     The counts are added up as they arrive, after the shuffle. A CombinePerKey would add up those of
     a bundle before it, but Beam then holds the sums of all buckets until the bundle ends, however
     large they are, and all is added up twice.
     """
-    counts = units | "Count n-grams" >> beam.FlatMap(
+    counts, sizes = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
-    ).with_output_types(tuple[int, Any])
+    ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
     if keep:  # rows that share nothing but boilerplate have no counts
         every = prepared.pvalue | "Buckets" >> beam.FlatMap(
             boilerplate_steps.empty_buckets
         ).with_output_types(tuple[int, Any])
         counts = (counts, every) | "With all buckets" >> beam.Flatten()
-    return counts | "Group by evaluation rows" >> beam.GroupByKey()
+    return counts | "Group by evaluation rows" >> beam.GroupByKey(), sizes
 
 
 def _join_groups(expanded: Any, job: Job) -> Any:

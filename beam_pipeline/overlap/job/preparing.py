@@ -74,12 +74,19 @@ class Job:
     num_eval_files: int
     num_train_files: int
     started_at: str = ""  # the launcher's time: two attempts at the end write the same summary
+    command: str = ""  # for a shell; "" for a run from Python
 
     @property
     def has_caps(self) -> bool:
         """Whether details may be left out."""
         config = self.config
         return config.details != NONE and max(config.max_details, config.max_details_per_pair) >= 0
+
+    def option(self, name: str, value: Any) -> str:
+        """Returns an option as it is given, to a shell or in Python."""
+        if not self.command:
+            return f"{name}={value!r}"
+        return f"--{name}" if value is True else f"--{name}={value}"
 
     @property
     def fields(self) -> Fields:

@@ -8,6 +8,7 @@ n-grams first and looks up the evaluation rows of each last, so rows that share 
 before that.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -38,6 +39,14 @@ class Counts(NamedTuple):
 
     ngrams: np.ndarray  # NGRAM_COUNTS
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
+
+
+class MatchesSize(NamedTuple):
+    """How much there is to write of the matches."""
+
+    num_matches: int = 0
+    num_places: int = 0  # on both sides, each match with all its places
+    num_pairs: int = 0  # of a document and an evaluation row, by n
 
 
 class PackedCounts(NamedTuple):
@@ -76,18 +85,19 @@ def unpack(data: bytes, dtype: np.dtype) -> np.ndarray:
 
 
 def count_unit(
-    paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None = None
+    paths: Sequence[str],
+    postings: Sequence[Postings],
+    keep: Keep | None = None,
+    totals: Counter[str] | None = None,
 ) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
 
     Args:
       postings: of each index shard.
+      totals: get the fields of MatchesSize added.
     """
-    rows = add_counts(
-        Counts(np.empty(0, NGRAM_COUNTS), _count_rows(found))
-        for block in read_blocks(paths, keep, with_texts=False)
-        for found in expand_block(block, postings, in_order=False)
-    ).rows
+    totals = Counter() if totals is None else totals
+    rows = _rows_of(paths, postings, keep, totals)
     for bucket, here in _by_bucket(rows["number"]):
         yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
     for keep_part in _parts(paths, keep):
@@ -101,6 +111,22 @@ def count_unit(
             counts = _sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS)
             if len(counts):
                 yield bucket, PackedCounts.of(Counts(counts, np.empty(0, ROW_COUNTS)))
+
+
+def _rows_of(
+    paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None, totals: Counter[str]
+) -> np.ndarray:
+    """Returns the ROW_COUNTS of a work unit, sorted, and adds to the totals."""
+    total = Sum(ROW_COUNTS, _ROW_KEYS)
+    for block in read_blocks(paths, keep, with_texts=False):
+        num_train_places = np.diff(block.bounds)
+        for found in expand_block(block, postings, in_order=False):
+            total.add(_count_rows(found))
+            totals["num_matches"] += len(found.rows)
+            totals["num_places"] += len(found.tokens) + int(num_train_places[found.shared].sum())
+    rows = total.records()
+    totals["num_pairs"] += int(rows["documents"].sum())
+    return rows
 
 
 def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
@@ -212,6 +238,11 @@ def add_counts(counts: Iterable[Counts]) -> Counts:
         ngrams.add(each.ngrams)
         rows.add(each.rows)
     return Counts(ngrams.records(), rows.records())
+
+
+def add_sizes(sizes: Iterable[MatchesSize]) -> MatchesSize:
+    """Returns the sum of sizes."""
+    return MatchesSize(*map(sum, zip(MatchesSize(), *sizes, strict=True)))
 
 
 def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:

@@ -15,23 +15,34 @@ from beam_pipeline.overlap.results.output_files import write_lines
 
 
 def write_field_hits(
-    path: str, temp_folder: str, rows: EvaluationRows, fields: Sequence[str], numbers: np.ndarray
+    path: str, temp_folder: str, rows: EvaluationRows, fields: Sequence[str], hits: np.ndarray
 ) -> None:
     """Writes a line for each evaluation row of which a field was found.
 
     Args:
       fields: of a row, in order.
-      numbers: of the texts that were found, in ascending order.
+      hits: HITS of the texts that were found.
     """
-    write_lines(path, temp_folder, _records(rows, fields, numbers))
+    write_lines(path, temp_folder, _records(rows, fields, hits))
+
+
+def _best(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the numbers of texts, ascending, their coverage and n-gram coverage at the best n."""
+    numbers, of_hit = np.unique(hits["number"], return_inverse=True)
+    coverage, ngram_coverage = np.zeros((2, len(numbers)))
+    np.maximum.at(coverage, of_hit, hits["num_covered_tokens"] / hits["num_tokens"])
+    shares = hits["num_shared_places"] / hits["num_informative_places"]
+    np.maximum.at(ngram_coverage, of_hit, shares)
+    return numbers, coverage, ngram_coverage
 
 
 def _records(
-    rows: EvaluationRows, fields: Sequence[str], numbers: np.ndarray
+    rows: EvaluationRows, fields: Sequence[str], hits: np.ndarray
 ) -> Iterator[dict[str, Any]]:
     # By the place of its evaluation set, path and row.
     found: dict[tuple[int, str, int], dict[str, Any]] = {}
-    for row in rows.some(numbers):
+    numbers, *scores = _best(hits)
+    for row, *shares in zip(rows.some(numbers), *(each.tolist() for each in scores), strict=True):
         place = rows.datasets.index(row.eval_dataset)
         field = fields[place % len(fields)]
         record = found.setdefault(
@@ -42,8 +53,11 @@ def _records(
                 "eval_path": row.eval_path,
                 "eval_row": row.eval_row,
                 "fields_hit": [],
+                "coverage": {},
+                "ngram_coverage": {},
             },
         )
         record["fields_hit"].append(field)
+        record["coverage"][field], record["ngram_coverage"][field] = shares
     for key in sorted(found):
         yield found[key]

@@ -2,13 +2,21 @@
 
 import gzip
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap import DeconConfig, NGramConfig, run_train_test_overlap
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.job import gathering, scanning
+from beam_pipeline.overlap.job import room, scanning
+from beam_pipeline.overlap.job.preparing import Job
+from beam_pipeline.overlap.results.counts import MatchesSize
+from beam_pipeline.overlap.results.details import DetailsSize
 from tests.support.docs_commands import all_blocks
 from tests.support.overlap_jobs import corpus, files_below, flags  # noqa: F401 (fixture)
 
@@ -20,11 +28,14 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
 ) -> None:
     assert main(flags(corpus)) == 0
     undisturbed = files_below(corpus / "out/stats")
-    monkeypatch.setattr(gathering, "free_bytes", lambda path: 1000)
+    monkeypatch.setattr(room, "free_bytes", lambda path: 6000)
     assert main([*flags(corpus), "--overwrite"]) == 1
     said = capfd.readouterr().err.strip().splitlines()[-1]
-    assert "would have 17 records of 0.0 GB" in said and "more than the 0.0 GB free there" in said
-    assert "with --skip_existing and --details=compact, --max_details_per_pair=1" in said
+    assert " would have 17 records of " in said and " kB before compression, more than" in said
+    assert "choose --max_details_per_pair=1, --max_details=" in said
+    command = shlex.split(said.partition("go on with ")[2])
+    assert command[:3] == ["python", "-m", "beam_pipeline.overlap"]
+    assert command[3:] == [*flags(corpus), "--overwrite", "--skip_existing", "--details=compact"]
     assert not (corpus / "out/.SUCCESS").exists()
 
     def not_again(*_: object) -> None:
@@ -38,6 +49,54 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
     monkeypatch.setattr(scanning, "read_work_unit", not_again)
     assert main([*flags(corpus), "--skip_existing", "--overwrite"]) == 0
     assert files_below(corpus / "out/stats") == undisturbed
+
+
+def test_a_run_without_room_for_its_matches_stops_before_it_writes_them(
+    corpus: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(room, "free_bytes", lambda path: 1000)
+    assert main([*flags(corpus), "--details=none"]) == 1
+    said = capfd.readouterr().err.strip().splitlines()[-1]
+    assert "overlap_matches in " in said and " would have 17 records" in said
+    assert "more than the 1.0 kB free there; the scan is kept: make room" in said
+    assert said.endswith(" --details=none --skip_existing")
+    assert not list((corpus / "out").rglob("*matches*"))
+
+
+def test_python_is_told_its_own_options(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(room, "free_bytes", lambda path: 6000)
+    config = DeconConfig(
+        input_path=f"{corpus}/in",
+        decontaminate_source=f"{corpus}/eval/music-1a2b3c",
+        output_path=f"{corpus}/out",
+        ngram=NGramConfig((5, 12)),
+    )
+    with pytest.raises(ProbelineError) as raised:
+        run_train_test_overlap(config, ["--direct_num_workers=1"])
+    assert "choose max_details_per_pair=1, max_details=" in str(raised.value)
+    assert str(raised.value).endswith("run it again with skip_existing=True and details='compact'")
+
+
+def test_the_estimate_is_no_less_than_what_is_written(
+    corpus: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    estimated = []
+    check = room.check_room
+
+    def kept(sizes: Sequence[DetailsSize], matches: MatchesSize, job: Job) -> None:
+        estimated.append(matches)
+        check(sizes, matches, job)
+
+    monkeypatch.setattr(room, "check_room", kept)
+    assert main([*flags(corpus), "--details=none"]) == 0
+    table = pq.read_table(corpus / "out/stats/overlap_matches.parquet")
+    places = [
+        len(table[side].combine_chunks().values) for side in ("eval_offsets", "train_offsets")
+    ]
+    assert [(each.num_matches, each.num_places) for each in estimated] == [(17, sum(places))]
 
 
 def test_compact_details_are_joined_with_their_texts(

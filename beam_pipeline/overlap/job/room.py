@@ -1,0 +1,105 @@
+"""Whether there is room for what a run will write, before it writes any of it.
+
+DetailsSize and MatchesSize of all work units → how many details each work unit may write
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.job.preparing import Job
+from beam_pipeline.overlap.results.counts import MatchesSize, add_sizes
+from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, quotas
+from beam_pipeline.overlap.results.match_files import ScannedUnit
+from beam_pipeline.report.formatting import bytes_text
+from beam_pipeline.storage.files import free_bytes
+
+# Of overlap_matches and overlap_instances, before compression.
+_MATCH_BYTES, _PLACE_BYTES, _PAIR_BYTES = 52, 8, 32
+_COPIES = 3  # of a work unit, of a group of training files, of the output
+
+
+def cap_of(value: int) -> int | None:
+    """Returns the value of a flag of which negative ones mean no limit."""
+    return None if value < 0 else value
+
+
+def set_quotas(
+    _: bytes,
+    job: Job,
+    matches: Iterable[MatchesSize],
+    sizes: Iterable[tuple[ScannedUnit, DetailsSize]] = (),
+) -> Iterator[tuple[str, int | None]]:
+    """Yields how many details each work unit may write, by its name.
+
+    Raises:
+      ProbelineError: as `check_room`.
+    """
+    ordered = sorted(sizes, key=lambda sized: sized[0].order)
+    check_room([size for _, size in ordered], add_sizes(matches), job)
+    names = [scanned.name for scanned, _ in ordered]
+    num_kept = [size.num_kept for _, size in ordered]
+    yield from zip(names, quotas(num_kept, cap_of(job.config.max_details)), strict=True)
+
+
+def matches_bytes(matches: MatchesSize) -> int:
+    """Returns at most how many bytes the files of matches take, those that are joined included."""
+    num_bytes = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
+    return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
+
+
+def check_room(sizes: Sequence[DetailsSize], matches: MatchesSize, job: Job) -> None:
+    """Checks that the results, before compression, are no larger than allowed and than the disk.
+
+    Args:
+      sizes: of the details of each work unit, in order; none if there are no details.
+
+    Raises:
+      ProbelineError: they are.
+    """
+    config, of_matches = job.config, matches_bytes(matches)
+    num_records, num_bytes = _details(sizes, cap_of(config.max_details))
+    limits = {f"--max_details_gb={config.max_details_gb}": config.max_details_gb * 10**9}
+    if (free := free_bytes(config.output_path)) is not None:
+        name = f"the {bytes_text(free)} free there"
+        if of_matches > free:
+            raise ProbelineError(
+                f"overlap_matches in {config.output_path} would have {matches.num_matches:,} "
+                f"records, which with their temporary copies take {bytes_text(of_matches)} before "
+                f"compression, more than {name}; the scan is kept: make room, then "
+                f"{_going_on(job)}"
+            )
+        limits[f"{name} less {bytes_text(of_matches)} for overlap_matches"] = free - of_matches
+    name, limit = min(limits.items(), key=lambda item: item[1])
+    if num_bytes > limit:
+        ways = {
+            "max_details_per_pair": 1,
+            "max_details": max(1, num_records * limit // (2 * num_bytes)),
+            "max_details_gb": -(-num_bytes // 10**9),
+        }
+        pair, count, size = (job.option(name, value) for name, value in ways.items())
+        raise ProbelineError(
+            f"overlap_details in {config.output_path} would have {num_records:,} records of "
+            f"{bytes_text(num_bytes)} before compression, more than {name}; the scan is kept: "
+            f"choose {pair}, {count} or, with room for it, {size}, or "
+            f"{_going_on(job, 'none' if config.details == COMPACT else COMPACT)}"
+        )
+
+
+def _details(sizes: Sequence[DetailsSize], max_details: int | None) -> tuple[int, int]:
+    """Returns the number of details that may be written, and at most how many bytes they have."""
+    num_records = num_bytes = 0
+    may_write = quotas([size.num_kept for size in sizes], max_details)
+    for size, quota in zip(sizes, may_write, strict=True):
+        count = size.num_kept if quota is None else min(quota, size.num_kept)
+        num_records += count
+        num_bytes += min(size.num_kept_bytes, count * size.max_bytes) + size.num_text_bytes
+    return num_records, num_bytes
+
+
+def _going_on(job: Job, details: str | None = None) -> str:
+    """Returns how to go on from the scan, for a shell or for Python."""
+    options = {"skip_existing": True} | ({"details": details} if details else {})
+    given = [job.option(name, value) for name, value in options.items()]
+    if job.command:
+        return f"go on with {' '.join([job.command, *given])}"
+    return f"run it again with {' and '.join(given)}"
