@@ -6,7 +6,7 @@ It is read from the files of the finished output, not from what workers reported
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
@@ -21,11 +21,16 @@ from beam_pipeline.overlap.results.layout import (
     BOILERPLATE_SCORES,
     DEAD_LETTER_FOLDER,
     DETAILS_LEFT_OUT,
+    EVAL_BOILERPLATE,
     FIELD_HITS,
+    MATCHES,
     RULES,
+    SHORT_ROWS,
     STATS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
+from beam_pipeline.report.formatting import number_of
+from beam_pipeline.storage.parquet import open_parquet
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
@@ -67,10 +72,14 @@ def _rule_table(lines: Iterable[dict[str, Any]]) -> Table:
 def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: float) -> list[str]:
     """Returns the lines below the table."""
     counts = summary["counts"]
+    texts, rows = number_of(counts["train_texts"], "text"), number_of(counts["eval_rows"], "row")
+    train_files = number_of(summary["num_train_files"], "training file")
+    eval_files = number_of(summary["num_eval_files"], "evaluation file")
+    with open_parquet(FileSystems.join(output, MATCHES)) as file:
+        num_matches = file.metadata.num_rows  # without boilerplate
     lines = [
-        f"{counts['train_texts']:,} texts of {summary['num_train_files']:,} training files and "
-        f"{counts['eval_rows']:,} rows of {summary['num_eval_files']:,} evaluation files in "
-        f"{seconds:.1f} s: {counts['matches']:,} matches"
+        f"{texts} of {train_files} and {rows} of {eval_files} in {seconds:.1f} s: "
+        f"{num_matches:,} matches"
     ]
     names = config.eval_text_fields
     if config.eval_fields == "each":
@@ -78,7 +87,10 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
             (row["eval_dataset"], ", ".join(row["fields_hit"]))
             for row in read_lines(FileSystems.join(output, FIELD_HITS))
         )
-        lines += [f"{count:,} rows of {name} hit in {hit}" for (name, hit), count in found.items()]
+        lines += [
+            f"{number_of(count, 'row')} of {name} hit in {hit}"
+            for (name, hit), count in found.items()
+        ]
     without = counts["train_without_text"], counts["eval_without_text"]
     if any(without):
         of_rows = f" and --eval_text_field={','.join(names)}" if names else ""
@@ -89,18 +101,15 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
     if letters := counts["dead_letters"]:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in letters.items())
         folder = FileSystems.join(output, DEAD_LETTER_FOLDER)
-        lines.append(f"{sum(letters.values()):,} dead letters in {folder}: {reasons}")
-    if counts["degenerate_eval_rows"] and config.degenerate == "emit":
-        lines.append(
-            f"Warning: {counts['degenerate_eval_rows']:,} evaluation rows hold empty tokens alone "
-            "and match nearly any text; --degenerate=skip leaves them out"
-        )
-    lines += summary["warnings"]
+        num_letters = number_of(sum(letters.values()), "dead letter")
+        lines.append(f"{num_letters} in {folder}: {reasons}")
+    lines += [*_not_looked_up(config, output, counts), *summary["warnings"]]
     if counts.get("boilerplate_hits"):
         lines.append(
-            f"Boilerplate is not counted: {counts['boilerplate_hits']:,} evaluation rows, by n, "
-            f"have some, {counts['boilerplate_only_hits']:,} share nothing else; "
-            f"{FileSystems.join(output, BOILERPLATE_SCORES)} has their scores with it and without"
+            f"Boilerplate is not counted: {counts['matches'] - num_matches:,} matches. Rows by n: "
+            f"{counts['boilerplate_hits']:,} have some, {counts['boilerplate_only_hits']:,} share "
+            f"nothing else; {FileSystems.join(output, BOILERPLATE_SCORES)} has their scores with "
+            "it and without"
         )
     if counts["details_left_out"]:
         caps = [
@@ -109,10 +118,31 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
             if getattr(config, name) >= 0
         ]
         lines.append(
-            f"overlap_details has {counts['details']:,} records; {counts['details_left_out']:,} "
-            f"are left out by {' and '.join(caps)}, see "
+            f"overlap_details has {number_of(counts['details'], 'record')}; "
+            f"{counts['details_left_out']:,} are left out by {' and '.join(caps)}, see "
             f"{FileSystems.join(output, DETAILS_LEFT_OUT)}; all would be "
             f"{counts['detail_bytes'] / 1e6:,.1f} MB before compression"
         )
     lines.append(f"Next: python -m beam_pipeline.overlap.report {shlex.quote(output)}")
     return lines
+
+
+def _not_looked_up(config: DeconConfig, output: str, counts: dict[str, Any]) -> Iterator[str]:
+    """Yields which rows and n-grams of the evaluation sets were left out, or should be."""
+    if num_degenerate := counts["degenerate_eval_rows"]:
+        rows = f"{number_of(num_degenerate, 'evaluation row')} of empty tokens alone"
+        if config.degenerate == "emit":
+            yield f"Warning: nearly any text matches {rows}; --degenerate=skip leaves such rows out"
+        else:
+            yield f"Not looked up, so without a hit: {rows}, by --degenerate=skip"
+    if config.min_tokens and (num_short := counts["short_eval_rows"]):
+        rows = f"{number_of(num_short, 'evaluation row')} of fewer tokens"
+        yield (
+            f"Not looked up, so without a hit: {rows}, by --min_tokens={config.min_tokens}, see "
+            f"{FileSystems.join(output, SHORT_ROWS)}"
+        )
+    if most := config.max_eval_rows_per_ngram:
+        path = FileSystems.join(output, EVAL_BOILERPLATE)
+        if num_ngrams := sum(1 for _ in read_lines(path)):
+            ngrams = f"{number_of(num_ngrams, 'n-gram')} of more evaluation rows"
+            yield f"Not counted: {ngrams}, by --max_eval_rows_per_ngram={most}, see {path}"

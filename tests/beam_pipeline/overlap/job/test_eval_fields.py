@@ -98,9 +98,16 @@ def test_each_field_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
         (row["eval_dataset"], row["instance_id"], row["eval_row"], row["fields_hit"])
         for row in records(tmp_path, "overlap_fields.jsonl")
     ] == [("quiz", "7", 0, both), ("quiz", "8", 1, both[1:])]
+    of_answer = {"doc.choices": 1.0}
+    assert [row["coverage"] for row in records(tmp_path, "overlap_fields.jsonl")] == [
+        {"doc.question": 1.0, "doc.choices": 11 / 12},  # but for x
+        of_answer,
+    ]
+    shares = [row["ngram_coverage"] for row in records(tmp_path, "overlap_fields.jsonl")]
+    assert shares == [{"doc.question": 1.0, "doc.choices": 6 / 7}, of_answer]
     out = capsys.readouterr().out
-    assert "1 rows of quiz hit in doc.question, doc.choices\n1 rows of quiz hit in doc.ch" in out
-    assert "3 texts of 1 training files and 5 rows of 1 evaluation files" in out
+    assert "1 row of quiz hit in doc.question, doc.choices\n1 row of quiz hit in doc.ch" in out
+    assert "3 texts of 1 training file and 5 rows of 1 evaluation file" in out
     assert (tmp_path / "out/clean" / f"{question}.jsonl").exists()
 
 

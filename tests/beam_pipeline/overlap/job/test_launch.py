@@ -59,16 +59,16 @@ def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture
         ["[x]", "12", "1", "0", "0.00%"],
     ]
     below = out.splitlines()[-6:]
-    assert below[0].startswith("6 texts of 1 training files and 4 rows of 2 evaluation files in ")
+    assert below[0].startswith("6 texts of 1 training file and 4 rows of 2 evaluation files in ")
     assert below[1].startswith("Without a text: 1 training and 0 evaluation records; ")
     letters = corpus / "out/dead_letter"
-    assert below[2] == f"1 dead letters in {letters}: 1 json_not_an_object"
-    assert below[3].startswith("Warning: 1 evaluation rows hold empty tokens alone and match ")
+    assert below[2] == f"1 dead letter in {letters}: 1 json_not_an_object"
+    assert below[3].startswith("Warning: nearly any text matches 1 evaluation row of empty ")
     left_out = corpus / "out/stats/overlap_details_left_out.jsonl"
     matches = (len(SHARED.split()) - 4) + (len(SHARED.split()) - 11)
     assert below[0].endswith(f": {matches} matches")
     assert below[4].startswith(
-        f"overlap_details has 1 records; {matches - 1} are left out by --max_details_per_pair=1, "
+        f"overlap_details has 1 record; {matches - 1} are left out by --max_details_per_pair=1, "
         f"see {left_out}; all would be "
     )
     assert below[5] == f"Next: python -m beam_pipeline.overlap.report {corpus}/out"
@@ -357,3 +357,28 @@ def test_lists_of_rules_are_replaced_with_the_result(corpus: Path, capsys) -> No
     assert main(flags(corpus, "--overwrite")) == 0
     names = files_below(corpus / "out")
     assert not [name for name in names if "rules" in name]
+
+
+def test_the_summary_names_what_was_not_looked_up_or_counted(
+    corpus: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture,
+) -> None:
+    few = ["--min_tokens=6", "--degenerate=skip", "--max_eval_rows_per_ngram=1"]
+    again = {"id": "o1", "text": "nobody has written this yet, says one of them"}
+    write_lines(corpus / "eval/other.jsonl", {"id": "o0", "text": SHARED}, again)
+    assert main([*flags(corpus), *few]) == 0
+    said = capsys.readouterr().out
+    skipped = "Not looked up, so without a hit: 1 evaluation row"
+    assert f"{skipped} of empty tokens alone, by --degenerate=skip\n" in said
+    assert f"{skipped} of fewer tokens, by --min_tokens=6, see {corpus}/out/stats/" in said
+    assert "Not counted: 17 n-grams of more evaluation rows, by --max_eval_rows_per_" in said
+
+
+def test_matches_of_boilerplate_are_not_among_the_matches(
+    corpus: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture,
+) -> None:
+    dropped = write_lines(corpus / "drop.jsonl", {"ngram": "every good boy does fine"})
+    assert main([*flags(corpus), f"--drop_ngrams={dropped}"]) == 0
+    said = capsys.readouterr().out
+    assert " s: 16 matches\n" in said and "Boilerplate is not counted: 1 matches." in said
