@@ -46,12 +46,8 @@ def caps_of(
         options["limit_test_instances"],
         "only the first rows of each evaluation set were looked up",
     )
-    add(
-        "sets",
-        "max_document_frequency",
-        num_boilerplate,
-        f"{number_of(num_boilerplate, 'n-gram')} in more training documents not counted",
-    )
+    if num_boilerplate:
+        found.append(_boilerplate_cap(options, num_boilerplate))
     add(
         "sets",
         "max_eval_rows_per_ngram",
@@ -81,3 +77,13 @@ def caps_of(
         f"{matches:,} matches of {number_of(files, 'training file')} are not in the details",
     )
     return found
+
+
+def _boilerplate_cap(options: dict[str, Any], num_ngrams: int) -> Cap:
+    """Returns the options by which n-grams of training documents are not counted."""
+    ngrams, dropped = number_of(num_ngrams, "n-gram"), options["drop_ngrams"]
+    flags = [f"--drop_ngrams={path}" for path in dropped]
+    if most := options["max_document_frequency"]:
+        flags.insert(0, f"--max_document_frequency={most}")
+    where = "of training documents" if dropped else "in more training documents"
+    return Cap("sets", " ".join(flags), f"{ngrams} {where} not counted")
