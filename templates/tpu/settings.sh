@@ -19,8 +19,8 @@ RUN_NAME=             # the same name continues from the run's last checkpoint
 
 MODEL=95m             # a config of training/configs: its name, or the path of a .yml in training/
 TRAIN_ARGUMENTS=(     # further key=value of MaxText or of Probeline, see docs/training.md
-  steps=50000
   checkpoint_period=1000
+  # network_train_tokens=4000000000 (95m itself says 2 billion)
   # per_device_batch_size=32 grain_worker_count=0 grain_num_threads=2
   # grain_visualization_dir=/tmp/pictures (on each host)
 )

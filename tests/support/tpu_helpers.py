@@ -30,7 +30,7 @@ TRAIN = [
     *("95m", "hardware=tpu", "attention=flash", "enable_autocheckpoint=true"),
     *("network_train_files=gs://data/probes/rows/train", "network_eval_files=gs://data/probes/rows/test"),
     *("base_output_directory=gs://results/runs", "run_name=first run"),
-    *("network_cache_dir=/mnt/disks/cache", "steps=50000", "checkpoint_period=1000"),
+    *("network_cache_dir=/mnt/disks/cache", "checkpoint_period=1000"),
 ]  # fmt: skip
 # Prints the first line of a file and removes it, unless it is the last.
 NEXT = """
