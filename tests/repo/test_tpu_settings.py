@@ -66,7 +66,7 @@ def test_training_knows_every_key_that_it_is_given(tree: Tree) -> None:
     keys |= set(re.findall(r"(\w+)=", text))  # those of its comments, too
     known = set(NetworkConfig.model_fields)
     assert keys - known == set()
-    assert {"grain_worker_count", "network_train_files", "steps"} <= keys
+    assert {"grain_worker_count", "network_train_files", "network_train_tokens"} <= keys
 
 
 # --- project.sh -----------------------------------------------------------------------------------
