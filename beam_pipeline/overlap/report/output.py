@@ -23,6 +23,7 @@ from beam_pipeline.overlap.results.layout import (
     BOILERPLATE_SCORES,
     DETAILS_LEFT_OUT,
     EVAL_BOILERPLATE,
+    FIELD_HITS,
     RULES,
     SUCCESS_NAME,
 )
@@ -32,7 +33,10 @@ from beam_pipeline.storage.lines import decompressed, explained_damage, read_blo
 from beam_pipeline.storage.parquet import open_parquet
 
 # Of some runs alone.
-_OPTIONAL = (BOILERPLATE, BOILERPLATE_SCORES, DETAILS_LEFT_OUT, EVAL_BOILERPLATE, RULES)
+_OPTIONAL = (
+    *(BOILERPLATE, BOILERPLATE_SCORES, DETAILS_LEFT_OUT, EVAL_BOILERPLATE),
+    *(FIELD_HITS, RULES),
+)
 
 Advance = Callable[[float], None]
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"

@@ -16,7 +16,6 @@ import numpy as np
 from markupsafe import Markup
 
 from beam_pipeline import __version__
-from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS
 from beam_pipeline.overlap.report.search_index import ROW_CHARS
 from beam_pipeline.overlap.report.sets import LEVELS
 from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Statistics
@@ -61,7 +60,6 @@ def page(statistics: Statistics, tables: Mapping[str, Table] | None = None) -> b
         option_facts=option_facts(statistics),
         levels=LEVELS,
         max_table_rows=MAX_TABLE_ROWS,
-        margin_chars=MARGIN_CHARS,
         row_chars=ROW_CHARS,
         style=Markup(style),
         script=Markup(script),

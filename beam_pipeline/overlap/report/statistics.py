@@ -8,11 +8,10 @@ texts.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,6 +30,7 @@ from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DETAILS_LEFT_OUT,
     EVAL_BOILERPLATE,
+    FIELD_HITS,
     MATCHES,
     NGRAMS,
     RULES,
@@ -59,11 +59,12 @@ class Boilerplate(msgspec.Struct):
     eval_rows: int = 0
 
 
-class Frequent(NamedTuple):
-    """The most frequent n-grams of boilerplate, and how many there are."""
+class FieldHits(NamedTuple):
+    """How many rows of an evaluation set were hit in these fields, and in no other."""
 
-    ngrams: list[Boilerplate]
-    num_ngrams: int
+    dataset: str
+    fields: str
+    num_rows: int
 
 
 class Verdicts(msgspec.Struct):
@@ -107,8 +108,9 @@ class Statistics:
     train_files: list[TrainFile]  # those that hit most instances first
     removal: RemovalEffects
     removed: list[Removed]
-    boilerplate: Frequent
-    eval_boilerplate: Frequent
+    fields: list[FieldHits]  # with --eval_fields=each
+    boilerplate: list[Boilerplate]  # the most frequent first
+    eval_boilerplate: list[Boilerplate]
     effects: list[Effect]  # of boilerplate
     num_matches: int  # without those of boilerplate
     caps: list[Cap]
@@ -117,6 +119,12 @@ class Statistics:
     def lengths(self) -> list[int]:
         """The configured n."""
         return self.rows.lengths
+
+    @property
+    def num_not_looked_up(self) -> int:
+        """How many evaluation rows were left out for what they are."""
+        counts, skips = self.summary.counts, self.summary.options["degenerate"] == "skip"
+        return counts.get("short_eval_rows", 0) + skips * counts["degenerate_eval_rows"]
 
     @property
     def overall(self) -> list[Hits]:
@@ -152,9 +160,11 @@ def read_statistics(
     instances = worst_instances(output, rows, num_instances, advance)
     add_texts(output, instances, options, advance)
     rules = rules_of(options["rules"], options["threshold"], options["ngram_length"][0])
-    boilerplate = _frequent(output, BOILERPLATE)
-    eval_boilerplate = _frequent(output, EVAL_BOILERPLATE)
-    num_ngrams = boilerplate.num_ngrams, eval_boilerplate.num_ngrams
+    boilerplate, eval_boilerplate = (
+        sorted(output.records(name, Boilerplate), key=_by_frequency)
+        for name in (BOILERPLATE, EVAL_BOILERPLATE)
+    )
+    num_ngrams = len(boilerplate), len(eval_boilerplate)
     return Statistics(
         path=output.path,
         summary=summary,
@@ -166,6 +176,7 @@ def read_statistics(
         train_files=sorted(_train_files(output), key=lambda file: (-file.num_hit, file.path)),
         removal=removal,
         removed=of_removed,
+        fields=_field_hits(output),
         boilerplate=boilerplate,
         eval_boilerplate=eval_boilerplate,
         effects=read_effects(output, rules),
@@ -192,16 +203,19 @@ def _train_files(output: Output) -> Iterator[TrainFile]:
             yield TrainFile(path, sum(by_set.values()), by_set)
 
 
-def _frequent(output: Output, name: str) -> Frequent:
-    ngrams = output.records(name, Boilerplate)
-    return Frequent(*_first(ngrams, lambda one: (-one.documents - one.eval_rows, one.n, one.ngram)))
+class _FieldsHit(msgspec.Struct):
+    eval_dataset: str
+    fields_hit: list[str]
 
 
-def _first[T](items: Iterable[T], key: Callable[[T], Any]) -> tuple[list[T], int]:
-    """Returns the first items in the order of `key`, and how many items there are."""
-    counter = count()
-    first = heapq.nsmallest(MAX_TABLE_ROWS, (item for item, _ in zip(items, counter)), key=key)
-    return first, next(counter)
+def _field_hits(output: Output) -> list[FieldHits]:
+    rows = output.records(FIELD_HITS, _FieldsHit)
+    found = Counter((row.eval_dataset, ", ".join(row.fields_hit)) for row in rows)
+    return [FieldHits(*key, num_rows) for key, num_rows in sorted(found.items())]
+
+
+def _by_frequency(one: Boilerplate) -> tuple[int, int, str]:
+    return -one.documents - one.eval_rows, one.n, one.ngram
 
 
 class _LeftOut(msgspec.Struct):

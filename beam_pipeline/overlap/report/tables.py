@@ -18,9 +18,9 @@ import pyarrow.csv
 from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS, Taken
 from beam_pipeline.overlap.report.removed import Removed
 from beam_pipeline.overlap.report.sets import EvaluationSet
-from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Frequent, Statistics
+from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Boilerplate, Statistics
 from beam_pipeline.overlap.results.output_files import escape_surrogates
-from beam_pipeline.report.formatting import NONE, count_text, percent
+from beam_pipeline.report.formatting import NONE, count_text, number_of, percent
 from beam_pipeline.report.page import shown
 
 _COVERED = "tokens covered"
@@ -44,6 +44,7 @@ _VERDICTS = {
     "num_dirty_by_short_texts": "dirty by short texts alone",
 }
 _TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
+_FIELDS = ("evaluation set", "fields hit", "rows")
 _REMOVED = (
     *("clean corpus", "--remove", "evaluation set", "contaminated documents", "dropped"),
     *("documents that remain of them", "characters", "characters removed"),
@@ -56,7 +57,11 @@ class Table(NamedTuple):
     name: str  # of its file
     title: str
     data: pa.Table
-    num_rows: int  # of which `data` may have the first alone
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return len(self.data)
 
     @property
     def first_rows(self) -> list[list[str]]:
@@ -67,7 +72,7 @@ class Table(NamedTuple):
     @property
     def num_left_out(self) -> int:
         """How many rows are not among the first."""
-        return self.num_rows - min(len(self.data), MAX_TABLE_ROWS)
+        return max(0, self.num_rows - MAX_TABLE_ROWS)
 
 
 def share_text(share: float) -> str:
@@ -109,7 +114,9 @@ def tables_of(statistics: Statistics) -> dict[str, Table]:
             list(_VERDICTS.values()),
             verdicts,
         ),
+        _table("fields", "Rows by the fields that were hit", _FIELDS, statistics.fields),
         _rows_table(statistics),
+        _table("removal", "Ways of removal", ["--remove", "takes"], _ways_of(removal.total)),
         _table(
             "removal_by_file",
             "Contaminated documents by training file",
@@ -197,7 +204,6 @@ def _table(
     title: str,
     headings: Sequence[str],
     rows: Iterable[Sequence[Any]],
-    num_rows: int | None = None,
 ) -> Table:
     """Returns a table of rows; a lone surrogate, which Arrow has no place for, is an escape."""
     escaped = [
@@ -207,7 +213,7 @@ def _table(
     columns = zip(*escaped, strict=True) if escaped else ([] for _ in headings)
     arrays = [pa.array(list(column)) for column in columns]
     data = pa.Table.from_arrays(arrays, list(headings))
-    return Table(name, title, data, len(escaped) if num_rows is None else num_rows)
+    return Table(name, title, data)
 
 
 def _set_lines(one: EvaluationSet, lengths: Sequence[int]) -> Iterator[list[Any]]:
@@ -220,6 +226,23 @@ def _set_lines(one: EvaluationSet, lengths: Sequence[int]) -> Iterator[list[Any]
 
 def _taken(taken: Taken) -> list[int]:
     return [taken.num_documents, taken.num_spans, taken.num_shared_chars, taken.num_margin_chars]
+
+
+def _ways_of(taken: Taken) -> list[list[str]]:
+    """Returns what each way of removal takes, in words; nothing if there is nothing to take."""
+    if not taken.num_documents:
+        return []
+    characters = number_of(taken.num_shared_chars, "character")
+    masks, margin = number_of(taken.num_spans, "mask"), count_text(taken.num_margin_chars)
+    return [
+        ["document", f"{number_of(taken.num_documents, 'document')}, whole"],
+        ["mask", f"{characters}, for which {masks} stand"],
+        [
+            "split",
+            f"these characters and up to {MARGIN_CHARS} on each side, {margin} in all where the "
+            "texts go on so far; then pieces under 200 characters",
+        ],
+    ]
 
 
 def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
@@ -250,7 +273,7 @@ def _rows_table(statistics: Statistics) -> Table:
         for n, values in zip(rows.lengths, rows.scores[name], strict=True):
             columns[f"{heading} at n = {n}"] = np.ascontiguousarray(values)
     title = "Evaluation rows with a hit, those with most covered tokens first"
-    return Table("rows", title, pa.table(columns), len(rows))
+    return Table("rows", title, pa.table(columns))
 
 
 def _files_table(statistics: Statistics) -> Table:
@@ -264,11 +287,11 @@ def _files_table(statistics: Statistics) -> Table:
     return _table("train_files", "Instances hit by training file", headings, lines)
 
 
-def _ngrams_table(name: str, frequent: Frequent, counted: str) -> Table:
+def _ngrams_table(name: str, ngrams: Sequence[Boilerplate], counted: str) -> Table:
     noun = {"documents": "documents", "eval_rows": "evaluation rows"}[counted]
     title = f"N-grams that are not counted, by {noun}"
-    lines = ([one.ngram, one.n, getattr(one, counted)] for one in frequent.ngrams)
-    return _table(name, title, ["n-gram", "n", noun], lines, frequent.num_ngrams)
+    lines = ([one.ngram, one.n, getattr(one, counted)] for one in ngrams)
+    return _table(name, title, ["n-gram", "n", noun], lines)
 
 
 # --- files --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ from beam_pipeline.overlap.report.sets import LEVELS
 from beam_pipeline.overlap.report.tables import Table, csv_of, markdown_of, share_text
 from beam_pipeline.report.formatting import count_text
 from tests.support.browser import visit
+from tests.support.overlap_folder import write_output
 from tests.support.overlap_report import table
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-NAMES = ("sets", "rules", "rows", "removal_by_file", "removal_by_set", "removed")
+TEXT = "one text that is in both"
+NAMES = ("sets", "rules", "fields", "rows")
+NAMES += ("removal", "removal_by_file", "removal_by_set", "removed")
 NAMES += (
     "train_files",
     "boilerplate_effects",
@@ -136,11 +140,12 @@ def test_markdown_has_the_cells_of_csv(page: Path) -> None:
 
 def test_odd_values_stay_in_their_cells() -> None:
     names = ['a "quoted", one', "two\nlines | of | it", "*bold* `code` <b>", None]
-    odd = Table("odd", "Odd", pa.table({"name": names, "share": [0.0, 0.25, 0.9999, 1.0]}), 70)
+    columns = {"name": names * 14, "share": [0.0, 0.25, 0.9999, 1.0] * 14}
+    odd = Table("odd", "Odd", pa.table(columns))
     rows = list(csv.reader(io.StringIO(csv_of(odd).decode())))
-    assert [row[0] for row in rows] == ["name", *names[:3], ""]
+    assert [row[0] for row in rows] == ["name", *[*names[:3], ""] * 14]
     text = markdown_of([odd], "a # b").decode()
-    assert text.startswith("# a \\# b\n") and text.endswith("\n66 more are not shown.\n")
+    assert text.startswith("# a \\# b\n") and text.endswith("\n6 more are not shown.\n")
     assert "| two lines \\| of \\| it | 25.0\u00a0% |" in text
     assert "| \\*bold\\* \\`code\\` \\<b\\> | \\>99.9\u00a0% |" in text
 
@@ -158,3 +163,20 @@ def test_only_the_formats_asked_for_are_written(page: Path, tmp_path: Path, form
 def test_an_unknown_format_is_named(page: Path, capsys: pytest.CaptureFixture) -> None:
     assert report.main([str(page.parent / "output"), "--format=csv,pdf"]) == 2
     assert "--format=pdf: give some of html, csv, markdown" in capsys.readouterr().err
+
+
+def test_files_have_all_boilerplate_and_all_fields(tmp_path: Path) -> None:
+    ngrams = [{"ngram": f"n {at}", "n": 2, "documents": 9} for at in range(60)]
+    sets, training = {"a": [("0", TEXT)]}, {"t.jsonl": [("d", TEXT)]}
+    (tmp_path / "output").mkdir()
+    folder = write_output(tmp_path / "output", sets, training, [2], boilerplate=ngrams)
+    rows = [{"eval_dataset": "a", "fields_hit": hit} for hit in (["q"], ["q", "answer"], ["q"])]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "stats/overlap_fields.jsonl").write_text(lines)
+    assert report.main([str(folder), f"--html={tmp_path}/report.html", "--format=csv"]) == 0
+    page = tmp_path / "report.html"
+    assert len(read_csv(page, "boilerplate")) == 60
+    assert [list(row.values()) for row in read_csv(page, "fields")] == [
+        ["a", "q", "2"],
+        ["a", "q, answer", "1"],
+    ]
