@@ -231,6 +231,8 @@ class DeconConfig:
     mode: str = ""
 
     def __post_init__(self) -> None:
+        if self.ngram is None:  # pyright: ignore[reportUnnecessaryComparison] - marin's default
+            object.__setattr__(self, "ngram", NGramConfig())
         if not isinstance(self.ngram, NGramConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"ngram={self.ngram!r} is no NGramConfig: give NGramConfig(15)")
         for name in ("input_path", "decontaminate_source"):  # may be steps, which have a path

@@ -6,7 +6,13 @@ from typing import Any
 
 
 def path_of(given: Any) -> Any:
-    """Returns the output path of a step, or of a step's config, and anything else as it is."""
+    """Returns the output path of a step, or of a step's config, and anything else as it is.
+
+    What has a step and the name of a file or folder in its output is the path of that.
+    """
+    if isinstance(path := path_of(step) if (step := getattr(given, "step", None)) else None, str):
+        name = getattr(given, "name", None)
+        return f"{path.rstrip('/')}/{name}" if name else path
     for owner in (given, getattr(given, "config", None)):
         if isinstance(path := getattr(owner, "output_path", None), str):
             return path

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,17 @@ def test_steps_stand_for_their_output() -> None:
     assert given.input_paths == ("gs://b/mmlu-dolma-1a2b3c", "more")
     assert given.datasets == ["mmlu"]
     assert config(input_path=step).input_paths == ("gs://b/mmlu-dolma-1a2b3c",)
+
+
+def test_a_name_in_the_output_of_a_step_stands_for_its_path() -> None:
+    step = build_overlap_step("x", "in", "eval/mmlu", "gs://b/corpus")
+    part, whole = SimpleNamespace(step=step, name="en"), SimpleNamespace(step=step, name=None)
+    given = config(input_path=[part, whole], decontaminate_source=part)
+    assert given.input_paths == ("gs://b/corpus/en", "gs://b/corpus") and given.datasets == ["en"]
+
+
+def test_no_ngram_is_the_default_as_in_marin() -> None:
+    assert config(ngram=None) == config()
 
 
 def test_a_config_cannot_be_changed() -> None:
