@@ -43,7 +43,13 @@ from beam_pipeline.overlap.ngrams.index import (
     write_index,
 )
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.row_tokens import count_places, count_tokens, count_unspaced
+from beam_pipeline.overlap.ngrams.row_tokens import (
+    MAX_TOKEN_BYTES,
+    count_long_tokens,
+    count_places,
+    count_tokens,
+    count_unspaced,
+)
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.token_texts import (
     TokenTexts,
@@ -62,6 +68,7 @@ from beam_pipeline.storage.local_copy import machine_folder, on_this_machine
 
 MAX_PASSES = 16
 _ROWS_NAME, _TOKENS_NAME = "evaluation.arrow", "evaluation_tokens.arrow"
+_MIN_LONG_TOKEN_ROWS = 16  # for a warning; a few may be links or code
 _SHARE_OF_MEMORY = 3  # a third, for the index; batches of documents and mapped pages take the rest
 
 
@@ -210,6 +217,7 @@ def _prepare(
         "degenerate_eval_rows": int(tokens.is_degenerate.sum()),
         "short_eval_rows": int((tokens.counts < config.min_tokens).sum()),
         "unspaced_eval_rows": count_unspaced(texts, tokens.counts, job.tokenizer),
+        "long_token_eval_rows": count_long_tokens(texts, tokens.counts),
     }
     num_places = count_places(tokens.counts, lengths)
     num_index_shards = config.num_shards or choose_index_shards(num_places, config)
@@ -245,6 +253,13 @@ def _warnings_of(counts: Mapping[str, int], config: DeconConfig) -> Iterator[str
             f"Warning: {counts['unspaced_eval_rows']:,} of {counts['eval_rows']:,} evaluation rows "
             f"are in scripts without spaces and have few tokens with --tokenizer={config.tokenizer}"
             f", so that little of them is found; --tokenizer={MULTILINGUAL} finds it"
+        )
+    elif counts["long_token_eval_rows"] >= _MIN_LONG_TOKEN_ROWS:
+        yield (
+            f"Warning: {counts['long_token_eval_rows']:,} of {counts['eval_rows']:,} evaluation "
+            f"rows have more than {MAX_TOKEN_BYTES} bytes a token with "
+            f"--tokenizer={config.tokenizer}, so that little of them is found: choose a tokenizer "
+            "that separates their words"
         )
 
 

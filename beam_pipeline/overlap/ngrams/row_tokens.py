@@ -22,6 +22,7 @@ Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of some texts, and where each beg
 # A row is in a script without spaces if MULTILINGUAL makes that many tokens of it, and so many
 # times those of another tokenizer. With 0xE2, of quotation marks, no such character begins.
 _MANY, _TIMES_AS_MANY = 16, 3
+MAX_TOKEN_BYTES = 40  # more than words have in any script
 _UNSPACED_BYTES = np.array([0xE0, 0xE1, *range(0xE3, 0xF5)], np.uint8)
 
 
@@ -68,6 +69,16 @@ def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokeni
             better = count_tokens([(utf8, bounds)], TOKENIZERS[MULTILINGUAL]).counts
             found += int(((better >= _MANY) & (better > _TIMES_AS_MANY * counts[here])).sum())
     return found
+
+
+def count_long_tokens(texts: Sequence[Texts], counts: np.ndarray) -> int:
+    """Returns of how many rows the tokens are longer than words are, on average.
+
+    Args:
+      counts: int64 [rows], the tokens of each row.
+    """
+    num_bytes = np.concatenate([np.empty(0, np.int64), *(np.diff(bounds) for _, bounds in texts)])
+    return int((num_bytes > MAX_TOKEN_BYTES * np.maximum(counts, 1)).sum())
 
 
 def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:

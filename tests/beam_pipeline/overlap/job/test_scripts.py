@@ -58,6 +58,21 @@ def test_a_tokenizer_that_cannot_split_a_script_is_a_warning(
     assert (summary["counts"]["matches"], summary["counts"]["unspaced_eval_rows"]) == (0, 2)
 
 
+@pytest.mark.parametrize(("num_rows", "num_warnings"), [(15, 0), (16, 1)])
+def test_many_rows_of_long_tokens_are_a_warning(
+    tmp_path: Path, num_rows: int, num_warnings: int
+) -> None:
+    rows = [{"text": "_".join(["word"] * 50) + f"_{at} more"} for at in range(num_rows)]
+    write_lines(tmp_path / "eval/long/test.jsonl", *rows, {"text": "a row of words"})
+    write_lines(tmp_path / "in/train.jsonl", {"text": "a text of words"})
+    paths = [f"--input_path={tmp_path}/in", f"--decontaminate_source={tmp_path}/eval/long"]
+    assert main([*paths, f"--output_path={tmp_path}/out", "--tokenizer=whitespace"]) == 0
+    warnings = summary_of(tmp_path)["warnings"]
+    assert len(warnings) == num_warnings
+    for warning in warnings:
+        assert "16 of 17 evaluation rows have more than 40 bytes a token" in warning
+
+
 def test_a_passage_in_such_a_script_is_found(folder: Path, capsys: pytest.CaptureFixture) -> None:
     assert run(folder, "--tokenizer=multilingual") == 0
     assert "Warning" not in "".join(capsys.readouterr()) and summary_of(folder)["warnings"] == []
