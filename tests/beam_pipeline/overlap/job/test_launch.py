@@ -360,7 +360,7 @@ def test_lists_of_rules_are_replaced_with_the_result(corpus: Path, capsys) -> No
 
 
 def test_the_summary_names_what_was_not_looked_up_or_counted(
-    corpus: Path,  # noqa: F811
+    corpus: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
     few = ["--min_tokens=6", "--degenerate=skip", "--max_eval_rows_per_ngram=1"]
@@ -375,7 +375,7 @@ def test_the_summary_names_what_was_not_looked_up_or_counted(
 
 
 def test_matches_of_boilerplate_are_not_among_the_matches(
-    corpus: Path,  # noqa: F811
+    corpus: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
     dropped = write_lines(corpus / "drop.jsonl", {"ngram": "every good boy does fine"})
