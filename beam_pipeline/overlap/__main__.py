@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return run.run(config, beam_options, f"{make_parser().prog} {shlex.join(arguments)}")
 
-    return program.run_program(arguments, parse, run_job, _print_summary, "result")
+    return program.run_program(argv, parse, run_job, _print_summary, "result")
 
 
 def _print_summary(config: DeconConfig, output: str, seconds: float) -> None:

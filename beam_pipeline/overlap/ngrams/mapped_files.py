@@ -5,6 +5,7 @@ back costs next to nothing: what is still cached is mapped again, many pages at 
 """
 
 import mmap
+import os
 import weakref
 
 import pyarrow as pa
@@ -13,8 +14,10 @@ _mapped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 
 
 def map_file(path: str) -> pa.Buffer:
-    """Maps a local file that is not empty and never changes."""
+    """Maps a local file that never changes."""
     with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return pa.py_buffer(b"")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     _mapped.add(mapped)
     return pa.py_buffer(mapped)
