@@ -5,14 +5,17 @@
 CPU is the kernel's own count (wait4), not a sample: this process becomes the reaper of whatever
 the command leaves behind, so no descendant's time is lost. Memory is the larger of two: the sum
 over the tree at some 20 Hz (RSS of a lone process, PSS where pages may be shared), and the
-command's ru_maxrss, which sees peaks between samples. Linux only. The caller should be small:
-ru_maxrss of a child starts at what its parent used.
+command's ru_maxrss, which sees peaks between samples. To tell PSS takes milliseconds, which a job
+on all cores would miss: it is read once a second, and when the sum of RSS is 2 % larger than ever
+before. Linux only. The caller should be small: ru_maxrss of a child starts at what its parent used.
 """
 
 import contextlib
 import ctypes
 import json
+import mmap
 import os
+import re
 import select
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from typing import IO
 import psutil
 
 _SAMPLE_S = 0.05
+_TREE_S, _PSS_S = 0.2, 1.0  # processes and their PSS are looked up so often
 _GRACE_S = 5.0  # for what the command leaves running
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -53,10 +57,10 @@ def measure(
     before = {child.pid for child in psutil.Process().children()}
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=output, stderr=output, cwd=cwd)
-    peak_bytes = 0
+    memory = _Memory()
     ended = os.pidfd_open(process.pid)  # readable when the command ends
     while not select.select([ended], [], [], _SAMPLE_S)[0]:
-        peak_bytes = max(peak_bytes, _tree_bytes(process.pid))
+        memory.look_at(process.pid)
     wall_s = time.perf_counter() - started
     os.close(ended)
     _, status, usage = os.wait4(process.pid, 0)
@@ -65,7 +69,7 @@ def measure(
         exit_code=process.returncode,
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime + _reap(before),
-        peak_mib=max(peak_bytes, usage.ru_maxrss * 1024) / 2**20,
+        peak_mib=max(memory.peak_bytes, usage.ru_maxrss * 1024) / 2**20,
     )
 
 
@@ -74,19 +78,50 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
-def _tree_bytes(pid: int) -> int:
-    """Returns the memory of a process and its descendants now; 0 if it has gone."""
-    total = 0
-    with contextlib.suppress(psutil.Error):
-        root = psutil.Process(pid)
-        tree = [root, *root.children(recursive=True)]
-        for process in tree:
-            with contextlib.suppress(psutil.Error):  # ended meanwhile
-                if len(tree) == 1:
-                    total += process.memory_info().rss
-                else:
-                    total += process.memory_full_info().pss
-    return total
+class _Memory:
+    """The largest memory of a process and its descendants."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._tree: list[int] = []
+        self._largest_rss = 0
+        self._next_tree_s = self._next_pss_s = 0.0  # as `time.monotonic` has it
+
+    def look_at(self, pid: int) -> None:
+        """Takes a sample."""
+        now_s = time.monotonic()
+        if now_s >= self._next_tree_s:
+            self._tree, self._next_tree_s = _tree(pid), now_s + _TREE_S
+        rss = sum(map(_rss_bytes, self._tree))
+        if len(self._tree) == 1:
+            self.peak_bytes = max(self.peak_bytes, rss)
+        elif rss > 1.02 * self._largest_rss or now_s >= self._next_pss_s:
+            self.peak_bytes = max(self.peak_bytes, sum(map(_pss_bytes, self._tree)))
+            self._largest_rss, self._next_pss_s = max(self._largest_rss, rss), now_s + _PSS_S
+
+
+def _tree(pid: int) -> list[int]:
+    """Returns a process and its descendants."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):  # ended meanwhile
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as children:
+                    found += map(int, children.read().split())
+    return found
+
+
+def _rss_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * mmap.PAGESIZE
+    return 0
+
+
+def _pss_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        found = re.search(r"Pss: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text())
+        return int(found[1]) * 1024 if found else 0
+    return 0
 
 
 def _reap(known: set[int]) -> float:
