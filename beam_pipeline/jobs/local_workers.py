@@ -6,7 +6,6 @@ everything again: 2.5 CPU-seconds each. Forked ones share the memory of what is 
 
 import contextlib
 import ctypes
-import gc
 import multiprocessing
 import os
 import signal
@@ -24,6 +23,7 @@ from apache_beam.runners.worker.sdk_worker import SdkHarness
 from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, can_fork
+from beam_pipeline.jobs.lean_imports import importing
 
 _STATE_CACHE_BYTES = worker_handlers.STATE_CACHE_SIZE_MB << 20
 _PR_SET_PDEATHSIG = 1
@@ -39,8 +39,8 @@ def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
     if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
         yield
         return
-    kernels.load()
-    gc.freeze()  # the workers' collectors neither look at what is there nor copy its pages
+    with importing():  # so the workers' collectors neither look at what is there nor copy its pages
+        kernels.load()
     waiting = [_fork() for _ in range(direct.direct_num_workers)]
     workers = [process for process, _ in waiting]
     registered = worker_handlers.WorkerHandler._registered_environments
