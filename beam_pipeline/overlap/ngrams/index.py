@@ -157,7 +157,7 @@ def build_index(
             is_in_level = np.isin(found[3], in_use[level.first_length : level.stop_length])
             width = level.width
             here = _windows(prefixes, starts[is_in_level], width, level.stride, power_of(width))
-            kept.add(_distinct(here))
+            kept.add(distinct(here))
         for column, values in zip(places, found, strict=True):
             column.add(values)
     return _index_of(places, levels, windows, in_use)
@@ -227,7 +227,7 @@ def _index_of(
     filters: list[np.ndarray] = [np.empty(0, np.uint64)]
     placed, start = [], 0
     for level, of_level in zip(levels, windows, strict=True):
-        filters.append(_filter_of(_distinct(of_level.taken())))
+        filters.append(_filter_of(distinct(of_level.taken())))
         placed.append(level._replace(filter_start=start, filter_stop=start + len(filters[-1])))
         start += len(filters[-1])
     hashes, *columns = places
@@ -274,7 +274,7 @@ def _order_of(hashes: np.ndarray) -> np.ndarray:
     return order
 
 
-def _distinct(hashes: np.ndarray) -> np.ndarray:
+def distinct(hashes: np.ndarray) -> np.ndarray:
     """Returns each hash once, sorted, and sorts them; `np.unique` takes five times as long."""
     hashes.sort()
     return hashes[np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]]
