@@ -7,9 +7,10 @@ import pytest
 
 from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
-from beam_pipeline.overlap.ngrams.tokenizers import DEFAULT
+from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import eval_tokens
 
+DEFAULT = TOKENIZERS["default"]
 TEXTS = [
     text_buffers([f"w{number % 13} w{number} again" for number in range(start, start + 20)])
     for start in range(0, 200, 20)
