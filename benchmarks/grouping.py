@@ -27,6 +27,7 @@ from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found
 
 MAX_ROW_SIZE_MB = 8
 TRAIN_RATIO = 0.9
+NUM_PROBES = 5000
 DUCKDB = "duckdb"
 
 
@@ -85,7 +86,7 @@ def _run(argv: Sequence[str]) -> int:
     add = parser.add_argument
     add("--sizes", nargs="+", type=runner.number, default=[1_000_000, 10_000_000])
     runner.add_choices(parser, "--contenders", CONTENDERS)
-    add("--num_probes", type=int, default=5000)
+    add("--num_probes", type=int, default=NUM_PROBES)
     add("--threads", type=int, default=os.cpu_count() or 1)
     add("--array_record_options", default="group_size:1,zstd:1")
     args = parser.parse_args(argv)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks import markdown as md
 from benchmarks import results as results_files
-from benchmarks.grouping import CONTENDERS, DUCKDB
+from benchmarks.grouping import CONTENDERS, DUCKDB, NUM_PROBES
 from benchmarks.learning import rtt_errors
 from benchmarks.loading_cases import LOADERS, Case
 from benchmarks.overlap_contenders import CONTENDERS as OVERLAP_CONTENDERS
@@ -70,6 +70,8 @@ def _costs(line: Median) -> str:
 
 
 def _grouping(results: Results) -> Iterator[Headline]:
+    if results.options["num_probes"] != NUM_PROBES:
+        return  # it tells what a probe costs, in the bench's own table
     sizes: dict[int, dict[str, str]] = {}
     for line in _good(results):
         sizes.setdefault(line.case["num_measurements"], {})[line.case["contender"]] = _costs(line)
