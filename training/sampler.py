@@ -139,8 +139,11 @@ class ProbeRowSampler(_Sampler):
       max_contexts_per_row: see K.
       mode_weights: of full, partial and no timestamps.
       seed: of all draws; None is 0.
-      repeat_share, fixed_order_share, random_source_share, log_rtt, window_shares: how contexts are
-        drawn and told, see `DataConfig`.
+      repeat_share: as of `DataConfig`, like all that follow.
+      fixed_order_share: share of contexts whose fields come in one order.
+      random_source_share: share of contexts with a random source.
+      log_rtt: tell RTTs on a logarithmic scale.
+      window_shares: the smallest and the largest window, as shares of a row.
 
     Raises:
       UsageError: the crop is too small for a measurement, or another value is not allowed.
