@@ -86,7 +86,7 @@ def read_rows(folder: Path) -> None:
     for encoding in ("compact", "arrow"):
         row = ProbeRowDataSource(str(write_dataset(folder / encoding, encoding) / "train"))[0]
         list(row["measurements"])
-        for crop_size in (1024, 1 << 20):
+        for crop_size in (1024, 1 << 17):
             next(ProbeRowSampler(crop_size).examples(row))
 
 
