@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
-from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
+from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import UsageError
 from training.evaluation.predictions import Predictor, ask, byte_probabilities
 from training.tokens.field_orders import FIXED_ORDER, FIXED_TIMED_ORDER
-from training.tokens.log_rtt import stored_codes, told_codes
+from training.tokens.log_rtt import WRITTEN_CODES, stored_codes, told_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
@@ -33,9 +33,6 @@ from training.tokens.tokenizer import (
 
 _RTT_TOKENS = 3  # RTT_START and two bytes
 _MIN_TOKENS = 12  # of a measurement: failed, IPv4, without time
-_ALL_CODES = np.arange(1 << 16)
-# What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.
-_CODES = _ALL_CODES[((_ALL_CODES < 2048) | (_ALL_CODES & 1024 > 0)) & (_ALL_CODES != FAILED_RTT)]
 _NUM_BATCHES = 4  # to ask about all first bytes
 
 
@@ -95,7 +92,7 @@ def predict_rtt(
     """
     tokens, num_history = _tokens(predictor, src_addr, history, dst_addr, event_time)
     length = len(tokens) + 1
-    told = np.unique(told_codes(_CODES, predictor.log_rtt))
+    told = np.unique(told_codes(WRITTEN_CODES, predictor.log_rtt))
     all_first_bytes = np.unique(told >> 8).reshape(_NUM_BATCHES, -1)
     inputs = np.zeros((all_first_bytes.shape[1], predictor.crop_size), np.int32)
     inputs[:, : len(tokens)] = tokens

@@ -21,7 +21,7 @@ from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import next_below, next_uniform
 from training.rows.measurement_at import is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.rows.row_layout import NO_RANKS
-from training.tokens.repeats import NO_FEW, draw_few, has_room, is_one_of
+from training.tokens.repeats import MAX_TRIES, draw_few, has_room, is_one_of
 from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,
@@ -84,6 +84,7 @@ class Scratch(NamedTuple):
     Attributes:
       lists: int64 [3, power of two], at least 4 * len(items) wide.
       items, is_timed: int64 and bool [items], the measurements drawn, in order.
+      few: uint64 [items], hashes of the few destinations, see `training.tokens.repeats`.
       window: int64 [3], what a large row's items were drawn from: the first measurement, the size
         by draw_window or the stride by draw_strided, and 1 if few destinations were drawn from.
       stream: uint64 [1], of random numbers.
@@ -94,6 +95,7 @@ class Scratch(NamedTuple):
     lists: np.ndarray
     items: np.ndarray
     is_timed: np.ndarray
+    few: np.ndarray
     window: np.ndarray
     stream: np.ndarray
     tokens: np.ndarray
@@ -108,6 +110,7 @@ def new_scratch(num_tokens: int, max_measurements: int = 0) -> Scratch:
         lists=np.empty((3, width), np.int64),
         items=np.empty(max_items, np.int64),
         is_timed=np.empty(max_items, np.bool_),
+        few=np.empty(max_items, np.uint64),
         window=np.zeros(3, np.int64),
         stream=np.zeros(1, np.uint64),
         tokens=np.empty(num_tokens + SLACK, np.int32),
@@ -289,8 +292,10 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     phase = next_uniform(stream)
     left = np.zeros(2, np.int64)
     num_timed = num_untimed = tokens = num_chosen = 0
-    few = draw_few(raw, layout, scratch.ranks, enough, stream) if repeats else NO_FEW
-    tries_left = few[3]
+    num_few = tries_left = 0
+    if repeats:
+        num_few = draw_few(raw, layout, scratch.ranks, enough, stream, scratch.few)
+        tries_left = MAX_TRIES * enough
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
         if is_stretch:
@@ -302,7 +307,9 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
             else:
                 item = first + next_below(stream, size)
             tries_left -= 1
-            if tries_left >= 0 and not is_one_of(few, raw, layout, scratch.ranks, item):
+            if tries_left >= 0 and not is_one_of(
+                scratch.few, num_few, raw, layout, scratch.ranks, item
+            ):
                 continue
             if not _is_new(item, seen):
                 continue

@@ -1,21 +1,21 @@
 """Contexts of few destinations: most of them come again, so that a model learns to look them up.
 
-The destinations of such a context are that of a measurement drawn at random, the anchor, and an
-eighth of the others, which a salt chooses by hash. Measurements to others are passed over, but not
-without end: where those to few destinations are rare, any is taken after so many tries.
+Such a context has the destinations of some measurements drawn at random, an eighth to half as many
+as it takes, log-uniform: so they come again twice to eight times, whatever the crop and however
+many destinations the row has. Measurements to others are passed over, but not without end: where
+those to few destinations are rare, any is taken after so many tries.
 """
 
 import numpy as np
-from numba import njit, uint64
+from numba import njit
 
-from training.rows.keyed_random import combine, next_below, uniform
+from training.rows.keyed_random import combine, next_below, next_uniform, uniform
 from training.rows.measurement_at import dst_at
 
 _SALT = 0x7265_7065_6174
-_ONE_OF = 8  # destinations beside the anchor, of which one is drawn from
+_FEWEST, _MOST = 1 / 8, 1 / 2  # destinations, for each measurement that a context takes
 _MIN_ROWS = 4  # times as many measurements as a context takes
-_MAX_TRIES = 32  # measurements that are looked at for each one that a context takes
-NO_FEW = (np.uint64(0), np.uint64(0), 0, 0)  # in place of draw_few's
+MAX_TRIES = 512  # measurements that are looked at for each one that a context takes
 
 
 @njit
@@ -31,16 +31,23 @@ def has_room(num_measurements, enough):
 
 
 @njit
-def draw_few(raw, layout, ranks, enough, stream):
-    """Draws few destinations of a row: (anchor hi, anchor lo, salt, number of tries)."""
-    anchor = dst_at(raw, layout, next_below(stream, layout.num_measurements), ranks)
-    return anchor[0], anchor[1], next_below(stream, 1 << 32), _MAX_TRIES * enough
+def draw_few(raw, layout, ranks, enough, stream, few):
+    """Draws few destinations of a row into `few`, uint64 [enough] of hashes; returns how many."""
+    share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(stream)
+    num_few = max(1, np.int64(share * enough))
+    for number in range(num_few):
+        item = next_below(stream, layout.num_measurements)
+        few[number] = _hash_at(raw, layout, ranks, item)
+    return num_few
 
 
 @njit
-def is_one_of(few, raw, layout, ranks, item):
-    """Tells whether a measurement goes to one of few destinations."""
+def is_one_of(few, num_few, raw, layout, ranks, item):
+    """Tells whether a measurement goes to one of the destinations that `draw_few` drew."""
+    return _hash_at(raw, layout, ranks, item) in few[:num_few]
+
+
+@njit
+def _hash_at(raw, layout, ranks, item):
     dst = dst_at(raw, layout, item, ranks)
-    if dst[0] == few[0] and dst[1] == few[1]:
-        return True
-    return combine(combine(few[2], dst[0]), dst[1]) % uint64(_ONE_OF) == 0
+    return combine(dst[0], dst[1])

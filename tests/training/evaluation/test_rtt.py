@@ -20,7 +20,7 @@ from training.evaluation import rtt
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.results import conclusions
 from training.tokens import kinds
-from training.tokens.log_rtt import told_codes
+from training.tokens.log_rtt import WRITTEN_CODES, told_codes
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 
@@ -237,10 +237,12 @@ def test_a_uniform_second_byte_makes_intervals_too_wide(sigma: float, expected: 
     """docs/learning.md: although the first bytes, on the logarithmic scale, are as noise has it."""
     n = 400
     noise = 1 + sigma * np.array([NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)])
-    uniform, shares = np.full((n, 256), 1 / 256), []
+    every = np.unique(told_codes(WRITTEN_CODES, True))
+    occurs = np.bincount(every, minlength=1 << 16).reshape(256, 256)
+    uniform, shares = occurs / occurs.sum(axis=1, keepdims=True), []
     for mean_ms in np.geomspace(5, 300, 100):
         told = told_codes(encode_rtt(mean_ms * noise), True)
         first = np.bincount(told >> 8, minlength=256) / n
-        pit = rtt.integral_transforms(np.tile(first, (n, 1)), uniform, told)
+        pit = rtt.integral_transforms(np.tile(first, (n, 1)), uniform[told >> 8], told)
         shares.append(rtt.coverage(pit, 0.8))
     assert np.mean(shares) == pytest.approx(expected, abs=0.005)

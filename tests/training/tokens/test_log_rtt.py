@@ -40,6 +40,22 @@ def test_how_wide_first_bytes_are():
     assert len(np.unique(first)) == 256
 
 
+def test_the_second_byte_counts_the_rtts_of_a_first_byte():
+    told = told_codes(WRITTEN, True).astype(int)
+    for first in range(256):
+        seconds = told[told >> 8 == first] & 255
+        if first < 235:
+            assert seconds.tolist() == list(range(len(seconds))) and len(seconds) >= 16
+        else:
+            assert len(seconds) > 256 and set(seconds.tolist()) >= set(
+                range(256 if first < 255 else 200)
+            )
+    # Of common RTTs the same bytes come behind every first byte.
+    ms = decode_rtt(WRITTEN)
+    common = told[(ms >= 2.1) & (ms < 1000)] & 255
+    assert 50 < common.max() < 60
+
+
 def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next_lower():
     failed = np.array([FAILED_RTT])
     assert told_codes(failed, True) == FAILED_RTT == stored_codes(failed, True)

@@ -39,21 +39,33 @@ def destinations_of(row: Row, tokens: list[int]) -> list[int]:
     return [choice.item.dst for choice in reference.choices_of(tokens, as_number(SRC), row.items)]
 
 
-def test_a_context_with_repeats_has_few_destinations_of_the_whole_row():
-    row = row_to(np.random.default_rng(1).integers(0, MANY, 3000))
-    plain, repeated = (
-        [destinations_of(row, tokens) for tokens in contexts_of(draw(row, 60, repeat_share=share))]
+def shares_of_repeats(contexts: list[list[int]]) -> tuple[float, float, float]:
+    """Returns the mean, the least and the most share of measurements to a destination again."""
+    shares = [1 - len(set(each)) / len(each) for each in contexts]
+    return float(np.mean(shares)), min(shares), max(shares)
+
+
+@pytest.mark.parametrize("num_destinations", [30, 400])
+@pytest.mark.parametrize("crop_size", [128, 1024])
+def test_a_context_with_repeats_has_few_destinations_of_the_whole_row(num_destinations, crop_size):
+    row = row_to(np.random.default_rng(1).integers(0, num_destinations, 8000))
+    plain, drawn = (
+        draw(row, 300, crop_size=crop_size, repeat_share=share, min_window=1.0)
         for share in (0.0, 1.0)
     )
-    num_plain, num_repeated = (
-        np.mean([len(set(each)) for each in drawn]) for drawn in (plain, repeated)
+    of_plain, of_drawn = (
+        [destinations_of(row, tokens) for tokens in contexts_of(each)] for each in (plain, drawn)
     )
-    assert num_plain > 20
-    # The anchor and an eighth of the others, less those that happen not to be drawn.
-    assert 1 + (MANY - 1) / 8 * 0.6 < num_repeated < 1 + (MANY - 1) / 8 * 1.4
-    assert {dst for each in repeated for dst in each} == {dst for each in plain for dst in each}
-    firsts = draw(row, 60, repeat_share=1.0).facts
-    assert set(firsts["window"].tolist()) == {3000} and set(firsts["first"].tolist()) == {0}
+    # At most half as many destinations as a crop has measurements of the shortest kind.
+    most = max(1, crop_size // 12 // 2)
+    assert np.mean([len(set(each)) <= most for each in of_drawn]) > 0.97
+    plain_share, *_ = shares_of_repeats(of_plain)
+    share, least, largest = shares_of_repeats(of_drawn)
+    assert share > plain_share and 0.5 < share < 0.85 and largest - least > 0.2
+    # All destinations have their turn.
+    assert len({dst for each in of_drawn for dst in each}) > num_destinations / 2
+    assert set(drawn.facts["window"].tolist()) == {8000}
+    assert set(drawn.facts["first"].tolist()) == {0}
 
 
 def test_the_crop_is_full_also_where_measurements_to_few_destinations_are_rare():
