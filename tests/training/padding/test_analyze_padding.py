@@ -74,7 +74,7 @@ def test_repeats_are_counted_by_kind_of_context(dataset_with_repeats: Path, tmp_
     few, others = lines["few destinations"], lines["any destinations"]
     assert few["share"] == pytest.approx(0.25, abs=0.06)  # 4 σ of 1,000 draws
     assert few["share"] + others["share"] == pytest.approx(1)
-    assert few["median"] > 0.8 > 0.7 > others["median"]
+    assert few["median"] > 0.7 > 0.5 > others["median"]
 
 
 def test_repeats_are_those_of_the_decoded_measurements(dataset_with_repeats: Path) -> None:
