@@ -292,10 +292,8 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     phase = next_uniform(stream)
     left = np.zeros(2, np.int64)
     num_timed = num_untimed = tokens = num_chosen = 0
-    num_few = tries_left = 0
-    if repeats:
-        num_few = draw_few(raw, layout, scratch.ranks, enough, stream, scratch.few)
-        tries_left = MAX_TRIES * enough
+    num_few = draw_few(raw, layout, scratch, enough) if repeats else 0
+    few, tries_left = scratch.few[:num_few], MAX_TRIES * enough if repeats else 0
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
         if is_stretch:
@@ -307,9 +305,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
             else:
                 item = first + next_below(stream, size)
             tries_left -= 1
-            if tries_left >= 0 and not is_one_of(
-                scratch.few, num_few, raw, layout, scratch.ranks, item
-            ):
+            if tries_left >= 0 and not is_one_of(few, raw, layout, scratch.ranks, item):
                 continue
             if not _is_new(item, seen):
                 continue

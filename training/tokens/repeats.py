@@ -31,20 +31,20 @@ def has_room(num_measurements, enough):
 
 
 @njit
-def draw_few(raw, layout, ranks, enough, stream, few):
-    """Draws few destinations of a row into `few`, uint64 [enough] of hashes; returns how many."""
-    share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(stream)
+def draw_few(raw, layout, scratch, enough):
+    """Draws few destinations of a row into `scratch.few`, as hashes; returns how many."""
+    share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(scratch.stream)
     num_few = max(1, np.int64(share * enough))
     for number in range(num_few):
-        item = next_below(stream, layout.num_measurements)
-        few[number] = _hash_at(raw, layout, ranks, item)
+        item = next_below(scratch.stream, layout.num_measurements)
+        scratch.few[number] = _hash_at(raw, layout, scratch.ranks, item)
     return num_few
 
 
 @njit
-def is_one_of(few, num_few, raw, layout, ranks, item):
-    """Tells whether a measurement goes to one of the destinations that `draw_few` drew."""
-    return _hash_at(raw, layout, ranks, item) in few[:num_few]
+def is_one_of(few, raw, layout, ranks, item):
+    """Tells whether a measurement goes to one of few destinations, uint64 [few] of hashes."""
+    return _hash_at(raw, layout, ranks, item) in few
 
 
 @njit
