@@ -1,7 +1,7 @@
 """Contexts of few destinations: most of them come again, so that a model learns to look them up.
 
 Such a context has the destinations of some measurements drawn at random, an eighth to half as many
-as it takes, log-uniform: so they come again twice to eight times, whatever the crop and however
+as it takes, log-uniform: so each comes two to eight times on average, whatever the crop and however
 many destinations the row has. Measurements to others are passed over, but not without end: where
 those to few destinations are rare, any is taken after so many tries.
 """
