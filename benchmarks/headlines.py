@@ -35,7 +35,7 @@ def markdown(folder: Path) -> str:
     """Returns the table, with a note on the machine."""
     lines, machines = [], set()
     for bench, headlines in _HEADLINES.items():
-        for results in results_files.newest_day(bench, folder):
+        for results in _newest(bench, folder):
             for line in headlines(results):
                 peers = "; ".join(f"{name} {answer}" for name, answer in line.peers.items())
                 lines.append([line.question, line.unit, line.own, peers, _source(results)])
@@ -47,6 +47,12 @@ def markdown(folder: Path) -> str:
         "leave out, is in benchmarks/README.md, every run in benchmarks/results."
     )
     return "\n".join([md.table(COLUMNS, lines, num_words=2), "", notes])
+
+
+def _newest(bench: str, folder: Path) -> list[Results]:
+    if bench == "learning":  # a seed's runs may be a file of their own
+        return [results_files.newest(bench, folder)]
+    return results_files.newest_day(bench, folder)
 
 
 def _source(results: Results) -> str:

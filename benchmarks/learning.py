@@ -31,11 +31,11 @@ from benchmarks.runner import Bench, Found, module_command
 _PACKAGES = ("maxtext", "jax", "flax", "optax", "grain", "numpy", "numba")
 NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50", "--seed=1")
 RECIPE = (
-    *("network_curriculum=128x4000,512x3300", "steps=8500", "network_mixed_rows=none"),
+    *("network_curriculum=128x2500,512x6000", "steps=10000", "network_mixed_rows=none"),
     *("network_fixed_order_share=1", "network_repeat_share=[0.5,0.5,0.1]", "network_log_rtt=true"),
 )
 _CURVE_POINTS = 72
-_SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error_new")}
+SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error_new")}
 
 
 def _run(argv: Sequence[str]) -> int:
@@ -43,7 +43,7 @@ def _run(argv: Sequence[str]) -> int:
     name = "planetlab" if args.planetlab else "learning"
     bench, rows = begin(name, args, RECIPE)
     for seed in args.seeds:
-        bench.keep(_trained(bench, seed, rows), _SHOWN)
+        bench.keep(trained(bench, rows, f"seed-{seed}", {"seed": seed}, RECIPE), SHOWN)
     return bench.end(markdown(bench.results))
 
 
@@ -90,9 +90,11 @@ def _python(module: str, *arguments: str) -> None:
     subprocess.run([*module_command(module), *arguments], cwd=ROOT, check=True)
 
 
-def _trained(bench: Bench, seed: int, rows: Path) -> Run:
-    """Trains and evaluates with one seed."""
-    folder, arguments = new_run(bench, rows, f"seed-{seed}", seed, RECIPE)
+def trained(
+    bench: Bench, rows: Path, name: str, case: dict[str, Any], recipe: Sequence[str]
+) -> Run:
+    """Trains and evaluates with the seed of a case."""
+    folder, arguments = new_run(bench, rows, name, case["seed"], recipe)
 
     def check(_: Path, printed: str) -> Found:
         _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=4000")
@@ -107,7 +109,7 @@ def _trained(bench: Bench, seed: int, rows: Path) -> Run:
         return Found(figures_of(evaluation) | {"waiting": _waiting(printed)}, None, details)
 
     command = [*module_command("training.train"), *arguments]
-    run = bench.measured({"seed": seed}, 0, lambda _: command, check, folder / "train.log")
+    run = bench.measured(case, 0, lambda _: command, check, folder / "train.log")
     run.figures["minutes"] = run.figures["wall_s"] / 60
     run.figures["cpu_minutes"] = run.figures["cpu_s"] / 60
     return run

@@ -105,7 +105,7 @@ def measure(
     """Takes whole cycles of batches for some seconds, at least one, and returns the figures."""
     num_batches = num_tokens = num_places = 0
     waited_s = 0.0
-    main_before_s, workers_before_s = time.process_time(), _workers_cpu_s()
+    main_before_s, workers_before_s = time.process_time(), workers_cpu_s()
     started = time.perf_counter()
     while True:
         asked = time.perf_counter()
@@ -121,7 +121,7 @@ def measure(
             time.sleep(step_s)
     wall_s = time.perf_counter() - started
     main_s = time.process_time() - main_before_s
-    workers_s = _workers_cpu_s() - workers_before_s
+    workers_s = workers_cpu_s() - workers_before_s
     return {
         "tokens_per_s": num_tokens / wall_s,
         "tokens_per_cpu_s": num_tokens / (main_s + workers_s),
@@ -133,7 +133,7 @@ def measure(
     }
 
 
-def _workers_cpu_s() -> float:
+def workers_cpu_s() -> float:
     """Returns the CPU seconds of all descendants, those that have ended included."""
     ended = os.times()
     total = ended.children_user + ended.children_system

@@ -8,7 +8,7 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -129,8 +129,14 @@ def load(path: Path) -> Results:
 
 
 def newest(bench: str, folder: Path) -> Results:
-    """Returns the latest results of a bench; FileNotFoundError if there are none."""
-    return newest_day(bench, folder)[-1]
+    """Returns the latest results of a bench, with that day's other runs of the same options.
+
+    Raises:
+      FileNotFoundError: there are none.
+    """
+    day = newest_day(bench, folder)
+    alike = [results for results in day if results.options == day[-1].options]
+    return replace(day[-1], runs=[run for results in alike for run in results.runs])
 
 
 def newest_day(bench: str, folder: Path) -> list[Results]:

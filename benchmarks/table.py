@@ -16,6 +16,7 @@ from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import ProbelineError
 from benchmarks import (
+    ablation,
     engines,
     grouping,
     growing,
@@ -26,6 +27,7 @@ from benchmarks import (
     overlap_removal,
     overlap_scale_table,
     overlap_table,
+    planning,
     recall_table,
     sampling,
     scale_table,
@@ -53,6 +55,7 @@ def _newest_day(folder: Path) -> str:
 
 
 DOCUMENTS = {
+    "ablation": Document(Path("docs/learning.md"), _newest("ablation", ablation.markdown)),
     "engines": Document(Path("docs/engines.md"), _newest("engines", engines.markdown)),
     "grouping": Document(Path("docs/pipeline.md"), _newest_day),
     "growing": Document(
@@ -73,6 +76,7 @@ DOCUMENTS = {
         Path("docs/overlap_speed.md"), _newest("overlap_scale", overlap_scale_table.markdown)
     ),
     "planetlab": Document(Path("docs/learning.md"), _newest("planetlab", learning.markdown)),
+    "planning": Document(Path("docs/training_speed.md"), _newest("planning", planning.markdown)),
     "recall": Document(Path("docs/overlap_recall.md"), _newest("recall", recall_table.markdown)),
     "sampling": Document(Path("docs/sampling.md"), _newest("sampling", sampling.markdown)),
     "sampling_planetlab": Document(

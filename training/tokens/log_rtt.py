@@ -4,13 +4,13 @@ What rows store has five bits of exponent, and of the mantissa behind them the h
 the first byte is one of four in an octave, 12 to 25 % wide, and 132 of the 256 occur. A model
 learns first bytes first, and they hardly tell where in its noise of some percent an RTT is.
 
-On the logarithmic scale the first byte is one of 23 in an octave, 3.1 % wide, from 2 ms to 1 s,
-where most RTTs of the internet are. It is one of six from 128 µs to 2 ms; shorter RTTs take four
-bytes, 32 µs each, longer ones, up to 50 days, the last 21.
+On the logarithmic scale the first byte is one of 29 in an octave, 2.4 % wide, from 4 ms to 0.5 s,
+where most RTTs of the internet are. It is one of six from 128 µs to 4 ms, and from 0.5 to 1 s;
+shorter RTTs take four bytes, 32 µs each, longer ones, up to 50 days, the last 13.
 
 The second byte is the RTT's rank among those that rows store with this first byte, so that the same
-bytes occur behind every first byte: 32 to 60 of them from 2 ms to 1 s. Above 1 s there are more
-than 256; some share a byte there, and are off by at most 0.2 %. Below, nothing is lost.
+bytes occur behind every first byte: 25 to 48 of them from 4 ms to 0.5 s. Above 1 s there are more
+than 256; some share a byte there, and are off by at most 0.4 %. Below, nothing is lost.
 """
 
 import numpy as np
@@ -20,8 +20,8 @@ from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 
 # Where first bytes begin, and the RTTs there, in octaves of 1 µs: before the first the scale is
 # linear in the RTT, between two in its logarithm.
-_OCTAVES = (7, 11, 20, 42)
-_FIRST_BYTES = (4, 28, 235, 256)
+_OCTAVES = (7, 12, 19, 20, 42)
+_FIRST_BYTES = (4, 34, 237, 243, 256)
 
 _CODES = np.arange(FAILED_RTT)
 # What `encode_rtt` writes: above exponent 0 the mantissa's highest bit is set. Ascending in ms.

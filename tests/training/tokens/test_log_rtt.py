@@ -23,7 +23,7 @@ def test_what_is_told_can_be_told_back_and_ascends_with_the_rtt():
     back = stored_codes(told, True)
     assert (back[IS_EXACT] == WRITTEN[IS_EXACT]).all()
     ratio = decode_rtt(back[~IS_EXACT]) / decode_rtt(WRITTEN[~IS_EXACT])
-    assert 0.001 < np.abs(ratio - 1).max() < 0.002
+    assert 0.003 < np.abs(ratio - 1).max() < 0.004
     assert (told_codes(back, True) == told).all()
     assert [told_code(code, True) for code in WRITTEN[::97].tolist()] == told[::97].tolist()
     assert (told_codes(WRITTEN, False) == WRITTEN).all()
@@ -33,10 +33,10 @@ def test_what_is_told_can_be_told_back_and_ascends_with_the_rtt():
 def test_how_wide_first_bytes_are():
     ms = decode_rtt(WRITTEN).astype(float)
     first = told_codes(WRITTEN, True) >> 8
-    for octave in range(4 + 9):
+    for octave in range(5 + 7 + 1):
         low = 0.128 * 2.0**octave
         within = np.unique(first[(ms >= low) & (ms < 2 * low - 1e-3)])
-        assert len(within) == np.ptp(within) + 1 == (6 if octave < 4 else 23)
+        assert len(within) == np.ptp(within) + 1 == (29 if 5 <= octave < 12 else 6)
     assert len(np.unique(first)) == 256
 
 
@@ -44,15 +44,15 @@ def test_the_second_byte_counts_the_rtts_of_a_first_byte():
     told = told_codes(WRITTEN, True).astype(int)
     for first in range(256):
         seconds = told[told >> 8 == first] & 255
-        if first < 235:
+        if first < 243:
             assert seconds.tolist() == list(range(len(seconds))) and len(seconds) >= 16
         else:  # the last one holds more than the 49 days that are written here
             most = 256 if first < 255 else 200
             assert len(seconds) > 256 and set(seconds.tolist()) >= set(range(most))
     # Of common RTTs the same bytes come behind every first byte.
     ms = decode_rtt(WRITTEN)
-    common = told[(ms >= 2.1) & (ms < 1000)] & 255
-    assert 50 < common.max() < 60
+    common = told[(ms >= 4.2) & (ms < 500)] & 255
+    assert 40 < common.max() < 48
 
 
 def test_a_failed_ping_stays_one_and_bytes_that_tell_no_rtt_are_read_as_the_next_lower():
