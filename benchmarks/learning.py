@@ -31,8 +31,9 @@ from benchmarks.runner import Bench, Found, module_command
 _PACKAGES = ("maxtext", "jax", "flax", "optax", "grain", "numpy", "numba")
 NETWORK = ("--num_measurements=10000000", "--num_probes=8000", "--num_anchors=50", "--seed=1")
 RECIPE = (
-    *("network_curriculum=128x2500,512x6000", "steps=10000", "network_mixed_rows=none"),
-    *("network_fixed_order_share=1", "network_repeat_share=[0.5,0.5,0.1]", "network_log_rtt=true"),
+    *("network_curriculum=128x7000,512x4000", "steps=12500", "network_mixed_rows=none"),
+    *("network_fixed_order_share=1", "network_repeat_share=[0.3,0.4,0.1]", "network_log_rtt=true"),
+    'network_loss_weights={"destination":0.4,"timestamp":0.4}',
 )
 _CURVE_POINTS = 72
 SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error_new")}
