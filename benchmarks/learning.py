@@ -35,6 +35,11 @@ RECIPE = (
     *("network_fixed_order_share=1", "network_repeat_share=[0.3,0.4,0.1]", "network_log_rtt=true"),
     'network_loss_weights={"destination":0.4,"timestamp":0.4}',
 )
+OF_PLANETLAB = (  # beside or in place of these
+    *("network_random_source_share=0.8", "network_curriculum=128x4500,512x5000", "steps=11000"),
+    "network_repeat_share=[0.1,0.5,0.2]",
+    'network_loss_weights={"destination":0.3,"timestamp":0.3}',
+)
 _CURVE_POINTS = 72
 SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error_new")}
 
@@ -42,9 +47,10 @@ SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error
 def _run(argv: Sequence[str]) -> int:
     args = make_parser("learning", "What tiny learns.").parse_args(argv)
     name = "planetlab" if args.planetlab else "learning"
-    bench, rows = begin(name, args, RECIPE)
+    recipe = [*RECIPE, *(OF_PLANETLAB if args.planetlab else ())]
+    bench, rows = begin(name, args, recipe)
     for seed in args.seeds:
-        bench.keep(trained(bench, rows, f"seed-{seed}", {"seed": seed}, RECIPE), SHOWN)
+        bench.keep(trained(bench, rows, f"seed-{seed}", {"seed": seed}, recipe), SHOWN)
     return bench.end(markdown(bench.results))
 
 
