@@ -1,7 +1,7 @@
 """Bench: which part of the recipe of benchmarks.learning matters, on the simulated network.
 
     python -m benchmarks.ablation --seeds 0
-    taskset -c 0 python -m benchmarks.ablation --variants "random order"
+    python -m benchmarks.ablation --variants "random order" "no repeats"
 
 Trains `tiny` with the recipe less one part, or with a part changed, and evaluates it as
 benchmarks.learning does. Results go to results/, as `ablation`.

@@ -1,6 +1,6 @@
 """Bench: what a host pays until its first batch when a dataset has many rows.
 
-    python -m benchmarks.planning --num_probes 100k 10m --hosts 1 8 --rounds 3
+    python -m benchmarks.planning --num_probes 100k 2m --hosts 1 8 --rounds 3
 
 Makes datasets of probes with some five measurements each, a row a probe. Every run is a process
 that builds the dataset of one host, takes its first batch and tells what that took beyond its
@@ -42,7 +42,7 @@ class Case:
 def _run(argv: Sequence[str]) -> int:
     parser = runner.bench_parser("planning", "What the first batch of many rows takes.")
     add = parser.add_argument
-    add("--num_probes", nargs="+", type=runner.number, default=[100_000, 10_000_000])
+    add("--num_probes", nargs="+", type=runner.number, default=[100_000, 2_000_000])
     add("--hosts", nargs="+", type=int, default=[1, 8])
     add("--num_workers", nargs="+", type=int, default=[0, 2])
     args = parser.parse_args(argv)
