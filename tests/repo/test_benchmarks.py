@@ -105,6 +105,10 @@ def test_results_come_back_and_a_second_bench_of_a_day_gets_a_number(tmp_path):
         assert path.name == f"grouping-2026-11-21-2cpu-24gib{name}.json"
         results.save(found, path)
         assert results.load(path) == found
+    # Of the same options the day's runs are taken together, of others the latest alone.
+    assert results.newest("grouping", tmp_path) == replace(late, runs=[*early.runs, *late.runs])
+    early.options["threads"] = 1
+    results.save(early, tmp_path / "grouping-2026-11-21-2cpu-24gib.json")
     assert results.newest("grouping", tmp_path) == late
     with pytest.raises(FileNotFoundError, match=r"no overlap-\*\.json .*run the bench first"):
         results.newest("overlap", tmp_path)
