@@ -3,6 +3,7 @@
 import itertools
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
