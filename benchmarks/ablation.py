@@ -12,6 +12,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 
+from beam_pipeline.errors import UsageError
 from benchmarks import learning, runner
 from benchmarks import markdown as md
 from benchmarks.results import Results, Run
@@ -35,9 +36,11 @@ def _run(argv: Sequence[str]) -> int:
     parser = learning.make_parser("ablation", "Which part of the recipe matters.")
     runner.add_choices(parser, "--variants", VARIANTS)
     args = parser.parse_args(argv)
+    if args.planetlab:
+        raise UsageError("--planetlab is given, but the recipe is the simulated network's: omit it")
     bench, rows = learning.begin("ablation", args, learning.RECIPE)
     for seed, variant in itertools.product(args.seeds, args.variants):
-        name = f"without-{[*VARIANTS].index(variant)}-seed-{seed}"
+        name = f"variant-{[*VARIANTS].index(variant)}-seed-{seed}"
         recipe = [*learning.RECIPE, *VARIANTS[variant]]
         case = {"variant": variant, "seed": seed}
         bench.keep(learning.trained(bench, rows, name, case, recipe), learning.SHOWN)

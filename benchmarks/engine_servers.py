@@ -8,7 +8,6 @@ tree holds both, so that `benchmarks.measure` measures both. Nothing but Flink's
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import socket
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ROOT
+from benchmarks.measure import memory_mib
 
 FLINK = ROOT / ".engines" / "flink"
 GCS_EMULATOR = ROOT / ".engines" / "fake-gcs-server"
@@ -39,8 +39,7 @@ class Flink:
 
     def peak_mib(self) -> float:
         """Returns the most memory that the job server has had, Flink and its tasks included."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+        return memory_mib("VmHWM", self.pid)
 
     def flags(self, parallelism: int = 2) -> list[str]:
         """Returns what `beam_pipeline.main` needs to run there; workers are threads of the caller.

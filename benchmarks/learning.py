@@ -40,6 +40,7 @@ OF_PLANETLAB = (  # beside or in place of these
     "network_repeat_share=[0.1,0.5,0.2]",
     'network_loss_weights={"destination":0.3,"timestamp":0.3}',
 )
+EXTENT = ("--num_rtt=4000",)  # of the evaluation
 _CURVE_POINTS = 72
 SHOWN = {name: name for name in ("minutes", "bits", "rtt_error_seen", "rtt_error_new")}
 
@@ -104,7 +105,7 @@ def trained(
     folder, arguments = new_run(bench, rows, name, case["seed"], recipe)
 
     def check(_: Path, printed: str) -> Found:
-        _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", "--num_rtt=4000")
+        _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", *EXTENT)
         text = (folder / "evaluation" / "evaluation.json").read_text()
         evaluation = json.loads(_without_root(text))
         shown = ["python", "-m", "training.train", *map(_without_root, arguments)]

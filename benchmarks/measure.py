@@ -78,6 +78,13 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
+def memory_mib(field: str, pid: int | str = "self") -> float:
+    """Returns what the kernel says of a process's memory: VmRSS, or VmHWM, the largest so far."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    return int(status[field].removesuffix("kB")) / 1024
+
+
 class _Memory:
     """The largest memory of a process and its descendants."""
 

@@ -19,7 +19,7 @@ from benchmarks import ROOT, runner
 from benchmarks import markdown as md
 from benchmarks import results as results_files
 from benchmarks.loading_process import workers_cpu_s
-from benchmarks.measure import last_line
+from benchmarks.measure import last_line, memory_mib
 from benchmarks.random_probes import write_measurements
 from benchmarks.results import Results, medians
 from benchmarks.runner import Bench, Found
@@ -109,15 +109,14 @@ def first_batch(rows: str, hosts: int, workers: int) -> dict[str, float]:
     config = DataConfig(
         f"{rows}/train", batch_size=BATCH_SIZE, host_count=hosts, num_workers=workers
     )
-    process = psutil.Process()
-    resident_mib, cpu_s, started = process.memory_info().rss / 2**20, _cpu_s(), time.perf_counter()
+    resident_mib, cpu_s, started = memory_mib("VmRSS"), _cpu_s(), time.perf_counter()
     batches = iter(build_dataset(config))
     next(batches)
-    children = process.children(recursive=True)
+    children = psutil.Process().children(recursive=True)
     figures = {
         "batch_s": time.perf_counter() - started,
         "batch_cpu_s": _cpu_s() - cpu_s,
-        "host_mib": _peak_mib() - resident_mib,
+        "host_mib": memory_mib("VmHWM") - resident_mib,
         "worker_mib": max((child.memory_full_info().uss for child in children), default=0) / 2**20,
         "num_rows": pq.read_metadata(f"{rows}/train/rows.parquet").num_rows,
     }
@@ -127,16 +126,6 @@ def first_batch(rows: str, hosts: int, workers: int) -> dict[str, float]:
 
 def _cpu_s() -> float:
     return time.process_time() + workers_cpu_s()
-
-
-def _peak_mib() -> float:
-    """Returns the largest resident memory that this process has had."""
-    (line,) = (
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmHWM:")
-    )
-    return int(line.split()[1]) / 1024
 
 
 def markdown(results: Results) -> str:

@@ -34,6 +34,7 @@ from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
 from beam_pipeline.shards.writing import ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import WorkUnit, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
+from benchmarks.measure import memory_mib
 from benchmarks.scale import CHUNK_RECORDS, INLINE_BYTES, MIN_HOT_MEASUREMENTS
 
 
@@ -42,7 +43,7 @@ class Steps:
 
     def __init__(self) -> None:
         _give_back_memory()
-        self.figures: dict[str, float] = {"start_mib": _memory_mib("VmRSS")}
+        self.figures: dict[str, float] = {"start_mib": memory_mib("VmRSS")}
 
     @contextmanager
     def measured(self, step: str) -> Iterator[None]:
@@ -51,7 +52,7 @@ class Steps:
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.figures |= {
-            f"{step}_mib": _memory_mib("VmHWM"),
+            f"{step}_mib": memory_mib("VmHWM"),
             f"{step}_cpu_s": time.process_time() - cpu,
             f"{step}_wall_s": time.perf_counter() - wall,
         }
@@ -62,12 +63,6 @@ def _give_back_memory() -> None:
     gc.collect()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
-
-
-def _memory_mib(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    status = dict(line.split(":", 1) for line in lines)
-    return int(status[field].removesuffix("kB")) / 1024
 
 
 def chunks(num_measurements: int) -> Iterator[Chunk]:

@@ -1,4 +1,7 @@
-"""The ablation bench: its table. tests/repo/test_sampling_bench.py trains with the same code."""
+"""The ablation bench: its table, its variants, and a run on a small network."""
+
+import json
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +36,31 @@ def test_a_variant_changes_what_the_recipe_sets(variant: str):
     recipe = dict(item.split("=", 1) for item in learning.RECIPE)
     changed = dict(item.split("=", 1) for item in ablation.VARIANTS[variant])
     assert changed and all(recipe[name] != value for name, value in changed.items())
+
+
+def test_planetlab_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = [f"--planetlab={tmp_path}", f"--data_dir={tmp_path}", f"--results={tmp_path}"]
+    assert ablation.main(arguments) != 0
+    assert "--planetlab is given" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_a_variant_is_trained_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    network = ("--num_measurements=30000", "--num_probes=200", "--num_anchors=50", "--seed=1")
+    less = ("--num_contexts=8", "--num_rtt=50", "--num_train_contexts=8", "--num_train_rows=50")
+    monkeypatch.setattr(learning, "NETWORK", network)
+    monkeypatch.setattr(learning, "EXTENT", less)
+    arguments = [
+        *(f"--data_dir={tmp_path / 'work'}", f"--results={tmp_path / 'results'}", "--seeds", "3"),
+        *("--variants", "no repeats", "fixed order, then random"),
+        *("--recipe", "network_curriculum=128x2,512x2", "steps=6", "checkpoint_period=2"),
+    ]
+    (tmp_path / "work").mkdir()
+    assert ablation.main(arguments) == 0
+    (path,) = (tmp_path / "results").glob("ablation-*.json")
+    runs = json.loads(path.read_text())["runs"]
+    assert [run["case"]["variant"] for run in runs] == ["no repeats", "fixed order, then random"]
+    for run, changed in zip(runs, ("repeat_share=0", "fixed_order_share=[1,0.5,0]"), strict=True):
+        assert run["error"] is None and run["case"]["seed"] == 3
+        assert changed in run["details"]["command"] and 2 < run["figures"]["bits"] < 12

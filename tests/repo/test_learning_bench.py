@@ -11,6 +11,8 @@ import pytest
 
 from beam_pipeline.dataset.layout import split_of
 from beam_pipeline.probe_rows.options import Options
+from beam_pipeline.simulation import network
+from beam_pipeline.simulation.options import NetworkOptions
 from benchmarks import learning, planetlab, table
 from benchmarks import results as results_files
 from benchmarks.results import Results, Run
@@ -180,3 +182,18 @@ def test_curves_and_waiting_are_read_from_what_training_leaves(tmp_path: Path):
     assert curve[-1] == {"step": 144, "minutes": pytest.approx(14.4), "bits": pytest.approx(1.0)}
     printed = "crops: waited for data 1.0% of 30 s\ndone: waited for data 2.0% of 40 s\n"
     assert learning._waiting(printed) == pytest.approx(0.02)
+
+
+def test_what_detours_leave_to_who_knows_place_and_delays():
+    """docs/learning.md: some 7 % of an RTT to a new destination."""
+    assert {"--num_probes=8000", "--num_anchors=50", "--seed=1"} < set(learning.NETWORK)
+    options = NetworkOptions(10_000_000, num_probes=8000, num_anchors=50, seed=1)
+    found = network.build_network(options)
+    probe = found.pairs.probe.astype(int)
+    anchor = found.pairs.destination.astype(int) % options.num_anchors
+    km = network._distance_km(found.probes.nodes.take(probe), found.anchors.nodes.take(anchor))
+    delays_ms = (found.probes.access_delay_ms + found.probes.load_ms)[probe]
+    known_ms = 2 * km / network._KM_PER_MS * 1.5 + delays_ms + found.anchors.load_ms[anchor]
+    noise = 1 + 0.02 * np.random.default_rng(1).standard_normal(len(probe))
+    errors = np.abs(known_ms / (found.pairs.mean_ms * noise) - 1)
+    assert np.median(errors) == pytest.approx(0.067, abs=0.002)
