@@ -187,7 +187,7 @@ def test_curves_and_waiting_are_read_from_what_training_leaves(tmp_path: Path):
 def test_what_detours_leave_to_who_knows_place_and_delays():
     """docs/learning.md: some 7 % of an RTT to a new destination."""
     assert {"--num_probes=8000", "--num_anchors=50", "--seed=1"} < set(learning.NETWORK)
-    options = NetworkOptions(10_000_000, num_probes=8000, num_anchors=50, seed=1)
+    options = NetworkOptions(num_measurements=10_000_000, num_probes=8000, num_anchors=50, seed=1)
     found = network.build_network(options)
     probe = found.pairs.probe.astype(int)
     anchor = found.pairs.destination.astype(int) % options.num_anchors
