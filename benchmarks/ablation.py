@@ -24,6 +24,7 @@ VARIANTS = {
     "no repeats": ("network_repeat_share=0",),
     "random order": ("network_fixed_order_share=0",),
     "fixed order, then random": ("network_fixed_order_share=[1,0.5,0]",),
+    "both orders, then random": ("network_fixed_order_share=[0.5,0.5,0]",),
     "all tokens count": ("network_loss_weights={}",),
     "random order, no repeats, all tokens count": (
         *("network_fixed_order_share=0", "network_repeat_share=0", "network_loss_weights={}"),

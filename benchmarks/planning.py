@@ -1,6 +1,6 @@
 """Bench: what a host pays until its first batch when a dataset has many rows.
 
-    python -m benchmarks.planning --num_probes 100k 2m --hosts 1 8 --rounds 3
+    python -m benchmarks.planning --num_probes 100k 2m 10m --hosts 1 8 --rounds 3
 
 Makes datasets of probes with some five measurements each, a row a probe. Every run is a process
 that builds the dataset of one host, takes its first batch and tells what that took beyond its
@@ -46,7 +46,8 @@ def _run(argv: Sequence[str]) -> int:
     add("--hosts", nargs="+", type=int, default=[1, 8])
     add("--num_workers", nargs="+", type=int, default=[0, 2])
     args = parser.parse_args(argv)
-    options = {"batch_size": BATCH_SIZE, "seed": args.seed}
+    per_probe = {"measurements_per_probe": _MEASUREMENTS_PER_PROBE}
+    options = {"batch_size": BATCH_SIZE, **per_probe, "seed": args.seed}
     bench = Bench("planning", args, options, results_files.versions(_PACKAGES))
     rows = {num_probes: _dataset(bench, num_probes) for num_probes in args.num_probes}
     cases = [
@@ -84,7 +85,8 @@ def _dataset(bench: Bench, num_probes: int) -> Path:
             with runner.appears_whole(measurements) as being_made:
                 total = num_probes * _MEASUREMENTS_PER_PROBE
                 write_measurements(being_made, total, num_probes, seed)
-        flags = {"input": measurements / "*.parquet", "train_ratio": 1}
+        # One process holds the rows once; with more, ten million of them exceed 24 GiB.
+        flags = {"input": measurements / "*.parquet", "train_ratio": 1, "direct_num_workers": 1}
         with runner.appears_whole(rows) as being_made:
             command = runner.module_command("beam_pipeline.main", output=being_made, **flags)
             subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)

@@ -1,8 +1,9 @@
 """Crops that grow: `network_curriculum=128x3000,512x4000` starts with 3,000 steps of 128 tokens.
 
 All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
-crops come in larger batches. A stage continues from the checkpoint of the previous one, with its
-data from the beginning. Shares of contexts may change with it: `network_repeat_share=[1,0.5,0]`.
+crops come in larger batches. A stage continues from the checkpoint of the previous one, with
+examples drawn anew. Shares of contexts may change with it: `network_repeat_share=[1,0.5,0]`; so two
+stages may have crops of one size.
 """
 
 from typing import NamedTuple
@@ -66,9 +67,9 @@ def stages_of(curriculum: str, crop_size: int, steps: int) -> list[Stage]:
         )
     stages.append(Stage(len(stages), begin, steps, crop_size))
     crops = [stage.crop_size for stage in stages]
-    if crops != sorted(set(crops)):
+    if crops != sorted(crops):
         raise UsageError(
-            f"{given}: crops must grow, to max_target_length={crop_size}, which needs no entry"
+            f"{given}: crops must not shrink, on the way to max_target_length={crop_size}"
         )
     for crop in crops[:-1]:
         if crop < MIN_CROP or crop_size % crop:

@@ -206,7 +206,7 @@ def _make_iterator(
     if not is_eval and (config.grain_debug_mode or config.grain_visualization_dir):
         folder = config.grain_visualization_dir
         if folder and config.network_curriculum:
-            folder = os.path.join(folder, f"crops-of-{stage.crop_size}")
+            folder = os.path.join(folder, f"stage-{stage.number}")
         log = max_logging.log if config.grain_debug_mode else None
         report = FeedReport(folder, of_data.host_index, log=log, log_rtt=of_data.log_rtt)
     step_tflops, _, _ = maxtext_utils.calculate_tflops_training_per_device(config, log=False)

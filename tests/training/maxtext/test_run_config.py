@@ -256,6 +256,11 @@ def test_stages_of_a_curriculum():
         Stage(1, 3, 7, 512),
         Stage(2, 7, 9, 1024),
     ]
+    assert stages_of("128x3,128x4", 128, 9) == [
+        Stage(0, 0, 3, 128),
+        Stage(1, 3, 7, 128),
+        Stage(2, 7, 9, 128),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -263,8 +268,8 @@ def test_stages_of_a_curriculum():
     [
         ("128x3,x", ["'x' is not CROPxSTEPS"]),
         ("128x3,256x0", ["'256x0' is not CROPxSTEPS"]),
-        ("256x3,128x2", ["crops must grow"]),
-        ("1024x3", ["crops must grow", "which needs no entry"]),
+        ("256x3,128x2", ["must not shrink"]),
+        ("2048x3", ["must not shrink", "max_target_length=1024"]),
         ("32x3", ["64 tokens or more"]),
         ("96x3", ["divide max_target_length=1024"]),
         ("128x9", ["takes 9 steps", "steps=9"]),
@@ -276,8 +281,8 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
 
 @pytest.mark.slow
 def test_the_config_of_a_stage_ends_with_it():
-    given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,512x4"]
-    given += ["network_repeat_share=[1,0.5,0]", "network_fixed_order_share=0.25"]
+    given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,128x2,512x2"]
+    given += ["network_repeat_share=[1,0.25,0.5,0]", "network_fixed_order_share=0.25"]
     arguments = run_config.read(given)
     config = run_config.build(arguments)
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
@@ -291,7 +296,7 @@ def test_the_config_of_a_stage_ends_with_it():
         drawn = iterators.data_config(own, [0], is_eval=False)
         shares.append((drawn.repeat_share, drawn.fixed_order_share))
     assert tokens == {1024}
-    assert shares == [(1.0, 0.25), (0.5, 0.25), (0.0, 0.25)]
+    assert shares == [(1.0, 0.25), (0.25, 0.25), (0.5, 0.25), (0.0, 0.25)]
 
 
 # --- MaxText itself -------------------------------------------------------------------------------
