@@ -27,7 +27,10 @@ from benchmarks.runner import Bench, Found
 BATCH_SIZE = 256  # of all hosts together
 _MEASUREMENTS_PER_PROBE = 5
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
-_SHOWN = {"batch_s": "s", "batch_cpu_s": "CPU s", "host_mib": "MiB", "worker_mib": "MiB a worker"}
+_SHOWN = {
+    **{"plan_cpu_s": "CPU s of planning", "plan_mib": "MiB of it"},
+    **{"batch_s": "s", "batch_cpu_s": "CPU s", "host_mib": "MiB", "worker_mib": "MiB a worker"},
+}
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def _dataset(bench: Bench, num_probes: int) -> Path:
             with runner.appears_whole(measurements) as being_made:
                 total = num_probes * _MEASUREMENTS_PER_PROBE
                 write_measurements(being_made, total, num_probes, seed)
-        # One process holds the rows once; with more, ten million of them exceed 24 GiB.
+        # One process has the least memory: with two, ten million rows exceeded 24 GiB.
         flags = {"input": measurements / "*.parquet", "train_ratio": 1, "direct_num_workers": 1}
         with runner.appears_whole(rows) as being_made:
             command = runner.module_command("beam_pipeline.main", output=being_made, **flags)
@@ -99,6 +102,7 @@ def first_batch(rows: str, hosts: int, workers: int) -> dict[str, float]:
 
     Returns:
       num_rows: of the split.
+      plan_cpu_s, plan_mib: of planning, which every host does for all rows.
       batch_s, batch_cpu_s: from the configuration to the batch; workers start in it.
       host_mib: growth of the resident memory at its peak, mapped files included.
       worker_mib: resident memory that a worker shares with no one; its imports are in it.
@@ -112,10 +116,14 @@ def first_batch(rows: str, hosts: int, workers: int) -> dict[str, float]:
         f"{rows}/train", batch_size=BATCH_SIZE, host_count=hosts, num_workers=workers
     )
     resident_mib, cpu_s, started = memory_mib("VmRSS"), _cpu_s(), time.perf_counter()
-    batches = iter(build_dataset(config))
+    dataset = build_dataset(config)
+    plan_cpu_s, plan_mib = _cpu_s() - cpu_s, memory_mib("VmHWM") - resident_mib
+    batches = iter(dataset)
     next(batches)
     children = psutil.Process().children(recursive=True)
     figures = {
+        "plan_cpu_s": plan_cpu_s,
+        "plan_mib": plan_mib,
         "batch_s": time.perf_counter() - started,
         "batch_cpu_s": _cpu_s() - cpu_s,
         "host_mib": memory_mib("VmHWM") - resident_mib,
@@ -137,6 +145,8 @@ def markdown(results: Results) -> str:
         "hosts": lambda line: str(line.case["hosts"]),
         "workers": lambda line: str(line.case["workers"]),
         "rows": md.figure("num_rows"),
+        "planning, CPU s": md.figure("plan_cpu_s", "{:.1f}"),
+        "MiB": md.figure("plan_mib"),
         "first batch, wall s": md.figure("batch_s", "{:.1f}"),
         "CPU s": md.figure("batch_cpu_s", "{:.1f}"),
         "MiB of the host’s process": md.figure("host_mib"),
@@ -147,7 +157,7 @@ def markdown(results: Results) -> str:
     return f"""{md.results_table(columns, medians(results.runs), num_named=3)}
 
 One of the hosts, which make batches of {BATCH_SIZE} together. CPU is of its process and its \
-workers, from the configuration to the first batch. Memory is what its process grows by, mapped \
+workers, from the configuration to the first batch, planning included. Memory is what its process grows by, mapped \
 files included, and what one worker shares with no other process, its imports included.
 
 {md.circumstances(results)}"""
