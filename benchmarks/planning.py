@@ -28,8 +28,11 @@ BATCH_SIZE = 256  # of all hosts together
 _MEASUREMENTS_PER_PROBE = 5
 _PACKAGES = ("array-record", "grain", "numba", "numpy", "pyarrow")
 _SHOWN = {
-    **{"plan_cpu_s": "CPU s of planning", "plan_mib": "MiB of it"},
-    **{"batch_s": "s", "batch_cpu_s": "CPU s", "host_mib": "MiB", "worker_mib": "MiB a worker"},
+    "plan_cpu_s": "CPU s of planning",
+    "batch_s": "s",
+    "batch_cpu_s": "CPU s",
+    "host_mib": "MiB",
+    "worker_mib": "MiB a worker",
 }
 
 
@@ -157,8 +160,9 @@ def markdown(results: Results) -> str:
     return f"""{md.results_table(columns, medians(results.runs), num_named=3)}
 
 One of the hosts, which make batches of {BATCH_SIZE} together. CPU is of its process and its \
-workers, from the configuration to the first batch, planning included. Memory is what its process grows by, mapped \
-files included, and what one worker shares with no other process, its imports included.
+workers, from the configuration to the first batch, planning included. Memory is what its \
+process grows by, mapped files included, and what one worker shares with no other process, its \
+imports included.
 
 {md.circumstances(results)}"""
 
