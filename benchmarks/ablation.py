@@ -45,14 +45,15 @@ def _run(argv: Sequence[str]) -> int:
         recipe = [*learning.RECIPE, *VARIANTS[variant]]
         case = {"variant": variant, "seed": seed}
         bench.keep(learning.trained(bench, rows, name, case, recipe), learning.SHOWN)
-    return bench.end(markdown(bench.results))
+    return bench.end(markdown([bench.results]))
 
 
-def markdown(results: Results) -> str:
-    """Returns the table, a line for each variant and seed."""
+def markdown(day: Sequence[Results]) -> str:
+    """Returns the table of a day's results, a line for each number of steps, variant and seed."""
     columns: md.Columns = {
         "": lambda run: run.case["variant"],
         "seed": lambda run: str(run.case["seed"]),
+        "steps": lambda run: f"{_num_steps(run):,}",
         "bits a token": md.figure("bits", "{:.3f}"),
         **{f"{name}, bits": functools.partial(_kind_bits, name) for name in _RTT_BYTES},
         "error, destination seen before": md.figure("rtt_error_seen", "{:.1%}"),
@@ -61,13 +62,20 @@ def markdown(results: Results) -> str:
     }
     order = [*VARIANTS]
     runs = sorted(
-        results.runs, key=lambda run: (order.index(run.case["variant"]), run.case["seed"])
+        (run for results in day for run in results.runs),
+        key=lambda run: (_num_steps(run), order.index(run.case["variant"]), run.case["seed"]),
     )
     return f"""{md.results_table(columns, runs, num_named=2)}
 
 Errors are medians for held-out probes. Bits are on contexts drawn as the model was trained last.
 
-{md.circumstances(results)}"""
+{md.circumstances(day[-1])}"""
+
+
+def _num_steps(run: Run) -> int:
+    """Returns the steps of a run; 0 if it failed."""
+    curve = run.details.get("curve")
+    return int(curve[-1]["step"]) if curve else 0
 
 
 def _kind_bits(name: str, run: Run) -> str:

@@ -11,23 +11,29 @@ from benchmarks.results import Results, Run
 KINDS = [{"name": "RTT, first byte", "bits": 3.125}, {"name": "RTT, second byte", "bits": 5.375}]
 
 
-def run_of(variant: str, seed: int, bits: float) -> Run:
+def run_of(variant: str, seed: int, bits: float, num_steps: int = 4000) -> Run:
     figures = {"bits": bits, "rtt_error_seen": 0.0215, "rtt_error_new": 0.1, "within_80": 0.8}
-    details = {"evaluation": {"loss": {"kinds": KINDS}}}
+    curve = [{"step": step} for step in (100, num_steps)]
+    details = {"evaluation": {"loss": {"kinds": KINDS}}, "curve": curve}
     return Run({"variant": variant, "seed": seed}, figures, details=details)
 
 
-def test_a_line_for_each_variant_and_seed():
+def test_a_line_for_each_number_of_steps_variant_and_seed():
     failed = Run({"variant": "linear RTTs", "seed": 0}, {}, "training ended with 1")
     runs = [run_of("random order", 1, 1.5), failed, run_of("random order", 0, 1.25)]
     runs.append(run_of("the recipe", 0, 1.0))
-    results = Results("ablation", "2026-11-25T20:00:00+00:00", {"rounds": 1}, runs=runs)
-    lines = [line for line in ablation.markdown(results).splitlines() if line.startswith("| ")]
+    longer = [run_of("linear RTTs", 0, 0.875, num_steps=12500)]
+    day = [
+        Results("ablation", f"2026-11-25T{hour}:00:00+00:00", {"rounds": 1}, runs=some)
+        for hour, some in ((19, longer), (20, runs))
+    ]
+    lines = [line for line in ablation.markdown(day).splitlines() if line.startswith("| ")]
     assert lines[2:] == [
-        "| the recipe | 0 | 1.000 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
-        "| linear RTTs | 0 | failed |  |  |  |  |  |",
-        "| random order | 0 | 1.250 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
-        "| random order | 1 | 1.500 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
+        "| linear RTTs | 0 | failed |  |  |  |  |  |  |",
+        "| the recipe | 0 | 4,000 | 1.000 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
+        "| random order | 0 | 4,000 | 1.250 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
+        "| random order | 1 | 4,000 | 1.500 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
+        "| linear RTTs | 0 | 12,500 | 0.875 | 3.12 | 5.38 | 2.1% | 10.0% | 80.0% |",
     ]
 
 
