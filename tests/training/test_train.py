@@ -213,6 +213,30 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
 
 
 @pytest.mark.slow
+def test_a_model_has_the_positions_of_its_stage(
+    tmp_path: Path, thousand_rows: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from training.maxtext import predictor, run_config
+
+    run = TrainingRun(tmp_path / "run", thousand_rows, "network_curriculum=64x5")
+    (ended,) = run.run()
+    assert ended.code == 0, ended.output
+    inputs = run.fed()[0][0].astype(np.int32)
+    positions = np.tile(np.arange(64, dtype=np.int32), (len(inputs), 1))
+    first, last = run.checkpoint_steps()[0], STEPS - 1
+
+    def predict(step: int) -> np.ndarray:
+        checkpoint = str(run.run_folder / "checkpoints" / str(step))
+        return predictor.load_predictor(checkpoint)(inputs, positions, np.ones_like(positions))
+
+    found = [predict(step) for step in (first, last)]
+    monkeypatch.setattr(run_config, "rope_base", lambda config, _: config.rope_max_timescale)
+    with_last_positions = [predict(step) for step in (first, last)]
+    assert np.abs(found[0] - with_last_positions[0]).max() > 1e-4
+    np.testing.assert_array_equal(found[1], with_last_positions[1])
+
+
+@pytest.mark.slow
 def test_metrics_show_the_feed(tmp_path: Path, thousand_rows: Path):
     """In every step but the first of a process, in the file and in TensorBoard; sums at the end."""
     cache = f"network_cache_dir={tmp_path / 'cache'}"

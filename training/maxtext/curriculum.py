@@ -29,6 +29,18 @@ def share_of(shares: Shares, stage: Stage) -> float:
     return shares[stage.number] if isinstance(shares, tuple) else shares
 
 
+def rope_base_of(crop_size: int, longest: int, rope_base: float, head_dim: int) -> int:
+    """Returns the base of rotary positions for a stage, so that the next one finds few new angles.
+
+    Where crops grow by s, a base that grows by s^(d/(d-2)) stretches the slowest rotation by s and
+    leaves the fastest: "NTK-aware" scaling, Peng et al., YaRN, arXiv:2309.00071, section 3.1.
+
+    Args:
+      longest: the crops of the last stage, which has `rope_base` itself.
+    """
+    return round(rope_base * (crop_size / longest) ** (head_dim / (head_dim - 2)))
+
+
 def check_shares(key: str, shares: Shares, num_stages: int) -> None:
     """Raises UsageError if there is not one share for all stages or one for each."""
     given = shares if isinstance(shares, tuple) else (shares,) * num_stages

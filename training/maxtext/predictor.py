@@ -63,8 +63,7 @@ def load_predictor(checkpoint: str) -> Predictor:
     if not (checkpoints / str(step)).exists():
         missing = "no checkpoint yet" if step < 0 else f"no checkpoint {step}"
         raise UsageError(f"{run_folder} has {missing}")
-    arguments = run_config.recorded(
-        str(run_folder),
+    overrides = (
         f"base_output_directory={run_folder.parent}",
         f"run_name={run_folder.name}",
         f"load_parameters_path={checkpoints / str(step) / 'items'}",
@@ -72,7 +71,10 @@ def load_predictor(checkpoint: str) -> Predictor:
         f"hardware={jax.default_backend()}",
         "attention=dot_product",
     )
-    config = run_config.build(arguments)
+    config = run_config.build(run_config.recorded(str(run_folder), *overrides))
+    stage = next(stage for stage in stages(config) if step < stage.end)
+    base = f"rope_max_timescale={run_config.rope_base(config, stage)}"
+    config = run_config.build(run_config.recorded(str(run_folder), *overrides, base))
     loaded: Any = model_creation_utils.from_pretrained(config)
     model, _ = loaded
     graph, state = nnx.split(model)
@@ -89,7 +91,6 @@ def load_predictor(checkpoint: str) -> Predictor:
         logits = logits[..., :VOCABULARY_SIZE].astype(np.float32)
         return jax.nn.log_softmax(logits, axis=-1)
 
-    stage = next(stage for stage in stages(config) if step < stage.end)
     return Predictor(
         crop_size=stage.crop_size,
         fixed_order_share=share_of(config.network_fixed_order_share, stage),

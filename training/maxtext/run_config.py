@@ -24,7 +24,7 @@ from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
-from training.maxtext.curriculum import Stage, share_of
+from training.maxtext.curriculum import Stage, rope_base_of, share_of
 from training.maxtext.iterators import SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -226,12 +226,20 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
         "steps": stage.end,
         "learning_rate_schedule_steps": config.learning_rate_schedule_steps,
         "max_target_length": stage.crop_size,
+        "rope_max_timescale": rope_base(config, stage),
         "per_device_batch_size": config.per_device_batch_size * scale,
         "eval_per_device_batch_size": config.eval_per_device_batch_size * scale,
         "network_curriculum": f"'{','.join(before)}'",
         **{key: share_of(getattr(config, key), stage) for key in SHARES},
     }
     return [f"{key}={value}" for key, value in overrides.items()]
+
+
+def rope_base(config: Any, stage: Stage) -> int:
+    """Returns `rope_max_timescale` for one stage of the run that a config describes."""
+    return rope_base_of(
+        stage.crop_size, config.max_target_length, config.rope_max_timescale, config.head_dim
+    )
 
 
 def _one_line(message: object) -> str:

@@ -10,7 +10,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import refusal_of
 from tests.support.repository import ROOT
-from training.maxtext.curriculum import Stage, stages_of
+from training.maxtext.curriculum import Stage, rope_base_of, stages_of
 
 if TYPE_CHECKING:
     from training.maxtext import iterators, run_config
@@ -279,6 +279,14 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
     refusal_of(lambda: stages_of(curriculum, 1024, 9), *parts, kind=UsageError)
 
 
+@pytest.mark.parametrize("crop_size", [64, 128, 512, 1024])
+def test_crops_of_any_stage_reach_the_same_angle(crop_size: int):
+    """By the slowest rotation, which a longer crop would otherwise take to angles never seen."""
+    base, exponent = rope_base_of(crop_size, 1024, 1_000_000, head_dim=48), 46 / 48
+    expected = pytest.approx(1024 / 1_000_000**exponent, rel=1e-3)
+    assert crop_size / base**exponent == expected
+
+
 @pytest.mark.slow
 def test_the_config_of_a_stage_ends_with_it():
     given = ["tiny", FILES, *PLACE, "steps=9", "network_curriculum=128x3,128x2,512x2"]
@@ -286,7 +294,7 @@ def test_the_config_of_a_stage_ends_with_it():
     arguments = run_config.read(given)
     config = run_config.build(arguments)
     stages = stages_of(config.network_curriculum, config.max_target_length, config.steps)
-    tokens, shares = set(), []
+    tokens, shares, bases = set(), [], []
     for stage in stages:
         overrides = run_config.overrides_of(config, stage)
         own = run_config.build(run_config.read([*given, *overrides]))
@@ -295,7 +303,9 @@ def test_the_config_of_a_stage_ends_with_it():
         tokens.add(own.max_target_length * own.per_device_batch_size)
         drawn = iterators.data_config(own, [0], is_eval=False)
         shares.append((drawn.repeat_share, drawn.fixed_order_share))
+        bases.append(own.rope_max_timescale)
     assert tokens == {1024}
+    assert bases[0] == bases[1] < bases[2] < bases[3] == config.rope_max_timescale == 10_000
     assert shares == [(1.0, 0.25), (0.25, 0.25), (0.5, 0.25), (0.0, 0.25)]
 
 
