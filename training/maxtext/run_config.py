@@ -164,7 +164,7 @@ def _written(changed: dict[str, Any]) -> str:
     """Writes a temporary config file for MaxText; returns its name."""
     with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as file:
         yaml.safe_dump({**changed, "base_config": _BASE}, file)
-    atexit.register(os.unlink, file.name)
+    atexit.register(Path(file.name).unlink, missing_ok=True)
     return file.name
 
 
