@@ -3,7 +3,7 @@
 All crops of a stage have one length. Every stage has the same number of tokens per step, so shorter
 crops come in larger batches. A stage continues from the checkpoint of the previous one, with
 examples drawn anew. Shares of contexts may change with it: `network_repeat_share=[1,0.5,0]`; so two
-stages may have crops of one size.
+stages may have crops of one size. Rotary positions grow with the crops.
 """
 
 from typing import NamedTuple
