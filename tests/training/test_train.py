@@ -216,7 +216,7 @@ def test_a_curriculum_grows_the_crops_and_resumes(tmp_path: Path, thousand_rows:
 def test_a_model_has_the_positions_of_its_stage(
     tmp_path: Path, thousand_rows: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from training.maxtext import predictor, run_config
+    from training.maxtext import predictor
 
     run = TrainingRun(tmp_path / "run", thousand_rows, "network_curriculum=64x5")
     (ended,) = run.run()
@@ -230,7 +230,7 @@ def test_a_model_has_the_positions_of_its_stage(
         return predictor.load_predictor(checkpoint)(inputs, positions, np.ones_like(positions))
 
     found = [predict(step) for step in (first, last)]
-    monkeypatch.setattr(run_config, "rope_base", lambda config, _: config.rope_max_timescale)
+    monkeypatch.setattr(predictor, "rope_base", lambda config, _: config.rope_max_timescale)
     with_last_positions = [predict(step) for step in (first, last)]
     assert np.abs(found[0] - with_last_positions[0]).max() > 1e-4
     np.testing.assert_array_equal(found[1], with_last_positions[1])

@@ -6,7 +6,7 @@ examples drawn anew. Shares of contexts may change with it: `network_repeat_shar
 stages may have crops of one size. Rotary positions grow with the crops.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from beam_pipeline.errors import UsageError
 from training.tokens.contexts import MIN_CROP
@@ -29,16 +29,16 @@ def share_of(shares: Shares, stage: Stage) -> float:
     return shares[stage.number] if isinstance(shares, tuple) else shares
 
 
-def rope_base_of(crop_size: int, longest: int, rope_base: float, head_dim: int) -> int:
-    """Returns the base of rotary positions for a stage, so that the next one finds few new angles.
+def rope_base(config: Any, stage: Stage) -> int:
+    """Returns `rope_max_timescale` for one stage of the run that a config describes.
 
     Where crops grow by s, a base that grows by s^(d/(d-2)) stretches the slowest rotation by s and
-    leaves the fastest: "NTK-aware" scaling, Peng et al., YaRN, arXiv:2309.00071, section 3.1.
-
-    Args:
-      longest: the crops of the last stage, which has `rope_base` itself.
+    leaves the fastest, so that longer crops hold few new angles: "NTK-aware" scaling, Peng et al.,
+    YaRN, arXiv:2309.00071, section 3.1. The last stage has the base that the config gives.
     """
-    return round(rope_base * (crop_size / longest) ** (head_dim / (head_dim - 2)))
+    exponent = config.head_dim / (config.head_dim - 2)
+    share = stage.crop_size / config.max_target_length
+    return round(config.rope_max_timescale * share**exponent)
 
 
 def check_shares(key: str, shares: Shares, num_stages: int) -> None:

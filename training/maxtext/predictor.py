@@ -18,7 +18,7 @@ from maxtext.utils import model_creation_utils
 
 from beam_pipeline.errors import UsageError
 from training.maxtext import run_config
-from training.maxtext.curriculum import share_of
+from training.maxtext.curriculum import rope_base, share_of
 from training.maxtext.iterators import completed_steps, stages
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
@@ -73,7 +73,7 @@ def load_predictor(checkpoint: str) -> Predictor:
     )
     config = run_config.build(run_config.recorded(str(run_folder), *overrides))
     stage = next(stage for stage in stages(config) if step < stage.end)
-    base = f"rope_max_timescale={run_config.rope_base(config, stage)}"
+    base = f"rope_max_timescale={rope_base(config, stage)}"
     config = run_config.build(run_config.recorded(str(run_folder), *overrides, base))
     loaded: Any = model_creation_utils.from_pretrained(config)
     model, _ = loaded

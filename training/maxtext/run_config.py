@@ -24,7 +24,7 @@ from maxtext.utils.globals import MAXTEXT_CONFIGS_DIR
 from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
-from training.maxtext.curriculum import Stage, rope_base_of, share_of
+from training.maxtext.curriculum import Stage, rope_base, share_of
 from training.maxtext.iterators import SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -233,13 +233,6 @@ def overrides_of(config: Any, stage: Stage) -> list[str]:
         **{key: share_of(getattr(config, key), stage) for key in SHARES},
     }
     return [f"{key}={value}" for key, value in overrides.items()]
-
-
-def rope_base(config: Any, stage: Stage) -> int:
-    """Returns `rope_max_timescale` for one stage of the run that a config describes."""
-    return rope_base_of(
-        stage.crop_size, config.max_target_length, config.rope_max_timescale, config.head_dim
-    )
 
 
 def _one_line(message: object) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.helpers import quick_and_slow
 from tests.support.loader_helpers import refusal_of
 from tests.support.repository import ROOT
-from training.maxtext.curriculum import Stage, rope_base_of, stages_of
+from training.maxtext.curriculum import Stage, rope_base, stages_of
 
 if TYPE_CHECKING:
     from training.maxtext import iterators, run_config
@@ -282,7 +283,8 @@ def test_curricula_that_lead_nowhere(curriculum: str, parts: list[str]):
 @pytest.mark.parametrize("crop_size", [64, 128, 512, 1024])
 def test_crops_of_any_stage_reach_the_same_angle(crop_size: int):
     """By the slowest rotation, which a longer crop would otherwise take to angles never seen."""
-    base, exponent = rope_base_of(crop_size, 1024, 1_000_000, head_dim=48), 46 / 48
+    config = SimpleNamespace(max_target_length=1024, rope_max_timescale=1_000_000, head_dim=48)
+    base, exponent = rope_base(config, Stage(0, 0, 9, crop_size)), 46 / 48
     expected = pytest.approx(1024 / 1_000_000**exponent, rel=1e-3)
     assert crop_size / base**exponent == expected
 
