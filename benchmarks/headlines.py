@@ -139,8 +139,8 @@ def _learning(results: Results) -> Iterator[Headline]:
     def error(method: str) -> str:
         return f"{statistics.median(line[method] for line in errors):.1%}"
 
-    minutes = statistics.median(run.figures["minutes"] for run in runs)
-    question = f"RTT of probes never seen, after {minutes:.0f} minutes of training"
+    minutes = statistics.median(run.figures["cpu_minutes"] for run in runs)
+    question = f"RTT of probes never seen, after {minutes:.0f} CPU-minutes of training"
     peers = {title: error(method) for method, title in _LEARNED.items()}
     yield Headline(question, "median error", f"**{error('model')}**", peers)
 
