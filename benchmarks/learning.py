@@ -227,9 +227,10 @@ METHODS = (
 
 def bars_of(bench: str) -> list[Bar]:
     """Returns what is asked of the model of a bench, `learning` or `planetlab`."""
+    bars = [*BARS, *TIMES]
     if bench == "learning":
-        return [*BARS, *TIMES]
-    return [bar._replace(**_PLANETLAB.get(bar.figure, _NO_BAR)) for bar in (*BARS, *TIMES)]
+        return bars
+    return [bar._replace(**_PLANETLAB.get(bar.figure, _NO_BAR)) for bar in bars]
 
 
 def figures_of(evaluation: dict[str, Any]) -> dict[str, float]:

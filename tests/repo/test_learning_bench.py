@@ -89,6 +89,14 @@ def test_a_missed_bar_is_marked():
     assert "init_weights_seed=0" in text
 
 
+def test_minutes_and_waiting_over_their_bars_are_marked():
+    results = make_results(0.01)
+    results.runs[0].figures.update(minutes=16, waiting=0.06)
+    lines = learning.markdown(results).splitlines()
+    assert "| minutes of training, start and compiling included |  | ≤ 15.0 | 16.0 ✗ |" in lines
+    assert "| share of the time that training waited for data |  | ≤ 5.0% | 6.0% ✗ |" in lines
+
+
 def test_a_failed_seed_is_told():
     results = make_results(0.1)
     results.runs.append(Run({"seed": 7}, {}, "training ended with 1: error: no rows"))
