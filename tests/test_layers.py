@@ -14,6 +14,7 @@ ROOMS = (
         "beam_pipeline.byte_blocks",
     ),
     *("beam_pipeline.cli", "beam_pipeline.storage", "beam_pipeline.dataset"),
+    "beam_pipeline.documents",
     *("beam_pipeline.report", "beam_pipeline.row_codec"),
     *("beam_pipeline.verify", "beam_pipeline.inspect"),
     *("beam_pipeline.simulation", "beam_pipeline.generate"),
@@ -21,7 +22,8 @@ ROOMS = (
     *("beam_pipeline.array_record_io", "beam_pipeline.sort_each_group"),
     *("beam_pipeline.probe_rows", "beam_pipeline.main"),
     "beam_pipeline.convert",
-    *("beam_pipeline.overlap.ngrams", "beam_pipeline.overlap.documents"),
+    *("beam_pipeline.overlap.ngrams", "beam_pipeline.overlap.evaluation_sources"),
+    "beam_pipeline.overlap.evaluation",
     *(
         "beam_pipeline.overlap.results",
         "beam_pipeline.overlap.job",
