@@ -59,6 +59,7 @@ class Records(NamedTuple):
     data: bytes
     starts: np.ndarray  # int64 [k]
     stops: np.ndarray  # int64 [k]
+    num_bytes: int = 0  # of plain lines in their file, blank ones included
 
     @property
     def count(self) -> int:
@@ -76,7 +77,8 @@ class Records(NamedTuple):
 
     def each(self) -> list[bytes]:
         """Returns all records."""
-        return [self.at(number) for number in range(self.count)]
+        bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [self.data[start:stop] for start, stop in bounds]
 
 
 def join_records(records: list[bytes]) -> Records:

@@ -15,7 +15,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from beam_pipeline.documents.reading import WORK_UNIT_BYTES
+from beam_pipeline.documents.files import WORK_UNIT_BYTES
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import (
