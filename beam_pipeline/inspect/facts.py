@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from beam_pipeline.dataset.manifest import SPLITS, Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
-from beam_pipeline.inspect.index import Index, Period, span_us_text, uncovered
+from beam_pipeline.inspect.index import Index, Period, uncovered
 from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.statistics import (
@@ -25,7 +25,7 @@ from beam_pipeline.inspect.statistics import (
     timeline,
     top_destinations,
 )
-from beam_pipeline.report.formatting import bytes_text, number_of, percent
+from beam_pipeline.report.tables import bytes_text, number_of, percent, span_us_text
 
 _MAX_DESTINATIONS = 15
 _MAX_BUSIEST = 10
@@ -40,9 +40,9 @@ class BusyProbe(NamedTuple):
     """A probe with many measurements."""
 
     address: str
-    num_rows: int
     n_measurements: int
     share: float
+    num_rows: int
     failed_share: float
     span_us: int
 
@@ -123,9 +123,9 @@ def _busiest(index: Index) -> list[BusyProbe]:
     probes, n = index.probes, index.probes.n_measurements
     top = np.argsort(-n, kind="stable")[:_MAX_BUSIEST]
     columns = (
-        probes.num_rows,
         n,
         n / max(1, index.num_measurements),
+        probes.num_rows,
         probes.num_failed / n,
         probes.span_us,
     )

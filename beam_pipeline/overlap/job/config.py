@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
+from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags, several
 from beam_pipeline.overlap.job.marin import path_of, warn_of
 from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
