@@ -395,7 +395,7 @@ def test_links_in_place_of_own_folders_are_not_followed(tmp_path, files, name, i
     place = output / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(target / "records/data" if name.endswith("/lock") else target)
-    with pytest.raises(UsageError, match=rf"{re.escape(name)}.*: move it"):
+    with pytest.raises(UsageError, match=rf"{re.escape(name.split('/')[0])}.*: move it"):
         with output_folder.taken(str(output), overwrite=True, files=files):
             pytest.fail("the folder was taken")
     assert files_below(target) == kept and place.is_symlink()

@@ -124,6 +124,6 @@ def test_links_in_place_of_the_shared_folder_are_not_followed(tmp_path: Path, na
     place = Path(tempfile.gettempdir()) / f"probeline-{os.getuid()}" / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(tmp_path / "mine")
-    with pytest.raises(UsageError, match="is a link, which Probeline did not create: move it$"):
+    with pytest.raises(UsageError, match=r"is a link, which Probeline did not create: move it$"):
         on_this_machine("far://file")
     assert os.listdir(tmp_path / "mine") == ["file"]
