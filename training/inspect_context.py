@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.context import DecodedMeasurement, OneContext, Token
 from beam_pipeline.inspect.names import ContextName

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.manifest import NEXT_FOLDER, Generation, Manifest
-from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.jobs.output_lease import Marker
 from beam_pipeline.sources.options import ReadOptions
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 
 from beam_pipeline.dataset.data_card import command_of
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, output_folder, running

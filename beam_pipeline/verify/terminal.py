@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, progress_bar
 from beam_pipeline.verify.dataset import PROMISES, Verification, verify
