@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import DocumentBatch, encode, text_buffers
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
-from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.documents.batch import DocumentBatch, encode, text_buffers
+from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.index import IndexShard, build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
 from beam_pipeline.overlap.ngrams.postings import Postings

@@ -20,7 +20,7 @@ from beam_pipeline.cli.flags import (
     several,
 )
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
+from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.job.marin import path_of, warn_of
 from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
 from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig

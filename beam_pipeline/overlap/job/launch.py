@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
+from beam_pipeline.documents.reading import WORK_UNIT_BYTES
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import (
@@ -25,8 +26,7 @@ from beam_pipeline.jobs.beam_options import (
 )
 from beam_pipeline.jobs.local_workers import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
-from beam_pipeline.overlap.documents.reading import WORK_UNIT_BYTES
-from beam_pipeline.overlap.documents.record_ids import parse_evaluation_source
+from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
 from beam_pipeline.overlap.job.config import DeconConfig

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
+from beam_pipeline.documents.reading import DocumentFile, match_documents
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.jobs.start_time import start_time
-from beam_pipeline.overlap.documents.evaluation import EvaluationFile, match_evaluation
-from beam_pipeline.overlap.documents.reading import DocumentFile, match_documents
+from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.preparing import (

@@ -17,17 +17,17 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.machine_memory import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
-from beam_pipeline.overlap.documents.evaluation import (
+from beam_pipeline.overlap.evaluation import (
     EvaluationFile,
     EvaluationRows,
     fingerprint_rows,
     write_rows,
 )
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.manifest import options_of, versions_of
 from beam_pipeline.overlap.job.progress import write_summary

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 
-from beam_pipeline.jobs.monitoring import count_dead_letters, counter
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.batch import DocumentBatch
+from beam_pipeline.documents.reading import (
     WORK_UNIT_BYTES,
     DocumentFile,
     WorkUnit,
     cut_into_work_units,
     read_work_unit,
 )
+from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.documents.batch import decode
+from beam_pipeline.documents.batch import decode
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
 from beam_pipeline.overlap.results import counts

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts
 from beam_pipeline.overlap.results.json_columns import (
     data_of,

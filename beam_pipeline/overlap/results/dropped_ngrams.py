@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.errors import ProbelineError, one_line
-from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams.index import Index
 from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.postings import Postings

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.overlap.documents.batch import decode
-from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
+from beam_pipeline.documents.batch import decode
+from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_files_table
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, ExpandedUnit

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.counts import NGRAM_KEYS, Counts

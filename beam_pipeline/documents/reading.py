@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import BinaryIO, Literal, NamedTuple, cast
 
+from beam_pipeline.documents import json as document_json
+from beam_pipeline.documents import parquet as document_parquet
+from beam_pipeline.documents.batch import DocumentBatch
+from beam_pipeline.documents.fields import DOCUMENT_NAME
+from beam_pipeline.documents.json import BadRecordError, Fields
+from beam_pipeline.documents.json_text import Records
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents import json as document_json
-from beam_pipeline.overlap.documents import parquet as document_parquet
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.json import BadRecordError, Fields
-from beam_pipeline.overlap.documents.json_text import Records
-from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
 from beam_pipeline.storage.files import check_regular, open_file
 from beam_pipeline.storage.json_array import ArrayError
 from beam_pipeline.storage.lines import (
