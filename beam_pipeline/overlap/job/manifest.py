@@ -17,6 +17,7 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
+from beam_pipeline.cli.flags import flags_of, several, values_of
 from beam_pipeline.documents.reading import DocumentFile
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
