@@ -17,8 +17,7 @@ from beam_pipeline.dataset.row_index import RowIndex
 from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Period
-from beam_pipeline.report.formatting import NONE, bytes_text, number_of, time_text
-from beam_pipeline.report.terminal import Sheet
+from beam_pipeline.report.tables import NONE, Table, bytes_text, number_of, time_text
 
 
 class Probes(NamedTuple):
@@ -182,18 +181,17 @@ def summary(changes: Changes) -> str:
     return f"{text} They cannot be matched: their addresses were replaced with different keys."
 
 
-def sheets(changes: Changes) -> Iterator[Sheet]:
+def tables(changes: Changes) -> Iterator[Table]:
     """Yields the tables: totals, probes, options, and the generations in between."""
     before, now = changes.before, changes.now
-    yield Sheet("Before and now", ("", "before", "now", "change"), list(_totals(before, now)))
+    yield Table("Before and now", ("", "before", "now", "change"), list(_totals(before, now)))
     if probes := probe_changes(changes):
-        rows = [(what, *(f"{n:,}" for n in counts)) for what, *counts in probes]
-        columns = ("probes", "number", "measurements before", "now")
-        yield Sheet("Probes", columns, rows)
+        yield Table("Probes", ("probes", "number", "measurements before", "now"), probes)
     if options := differing_options(changes):
-        yield Sheet("Options that differ", ("option", "before", "now"), options, num_text=3)
+        columns = [(name, "text") for name in ("option", "before", "now")]
+        yield Table("Options that differ", columns, options)
     if changes.generations:
-        yield Sheet("What was added", GENERATION_COLUMNS, changes.generations)
+        yield Table("What was added", GENERATION_COLUMNS, changes.generations)
 
 
 def _totals(before: State, now: State) -> Iterator[tuple[str, ...]]:

@@ -13,10 +13,10 @@ from beam_pipeline.inspect.context import draw_context, print_context
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
 from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.names import ContextName, RowName
-from beam_pipeline.inspect.row import read_row, row_sheet, row_text
-from beam_pipeline.inspect.tables import sheets
-from beam_pipeline.report.formatting import NONE, number_of
-from beam_pipeline.report.terminal import new_console, print_sheet, say
+from beam_pipeline.inspect.row import read_row, row_table, row_text
+from beam_pipeline.inspect.tables import tables
+from beam_pipeline.report.tables import NONE, number_of
+from beam_pipeline.report.terminal import new_console, print_table, say
 from beam_pipeline.storage.files import write_file
 
 _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
@@ -50,7 +50,7 @@ def show(
     console = new_console()
     if row:
         say(console, row_text(row))
-        print_sheet(console, row_sheet(row))
+        print_table(console, row_table(row))
     if context:
         print_context(context, console)
     is_summary = row is None and context is None
@@ -85,8 +85,8 @@ def show_changes(path: str, other: str) -> None:
     found = changes.compare_datasets(open_dataset(path), other)
     console = new_console()
     say(console, changes.summary(found))
-    for sheet in changes.sheets(found):
-        print_sheet(console, sheet)
+    for table in changes.tables(found):
+        print_table(console, table)
 
 
 def print_facts(facts: Facts, console: Console) -> None:
@@ -105,8 +105,8 @@ def print_facts(facts: Facts, console: Console) -> None:
     for finding in facts.findings:
         mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
         say(console, finding.text, mark)
-    for sheet in sheets(facts):
-        print_sheet(console, sheet, _VERDICT_STYLES, SPLITS)
+    for table in tables(facts):
+        print_table(console, table, _VERDICT_STYLES, SPLITS)
     console.print()
     say(console, sample_text(facts))
     if (found := conclusion(facts.comparisons)) is not None:

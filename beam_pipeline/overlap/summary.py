@@ -29,7 +29,7 @@ from beam_pipeline.overlap.results.layout import (
     STATS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
-from beam_pipeline.report.formatting import number_of
+from beam_pipeline.report.tables import number_of
 from beam_pipeline.storage.parquet import open_parquet
 
 

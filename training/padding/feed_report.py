@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
-from beam_pipeline.report.formatting import percent
-from beam_pipeline.report.plot_style import prepare_folder, write_results
+from beam_pipeline.report.plots import prepare_folder, write_results
+from beam_pipeline.report.tables import percent
 from training.padding.statistics import distribution, mode_counts, padding_of, repeats_of
 from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES

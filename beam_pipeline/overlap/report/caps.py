@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal, NamedTuple
 
-from beam_pipeline.report.formatting import number_of
+from beam_pipeline.report.tables import number_of
 
 Touched = Literal["sets", "texts"]
 

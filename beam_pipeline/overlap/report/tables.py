@@ -20,8 +20,8 @@ from beam_pipeline.overlap.report.removed import Removed
 from beam_pipeline.overlap.report.sets import EvaluationSet
 from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Boilerplate, Statistics
 from beam_pipeline.overlap.results.output_files import escape_surrogates
-from beam_pipeline.report.formatting import NONE, count_text, number_of, percent
 from beam_pipeline.report.page import shown
+from beam_pipeline.report.tables import NONE, count_text, number_of, share_text
 
 _COVERED = "tokens covered"
 _SETS = (
@@ -73,17 +73,6 @@ class Table(NamedTuple):
     def num_left_out(self) -> int:
         """How many rows are not among the first."""
         return max(0, self.num_rows - MAX_TABLE_ROWS)
-
-
-def share_text(share: float) -> str:
-    """Returns a share in percent; only none is 0 % and only all is 100 %."""
-    if 0 < share < 0.0005:
-        text = "<0.1 %"
-    elif 0.9995 <= share < 1:
-        text = ">99.9 %"
-    else:
-        text = percent(share, digits=0 if share in (0, 1) else 1)
-    return text.replace(" ", "\u00a0")
 
 
 def cell_text(value: str | int | float | None) -> str:

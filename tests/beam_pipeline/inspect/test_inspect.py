@@ -25,7 +25,7 @@ from beam_pipeline.inspect.facts import gather
 from beam_pipeline.inspect.index import Index, uncovered
 from beam_pipeline.inspect.sample import draw, plan
 from beam_pipeline.inspect.statistics import weighted_quantiles
-from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.inspect.tables import tables
 from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, reference_rows
 from tests.support.inspect_command import cells, said
@@ -334,10 +334,11 @@ def test_a_terminal_of_any_width_shows_all(columns: int, alike: Path, capsys, mo
     assert "…" not in text
     words = set(text.split())
     facts = gather(open_dataset(str(alike)))
-    for sheet in sheets(facts):
-        for row in sheet.rows:
-            numbers = " ".join(row[sheet.num_text :]).split()
-            assert words.issuperset(numbers), (sheet.name, row)
+    for table in tables(facts):
+        first_number = table.formats.count("text")
+        for row in table.cells:
+            numbers = " ".join(row[first_number:]).split()
+            assert words.issuperset(numbers), (table.name, row)
     for finding in facts.findings:
         assert words.issuperset(finding.text.split())
     row = re.sub(r"\x1b\[[\d;]*m", "", said(capsys, str(alike), "--row=0"))

@@ -248,7 +248,8 @@ _KILLS = {
     "linking": ("storage.many_files", "module.os", "link", (1, 4, 8)),
     "replacing": ("storage.files", "module.os", "replace", (1, 6, 12, 14, 16, 18)),
     "removing": ("storage.files", "module", "delete_files", (1, 2)),
-    "tidying up": ("storage.files", "module", "remove_folder", (1, 2, 3)),
+    "removing the next generation": ("storage.files", "module", "remove_folder", (1, 2)),
+    "tidying up": ("jobs.output_folder", "module", "remove_folder", (1,)),
 }
 KILLS = [f"{phase} {after}" for phase, (*_, calls) in _KILLS.items() for after in calls]
 

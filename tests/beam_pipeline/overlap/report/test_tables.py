@@ -12,7 +12,7 @@ import pytest
 from beam_pipeline.overlap.report import __main__ as report
 from beam_pipeline.overlap.report.sets import LEVELS
 from beam_pipeline.overlap.report.tables import Table, csv_of, markdown_of, share_text
-from beam_pipeline.report.formatting import count_text
+from beam_pipeline.report.tables import count_text
 from tests.support.browser import visit
 from tests.support.overlap_folder import write_output
 from tests.support.overlap_report import table
