@@ -132,9 +132,7 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
 def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
     for name, value in options_of(config).items():
         before = summary["options"].get(name)
-        # Documents are counted by source.
-        is_source = name == "input_path" and config.min_boilerplate_sources
-        if (is_source or name not in _NOT_COMPARED) and before != value:
+        if name not in _NOT_COMPARED and before != value:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
     versions = versions_of(config)
     for name in _VERSIONS_COMPARED:

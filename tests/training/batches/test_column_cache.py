@@ -166,6 +166,21 @@ def test_a_cache_that_lost_files_is_filled_again(
     assert len(cached_shards(tmp_path)) == 3
 
 
+@pytest.mark.parametrize("name", ["", "columns", "columns.lock"])
+def test_links_in_a_cache_are_not_written_through(
+    mixed: dict[Encoding, Path], tmp_path: Path, name: str
+) -> None:
+    batches_of(mixed["compact"], cache_dir=str(tmp_path / "cache"))
+    (folder,) = (tmp_path / "cache").iterdir()
+    mine = tmp_path / "mine"
+    (folder / name).rename(mine)
+    before = (mine / "columns" if not name else mine).read_bytes()
+    (folder / name).symlink_to(mine)
+    with pytest.raises(UsageError, match="is a link, which Probeline did not create"):
+        batches_of(mixed["compact"], cache_dir=str(tmp_path / "cache"))
+    assert (mine / "columns" if not name else mine).read_bytes() == before
+
+
 # --- a damaged cache ------------------------------------------------------------------------------
 
 
