@@ -12,9 +12,9 @@ __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedD
     __name__,
     {
         "array_record_io": "ReadAllFromArrayRecord ReadFromArrayRecord WriteToArrayRecord",
-        "dataset.manifest": "Dataset Manifest open_dataset",
+        "dataset.manifest": "Manifest",
         "dataset.row_codec": "ProbeRow decode_record",
-        "dataset.rows": "Rows",
+        "dataset.rows": "Dataset Rows open_dataset",
         "errors": "ProbelineError UsageError",
         "sort_each_group": "SortEachGroup SortedGroup",
         "overlap": "DeconConfig NGramConfig run_train_test_overlap",
