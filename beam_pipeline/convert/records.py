@@ -93,9 +93,7 @@ def read_batches(unit: WorkUnit, options: RecordOptions) -> Iterator[Batch]:
         )
 
 
-def _batch_of_tfrecord(
-    path: str, found: list[bytes | DamagedRecordError], first_row: int
-) -> Batch:
+def _batch_of_tfrecord(path: str, found: list[bytes | DamagedRecordError], first_row: int) -> Batch:
     records = [record for record in found if isinstance(record, bytes)]
     letters = [
         DeadLetter(path, row, "record_damaged", one_line(record))

@@ -1,10 +1,15 @@
 """A job that kills itself at a chosen call, and the calls that tests choose."""
 
+import os
+import subprocess
+
+from tests.support.repository import ROOT
+from tests.support.warm_python import warm_python
+
 _SCRIPT = """
 import os, signal, sys
-import beam_pipeline.probe_rows.bucket as bucket
 import beam_pipeline.{module} as module
-bucket.BUCKET_ROWS = {bucket_rows}
+{setup}
 owner, name, after = {owner}, {name!r}, {after}
 original, calls = getattr(owner, name), []
 def killing(*args, **kwargs):
@@ -13,7 +18,7 @@ def killing(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
 setattr(owner, name, killing)
-from beam_pipeline.main import main
+from beam_pipeline.{program} import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -36,11 +41,36 @@ KILL_POINTS = {
 }
 
 
-def kill_script(module: str, owner: str, name: str, after: int) -> str:
-    """Returns a script that runs `main` and kills its process at the n-th call of a function.
+_MANY_BUCKETS = f"""
+import beam_pipeline.probe_rows.bucket as bucket
+bucket.BUCKET_ROWS = {BUCKET_ROWS}
+"""
 
-    Its probes are in many buckets, so that a kill comes between two of them.
+
+def kill_script(
+    module: str,
+    owner: str,
+    name: str,
+    after: int,
+    program: str = "main",
+    setup: str = _MANY_BUCKETS,
+) -> str:
+    """Returns a script that runs a job and kills its process at the n-th call of a function.
+
+    By default its probes are in many buckets, so that a kill comes between two of them.
     """
     return _SCRIPT.format(
-        module=module, owner=owner, name=name, after=after, bucket_rows=BUCKET_ROWS
+        module=module, owner=owner, name=name, after=after, program=program, setup=setup
     )
+
+
+def run_and_kill(point: tuple[str, str, str, int], flags: list[str], **options: str) -> None:
+    """Runs a job in a process of its own, which must be killed."""
+    killed = subprocess.run(
+        [*warm_python(), "-c", kill_script(*point, **options), *flags],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert killed.returncode == -9, killed.stderr

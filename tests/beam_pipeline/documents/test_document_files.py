@@ -59,7 +59,7 @@ def test_what_is_compressed_is_told_by_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(gzip.compress(LINES))
     assert seen(path).num_rows == 20_000
-    with pytest.raises(ProbelineError, match="x.jsonl is compressed, but its name"):
+    with pytest.raises(ProbelineError, match="is compressed, but its name"):
         seen(path, unit_bytes=100)
 
 
