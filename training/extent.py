@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from beam_pipeline.cli.flags import check_limits, flag
+from beam_pipeline.cli.flags import check_flags, flag
 
 _flag = partial(flag, group="extent")
 
@@ -21,7 +21,7 @@ class AnalysisExtent:
     )
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,4 @@ class EvaluationExtent:
     seed: int = _flag("seed of contexts and samples.", 0, limits=(0, None))
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)

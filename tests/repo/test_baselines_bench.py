@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.addresses import packed
+from beam_pipeline.dataset.layout import packed
 from beam_pipeline.dataset.rtt import FAILED_RTT
 from benchmarks import baselines
 from benchmarks.baselines import Context, Pairs
