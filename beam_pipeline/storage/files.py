@@ -29,7 +29,7 @@ from beam_pipeline.errors import (
     one_line,
     printable,
 )
-from beam_pipeline.storage import gcs, gcs_reader
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.gcs import FileInfo
 
 _BLOCK_BYTES = 1 << 20
@@ -114,7 +114,7 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     if is_local(path):
         return open(path, "rb")
     if is_gcs(path):
-        return gcs_reader.open_object(path, fetch_bytes, version)
+        return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
 
 

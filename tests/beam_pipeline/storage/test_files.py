@@ -17,7 +17,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
 from beam_pipeline.storage import gcs as google_storage

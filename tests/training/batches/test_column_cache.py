@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
 from tests.support.loader_helpers import batches_of, config_of, open_iterator, refusal_of
