@@ -41,7 +41,6 @@ from beam_pipeline.jobs.frame import FAULT, Commit, JobSpec
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.shards.letters import LetterPart, dead_letter_names
 from beam_pipeline.shards.writing import ShardInfo, shard_path, write_records
 from beam_pipeline.sources.inputs import match_files
@@ -64,7 +63,7 @@ def run(options: ConvertOptions, beam_options: PipelineOptions) -> dict[str, Any
     paths = [("output", options.output), *(("input", path) for path in options.input)]
     dataflow_job = frame.check_runner(beam_options, paths)
     manifest = {
-        "started": start_time(),
+        "started": frame.start_time(),
         "versions": frame.versions("apache-beam", "array-record", "pyarrow"),
         "options": {
             item.name: getattr(options, item.name)
