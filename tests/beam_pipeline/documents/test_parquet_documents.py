@@ -130,7 +130,7 @@ def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     (file,) = match_documents([str(path)])
-    unit = unit._replace(num_bytes=file.num_bytes, version=file.version)
+    unit = unit._replace(file=file, end=file.num_bytes)
     for reader in (lambda: cut([str(path)]), lambda: list(read_texts(unit))):
         with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row 0\): [^\n]+$"):
             reader()
