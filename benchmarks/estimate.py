@@ -12,8 +12,8 @@ import numpy as np
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows.bucket import joined_bytes
 from beam_pipeline.probe_rows.chunks import SPAN_RECORDS
+from beam_pipeline.probe_rows.external_sort import blocks, merged_first
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
-from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME
 from beam_pipeline.storage.gcs import REQUESTS_AT_A_TIME
 from benchmarks.results import Median

@@ -9,7 +9,7 @@ import pytest
 
 from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.sorted_run import NARROW
-from beam_pipeline.probe_rows import grouping, merge_plan
+from beam_pipeline.probe_rows import external_sort, grouping
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SortBucket
@@ -71,7 +71,7 @@ def test_a_hot_probe_reads_what_the_estimate_says(
     are_disjoint, chunk_bytes, num_chunks, tmp_path, monkeypatch
 ):
     """All is a thirtieth of what it is, and what is merged at a time a quarter."""
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 8)
     monkeypatch.setattr(estimate, "SPAN_RECORDS", 1)
     monkeypatch.setattr(estimate, "INLINE_BYTES", 0)
     num_bytes = chunk_bytes * num_chunks
@@ -93,7 +93,7 @@ def test_a_hot_probe_reads_what_the_estimate_says(
 
 
 def test_a_hot_probe_in_small_chunks_reads_what_the_estimate_says(tmp_path, monkeypatch):
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 8)
     num_measurements = 60 * (1 << 17) // 16
     num_bytes = 16 * (num_measurements - num_measurements % scale.CHUNK_RECORDS)
     chunks = list(worker.chunks(num_measurements))
