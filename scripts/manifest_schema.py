@@ -37,4 +37,3 @@ def _describe(part: dict[str, Any]) -> None:
             if name in part["properties"]:
                 part["properties"][name]["description"] = " ".join(text.split())
     part["description"] = docstring.partition("\n")[0]
-

@@ -196,4 +196,3 @@ def docs_text(text: str) -> str:
         if times != 1:
             raise SystemExit(f"{DOCS} has no place for the parameters of {name}: {start}{end}")
     return text
-
