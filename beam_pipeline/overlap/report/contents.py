@@ -226,7 +226,7 @@ def contents(output: Output, lengths: Sequence[int]) -> Report:
         _train_files(output), MAX_FILES, lambda file: (-file.num_hit, file.path)
     )
     boilerplate, num_boilerplate = _first(
-        _boilerplate(output),
+        output.records(BOILERPLATE, Boilerplate),
         MAX_NGRAMS,
         lambda one: (-one.documents, one.n, one.ngram),
     )
@@ -245,6 +245,13 @@ def contents(output: Output, lengths: Sequence[int]) -> Report:
         num_boilerplate=num_boilerplate,
         left_out=_left_out(output),
     )
+
+
+def write_contents(folder: str, temp_folder: str, lengths: Sequence[int]) -> None:
+    """Writes report.json to a folder that has all result files."""
+    data = msgspec.json.encode(contents(Output(folder), lengths))
+    with files.atomic_write(f"{folder}/{REPORT}", temp_folder) as stream:
+        stream.write(data + b"\n")
 
 
 def read_contents(output: Output, lengths: Sequence[int]) -> Report:
@@ -288,7 +295,11 @@ def _rows(lines: pa.Table) -> pa.Table:
     rows = numbered.group_by(keys, use_threads=False).aggregate(
         [*((name, "max") for name in largest), ("line", "min")]
     )
-    return _with_coverage(rows.select([*keys, *(f"{n}_max" for n in largest), "line_min"]).rename_columns([*keys, *largest, "line"]))
+    return _with_coverage(
+        rows.select([*keys, *(f"{n}_max" for n in largest), "line_min"]).rename_columns(
+            [*keys, *largest, "line"]
+        )
+    )
 
 
 def _at(lines: pa.Table, length: int) -> pa.Table:
@@ -305,9 +316,7 @@ def _sets(
         eval_dataset: str
         num_instances: int
 
-    num_instances = {
-        stat.eval_dataset: stat.num_instances for stat in output.records(STATS, Stat)
-    }
+    num_instances = {stat.eval_dataset: stat.num_instances for stat in output.records(STATS, Stat)}
     tables = [*(_at(lines, length) for length in lengths), rows]
     found = {level: [_hits(table, level) for table in tables] for level in LEVELS}
     sets = []
@@ -367,7 +376,7 @@ def _train_files(output: Output) -> Iterator[TrainFile]:
             hit[stat.eval_dataset].update(stat.instance_ids)
         by_set = {name: len(ids) for name, ids in hit.items() if ids}
         if by_set:
-            yield TrainFile(escape_surrogates(path), sum(by_set.values()), by_set)
+            yield TrainFile(path, sum(by_set.values()), by_set)
 
 
 _TAKEN = ("num_documents", "num_spans", "num_shared_chars", "num_margin_chars")
@@ -412,7 +421,9 @@ def _num_texts(output: Output) -> Counter[str]:
 def _sums(taken: pa.Table) -> pa.Table:
     """Returns the sums by name."""
     sums = taken.group_by("name", use_threads=False).aggregate([(name, "sum") for name in _TAKEN])
-    return sums.select(["name", *(f"{name}_sum" for name in _TAKEN)]).rename_columns(_TAKEN_SCHEMA.names)
+    return sums.select(["name", *(f"{name}_sum" for name in _TAKEN)]).rename_columns(
+        _TAKEN_SCHEMA.names
+    )
 
 
 def _taken(spans: pa.ListArray) -> pa.Table:
@@ -431,12 +442,6 @@ def _taken(spans: pa.ListArray) -> pa.Table:
 
 
 # --- what is not counted --------------------------------------------------------------------------
-
-
-def _boilerplate(output: Output) -> Iterator[Boilerplate]:
-    for one in output.records(BOILERPLATE, Boilerplate):
-        one.ngram = escape_surrogates(one.ngram)
-        yield one
 
 
 def _field_hits(output: Output) -> list[FieldHits]:

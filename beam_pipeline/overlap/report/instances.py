@@ -24,7 +24,6 @@ from beam_pipeline.overlap.report.passages import Piece, passages
 from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.details import COMPACT, FULL
 from beam_pipeline.overlap.results.layout import DETAILS, EVAL_TEXTS, MATCHES, TRAIN_TEXTS
-from beam_pipeline.overlap.results.output_files import escape_surrogates
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 
 DOCUMENTS_PER_ROW = 3
@@ -92,7 +91,9 @@ def _best_matches(output: Output, rows: Sequence[Row], advance: Advance) -> pa.T
     keys = pa.table({name: [getattr(row, name) for row in rows] for name in ROW_KEY})
     keys = keys.append_column("place", pa.array(range(len(rows)), pa.int64()))
     best = None
-    for group in output.row_groups(MATCHES, [*ROW_KEY, *_DOCUMENT_KEY, *_VALUES], advance) if rows else ():
+    for group in (
+        output.row_groups(MATCHES, [*ROW_KEY, *_DOCUMENT_KEY, *_VALUES], advance) if rows else ()
+    ):
         names = group.select(ROW_KEY).append_column("match", pa.array(range(len(group))))
         chosen = names.join(keys, list(ROW_KEY), join_type="inner").sort_by("match")
         if len(chosen):
@@ -216,15 +217,10 @@ def _records(
     with reading(output.file(name)):
         for lines in output.lines(name, advance) if left else ():
             for line in lines:
-                fields = msgspec.structs.astuple(decoded(line, decoder))
-                place = tuple(map(_escaped, fields))
+                place = msgspec.structs.astuple(decoded(line, decoder))
                 if place in left:
                     found[place] = json.loads(line)
                     left.remove(place)
             if not left:
                 break
     return found
-
-
-def _escaped(value: object) -> object:
-    return escape_surrogates(value) if isinstance(value, str) else value

@@ -132,11 +132,12 @@ class Output:
 
 
 def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Returns the record of a line; msgspec rejects lone surrogates, json accepts them."""
+    """Returns the record of a line; lone surrogates, which msgspec rejects, are escaped."""
     try:
         return decoder.decode(line)
     except msgspec.DecodeError:
-        return msgspec.convert(json.loads(line), decoder.type)
+        record = msgspec.convert(json.loads(line), dict[str, Any])
+        return msgspec.convert({k: _escaped(v) for k, v in record.items()}, decoder.type)
 
 
 def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
