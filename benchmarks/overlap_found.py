@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import DocumentBatch, decode
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.batch import DocumentBatch, decode
+from beam_pipeline.documents.reading import (
     cut_into_work_units,
     match_documents,
     read_work_unit,

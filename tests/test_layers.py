@@ -1,79 +1,90 @@
-"""Which package may import which: a room imports only from rooms above it in `ROOMS`."""
+"""How the source is laid out: imports without circles, modules and functions of readable size.
+
+All imports count, also those inside functions and those for type checkers alone.
+"""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-ROOMS = (
-    *(
-        "beam_pipeline.lazy_exports",
-        "beam_pipeline",
-        "beam_pipeline.errors",
-        "beam_pipeline.kernels",
-        "beam_pipeline.byte_blocks",
-    ),
-    *("beam_pipeline.cli", "beam_pipeline.storage", "beam_pipeline.dataset"),
-    *("beam_pipeline.report", "beam_pipeline.row_codec"),
-    *("beam_pipeline.verify", "beam_pipeline.inspect"),
-    *("beam_pipeline.simulation", "beam_pipeline.generate"),
-    *("beam_pipeline.jobs", "beam_pipeline.sources", "beam_pipeline.shards"),
-    *("beam_pipeline.array_record_io", "beam_pipeline.sort_each_group"),
-    *("beam_pipeline.probe_rows", "beam_pipeline.main"),
-    "beam_pipeline.convert",
-    *("beam_pipeline.overlap.ngrams", "beam_pipeline.overlap.documents"),
-    *(
-        "beam_pipeline.overlap.results",
-        "beam_pipeline.overlap.job",
-    ),
-    *("beam_pipeline.overlap.removal", "beam_pipeline.overlap.report", "beam_pipeline.overlap"),
-    *("training", "training.rows", "training.tokens", "training.batches"),
-    *("training.dataset", "training.sampler", "training.padding", "training.evaluation"),
-    *("training.maxtext", "training.train", "training.analyze_padding", "training.evaluate"),
-    *("training.rtt_prediction", "training.inspect_context"),
-    *("training.tokenizer", "training.row_source", "training.testing"),
-    *("training.torch", "training.torch_dataset"),
-)
-# What `--context` of inspect needs of training is loaded by name, so it is no import here.
-WITHOUT_BEAM = ("cli", "storage", "dataset", "report", "verify", "inspect")
+import pytest
+
+from tests.support.repository import ROOT
+
+PRODUCT = ("beam_pipeline", "training")
+MAX_MODULE_LINES = 600
+MAX_FUNCTION_LINES = 70
+Graph = Mapping[str, set[str]]
 
 
-def room_of(module: str) -> str:
-    """Returns the room that a module belongs to: the longest name in ROOMS that begins it."""
-    rooms = [room for room in ROOMS if f"{module}.".startswith(f"{room}.")]
-    return max(rooms, key=len)
+@cache
+def modules(*packages: str) -> dict[str, Path]:
+    """Returns the files of packages by module name."""
+    files = (path for package in packages for path in sorted((ROOT / package).rglob("*.py")))
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    return {name.removesuffix(".__init__"): path for name, path in names.items()}
 
 
-def imports() -> Iterator[tuple[str, str]]:
-    """Yields (importing module, imported module) for every import between our modules."""
-    paths = [p for name in ("beam_pipeline", "training") for p in (ROOT / name).rglob("*.py")]
-    modules = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in paths}
-    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
-    for module, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                full = [f"{node.module}.{alias.name}" for alias in node.names]
-                names = [name if name in modules else node.module for name in full]
-            else:
-                continue
-            yield from ((module, name) for name in names if name in modules)
+def imported_by(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yields the modules among `known` that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in known else node.module for name in full]
+        yield from (name for name in names if name in known)
 
 
-def test_arrows_between_rooms_point_up_the_list() -> None:
-    wrong = [
-        f"{module} imports {imported}"
-        for module, imported in imports()
-        if ROOMS.index(room_of(imported)) > ROOMS.index(room_of(module))
-    ]
-    assert not wrong, "\n".join(sorted(set(wrong)))
+@cache
+def imports() -> Graph:
+    known = modules(*PRODUCT)
+    return {name: set(imported_by(path, known)) - {name} for name, path in known.items()}
 
 
-def test_every_room_is_listed() -> None:
-    named = {room_of(module) for pair in imports() for module in pair}
-    assert "beam_pipeline" in named  # the version; nothing else lies at the top unnamed
-    tops = {path.stem for path in (ROOT / "beam_pipeline").iterdir() if path.suffix in ("", ".py")}
-    tops -= {"__init__", "__pycache__", "py"}
-    listed = {room.split(".")[1] for room in ROOMS if room.startswith("beam_pipeline.")}
-    assert tops == listed
+def package_of(module: str) -> str:
+    """Returns the package of a module; a module with packages beside it stands for itself."""
+    folder = modules(*PRODUCT)[module].parent
+    if any(path.parent.parent == folder for path in folder.glob("*/*.py")):
+        return module
+    return ".".join(folder.relative_to(ROOT).parts)
+
+
+def circle(graph: Graph) -> list[str]:
+    """Returns the nodes of a circle, in order; nothing if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+@pytest.mark.xfail(reason="two circles in dataset and padding")
+def test_files_do_not_import_each_other_in_a_circle() -> None:
+    assert circle(imports()) == []
+
+
+def test_packages_do_not_import_each_other_in_a_circle() -> None:
+    packages: dict[str, set[str]] = {}
+    for module, imported in imports().items():
+        package = package_of(module)
+        packages.setdefault(package, set()).update(map(package_of, imported))
+    assert circle({name: others - {name} for name, others in packages.items()}) == []
+
+
+@pytest.mark.parametrize("package", [*PRODUCT, "benchmarks", "examples", "scripts", "tests"])
+def test_modules_and_functions_are_short(package: str) -> None:
+    long = []
+    for path in modules(package).values():
+        text = path.read_text()
+        if (count := text.count("\n")) > MAX_MODULE_LINES:
+            long.append(f"{path.relative_to(ROOT)}: {count} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                size = (node.end_lineno or 0) - node.lineno + 1
+                if size > MAX_FUNCTION_LINES:
+                    long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {size}")
+    assert not long, "\n".join(long)

@@ -51,7 +51,7 @@ def make_parser() -> OneLineParser:
 def _run(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
     extent = Extent(**{item.name: getattr(args, item.name) for item in dataclasses.fields(Extent)})
-    from beam_pipeline.report.plot_style import prepare_folder
+    from beam_pipeline.report.plots import prepare_folder
     from beam_pipeline.report.terminal import progress_bar
     from training.padding.checklist import FAIL, run_checks
     from training.padding.measuring import measure
@@ -69,7 +69,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
-    from beam_pipeline.report.plot_style import write_results
+    from beam_pipeline.report.plots import write_results
     from training.padding.plots import DRAWINGS
     from training.padding.tables import sample_text
 

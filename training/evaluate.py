@@ -55,7 +55,7 @@ def _run(argv: Sequence[str]) -> None:
     is_local = "://" not in args.checkpoint
     beside = str(Path(args.checkpoint) / "evaluation") if is_local else "evaluation"
     require_packages("training.evaluate", "maxtext", "matplotlib")
-    from beam_pipeline.report.plot_style import prepare_folder, write_results
+    from beam_pipeline.report.plots import prepare_folder, write_results
     from beam_pipeline.report.terminal import progress_bar
     from training.evaluation.examples import open_splits
     from training.evaluation.plots import DRAWINGS, note_of

@@ -14,12 +14,11 @@ from beam_pipeline.dataset.manifest import (
     NEXT_FOLDER,
     SUCCESS_NAME,
     Counts,
-    Dataset,
     Generation,
     Manifest,
     SourceFile,
-    open_dataset,
 )
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder
 from beam_pipeline.jobs.start_time import start_time

@@ -163,7 +163,11 @@ def test_cases_have_every_limit_and_n() -> None:
     assert len(wanted) == len(set(wanted)) == 3 + len(SWEPT_ROWS) + len(SWEPT_TOKENS) + 10
     assert {case.n for case in wanted if case.contender == "dolma, any n-gram"} == {8, 13}
     flags = {*overlap_recall.command(overlap_recall.LIMITED, Path("c"), Path("o"))}
-    assert {"--max_eval_rows_per_ngram=50", "--min_tokens=8", "--tokenizer=drop_empty"} <= flags
+    assert {
+        "--drop_ngrams=c/common-50-drop_empty.jsonl",
+        "--min_tokens=8",
+        "--tokenizer=drop_empty",
+    } <= flags
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -236,5 +240,5 @@ def test_the_tables_tell_units_and_limits_apart() -> None:
     assert "| Probeline: n = 8 | 59 | 7 | 0 | 1,234 | 90.0% |" in shown
     assert "| datatrove, cut at spaces, n = 13 | 59 | 7 | 0 | 2 | 0 |  |" in shown
     assert "| 8 | 13 | 59 | 7 | 1,234 | 0 | 1,234 | 0 |" in shown  # of --min_tokens
-    assert "`--max_eval_rows_per_ngram`** " not in shown
+    assert "`K`** " not in shown
     assert "datatrove, cut at spaces, n = 8 did not run: it is not there." in shown

@@ -13,10 +13,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import generate
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.frame import add_transforms
 from beam_pipeline.jobs.monitoring import counter
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.probe_rows import bucket
 from beam_pipeline.probe_rows import pipeline as probe_rows
-from beam_pipeline.probe_rows.job import Job, Workspace
+from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.sources.inputs import InputFile
 from beam_pipeline.storage.matching import FileVersion
@@ -276,11 +278,11 @@ def test_a_pipeline_of_a_thousand_large_files_is_small():
     ]
     pipeline = beam.Pipeline(IN_MEMORY_RUNNER)
     job = Job(
-        output="gs://bucket/out",
+        run=JobRun("gs://bucket/out/.probeline-temp/run", output="gs://bucket/out"),
         command="a command",
         read_options=options.read_options(),
         dataset_options=options.dataset_options(),
-        workspace=Workspace("gs://bucket/out/.probeline-temp/run", scale.INLINE_BYTES),
+        inline_bytes=scale.INLINE_BYTES,
     )
-    probe_rows.build(pipeline, files, job)
+    add_transforms(pipeline, job.run, lambda *_: probe_rows.build(pipeline, files, job))
     assert len(pipeline.to_runner_api().SerializeToString()) < 400_000

@@ -10,15 +10,14 @@ import numpy as np
 import zstandard
 from hypothesis import strategies as st
 
-from beam_pipeline.overlap.documents.batch import REASONS, decode
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.batch import REASONS, decode
+from beam_pipeline.documents.fields import Fields, document_id
+from beam_pipeline.documents.reading import (
     WorkUnit,
     cut_into_work_units,
     match_documents,
     read_work_unit,
 )
-from beam_pipeline.overlap.documents.record_ids import document_id
 
 ODD = 'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\ufeff\uffff日\ud800\udbff\udc00\udfff\U0001f600'
 texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()), max_size=80)

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.documents.fields import document_id
 from tests.support.overlap_hits import EvalRow, TrainRow
 
 WORDS = [

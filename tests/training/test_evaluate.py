@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.evaluation_helpers import (
     EXTENT,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single

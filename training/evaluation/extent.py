@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from beam_pipeline.cli.flags import check_limits, flag
+from beam_pipeline.cli.flags import check_flags, flag
 
 
 @dataclass(frozen=True)
@@ -34,4 +34,4 @@ class Extent:
     )
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)

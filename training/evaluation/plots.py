@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from beam_pipeline.report.plot_style import COLORS, say_none, two_axes
+from beam_pipeline.report.plots import COLORS, say_none, two_axes
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation
 from training.evaluation.rtt import MODEL, NUM_BINS, coverage

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from beam_pipeline.report.formatting import ms_text, percent
-from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
+from beam_pipeline.report.tables import Table, ms_text, percent
+from beam_pipeline.report.terminal import new_console, print_table, say
 from training.evaluation.losses import Loss
 from training.evaluation.results import Evaluation, conclusions
 from training.evaluation.rtt import GROUPS, MODEL
@@ -14,8 +14,8 @@ def print_tables(evaluation: Evaluation) -> None:
     """Prints what was evaluated, all tables, and the conclusions to stdout."""
     console = new_console()
     say(console, _sample_text(evaluation))
-    for sheet in _sheets(evaluation):
-        print_sheet(console, sheet)
+    for table in _tables(evaluation):
+        print_table(console, table)
     console.print()
     for sentence in conclusions(evaluation):
         console.print(f"- {sentence}", soft_wrap=True, markup=False)
@@ -37,13 +37,13 @@ def _sample_text(evaluation: Evaluation) -> str:
     return text + "."
 
 
-def _sheets(evaluation: Evaluation) -> Iterator[Sheet]:
+def _tables(evaluation: Evaluation) -> Iterator[Table]:
     losses, calibration = evaluation.losses, evaluation.calibration
     total = losses.overall.num_tokens
-    yield _loss_sheet("kind", "kind of token", (losses.overall, *losses.kinds), total)
-    yield _loss_sheet("timestamp mode", "mode of the segment", losses.modes, total)
+    yield _loss_table("kind", "kind of token", (losses.overall, *losses.kinds), total)
+    yield _loss_table("timestamp mode", "mode of the segment", losses.modes, total)
     columns = ("destination", "all", "", "first seen", "", "seen before", "")
-    yield Sheet("Median errors of RTTs", columns, list(_error_rows(evaluation)))
+    yield Table("Median errors of RTTs", columns, list(_error_rows(evaluation)))
     rows = []
     if calibration:
         rows = [
@@ -51,18 +51,21 @@ def _sheets(evaluation: Evaluation) -> Iterator[Sheet]:
             ("deviation from uniform", f"{calibration.deviation:.4f}"),
             ("by chance, if calibrated", f"{calibration.deviation_by_chance:.4f}"),
         ]
-    yield Sheet("Calibration of the model's RTTs", ("measure", "value"), rows)
+    yield Table("Calibration of the model's RTTs", ("measure", "value"), rows)
 
 
-def _loss_sheet(by: str, column: str, losses: Sequence[Loss], total: int) -> Sheet:
+def _loss_table(by: str, column: str, losses: Sequence[Loss], total: int) -> Table:
     notes = {"short": f" (< {MIN_MEASUREMENTS_FOR_MODE} measurements)"}
-    rows = []
-    for loss in losses:
-        bits = (loss.bits, loss.kind_unigram_bits, loss.unigram_bits)
-        counts = (f"{loss.num_tokens:,}", percent(loss.num_tokens / total))
-        rows.append((loss.name + notes.get(loss.name, ""), *counts, *(f"{x:.3f}" for x in bits)))
-    columns = (column, "tokens", "share", "model", "unigram of the kind", "one unigram")
-    return Sheet(f"Loss in bits per token, by {by}", columns, rows)
+    rows = [
+        (
+            *(loss.name + notes.get(loss.name, ""), loss.num_tokens, loss.num_tokens / total),
+            *(loss.bits, loss.kind_unigram_bits, loss.unigram_bits),
+        )
+        for loss in losses
+    ]
+    bits = [(name, "decimals3") for name in ("model", "unigram of the kind", "one unigram")]
+    columns = (column, "tokens", ("share", "percent"), *bits)
+    return Table(f"Loss in bits per token, by {by}", columns, rows)
 
 
 def _error_rows(evaluation: Evaluation) -> Iterator[tuple[str, ...]]:

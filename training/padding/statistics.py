@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from training.padding.extent import Extent
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.draws import MODE_NAMES

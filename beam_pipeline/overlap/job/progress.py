@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.documents.batch import DocumentBatch
+from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.output_files import json_line

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import apache_beam as beam
 
-from beam_pipeline.jobs.monitoring import count_dead_letters, counter
-from beam_pipeline.overlap.documents.batch import DocumentBatch
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.batch import DocumentBatch
+from beam_pipeline.documents.reading import (
     WORK_UNIT_BYTES,
     DocumentFile,
     WorkUnit,
     cut_into_work_units,
     read_work_unit,
 )
+from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared
 from beam_pipeline.overlap.job.progress import Heartbeat
@@ -131,8 +131,7 @@ class Scan(beam.DoFn):
             self.teardown()
             copy = on_this_machine(path)
             index = open_index(copy, prepared.fingerprint)
-            most = self._job.config.max_eval_rows_per_ngram
-            postings = Postings(index, prepared.open_tokens(), most)
+            postings = Postings(index, prepared.open_tokens())
             self._matchers[path] = Matcher(index, postings, self._job.tokenizer), copy
         return self._matchers[path][0]
 

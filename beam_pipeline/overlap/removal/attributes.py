@@ -15,15 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents.json import (
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.json import (
     BadRecordError,
-    Fields,
     parse_object,
     split_records,
     value_of,
 )
-from beam_pipeline.overlap.documents.parquet import batch_rows, python_values
+from beam_pipeline.documents.parquet import batch_rows, python_values
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.overlap.removal.by_file import Counts
 from beam_pipeline.overlap.removal.cleaning import compressed
 from beam_pipeline.overlap.removal.options import DOLMA, PARQUET

@@ -127,9 +127,8 @@ def run(
     begun = f"{_fingerprint(job)}.begun"
     resumes = skip_existing and not is_finished and exists(job.done_path(begun))
     patterns = {} if "/" in job.manifest else {"": job.manifest.replace(".", r"\.")}
-    output_files = OutputFiles(
-        job.flag, job.name, job.success, patterns, () if resumes else (job.folder,)
-    )
+    folders = ((), (job.folder,)) if resumes else ((job.folder,), ())
+    output_files = OutputFiles(job.flag, job.name, job.success, patterns, *folders)
     with (
         forked_workers(beam_options),
         output_folder.taken(

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 
-from beam_pipeline.overlap.documents.batch import encode
+from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.removal.by_file import Counts
 from beam_pipeline.overlap.removal.cutting import Cut, cut_text
 from beam_pipeline.overlap.removal.training_files import DocumentReader, Documents

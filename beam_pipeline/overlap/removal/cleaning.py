@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.json import Fields
 from beam_pipeline.overlap.removal.by_file import Counts
 from beam_pipeline.overlap.removal.changes import Changes
 from beam_pipeline.overlap.removal.cutting import Cut

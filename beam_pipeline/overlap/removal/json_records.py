@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.json import MAX_RECORD_BYTES, parse
+from beam_pipeline.documents.json_text import MARK, find_lines
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.json import MAX_RECORD_BYTES, Fields, parse
-from beam_pipeline.overlap.documents.json_text import MARK, find_lines
 from beam_pipeline.overlap.removal.changes import Changes, piece_id
 from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.overlap.results.output_files import json_value

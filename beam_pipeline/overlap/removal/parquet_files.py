@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import decode, encode
-from beam_pipeline.overlap.documents.json import Fields
+from beam_pipeline.documents.batch import decode, encode
+from beam_pipeline.documents.fields import Fields
 from beam_pipeline.overlap.removal.changes import Changes, piece_id
 from beam_pipeline.overlap.removal.training_files import Documents
 from beam_pipeline.storage.matching import FileVersion

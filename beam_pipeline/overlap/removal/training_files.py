@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from beam_pipeline.documents.fields import DOCUMENT_NAME
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.documents.record_ids import DOCUMENT_NAME
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import exists, is_folder, is_local, read_file
 from beam_pipeline.storage.matching import FileVersion

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.postings import Postings
 from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
 from beam_pipeline.overlap.results.instances import Instances

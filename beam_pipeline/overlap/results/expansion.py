@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.overlap.documents.batch import encode
+from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, ContaminatedDocuments
 from beam_pipeline.overlap.results.details import (
     COMPACT,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
-from beam_pipeline.overlap.documents.record_ids import name_with_field
+from beam_pipeline.overlap.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation_sources import name_with_field
 from beam_pipeline.overlap.results.output_files import write_lines
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.overlap.documents.batch import array_buffers, encode
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.documents.batch import array_buffers, encode
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import slices_of
 from beam_pipeline.overlap.results.json_columns import (
     json_lines,

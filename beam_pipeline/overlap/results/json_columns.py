@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from beam_pipeline.documents.batch import array_buffers, decode
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.documents.batch import array_buffers, decode
 from beam_pipeline.overlap.results.output_files import json_line, json_value
 
 _QUOTE = np.uint8(ord('"'))

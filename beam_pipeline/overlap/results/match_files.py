@@ -19,9 +19,9 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
+from beam_pipeline.documents.batch import DocumentBatch, encode
+from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import DocumentBatch, encode
-from beam_pipeline.overlap.documents.reading import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.ngrams.sections import count_code_points
 from beam_pipeline.overlap.results.output_files import LazyFiles, parquet_writer

@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.overlap.documents.batch import decode
+from beam_pipeline.documents.batch import decode
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20

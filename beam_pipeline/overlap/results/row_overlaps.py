@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.evaluation import EvaluationRow, EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
 from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.counts import NGRAM_KEYS, Counts
@@ -58,8 +58,6 @@ class BucketFiles(NamedTuple):
     coverage_path: str
     hits: bytes  # HITS
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
-    effects_path: str | None = None  # of `write_effects`
-    num_effects: tuple[int, int] = (0, 0)  # NumEffects
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from beam_pipeline.overlap.documents.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.results.layout import RULES, rule_list_name
 from beam_pipeline.overlap.results.rules import Rule, Verdict
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER, JobRun
-from beam_pipeline.overlap.documents.evaluation import match_evaluation
-from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.overlap.evaluation import match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files

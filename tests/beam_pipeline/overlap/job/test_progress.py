@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from beam_pipeline.overlap.documents.reading import WorkUnit
+from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.overlap.job import progress
 from beam_pipeline.overlap.job.progress import Heartbeat, read_summary, write_summary
 

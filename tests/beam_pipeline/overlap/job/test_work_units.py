@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.overlap.documents.reading import DocumentFile, WorkUnit
+from beam_pipeline.documents.reading import DocumentFile, WorkUnit
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import index as index_module
 from beam_pipeline.overlap.ngrams import matching, token_batches
 from beam_pipeline.overlap.ngrams.index import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import sections
 from beam_pipeline.overlap.ngrams.index import build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams

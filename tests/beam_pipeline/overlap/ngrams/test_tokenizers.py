@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams import tokenizers
 from beam_pipeline.overlap.ngrams.characters import UNSPACED
 from beam_pipeline.overlap.ngrams.token_batches import token_batches

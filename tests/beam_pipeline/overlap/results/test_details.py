@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from beam_pipeline.overlap.documents.batch import encode
+from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
 from beam_pipeline.overlap.results.details import COMPACT, FULL, count_details, quotas

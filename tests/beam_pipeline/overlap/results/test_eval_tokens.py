@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.overlap.documents.batch import text_buffers
+from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import eval_tokens

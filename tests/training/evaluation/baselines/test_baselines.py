@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.addresses import packed
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding, packed
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from tests.support.evaluation_helpers import EXTENT, Stored, all_segments, plain_queries
 from tests.support.evaluation_helpers import examples as examples

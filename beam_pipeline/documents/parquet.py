@@ -12,16 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import (
+from beam_pipeline.documents.batch import (
     DocumentBatch,
     array_buffers,
     decode,
     text_buffers,
 )
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.nested_fields import text_at
-from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.documents.fields import Fields, document_id, text_at
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.matching import FileVersion
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 

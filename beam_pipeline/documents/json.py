@@ -9,36 +9,25 @@ than 64 bits. So a record is a dead letter only if Python cannot read it.
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 
 from beam_pipeline.dataset.dead_letters import DeadLetter, excerpt
-from beam_pipeline.overlap.documents.batch import DocumentBatch, text_buffers
-from beam_pipeline.overlap.documents.json_text import (
+from beam_pipeline.documents.batch import DocumentBatch, text_buffers
+from beam_pipeline.documents.fields import Fields, document_id, text_at
+from beam_pipeline.documents.json_text import (
     MARK,
     Records,
     cut_texts,
     find_lines,
     join_records,
 )
-from beam_pipeline.overlap.documents.nested_fields import text_at
-from beam_pipeline.overlap.documents.record_ids import document_id
 from beam_pipeline.storage.json_array import begins_array, split_array
 from beam_pipeline.storage.lines import whole_lines
 
 MAX_RECORD_BYTES = 128 << 20
-
-
-class Fields(NamedTuple):
-    """The fields of a record that are read."""
-
-    text: str = "text"
-    id: str = "id"
-    # A record without an id has the hash of all its fields (`record_hash`): all are read.
-    hash_ids: bool = False
-    nested: bool = False  # the text is that of `nested_fields.text_at`
 
 
 class BadRecordError(Exception):

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents import parquet as document_parquet
-from beam_pipeline.overlap.documents.batch import array_buffers
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents import parquet as document_parquet
+from beam_pipeline.documents.batch import array_buffers
+from beam_pipeline.documents.fields import Fields, document_id
+from beam_pipeline.documents.reading import (
     match_documents,
     read_work_unit,
 )
-from beam_pipeline.overlap.documents.record_ids import document_id
+from beam_pipeline.errors import ProbelineError
 from tests.support.documents_read import (
     cut,
     cuts,

@@ -21,23 +21,23 @@ import pyarrow as pa
 
 from beam_pipeline import __version__
 from beam_pipeline.dataset.dead_letters import DeadLetter
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents.batch import (
+from beam_pipeline.documents.batch import (
     DocumentBatch,
     array_buffers,
     decode,
     encode,
     text_buffers,
 )
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.reading import (
     DocumentFile,
     cut_into_work_units,
     field_names,
     match_documents,
     read_work_unit,
 )
-from beam_pipeline.overlap.documents.record_ids import name_with_field, parse_evaluation_source
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.ngrams.mapped_files import map_file
 from beam_pipeline.overlap.ngrams.row_tokens import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer

@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from beam_pipeline.documents.fields import Fields, record_hash
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents.evaluation import (
+from beam_pipeline.overlap.evaluation import (
     EvaluationRows,
     fingerprint_rows,
     match_evaluation,
     write_rows,
 )
-from beam_pipeline.overlap.documents.json import Fields
-from beam_pipeline.overlap.documents.record_ids import record_hash
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, tokenizer_named
 
 FIELDS = Fields("text", "id")

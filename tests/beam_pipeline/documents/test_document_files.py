@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents.reading import (
     DocumentFile,
     cut_into_work_units,
     match_documents,
     read_work_unit,
 )
+from beam_pipeline.errors import ProbelineError, UsageError
 from tests.conftest import Gcs
 from tests.support.documents_read import (
     COMPRESSIONS,

@@ -14,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.documents import json as document_json
-from beam_pipeline.overlap.documents.reading import (
+from beam_pipeline.documents import json as document_json
+from beam_pipeline.documents.reading import (
     field_names,
     read_work_unit,
 )
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
 from tests.support.documents_read import (
     BOM,

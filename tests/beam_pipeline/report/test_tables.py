@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from beam_pipeline.report.formatting import (
+from beam_pipeline.report.tables import (
     NONE,
     bytes_text,
     count_text,

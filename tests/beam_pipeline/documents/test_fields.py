@@ -1,4 +1,4 @@
-"""Ids of records, alike in every process and for every order of the fields; names of sets."""
+"""Fields within records; ids of records, equal in every process and for every field order."""
 
 import datetime
 import decimal
@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,14 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.documents.record_ids import (
-    EvaluationSource,
-    dataset_name,
-    document_id,
-    parse_evaluation_source,
-    record_hash,
-)
+from beam_pipeline.documents.fields import document_id, record_hash, text_at, values_at
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -106,9 +98,7 @@ def test_values_that_only_parquet_has_tell_records_apart() -> None:
 
 def test_another_process_gives_the_same_id() -> None:
     record = {"question": "Größe?", "choices": [{"b": 1, "a": "\ud800"}], "set": "x"}
-    code = (
-        f"from beam_pipeline.overlap.documents.record_ids import *; print(document_id({record!a}))"
-    )
+    code = f"from beam_pipeline.documents.fields import *; print(document_id({record!a}))"
     for seed in "12":
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", code]
@@ -116,70 +106,44 @@ def test_another_process_gives_the_same_id() -> None:
         assert result.stdout.strip() == document_id(record), result.stderr
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c", "mmlu"),
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c/", "mmlu"),
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c/part-0.jsonl.gz", "mmlu"),
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c/*.jsonl", "mmlu"),
-        ("gs://bucket/evals/mmlu-dolma-1a2b3c/**/x[0-9]/*.json", "mmlu"),
-        ("gs://bucket/evals/gsm8k*/main.parquet", "evals"),
-        ("gs://bucket", "bucket"),
-        ("/evals/gsm8k-main-abcdef", "gsm8k-main"),
-        ("/evals/gsm8k-main-abcdefa", "gsm8k-main-abcdefa"),
-        ("/evals/gsm8k-abcdeg", "gsm8k-abcdeg"),
-        ("/evals/gsm8k-dolma-v2", "gsm8k-dolma-v2"),
-        ("/evals/gsm8k-1a2b3c-4d5e6f", "gsm8k-1a2b3c"),
-        ("/evals/gsm8k-1a2b3c-dolma", "gsm8k-1a2b3c"),
-        ("/evals/-dolma", "-dolma"),
-        ("/evals/-1a2b3c", "-1a2b3c"),
-        ("/evals/gsm8k.test", "gsm8k.test"),
-        ("/evals/gsm8k/test.jsonl.zst", "gsm8k"),
-    ],
-)
-def test_a_set_is_named_by_its_folder(path: str, name: str) -> None:
-    assert dataset_name(path) == name
-
-
-def test_relative_paths_are_named_by_the_folder_they_lie_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "arc-dolma-0a1b2c").mkdir()
-    monkeypatch.chdir(tmp_path / "arc-dolma-0a1b2c")
-    assert dataset_name("test.jsonl") == dataset_name(".") == dataset_name("*.json") == "arc"
-    assert dataset_name("sub/../x/") == "x"
-
-
-def test_a_folder_that_exists_is_no_glob(tmp_path: Path) -> None:
-    assert dataset_name(f"{tmp_path}/arc[1]") == tmp_path.name
-    (tmp_path / "arc[1]-dolma").mkdir()
-    assert dataset_name(f"{tmp_path}/arc[1]-dolma") == "arc[1]"
-
-
-@pytest.mark.parametrize("path", ["/", "/test.jsonl", "/*.jsonl"])
-def test_a_path_in_no_folder_needs_a_name(path: str) -> None:
-    with pytest.raises(UsageError, match=r"no folder .*NAME=/"):
-        dataset_name(path)
+RECORD: dict[str, Any] = {
+    "text": "t",
+    "doc.x": "dotted",
+    "doc": {"x": "hidden", "question": "q", "none": None},
+    "choices": ["a", ["b"], None, 3],
+    "answers": [{"text": "one"}, {"text": ["two"]}, {"no": 1}, 7],
+    "arguments": [["prompt", {"until": 1}]],
+    "score": 0.5,
+    "flag": True,
+}
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("name", "values"),
     [
-        ("mmlu=gs://b/x", EvaluationSource("mmlu", "gs://b/x")),
-        ("my set=/e/a=b.jsonl", EvaluationSource("my set", "/e/a=b.jsonl")),
-        ("/e/lang=en/x.jsonl", EvaluationSource("lang=en", "/e/lang=en/x.jsonl")),
-        ("gs://b/lang=en", EvaluationSource("lang=en", "gs://b/lang=en")),
-        ("/e/mmlu-dolma-1a2b3c", EvaluationSource("mmlu", "/e/mmlu-dolma-1a2b3c")),
+        ("text", ["t"]),
+        ("doc.x", ["dotted"]),
+        ("doc.question", ["q"]),
+        ("doc.none", []),
+        ("doc.question.more", []),
+        ("choices", ["a", "b", 3]),
+        ("choices.0", ["a"]),
+        ("choices.1.0", ["b"]),
+        ("choices.9", []),
+        ("answers.text", ["one", "two"]),
+        ("arguments.0.0", ["prompt"]),
+        ("nothing", []),
+        ("", []),
     ],
 )
-def test_a_name_may_be_given(text: str, expected: EvaluationSource) -> None:
-    assert parse_evaluation_source(text) == expected
+def test_the_values_of_a_field(name: str, values: list[Any]) -> None:
+    assert list(values_at(RECORD, name)) == values
 
 
-@pytest.mark.parametrize(("text", "problem"), [("=/e/x", "no name"), ("mmlu=", "no path")])
-def test_half_a_source_is_a_usage_error(text: str, problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
-        parse_evaluation_source(text)
-    with pytest.raises(UsageError, match="no path"):
-        parse_evaluation_source("")
+def test_the_text_of_a_field() -> None:
+    assert text_at(RECORD, "choices") == "a\nb\n3"
+    assert text_at(RECORD, "score") == "0.5"
+    assert text_at(RECORD, "doc.none") is None
+    for name in ("doc", "flag", "arguments"):
+        with pytest.raises(TypeError):
+            text_at(RECORD, name)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.overlap.documents import json as document_json
-from beam_pipeline.overlap.documents.json import Fields, read_batch
-from beam_pipeline.overlap.documents.json_text import MARK, cut_texts, find_lines, join_records
+from beam_pipeline.documents import json as document_json
+from beam_pipeline.documents.fields import Fields
+from beam_pipeline.documents.json import read_batch
+from beam_pipeline.documents.json_text import MARK, cut_texts, find_lines, join_records
 from beam_pipeline.storage.lines import whole_lines
 from tests.support.properties import num_examples
 

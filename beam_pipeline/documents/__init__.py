@@ -1,0 +1,1 @@
+"""Readers of documents: JSON lines, JSON arrays and Parquet, with row numbers."""

@@ -1,0 +1,72 @@
+"""The evaluation sets of a command line: their names and paths.
+
+The name of an evaluation set is given, or that of its folder without the suffixes that executors
+append.
+"""
+
+import os
+import re
+from typing import NamedTuple
+
+from beam_pipeline.documents.fields import DOCUMENT_NAME
+from beam_pipeline.errors import UsageError
+
+_RUN_HASH = re.compile(r"-[0-9a-fA-F]{6}\Z")
+_TOOL_SUFFIX = "-dolma"
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class EvaluationSource(NamedTuple):
+    """An evaluation set: its name, and the folder, glob or file that holds it."""
+
+    name: str
+    path: str
+
+
+def parse_evaluation_source(text: str) -> EvaluationSource:
+    """Reads PATH or NAME=PATH; without a name the path gives it (`dataset_name`).
+
+    The text before the first `=` is a name unless it has a slash: `lang=en/x.jsonl` has the name
+    `lang`, `./lang=en/x.jsonl` is a path.
+
+    Raises:
+      UsageError: the name or the path is empty.
+    """
+    name, equals, path = text.partition("=")
+    if not equals or "/" in name:
+        name, path = "", text
+    elif not name:
+        raise UsageError(f"--decontaminate_source={text} has no name before =: it is NAME=PATH")
+    if not path:
+        raise UsageError(f"--decontaminate_source={text} has no path: it is PATH or NAME=PATH")
+    return EvaluationSource(name or dataset_name(path), path)
+
+
+def name_with_field(dataset: str, field: str) -> str:
+    """Returns the name of the evaluation set of one field of another set's rows."""
+    return f"{dataset}:{field}"
+
+
+def dataset_name(path: str) -> str:
+    """Returns the name of an evaluation set: that of its folder, without `-1a2b3c` and `-dolma`.
+
+    The folder of a glob is the last one above its first wildcard; an existing local path is not a
+    glob.
+
+    Raises:
+      UsageError: the path has no folder with a name.
+    """
+    folder = path if "://" in path else os.path.abspath(path)
+    wildcard = _WILDCARD.search(folder)
+    if wildcard and not os.path.exists(folder):
+        folder = folder[: wildcard.start()].rpartition("/")[0]
+    elif DOCUMENT_NAME.search(folder.rstrip("/")):
+        folder = folder.rstrip("/").rpartition("/")[0]
+    name = folder.rstrip("/").rpartition("/")[2]
+    if not name:
+        raise UsageError(
+            f"--decontaminate_source={path} has no folder to name the evaluation set: pass "
+            f"NAME={path}"
+        )
+    bare = _RUN_HASH.sub("", name)
+    return bare.removesuffix(_TOOL_SUFFIX) or bare or name
