@@ -30,15 +30,7 @@ from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-<<<<<<< HEAD
 _OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT, FIELD_HITS, RULES)  # not every run writes these
-=======
-# Of some runs alone.
-_OPTIONAL = (
-    *(BOILERPLATE, DETAILS_LEFT_OUT),
-    *(FIELD_HITS, RULES),
-)
->>>>>>> main
 
 Advance = Callable[[float], None]  # called with the number of bytes read since the last call
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
