@@ -191,7 +191,7 @@ def check_shards(shards: ShardSet) -> None:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ProbelineError(
             f"{shards.dataset.path} differs from its manifest: {'; '.join(faults[:5])}{more}: "
-            "copy the whole dataset again"
+            "copy the dataset again"
         )
 
 
