@@ -114,6 +114,7 @@ setup(
         "beam_pipeline": ["*.pyi", "py.typed"],
         "beam_pipeline.inspect": ["page.*"],
         "beam_pipeline.overlap.report": ["page.*"],
+        "beam_pipeline.report": ["*.jinja"],
         "training": ["*.pyi", "configs/*.yml", "py.typed"],
     },
     entry_points={"console_scripts": ["probeline = beam_pipeline.cli.probeline:main"]},

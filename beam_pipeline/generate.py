@@ -98,7 +98,7 @@ def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _print_summary(options: Options, num_bytes: int, last_time_us: int) -> None:
-    from beam_pipeline.report.formatting import time_text
+    from beam_pipeline.report.tables import time_text
 
     period = f"{time_text(options.start_us)} to {time_text(last_time_us)} UTC"
     print(f"measurements  {options.num_measurements:,}")

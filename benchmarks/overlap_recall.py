@@ -4,8 +4,9 @@
 
 A generated corpus has evaluation rows planted in it in six ways, and texts that must not be found;
 see `recall_corpus`. Each contender runs once as a separate process: the outcome is no matter of
-chance. The job also runs with each value of --max_eval_rows_per_ngram and --min_tokens. What was
-found of what was planted goes to results/, and `benchmarks.table --bench=recall` writes the tables.
+chance. The job also runs with each value of --min_tokens, and for several K with --drop_ngrams of
+what more than K evaluation rows share. What was found of what was planted goes to results/, and
+`benchmarks.table --bench=recall` writes the tables.
 """
 
 import argparse
@@ -44,7 +45,7 @@ class Case:
     Attributes:
       contender: PROBELINE or a key of PEERS.
       n: of a peer; 0 if it compares no n-grams. The job takes 8 and 13 at once.
-      max_eval_rows: --max_eval_rows_per_ngram of the job.
+      max_eval_rows: n-grams of more evaluation rows are in --drop_ngrams; 0 drops none.
       min_tokens: --min_tokens of the job.
       tokenizer: --tokenizer of the job.
     """
@@ -83,10 +84,11 @@ def command(case: Case, corpus: Path, output: Path) -> list[str]:
             rules="gpt3,palm,llama2",
             threshold=0.5,
             details="none",
-            max_eval_rows_per_ngram=case.max_eval_rows,
             min_tokens=case.min_tokens,
             tokenizer=case.tokenizer,
         )
+        if case.max_eval_rows:
+            program.append(f"--drop_ngrams={_common_ngrams(case, corpus)}")
         sets = sorted((corpus / "evals").glob("*.jsonl"))
         return [*program, text, *(f"--decontaminate_source={path.stem}={path}" for path in sets)]
     environment, program, option = PEERS[case.contender]
@@ -95,6 +97,10 @@ def command(case: Case, corpus: Path, output: Path) -> list[str]:
     if environment != "text_dedup":
         flags.append(f"--ngram_length={case.n}")
     return [str(peer_python(environment)), str(script), *flags, *filter(None, [option])]
+
+
+def _common_ngrams(case: Case, corpus: Path) -> Path:
+    return corpus / f"common-{case.max_eval_rows}-{case.tokenizer}.jsonl"
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -142,6 +148,10 @@ class RecallBench(Bench):
                 self._versions[PEERS[case.contender][0]] = found["version"]
             return Found({}, None, {"scores": found["scores"]})
 
+        if case.max_eval_rows:
+            path, most = _common_ngrams(case, self._corpus), case.max_eval_rows
+            ngrams = "benchmarks.recall_corpus:write_common_ngrams"
+            runner.call(ngrams, path, self._corpus, most, case.tokenizer)
         return self.measured(
             asdict(case),
             number,

@@ -23,6 +23,7 @@ from benchmarks.recall_prose import Topic, Voice, synonym
 KINDS = ("verbatim", "prefix", "suffix", "lines", "embedded", "paraphrase")
 SHORT = "short"  # plants of rows of fewer than GUARD tokens
 GUARD = 8
+_JOB_LENGTHS = (8, 11, 13)  # of --ngram_length and the rules
 SHARED_BY = 20  # evaluation rows with an n-gram in common, above which it is boilerplate here
 _MIN_HALVED = 2 * GUARD  # tokens of a row whose halves are planted
 _FIELDS = ("passage", "text", "question", "answer")  # of evaluation records, in this order
@@ -373,3 +374,21 @@ def _write(path: Path, records: Iterable[dict[str, Any]]) -> None:
     with open(path, "wb") as file:
         for record in records:
             file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def write_common_ngrams(path: str, corpus: str, most: int, tokenizer: str) -> None:
+    """Writes a file for --drop_ngrams: the n-grams of more than `most` evaluation rows."""
+    from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, effective_lengths
+
+    num_rows: Counter[str] = Counter()
+    for source in sorted((Path(corpus) / "evals").glob("*.jsonl")):
+        for line in source.read_bytes().splitlines():
+            words = [token.text for token in TOKENIZERS[tokenizer].tokenize(_text_of(line))]
+            num_rows.update(
+                {
+                    " ".join(words[at : at + n])
+                    for n in effective_lengths(_JOB_LENGTHS, len(words))
+                    for at in range(len(words) - n + 1)
+                }
+            )
+    _write(Path(path), ({"ngram": ngram} for ngram, count in num_rows.items() if count > most))

@@ -111,14 +111,15 @@ def markdown(results: Results) -> str:
     """Returns all tables of which there are runs, and the notes."""
     tables = [part for unit in _TITLES for part in _unit_table(results.runs, unit)]
     limits = ("max_eval_rows", "min_tokens")
-    tables += _sweep_table(results.runs, "--max_eval_rows_per_ngram", *limits)
+    tables += _sweep_table(results.runs, "K", *limits)
     tables += _sweep_table(results.runs, "--min_tokens", *reversed(limits))
     options = results.options
     corpus = (
         f"Up to {options['num_rows']:,} rows of {'a user’s' if options.get('own') else 'an'} "
         f"evaluation set, {options['num_per_kind']:,} "
         f"planted in each way, {options['num_background']:,} documents of background; seed "
-        f"{options['seed']}. K is `--max_eval_rows_per_ngram`."
+        f"{options['seed']}. n-grams that more "
+        "than K evaluation rows share are dropped by `--drop_ngrams`."
     )
     notes = [corpus, md.circumstances(results)]
     for name, version in options.get("versions_of_peers", {}).items():

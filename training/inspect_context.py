@@ -2,50 +2,58 @@
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.context import DecodedMeasurement, OneContext, Token
-from beam_pipeline.inspect.names import ContextName
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import Example, ProbeRowSampler
 from training.tokens.kinds import FIELD_NAMES, measurement_text, parse
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, decode
 
-# As short as they can be told apart; a byte is shown as its value.
+# A measurement: its tokens, each as text and by its field, and the measurement as text.
+DecodedMeasurement = tuple[list[tuple[str, str]], str]
+
+# Short and distinct; a byte is shown as its value.
 _SHORT_ROLES = ("start", "src4", "src6", "dst4", "dst6", "abs", "+1", "+4", "rtt", "put", "failed")
 
 
-def draw_context(dataset: Dataset, name: ContextName) -> OneContext:
-    """Draws a context of a row that the dataset has, in epoch 0.
+def draw_context(
+    dataset: Dataset, split: str, number: int, seed: int, k: int
+) -> tuple[str, list[DecodedMeasurement]]:
+    """Draws context `k` of a row in epoch 0.
+
+    Args:
+      number: an existing row of the split, by its number in rows.parquet.
+
+    Returns:
+      A sentence about the context, and its measurements.
 
     Raises:
       UsageError: the row has no such context.
       ProbelineError: the row cannot be read.
     """
-    row = ProbeRowDataSource(dataset.file(name.row.split))[name.row.number]
-    sampler = ProbeRowSampler(seed=name.seed)
+    row = ProbeRowDataSource(dataset.file(split))[number]
+    name = f"{split}:{number}"
+    sampler = ProbeRowSampler(seed=seed)
     contexts = [] if sampler.is_small(row) else sampler.contexts(row)
     examples = [context.example for context in contexts] or list(sampler.examples(row))
-    if name.k >= len(examples):
-        raise UsageError(
-            f"--context: K is {name.k}, row {name.row} gives contexts 0 to {len(examples) - 1}"
-        )
+    if k >= len(examples):
+        raise UsageError(f"--context: K is {k}, row {name} gives contexts 0 to {len(examples) - 1}")
     if contexts:
-        context = contexts[name.k]
+        context = contexts[k]
         about = (
-            f"Context {name.k} of {len(contexts)} that row {name.row} gives in epoch 0 with seed "
-            f"{name.seed}: timestamp mode {context.mode}; {context.num_measurements} of a window "
+            f"Context {k} of {len(contexts)} that row {name} gives in epoch 0 with seed "
+            f"{seed}: timestamp mode {context.mode}; {context.num_measurements} of a window "
             f"of {context.window:,} measurements from number {context.first:,} on, "
             f"{context.num_timed} of them with their time; {context.num_tokens:,} tokens, the last "
             "one a target only."
         )
     else:
         about = (
-            f"Example {name.k} of {len(examples)} of the small row {name.row} in epoch 0 with seed "
-            f"{name.seed}: all its measurements come once; in training several such rows are "
+            f"Example {k} of {len(examples)} of the small row {name} in epoch 0 with seed "
+            f"{seed}: all its measurements come once; in training several such rows are "
             f"packed into a crop of {sampler.crop_size:,} tokens."
         )
-    return OneContext(name, about, _decode(examples[name.k]))
+    return about, _decode(examples[k])
 
 
 def _decode(example: Example) -> list[DecodedMeasurement]:
@@ -54,12 +62,12 @@ def _decode(example: Example) -> list[DecodedMeasurement]:
     tokens = np.append(example["inputs"][:1], example["targets"][:count])
     fields = parse(tokens[np.newaxis], np.ones((1, len(tokens)))).fields[0]
     shown = [
-        Token(_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), FIELD_NAMES[field])
+        (_SHORT_ROLES[t] if t < FIRST_BYTE else str(t - FIRST_BYTE), FIELD_NAMES[field])
         for t, field in zip(tokens.tolist(), fields.tolist(), strict=True)
     ]
     starts = np.flatnonzero(tokens == MEASUREMENT_START).tolist()
     ends = [*starts[1:], len(tokens)]
     return [
-        DecodedMeasurement(shown[start:end], measurement_text(measurement))
+        (shown[start:end], measurement_text(measurement))
         for start, end, measurement in zip(starts, ends, decode(tokens), strict=True)
     ]

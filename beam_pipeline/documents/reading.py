@@ -43,7 +43,6 @@ class DocumentFile(NamedTuple):
     format: Format
     compressed: bool
     version: int = 0  # that of `FileVersion`
-    source: int = 0  # the number of the pattern that matches it, the first if several do
 
     @property
     def file(self) -> FileVersion:
@@ -64,7 +63,6 @@ class WorkUnit(NamedTuple):
     version: int = 0
     file_number: int = 0  # of the training file, in the order of the output
     number: int = 0  # of the work unit in its file
-    source: int = 0  # of the training file, among the values of --input_path
 
     @property
     def file(self) -> FileVersion:
@@ -96,7 +94,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
       UsageError: a pattern matches no such file, or one is a pipe.
     """
     found: dict[str, DocumentFile] = {}
-    for source, pattern in enumerate(patterns):
+    for pattern in patterns:
         folder, matched = match_input(pattern, option, "**")
         files = {}
         for path, num_bytes, version in matched:
@@ -104,7 +102,7 @@ def match_documents(patterns: Sequence[str], option: str = "--input_path") -> li
             if name and (folder is None or not re.search("(^|/)[._]", path[len(folder) :])):
                 kind, _, compression = name[0].removeprefix(".").partition(".")
                 files[path] = DocumentFile(
-                    path, num_bytes, cast(Format, kind), bool(compression), version, source
+                    path, num_bytes, cast(Format, kind), bool(compression), version
                 )
         if not files:
             raise UsageError(
@@ -129,8 +127,8 @@ def cut_into_work_units(
       ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
         the file was changed since it was matched.
     """
-    path, num_bytes, kind, compressed, version, source = file
-    whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version, source=source)
+    path, num_bytes, kind, compressed, version = file
+    whole = WorkUnit(path, num_bytes, kind, 0, num_bytes, version=version)
     if kind == "parquet":
         with (
             unchanged(file.file),

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
-from beam_pipeline.dataset.manifest import SPLITS, Counts, Dataset, Generation, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS, Counts, Generation
 from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Period
-from beam_pipeline.report.formatting import NONE, bytes_text, number_of, time_text
-from beam_pipeline.report.terminal import Sheet
+from beam_pipeline.report.tables import NONE, Table, bytes_text, number_of, time_text
 
 
 class Probes(NamedTuple):
@@ -107,7 +107,7 @@ def _state_of(dataset: Dataset) -> State:
     splits = manifest.splits.values()
     parts, periods = [], []
     for number, split in enumerate(SPLITS):
-        index = RowIndex.read(dataset, split)
+        index = RowIndex.of(dataset.index(split))
         src_id, ranks = np.unique(index.src_id, return_inverse=True)
         counts = np.bincount(ranks, index.n_measurements, len(src_id)).astype(np.int64)
         parts.append(Probes(src_id, np.full(len(src_id), number, np.int8), counts))
@@ -181,18 +181,17 @@ def summary(changes: Changes) -> str:
     return f"{text} They cannot be matched: their addresses were replaced with different keys."
 
 
-def sheets(changes: Changes) -> Iterator[Sheet]:
+def tables(changes: Changes) -> Iterator[Table]:
     """Yields the tables: totals, probes, options, and the generations in between."""
     before, now = changes.before, changes.now
-    yield Sheet("Before and now", ("", "before", "now", "change"), list(_totals(before, now)))
+    yield Table("Before and now", ("", "before", "now", "change"), list(_totals(before, now)))
     if probes := probe_changes(changes):
-        rows = [(what, *(f"{n:,}" for n in counts)) for what, *counts in probes]
-        columns = ("probes", "number", "measurements before", "now")
-        yield Sheet("Probes", columns, rows)
+        yield Table("Probes", ("probes", "number", "measurements before", "now"), probes)
     if options := differing_options(changes):
-        yield Sheet("Options that differ", ("option", "before", "now"), options, num_text=3)
+        columns = [(name, "text") for name in ("option", "before", "now")]
+        yield Table("Options that differ", columns, options)
     if changes.generations:
-        yield Sheet("What was added", GENERATION_COLUMNS, changes.generations)
+        yield Table("What was added", GENERATION_COLUMNS, changes.generations)
 
 
 def _totals(before: State, now: State) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.inspect.index import HOUR_US, Index, Period, Probes
 from beam_pipeline.inspect.sample import Sample
 from beam_pipeline.inspect.statistics import HOURS, number_destinations, rtts_of
-from beam_pipeline.report.formatting import ms_text, percent
+from beam_pipeline.report.tables import ms_text, percent
 
 Verdict = Literal["alike", "differs", "unlike"]
 # The smallest distance of each verdict: of distributions and destinations, and of shares.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.names import ContextName
 from beam_pipeline.inspect.row import check_row_name
@@ -58,7 +58,9 @@ def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContex
     """
     check_row_name(name.row, index, "context")
     training = importlib.import_module("training.inspect_context")
-    return training.draw_context(dataset, name)
+    about, measurements = training.draw_context(dataset, *name.row, name.seed, name.k)
+    shown = [DecodedMeasurement([Token(*t) for t in tokens], text) for tokens, text in measurements]
+    return OneContext(name, about, shown)
 
 
 def print_context(context: OneContext, console: Console) -> None:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.manifest import SPLITS, Dataset
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
-from beam_pipeline.inspect.index import Index, Period, span_us_text, uncovered
+from beam_pipeline.inspect.index import Index, Period, uncovered
 from beam_pipeline.inspect.names import RowName
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.statistics import (
@@ -25,7 +26,7 @@ from beam_pipeline.inspect.statistics import (
     timeline,
     top_destinations,
 )
-from beam_pipeline.report.formatting import bytes_text, number_of, percent
+from beam_pipeline.report.tables import bytes_text, number_of, percent, span_us_text
 
 _MAX_DESTINATIONS = 15
 _MAX_BUSIEST = 10
@@ -40,9 +41,9 @@ class BusyProbe(NamedTuple):
     """A probe with many measurements."""
 
     address: str
-    num_rows: int
     n_measurements: int
     share: float
+    num_rows: int
     failed_share: float
     span_us: int
 
@@ -95,7 +96,7 @@ def gather(dataset: Dataset) -> Facts:
     Raises:
       ProbelineError: a file is missing or damaged.
     """
-    indexes = {split: Index.read(dataset, split) for split in SPLITS}
+    indexes = {split: Index.of(dataset.index(split)) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
     periods = [index.period for index in indexes.values() if index.period]
     period = Period(min(periods).begin_us, max(p.end_us for p in periods)) if periods else None
@@ -123,9 +124,9 @@ def _busiest(index: Index) -> list[BusyProbe]:
     probes, n = index.probes, index.probes.n_measurements
     top = np.argsort(-n, kind="stable")[:_MAX_BUSIEST]
     columns = (
-        probes.num_rows,
         n,
         n / max(1, index.num_measurements),
+        probes.num_rows,
         probes.num_failed / n,
         probes.span_us,
     )

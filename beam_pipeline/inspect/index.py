@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.row_reader import RowReader, verify_cure
-from beam_pipeline.report.formatting import span_text, time_text
+from beam_pipeline.dataset.rows import Dataset, RowReader, verify_cure
+from beam_pipeline.report.tables import time_text
 
 HOUR_US = 3_600_000_000
 
@@ -111,11 +110,6 @@ class Index(RowIndex):
 def is_ipv6(addresses: pa.StringArray) -> np.ndarray:
     """Tells which addresses are IPv6, bool [addresses]."""
     return pc.match_substring(addresses, ":").to_numpy(zero_copy_only=False)
-
-
-def span_us_text(length_us: float) -> str:
-    """Returns a length of time in µs as text."""
-    return span_text(round(length_us / 1e6))
 
 
 def open_rows(dataset: Dataset, split: str, index: Index) -> RowReader[Index]:

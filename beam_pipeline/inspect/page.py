@@ -11,21 +11,20 @@ from markupsafe import Markup
 from beam_pipeline.inspect.compare import conclusion
 from beam_pipeline.inspect.context import TOKEN_STYLES, OneContext
 from beam_pipeline.inspect.facts import Facts, sample_text
-from beam_pipeline.inspect.index import span_us_text
 from beam_pipeline.inspect.plots import MAX_POINTS, plots, row_plot
-from beam_pipeline.inspect.row import OneRow, row_sheet, row_text
-from beam_pipeline.inspect.tables import sheets
-from beam_pipeline.report.formatting import NONE, bytes_text, percent
+from beam_pipeline.inspect.row import OneRow, row_table, row_text
+from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.page import environment, part
+from beam_pipeline.report.tables import NONE, bytes_text, percent, span_us_text
 
 
 def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
     """Returns the page as UTF-8, with a row and a context if they are given."""
     manifest = facts.dataset.manifest
-    tables = {sheet.name: sheet for sheet in sheets(facts)}
+    shown_tables = {table.name: table for table in tables(facts)}
     shown_row = None
     if row:
-        tables["row"] = row_sheet(row)
+        shown_tables["row"] = row_table(row)
         run = row.row.run
         shown_row = {
             "name": row.name,
@@ -43,7 +42,7 @@ def page(facts: Facts, row: OneRow | None, context: OneContext | None) -> bytes:
         conclusion=conclusion(facts.comparisons),
         findings=facts.findings,
         comparisons=facts.comparisons,
-        tables=tables,
+        tables=shown_tables,
         plots=plots(facts),
         row=shown_row,
         context=context,

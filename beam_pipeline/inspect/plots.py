@@ -4,12 +4,9 @@ The page has a light and a dark scheme, so each colour that matplotlib is given 
 variable of the page. Text stays text. The same facts give the same bytes.
 """
 
-import re
 from collections.abc import Callable
 from functools import partial
-from io import StringIO
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -18,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, Formatter, LogLocator, NullFormatter
 
 from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.index import Index, span_us_text
+from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.statistics import (
     FAMILIES,
     HOURS,
@@ -26,43 +23,10 @@ from beam_pipeline.inspect.statistics import (
     family_counts,
     weighted_quantiles,
 )
-from beam_pipeline.report.formatting import bytes_text
-from beam_pipeline.report.plot_style import two_axes
+from beam_pipeline.report.plots import CARD, FAINT, INK, TEST, TRAIN, WARN, svg_of, two_axes
+from beam_pipeline.report.tables import bytes_text, span_us_text
 
-# The colours that matplotlib draws in, and the page's name of each.
-_CSS_NAMES = {
-    "#a1b2c1": "--train",
-    "#a1b2c2": "--test",
-    "#a1b2c3": "--ink",
-    "#a1b2c4": "--faint",
-    "#a1b2c5": "--warn",
-    "#a1b2c6": "--card",
-}
-_TRAIN, _TEST, _INK, _FAINT, _WARN, _CARD = _CSS_NAMES
-_COLORS = {"train": _TRAIN, "test": _TEST}
-_STYLE = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a name may have dollars in it
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": _INK,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _FAINT,
-    "grid.linewidth": 0.5,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-}
+_COLORS = {"train": TRAIN, "test": TEST}
 _MIN_RTT_MS = 0.01
 _MAX_CURVE_POINTS = 200
 MAX_POINTS = 800
@@ -94,8 +58,8 @@ def row_plot(run: np.ndarray) -> str:
 
     def draw(figure: Figure) -> None:
         axes: Axes = figure.subplots()
-        axes.plot(times[~failed], run["rtt"][~failed], ".", color=_TRAIN, ms=3.5)
-        axes.plot(times[failed], np.zeros(failed.sum()), "|", color=_WARN, ms=9)
+        axes.plot(times[~failed], run["rtt"][~failed], ".", color=TRAIN, ms=3.5)
+        axes.plot(times[failed], np.zeros(failed.sum()), "|", color=WARN, ms=9)
         axes.set_title("RTT, ms; ticks at the bottom are failed pings")
         _date_axis(axes)
 
@@ -105,29 +69,6 @@ def row_plot(run: np.ndarray) -> str:
 def _dates(times_us: np.ndarray) -> np.ndarray:
     """Returns times as dates, late ones as _LAST_DATE."""
     return np.minimum(times_us.astype("datetime64[us]"), _LAST_DATE)
-
-
-def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
-    """Returns a picture as SVG that fits the page, without `<svg`: the page adds class and label.
-
-    It has no XML head and no sizes; colours and fonts come from CSS.
-
-    Args:
-      height: in inches, of a width of 9.
-    """
-    buffer = StringIO()
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):  # type: ignore[arg-type]
-        figure = Figure(figsize=(9, height), layout="constrained")  # draws without pyplot's state
-        draw(figure)
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    svg = buffer.getvalue().partition("<svg")[2]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # nothing refers to groups
-    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
-    for color, variable in _CSS_NAMES.items():
-        svg = svg.replace(color, f"var({variable})")
-    return svg
 
 
 # --- axes ---------------------------------------------------------------------------------------
@@ -220,7 +161,7 @@ def _time(figure: Figure, facts: Facts) -> None:
             axes.stairs(heights, edges, baseline=None, color=_COLORS[split], lw=1.5)  # type: ignore[arg-type]
     for period in facts.empty:
         begin, end = _dates(np.array(period))
-        axes.axvspan(begin, end, color=_WARN, alpha=0.25, lw=0)  # type: ignore[arg-type]
+        axes.axvspan(begin, end, color=WARN, alpha=0.25, lw=0)  # type: ignore[arg-type]
     axes.set_title(f"measurements by {span_us_text(line.width_us)}, their mean is 1")
     _date_axis(axes)
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
@@ -277,7 +218,7 @@ def _busiest(figure: Figure, facts: Facts) -> None:
             points = np.unique(np.geomspace(1, len(counts), _MAX_CURVE_POINTS).astype(int))
             shares = 100 * np.cumsum(counts)[points - 1] / counts.sum()
             left.plot(100 * points / len(counts), shares, color=_COLORS[split])
-    left.plot((0, 100), (0, 100), color=_FAINT, lw=0.8, ls="--")
+    left.plot((0, 100), (0, 100), color=FAINT, lw=0.8, ls="--")
     left.set(xlabel="probes, the busiest first, %", title="share of the measurements, %")
     top = [(probe, split) for split, probes in facts.busiest.items() for probe in probes[:6]]
     right.barh(
@@ -304,11 +245,11 @@ def _families(figure: Figure, facts: Facts) -> None:
             left=left,
             color=list(_COLORS.values()),
             alpha=alpha,
-            edgecolor=_CARD,
+            edgecolor=CARD,
         )
         texts = [f"{s:.1f} %" if s >= 8 else f"{s:.0f} %" if s >= 4 else "" for s in share]
         axes.bar_label(bars, texts, label_type="center", fontsize=8.5)
-    shades = [Patch(color=_INK, alpha=alpha) for alpha in _FAMILY_ALPHAS]
+    shades = [Patch(color=INK, alpha=alpha) for alpha in _FAMILY_ALPHAS]
     axes.legend(shades, FAMILIES, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderpad=0)
     axes.invert_yaxis()
     axes.grid(visible=False)
@@ -320,7 +261,7 @@ def _dead_letters(figure: Figure, facts: Facts) -> None:
     counts = facts.dataset.manifest.counts.dead_letters
     reasons = sorted(counts, key=lambda reason: -counts[reason])
     sizes = [counts[reason] for reason in reasons]
-    bars = axes.barh(reasons, sizes, 0.6, color=_WARN, alpha=0.8)
+    bars = axes.barh(reasons, sizes, 0.6, color=WARN, alpha=0.8)
     axes.bar_label(bars, fmt="{:,.0f}", padding=4)
     axes.set_ylim(max(_FEW_REASONS, len(reasons)) - 0.4, -0.6)
     axes.margins(x=0.12)

@@ -5,14 +5,20 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.index import Index, open_rows, span_us_text
+from beam_pipeline.inspect.index import Index, open_rows
 from beam_pipeline.inspect.names import RowName
-from beam_pipeline.report.formatting import bytes_text, ms_text, percent, time_text
-from beam_pipeline.report.terminal import Sheet
+from beam_pipeline.report.tables import (
+    Table,
+    bytes_text,
+    ms_text,
+    percent,
+    span_us_text,
+    time_text,
+)
 
 _NUM_AT_EACH_END = 10
 
@@ -67,7 +73,7 @@ def row_text(one: OneRow) -> str:
     )
 
 
-def row_sheet(one: OneRow) -> Sheet:
+def row_table(one: OneRow) -> Table:
     """Returns the measurements at both ends of the row."""
     run = widen(one.row.run)
     from_ends = np.minimum(np.arange(len(run)), np.arange(len(run))[::-1])
@@ -86,5 +92,5 @@ def row_sheet(one: OneRow) -> Sheet:
     title = f"Its measurements, {len(rows)} of {len(run):,}"
     if len(rows) < len(run):
         rows.insert(_NUM_AT_EACH_END, ("⋮", "", "", ""))
-    columns = ("number", "time, UTC", "destination", "RTT, ms")
-    return Sheet(title, columns, rows, num_text=3, name="row")
+    columns = ("number", ("time, UTC", "text"), ("destination", "text"), "RTT, ms")
+    return Table(title, columns, rows, "row")

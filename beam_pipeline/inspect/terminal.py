@@ -4,7 +4,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import changes
 from beam_pipeline.inspect.compare import conclusion
@@ -12,10 +13,10 @@ from beam_pipeline.inspect.context import draw_context, print_context
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
 from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.names import ContextName, RowName
-from beam_pipeline.inspect.row import read_row, row_sheet, row_text
-from beam_pipeline.inspect.tables import sheets
-from beam_pipeline.report.formatting import NONE, number_of
-from beam_pipeline.report.terminal import new_console, print_sheet, say
+from beam_pipeline.inspect.row import read_row, row_table, row_text
+from beam_pipeline.inspect.tables import tables
+from beam_pipeline.report.tables import NONE, number_of
+from beam_pipeline.report.terminal import new_console, print_table, say
 from beam_pipeline.storage.files import write_file
 
 _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
@@ -42,14 +43,14 @@ def show(
     dataset = open_dataset(path)
     row = context = None
     if row_name:
-        row = read_row(dataset, Index.read(dataset, row_name.split), row_name)
+        row = read_row(dataset, Index.of(dataset.index(row_name.split)), row_name)
     if context_name:
-        index = Index.read(dataset, context_name.row.split)
+        index = Index.of(dataset.index(context_name.row.split))
         context = draw_context(dataset, index, context_name)
     console = new_console()
     if row:
         say(console, row_text(row))
-        print_sheet(console, row_sheet(row))
+        print_table(console, row_table(row))
     if context:
         print_context(context, console)
     is_summary = row is None and context is None
@@ -84,8 +85,8 @@ def show_changes(path: str, other: str) -> None:
     found = changes.compare_datasets(open_dataset(path), other)
     console = new_console()
     say(console, changes.summary(found))
-    for sheet in changes.sheets(found):
-        print_sheet(console, sheet)
+    for table in changes.tables(found):
+        print_table(console, table)
 
 
 def print_facts(facts: Facts, console: Console) -> None:
@@ -104,8 +105,8 @@ def print_facts(facts: Facts, console: Console) -> None:
     for finding in facts.findings:
         mark = Text("!", "bold yellow") if finding.is_warning else Text("·", "dim")
         say(console, finding.text, mark)
-    for sheet in sheets(facts):
-        print_sheet(console, sheet, _VERDICT_STYLES, SPLITS)
+    for table in tables(facts):
+        print_table(console, table, _VERDICT_STYLES, SPLITS)
     console.print()
     say(console, sample_text(facts))
     if (found := conclusion(facts.comparisons)) is not None:

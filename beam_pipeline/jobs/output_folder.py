@@ -10,8 +10,9 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.jobs.dataflow import DataflowJob
@@ -19,12 +20,14 @@ from beam_pipeline.jobs.output_lease import Lease, Marker, lock_folder
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     begins_with,
+    check_not_linked,
     delete_files,
     exists,
     is_gcs,
     is_local,
     remove_folder,
 )
+from beam_pipeline.storage.many_files import Move, move_files, write_guarded
 from beam_pipeline.storage.matching import match
 
 TEMP_FOLDER = ".probeline-temp"
@@ -46,6 +49,7 @@ class OutputFiles:
     success: str  # the file that marks a finished output
     patterns: Mapping[str, str]
     folders: tuple[str, ...] = ()  # the job's with everything below them
+    kept_folders: tuple[str, ...] = ()  # the job's, which this run resumes from
     marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Ends what a dead run has committed and not yet tidied up, given the output, a folder for
     # temporary files and what must be called before a file gets its name.
@@ -54,12 +58,61 @@ class OutputFiles:
 
 @dataclass
 class JobRun:
-    """One execution of a job, which holds its output folder."""
+    """One execution of a job, which holds its output folder; workers get a copy without the lease.
 
-    folder: str  # for temporary files of this run, on the filesystem of the output
-    marker: Marker | None = None  # on `gs://`: workers check it before files get final names
-    lease: Lease | None = None  # on `gs://`: the launcher's side of the marker
-    is_handed_over: bool = False  # a Dataflow job writes the output now and tidies up itself
+    Attributes:
+      folder: for temporary files of this run, on the filesystem of the output.
+      output: the output folder, without a slash at its end.
+      success: the name of the file that marks a finished output.
+      marker: on `gs://`; workers check it before files get final names.
+      lease: on `gs://`; the launcher's side of the marker.
+      is_handed_over: a Dataflow job writes the output now and tidies up itself.
+    """
+
+    folder: str
+    marker: Marker | None = None
+    output: str = ""
+    success: str = ""
+    lease: Lease | None = None
+    is_handed_over: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "lease": None}
+
+    @property
+    def guard(self) -> Callable[[], None] | None:
+        """Raises LostOutputError when called after another run has taken the output."""
+        return self.marker.check if self.marker else None
+
+    def below(self, name: str) -> str:
+        """Returns the path of a folder for one kind of temporary file."""
+        return f"{self.folder}/{name}"
+
+    def path(self, name: str) -> str:
+        """Returns the path of a file of the output."""
+        return f"{self.output}/{name}"
+
+    def is_finished(self) -> bool:
+        """Returns whether the output has its success file."""
+        return exists(self.path(self.success))
+
+    def check(self) -> None:
+        """Raises LostOutputError if another run has taken the output."""
+        if self.marker is not None:
+            self.marker.check()
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Gives files their final names, in parallel; may be repeated."""
+        self.check()
+        move_files(moves)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Writes a small file of the output, whole or not at all."""
+        write_guarded(path, data, self.below("commit"), self.guard)
+
+    def finish(self, stamp: bytes = b"") -> None:
+        """Writes the success file, which commits the output."""
+        self.write(self.path(self.success), stamp)
 
     def hand_over(self, job: DataflowJob) -> None:
         """Leaves the output to a Dataflow job; nothing here removes its files from now on."""
@@ -101,10 +154,13 @@ def taken(
       ProbelineError: the folder cannot be written.
     """
     _refuse_inputs_inside(output, inputs, files)
+    for folder in _own_folders(files):
+        for end in [*(at for at, char in enumerate(folder) if char == "/"), None]:
+            check_not_linked(os.path.join(output, folder[:end]))
     temp = os.path.join(output, TEMP_FOLDER)
     given = f"--{files.flag}={output}"
     name = uuid.uuid4().hex[:12]
-    run = JobRun(os.path.join(temp, name))
+    run = JobRun(os.path.join(temp, name), output=output.rstrip("/") or "/", success=files.success)
     with contextlib.ExitStack() as stack:
         if is_local(output):
             stack.enter_context(lock_folder(temp, _LOCK_NAME, given))
@@ -122,9 +178,14 @@ def taken(
                 run.tidy_up()
 
 
+def _own_folders(files: OutputFiles) -> set[str]:
+    """Returns the folders of an output that are the job's."""
+    return {*files.patterns, *files.folders, *files.kept_folders, TEMP_FOLDER} - {""}
+
+
 def _refuse_inputs_inside(output: str, inputs: Iterable[str], files: OutputFiles) -> None:
     """Raises UsageError for an input in a folder of the job's own, or named like a file of it."""
-    folders = {name.split("/")[0] for name in (*files.patterns, *files.folders, TEMP_FOLDER)}
+    folders = {name.split("/")[0] for name in _own_folders(files)}
     top_files = rf"{re.escape(files.success)}|{files.patterns.get('', '')}"
     below = _real_path(output).rstrip("/") + "/"
     for path in inputs:
@@ -155,7 +216,7 @@ def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: Outpu
         )
     _remove_dead_runs(os.path.dirname(run.folder), files.flag)
     if files.settle:
-        files.settle(output, run.folder, run.marker.check if run.marker else None)
+        files.settle(output, run.folder, run.guard)
     if append:
         return
     if is_finished:

@@ -18,10 +18,9 @@ from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.results.layout import (
-    BOILERPLATE_SCORES,
+    BOILERPLATE,
     DEAD_LETTER_FOLDER,
     DETAILS_LEFT_OUT,
-    EVAL_BOILERPLATE,
     FIELD_HITS,
     MATCHES,
     RULES,
@@ -29,7 +28,7 @@ from beam_pipeline.overlap.results.layout import (
     STATS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
-from beam_pipeline.report.formatting import number_of
+from beam_pipeline.report.tables import number_of
 from beam_pipeline.storage.parquet import open_parquet
 
 
@@ -104,13 +103,9 @@ def _lines(config: DeconConfig, output: str, summary: dict[str, Any], seconds: f
         num_letters = number_of(sum(letters.values()), "dead letter")
         lines.append(f"{num_letters} in {folder}: {reasons}")
     lines += [*_not_looked_up(config, output, counts), *summary["warnings"]]
-    if counts.get("boilerplate_hits"):
-        lines.append(
-            f"Boilerplate is not counted: {counts['matches'] - num_matches:,} matches. Rows by n: "
-            f"{counts['boilerplate_hits']:,} have some, {counts['boilerplate_only_hits']:,} share "
-            f"nothing else; {FileSystems.join(output, BOILERPLATE_SCORES)} has their scores with "
-            "it and without"
-        )
+    if num_boilerplate := counts["matches"] - num_matches:
+        path = FileSystems.join(output, BOILERPLATE)
+        lines.append(f"Boilerplate is not counted: {num_boilerplate:,} matches, see {path}")
     if counts["details_left_out"]:
         caps = [
             f"--{name}={getattr(config, name)}"
@@ -141,8 +136,3 @@ def _not_looked_up(config: DeconConfig, output: str, counts: dict[str, Any]) -> 
             f"Not looked up, so without a hit: {rows}, by --min_tokens={config.min_tokens}, see "
             f"{FileSystems.join(output, SHORT_ROWS)}"
         )
-    if most := config.max_eval_rows_per_ngram:
-        path = FileSystems.join(output, EVAL_BOILERPLATE)
-        if num_ngrams := sum(1 for _ in read_lines(path)):
-            ngrams = f"{number_of(num_ngrams, 'n-gram')} of more evaluation rows"
-            yield f"Not counted: {ngrams}, by --max_eval_rows_per_ngram={most}, see {path}"

@@ -1,11 +1,17 @@
-"""What the steps of one job run share: its options, its folders, and the lease on the output."""
+"""What the steps of one job run share: its options, its folders, and its hold on the output."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from beam_pipeline.dataset.manifest import NEXT_FOLDER, Generation, Manifest
-from beam_pipeline.dataset.options import DatasetOptions
-from beam_pipeline.jobs.output_lease import Marker
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.manifest import (
+    NEXT_FOLDER,
+    Generation,
+    Manifest,
+    committed_manifest,
+)
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.sources.options import ReadOptions
 
 
@@ -22,23 +28,46 @@ class Workspace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job run."""
+    """One job run.
 
-    output: str
-    command: str  # makes the same dataset again, for the data card
+    Attributes:
+      run: holds the output.
+      command: makes the same dataset again, for the data card.
+      anonymized_by: fingerprint of the key of the addresses; "" if they are real.
+      inline_bytes: payloads up to this size travel in their element, not in a file.
+      planned: the generation without its counts.
+      base: manifest of the dataset that the run adds to, without its shards.
+    """
+
+    run: JobRun
+    command: str
     read_options: ReadOptions
-    anonymized_by: str = ""  # the fingerprint of the key of the addresses; "" if they are real
+    anonymized_by: str = ""
     dataset_options: DatasetOptions
-    workspace: Workspace
-    marker: Marker | None = None  # of the lease on the output, on `gs://`
-    planned: Generation | None = None  # without what is counted
-    base: Manifest | None = None  # of the dataset that the run adds to; its shards are not listed
+    inline_bytes: int
+    planned: Generation | None = None
+    base: Manifest | None = None
+
+    @property
+    def workspace(self) -> Workspace:
+        """Where the run keeps temporary files."""
+        return Workspace(self.run.folder, self.inline_bytes)
 
     @property
     def folder(self) -> str:
-        """Where the dataset is written: the output, or within it if it takes another's place."""
-        output = self.output.rstrip("/")
-        return f"{output}/{NEXT_FOLDER}" if self.base else output
+        """Where the dataset is written: the output, or within it if the run adds to a dataset."""
+        return self.run.path(NEXT_FOLDER) if self.base else self.run.output
+
+    def is_finished(self) -> bool:
+        """Returns whether an attempt has done everything but tidy up."""
+        if self.base is None or self.planned is None:
+            return self.run.is_finished()
+        try:
+            found = Manifest.from_json(committed_manifest(self.run.output)).generations
+        except ProbelineError:
+            return False
+        is_longer = len(found) == len(self.base.generations) + 1
+        return is_longer and found[-1].started == self.planned.started
 
     def manifest_options(self) -> dict[str, Any]:
         """Returns the options that the manifest lists."""

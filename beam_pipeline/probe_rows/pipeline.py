@@ -4,7 +4,7 @@
                                            |  describe, StageRecords
                                     StagedRecords -> WriteShards -> ShardInfo
                                                                        |
-       planned rows, UnitSummary, duplicates ----------------------> Commit -> _SUCCESS
+       planned rows, UnitSummary, duplicates ----------------> write_dataset -> _SUCCESS
 
 Whatever a worker writes goes to the job run's own folder first.
 """
@@ -18,19 +18,19 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.pvalue import AsList
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import count_shards, row_key, split_of
+from beam_pipeline.dataset import layout
+from beam_pipeline.dataset.layout import DatasetOptions, RowFormat, count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
-from beam_pipeline.dataset.options import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import is_ipv6
 from beam_pipeline.dataset.row_encoder import RowKeys, encode_rows
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import same_src_id
-from beam_pipeline.jobs.output_rights import CheckRights
-from beam_pipeline.probe_rows.commit import Commit
+from beam_pipeline.jobs.frame import Commit
+from beam_pipeline.probe_rows.commit import write_dataset
 from beam_pipeline.probe_rows.external_sort import as_array
 from beam_pipeline.probe_rows.grouping import GroupIntoRows
 from beam_pipeline.probe_rows.job import Job
@@ -55,7 +55,7 @@ def describe(rows: CutRows, options: DatasetOptions) -> Records:
     run, bounds = as_array(rows.is_wide, rows.data), np.cumsum([0, *rows.counts])
     starts, times = bounds[:-1], run["event_time"]
     src_addrs, row_indexes = zip(*rows.keys, strict=True)
-    src_ids = [addresses.src_id(src_addr) for src_addr in src_addrs]
+    src_ids = [layout.src_id(src_addr) for src_addr in src_addrs]
     columns = [
         [split_of(src_addr, options.train_ratio, options.split_seed) for src_addr in src_addrs],
         np.full(len(starts), rows.is_wide),
@@ -119,10 +119,9 @@ def index_table(attributes: pa.Table) -> pa.Table:
 InputFiles = Sequence[InputFile | FileVersion]
 
 
-def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
-    """Adds the whole job to a pipeline."""
+def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> Commit:
+    """Adds the job's transforms to a pipeline."""
     options, workspace = job.dataset_options, job.workspace
-    checked = pipeline | "Check rights" >> CheckRights(workspace.folder)
     units = _units(pipeline, files, job.read_options)
     planned = units | "Planned rows" >> beam.Map(lambda unit: (unit.index, unit.num_rows))
     rows = (
@@ -147,12 +146,12 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> None:
     targets = [_target(split, job) for split in SPLITS]
     write = WriteShards(*targets, num_shards=num_shards, chosen_by="split")
     shards = all_rows | "Write shards" >> write
-    _ = checked | "Commit the dataset" >> beam.ParDo(
-        Commit(job, sum(not _is_of_output(file) for file in files)),
-        beam.pvalue.AsList(planned),
-        beam.pvalue.AsList(rows.summaries),
-        beam.pvalue.AsList(rows.dropped),
-        beam.pvalue.AsList(shards),
+    num_files = sum(not _is_of_output(file) for file in files)
+    return Commit(
+        "Commit the dataset",
+        partial(write_dataset, job, num_files),
+        [AsList(each) for each in (planned, rows.summaries, rows.dropped, shards)],
+        job.is_finished,
     )
 
 
@@ -215,5 +214,5 @@ def _target(split: str, job: Job) -> ShardTarget:
         attributes=ATTRIBUTES,
         index=RecordIndex(FileSystems.join(folder, INDEX_NAME), _INDEX_SCHEMA, index_table),
         encode=partial(encode, row_format=options.row_format),
-        guard=job.marker.check if job.marker else None,
+        guard=job.run.guard,
     )

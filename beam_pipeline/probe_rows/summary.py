@@ -2,10 +2,12 @@
 
 import shlex
 
-from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, Dataset
+from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.probe_rows.options import Options
-from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
+from beam_pipeline.report.tables import Table
+from beam_pipeline.report.terminal import new_console, print_table, say
 
 
 def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
@@ -14,15 +16,13 @@ def print_summary(_: Options, dataset: Dataset, seconds: float) -> None:
     counts = dataset.manifest.counts
     rows = [
         (
-            name,
-            *(f"{n:,}" for n in (split.num_probes, split.num_records, split.num_measurements)),
-            f"{split.num_bytes / 1e6:,.1f}",
-            f"{len(split.shards):,}",
+            *(name, split.num_probes, split.num_records, split.num_measurements),
+            *(f"{split.num_bytes / 1e6:,.1f}", len(split.shards)),
         )
         for name, split in dataset.manifest.splits.items()
     ]
     columns = ("", "probes", "rows", "measurements", "MB", "shards")
-    print_sheet(console, Sheet(dataset.path, columns, rows))
+    print_table(console, Table(dataset.path, columns, rows))
     say(
         console,
         f"{counts.measurements:,} measurements of {counts.input_files} files in {seconds:.1f} s "

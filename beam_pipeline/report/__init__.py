@@ -1,1 +1,1 @@
-"""What programs print and draw with: HTML pages, plot style, tables, number formats."""
+"""What programs print and draw with: tables, number formats, plot style, HTML pages."""

@@ -1,12 +1,12 @@
-"""What the pages of inspect and of the overlap report have in common: templates and their texts.
+"""Common parts of the HTML pages of inspect and of the overlap report.
 
-A page is one HTML file that needs nothing else: no network, no second file. Whatever comes from
-data is escaped by Jinja, and a name that a template misspells is an error.
+A page is one HTML file that loads nothing. Jinja escapes all data, and an unknown name in a
+template is an error. Every template can import the macro `table` from `table.html.jinja`.
 """
 
 from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
@@ -14,8 +14,9 @@ _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)
 
 
 def environment() -> Environment:
-    """Returns what renders a template."""
+    """Returns the environment of all templates."""
     return Environment(
+        loader=FunctionLoader(lambda name: part("beam_pipeline.report", name)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -30,7 +31,10 @@ def part(package: str, name: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Returns a text as it can be shown, each character as one: HTML has no NUL, no surrogates."""
+    """Returns a text with visible symbols for control characters, of the same length.
+
+    HTML cannot hold NUL or lone surrogates.
+    """
     return text.translate(_CONTROLS)
 
 

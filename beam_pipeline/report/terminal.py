@@ -1,44 +1,30 @@
-"""Output for a terminal: sentences, tables that fit its width, and progress bars.
+"""Terminal output: sentences, tables that fit the width, and progress bars.
 
-On a terminal, text is broken between words and no number is cut. Elsewhere, such as in a log, a
+On a terminal, text wraps between words and numbers are never cut. Elsewhere, such as in a log, a
 sentence is one line and a table has a fixed width.
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from beam_pipeline.errors import printable
+from beam_pipeline.report.tables import Table
 
 _LOG_WIDTH = 118
 _COLUMN_GAP = 3
 _MAX_MIN_WIDTH = 15
 
 
-@dataclass(frozen=True)
-class Sheet:
-    """A table of plain text: the first `num_text` columns are text, the others are numbers.
-
-    Columns that begin with the name of a split, such as `train rows`, form one group a split; a
-    sheet that is too wide for the terminal is printed a group at a time.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    num_text: int = 1
-    name: str = ""
-
-
 def new_console() -> Console:
-    """Returns a console on stdout, with a fixed width if that is no terminal."""
+    """Returns a console on stdout, of a fixed width unless stdout is a terminal."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
         console.width = _LOG_WIDTH
@@ -46,36 +32,37 @@ def new_console() -> Console:
 
 
 def say(console: Console, text: str, mark: Text | None = None, style: str = "") -> None:
-    """Prints a sentence, indented behind `mark` if there is one."""
+    """Prints a sentence, indented behind `mark` if given."""
     text = printable(text)
     if not console.is_terminal:
         console.print(*filter(None, (mark, Text(text, style))), soft_wrap=True)
         return
-    line = Table.grid(padding=(0, 1, 0, 0))
+    line = RichTable.grid(padding=(0, 1, 0, 0))
     line.add_row(*filter(None, (mark, Text(text, style))))
     console.print(line)
 
 
-def print_sheet(
+def print_table(
     console: Console,
-    sheet: Sheet,
+    table: Table,
     styles: Mapping[str, str] | None = None,
     groups: Sequence[str] = (),
 ) -> None:
-    """Prints a sheet after an empty line.
+    """Prints a table after an empty line.
 
     Args:
-      styles: the rich style of a cell by its whole text, such as {"ok": "green"}.
-      groups: first words of columns that may be printed apart if the sheet is too wide.
+      styles: rich styles by the text of a whole cell, such as {"ok": "green"}.
+      groups: first words of headings, such as the splits in `train rows` and `test rows`. A table
+        wider than the terminal is printed one group at a time.
     """
-    for part in _fitting(sheet, console.width, groups):
+    for part in _fitting(table, console.width, groups):
         console.print()
-        console.print(_table(part, styles or {}))
+        console.print(_rich_table(part, styles or {}))
 
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: float) -> Iterator[Callable[[float], None]]:
-    """Yields a function that advances a bar on stderr; shows nothing where that is no terminal."""
+    """Yields a function that advances a bar on stderr, which only a terminal shows."""
     console = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), "{task.percentage:.0f} %", TimeRemainingColumn())
     with Progress(
@@ -85,43 +72,42 @@ def progress_bar(label: str, total: float) -> Iterator[Callable[[float], None]]:
         yield lambda advance: progress.advance(task, advance)
 
 
-def _fitting(sheet: Sheet, width: int, groups: Sequence[str]) -> Iterator[Sheet]:
-    lengths = [
-        max(len(row[at]) for row in (sheet.columns, *sheet.rows)) + _COLUMN_GAP
-        for at in range(len(sheet.columns))
-    ]
+def _fitting(table: Table, width: int, groups: Sequence[str]) -> Iterator[Table]:
+    headings, formats = table.headings, table.formats
+    lengths = [max(map(len, cells)) for cells in zip(headings, *table.cells, strict=True)]
     places = {
-        group: [at for at, name in enumerate(sheet.columns) if name.startswith(f"{group} ")]
+        group: [at for at, name in enumerate(headings) if name.startswith(f"{group} ")]
         for group in groups
     }
-    if sum(lengths) < width or not groups or not all(places.values()):
-        yield sheet
+    total = sum(lengths) + _COLUMN_GAP * len(lengths)
+    if total < width or not groups or not all(places.values()):
+        yield table
         return
-    for group, of_group in places.items():
-        chosen = [*range(sheet.num_text), *of_group]
+    texts = [at for at, name in enumerate(formats) if name == "text"]
+    for group, members in places.items():
+        chosen = [*texts, *members]
         yield replace(
-            sheet,
-            title=f"{sheet.title}, {group}",
-            columns=[sheet.columns[at] for at in chosen],
-            rows=[[row[at] for at in chosen] for row in sheet.rows],
+            table,
+            title=f"{table.title}, {group}",
+            columns=[(headings[at], formats[at]) for at in chosen],
+            rows=[[row[at] for at in chosen] for row in table.rows],
         )
 
 
-def _table(sheet: Sheet, styles: Mapping[str, str]) -> Table:
-    rows = sheet.rows or [("none", *[""] * (len(sheet.columns) - 1))]
-    title = Text(printable(sheet.title), "bold") if sheet.title else None
-    table = Table(
-        *map(printable, sheet.columns), title=title, title_justify="left", box=SIMPLE_HEAD
-    )
-    for at, column in enumerate(table.columns):
+def _rich_table(table: Table, styles: Mapping[str, str]) -> RichTable:
+    headings = table.headings
+    rows = table.cells or [["none", *[""] * (len(headings) - 1)]]
+    title = Text(printable(table.title), "bold") if table.title else None
+    shown = RichTable(*map(printable, headings), title=title, title_justify="left", box=SIMPLE_HEAD)
+    for at, (column, name) in enumerate(zip(shown.columns, table.formats, strict=True)):
         column.overflow = "fold"
-        cells, words = [row[at] for row in rows], sheet.columns[at].split()
-        if at < sheet.num_text:  # may break between words, and an address anywhere
+        cells, words = [row[at] for row in rows], headings[at].split()
+        if name == "text":  # wraps between words, and an address anywhere
             words += [word for cell in cells for word in cell.split()]
             column.min_width = min(_MAX_MIN_WIDTH, max(map(len, words), default=1))
-        else:  # only the head may
+        else:  # only the heading wraps
             column.min_width = max(map(len, words + cells), default=1)
             column.justify = "right"
     for row in rows:
-        table.add_row(*(Text(printable(cell), styles.get(cell, "")) for cell in row))
-    return table
+        shown.add_row(*(Text(printable(cell), styles.get(cell, "")) for cell in row))
+    return shown

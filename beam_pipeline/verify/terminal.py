@@ -3,9 +3,10 @@
 import time
 from collections.abc import Iterator
 
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import printable
-from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, progress_bar
+from beam_pipeline.report.tables import Table
+from beam_pipeline.report.terminal import new_console, print_table, progress_bar
 from beam_pipeline.verify.dataset import PROMISES, Verification, verify
 
 _STYLES = {"ok": "green", "FAILED": "bold red", "partly": "yellow"}
@@ -27,11 +28,11 @@ def print_report(dataset: Dataset, report: Verification, seconds: float) -> None
     rows = []
     for name, (promise, unit) in PROMISES.items():
         check = report.checks[name]
-        numbers = (f"{check.num_checked:,} {unit}", f"{check.num_faults:,}")
-        rows.append((name, promise, *numbers, report.result(name)))
+        checked = f"{check.num_checked:,} {unit}"
+        rows.append((name, promise, checked, check.num_faults, report.result(name)))
     console = new_console()
-    columns = ("check", "what holds", "checked", "faults", "")
-    print_sheet(console, Sheet("", columns, rows, num_text=2), _STYLES)
+    columns = ("check", ("what holds", "text"), "checked", "faults", "")
+    print_table(console, Table("", columns, rows), _STYLES)
     for line in (*_fault_lines(report), _conclusion(dataset, report, seconds)):
         console.print(printable(line), soft_wrap=True, markup=False)
 

@@ -4,7 +4,7 @@ import pytest
 
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect.facts import Facts
-from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.inspect.tables import tables
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -20,7 +20,7 @@ def refusal(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> s
     return err
 
 
-def cells(facts: Facts, sheet: str) -> dict[str, list[str]]:
+def cells(facts: Facts, name: str) -> dict[str, list[str]]:
     """Returns the rows of a table by their first cell."""
-    found = next(one for one in sheets(facts) if one.name == sheet)
-    return {row[0]: list(row[1:]) for row in found.rows}
+    found = next(one for one in tables(facts) if one.name == name)
+    return {row[0]: row[1:] for row in found.cells}

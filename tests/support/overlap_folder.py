@@ -57,14 +57,13 @@ def write_output(
     dead_letters: Mapping[str, int] | None = None,
     max_details_per_pair: int | None = None,
     rules: Iterable[dict[str, Any]] = (),
-    boilerplate_scores: Iterable[dict[str, Any]] = (),
     **options: Any,
 ) -> Path:
     """Writes an output.
 
     Args:
       max_details, max_details_per_pair: no limit if None.
-      left_out, boilerplate, rules, boilerplate_scores: lines of the files of these names.
+      left_out, boilerplate, rules: lines of the files of these names.
       dead_letters: how many there are, by reason.
       options: other options of the run, as its summary tells them; `details` decides which files
         have texts.
@@ -90,8 +89,6 @@ def write_output(
         _write_lines(folder / "stats/overlap_details_left_out.jsonl", left_out)
     if boilerplate:
         _write_lines(folder / "stats/overlap_boilerplate.jsonl", boilerplate)
-    if boilerplate_scores:
-        _write_lines(folder / "stats/overlap_boilerplate_scores.jsonl", boilerplate_scores)
     if rules:
         _write_lines(folder / "stats/overlap_rules.jsonl", rules)
     _write_dead_letters(folder, dead_letters or {})

@@ -31,17 +31,14 @@ from beam_pipeline.overlap.ngrams.token_texts import (
     write_token_texts,
 )
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
-from beam_pipeline.overlap.results import counts as counts_module
 from beam_pipeline.overlap.results.boilerplate import (
+    KEYS,
     boilerplate_of,
     find_boilerplate,
-    keys_of,
     read_boilerplate,
-    write_boilerplate,
     write_boilerplate_lines,
-    write_dropped,
+    write_keys,
 )
-from beam_pipeline.overlap.results.boilerplate_effects import BucketKeys, write_effects
 from beam_pipeline.overlap.results.counts import (
     Counts,
     add_counts,
@@ -198,36 +195,26 @@ class Gathering:
         for unit in self.units:
             for bucket, packed in count_unit(unit.paths, self.evaluation.postings, keep):
                 buckets[bucket].append(packed.counts())
-        if keep is not None:
-            for bucket in range(-(-len(self.rows) // counts_module.ROWS_PER_BUCKET)):
-                buckets[bucket].append(add_counts([]))
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 
     def _bucket(self, bucket: int, counts: Counts) -> BucketFiles:
         prefix, texts = f"{self.work}/bucket-{bucket:03d}", self.evaluation.postings[0].texts
         if self.keep is None:
             return write_bucket(prefix, self.temp, counts, self.rows, texts)
-        given = [f"{self.work}/boilerplate"], bucket, self.evaluation.postings
-        dropped, shared = boilerplate_of(*given), boilerplate_of(*given, only_shared=True)
-        files = write_bucket(prefix, self.temp, counts, self.rows, texts, dropped)
-        keys = BucketKeys(counts.ngrams, dropped, shared, dropped[:0])
-        write_effects(f"{prefix}.effects", self.temp, keys, self.rows, texts)
-        return files._replace(effects_path=f"{prefix}.effects")
+        dropped = boilerplate_of(f"{self.work}/boilerplate", bucket, self.evaluation.postings)
+        return write_bucket(prefix, self.temp, counts, self.rows, texts, dropped)
 
     def _boilerplate(self) -> tuple[Keep | None, list[str] | None]:
         most = self.options.max_document_frequency
         if most is None:
             return None, None
-        counts = {0: add_shared(count_shared(unit.paths) for unit in self.units)}
-        found = find_boilerplate(counts, most)
+        counts = add_shared(count_shared(unit.paths) for unit in self.units)
+        found = find_boilerplate(counts, most, np.empty(0, KEYS))
         paths = [f"{self.work}/boilerplate-{half}" for half in range(2)]
         for half, lines_path in enumerate(paths):
             write_boilerplate_lines(lines_path, self.temp, found[half::2], self.evaluation.postings)
         path = f"{self.work}/boilerplate"
-        none = [np.empty(0, np.int64)]
-        write_dropped(f"{self.work}/dropped", self.temp, none)
-        keys = [keys_of(found[:3]), keys_of(found[3:])]
-        write_boilerplate(path, self.temp, keys, f"{self.work}/dropped")
+        write_keys(path, self.temp, [found[:3], found[3:]])
         return read_boilerplate(path), paths
 
     def _expanded(self) -> Iterator[ExpandedUnit]:

@@ -1,6 +1,5 @@
 """What evaluation rows and training rows share, by brute force: every n-gram of all pairs."""
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,11 +48,9 @@ class Options:
     max_details_per_pair: int | None = None
     max_details: int | None = None
     skip_degenerate: bool = False
-    max_eval_rows_per_ngram: int | None = None
     min_tokens: int | None = None
     rules: tuple[Rule, ...] = ()
     drop_ngrams: tuple[str, ...] = ()
-    min_boilerplate_sources: int = 0  # the values of --input_path, folders here
 
 
 class Hit(NamedTuple):
@@ -83,25 +80,16 @@ def own_ngrams(
     return own
 
 
-def common_ngrams(rows: list[EvalRow], options: Options) -> dict[tuple[int, str], int]:
-    """Returns the n-grams, by n, of more evaluation rows than count, and the number of the rows."""
-    num_rows = Counter(
-        (n, gram) for (_, n), grams in own_ngrams(rows, options).items() for gram in grams
-    )
-    most = options.max_eval_rows_per_ngram
-    return {key: count for key, count in num_rows.items() if most is not None and count > most}
-
-
 def all_hits(rows: list[EvalRow], training: list[TrainRow], options: Options) -> list[Hit]:
     """Returns every shared n-gram, ordered by (training path, row, evaluation row, n, places)."""
-    own, common = own_ngrams(rows, options), common_ngrams(rows, options)
+    own = own_ngrams(rows, options)
     hits = []
     for train in training:
         tokens = options.tokenizer.tokenize(train.text)
         theirs = {n: ngrams(tokens, n) for _, n in own}
         for (number, n), grams in own.items():
             for ngram, places in grams.items():
-                if ngram in theirs[n] and (n, ngram) not in common:
+                if ngram in theirs[n]:
                     hits.append(Hit(train, number, n, places, ngram, theirs[n][ngram]))
     return sorted(
         hits,

@@ -6,7 +6,8 @@ Plain Python, a loop over all pairs, written to be seen to be right. The tests o
 those of whole runs on all runners, compare with it.
 """
 
-from collections import Counter, defaultdict
+import math
+from collections import defaultdict
 from typing import Any
 
 from tests.support.overlap_hits import (
@@ -16,12 +17,10 @@ from tests.support.overlap_hits import (
     Records,
     TrainRow,
     all_hits,
-    common_ngrams,
     datasets_of,
     merged,
 )
 from tests.support.overlap_scores import (
-    boilerplate_scores,
     clean_lists,
     coverage,
     ngram_counts,
@@ -44,16 +43,16 @@ def expected_outputs(
     documents_with = defaultdict(set)
     for hit in every_hit:
         documents_with[hit.n, hit.ngram].add((hit.train.path, hit.train.row))
+    most = math.inf if options.max_document_frequency is None else options.max_document_frequency
     dropped = {(ngram.count(" ") + 1, ngram) for ngram in options.drop_ngrams}
     found = {
         key: len(documents)
         for key, documents in documents_with.items()
-        if key in dropped or is_frequent(documents, options)
+        if key in dropped or len(documents) > most
     }
     boilerplate = {*found, *dropped}
     hits = [hit for hit in every_hit if (hit.n, hit.ngram) not in boilerplate]
-    common = set(common_ngrams(rows, options))
-    scores = coverage(rows, hits, options.tokenizer, boilerplate | common)
+    scores = coverage(rows, hits, options.tokenizer, boilerplate)
     outputs = {
         "stats/overlap_stats.jsonl": stats(rows, hits, options.lengths),
         "stats/overlap_stats_by_train_path.jsonl": stats_by_train_path(rows, hits),
@@ -71,14 +70,6 @@ def expected_outputs(
             {"ngram": ngram, "n": n, "documents": count}
             for (n, ngram), count in sorted(found.items())
         ]
-        outputs["stats/overlap_boilerplate_scores.jsonl"] = boilerplate_scores(
-            scores, coverage(rows, every_hit, options.tokenizer, common)
-        )
-    if options.max_eval_rows_per_ngram is not None:
-        outputs["stats/overlap_eval_boilerplate.jsonl"] = [
-            {"ngram": ngram, "n": n, "eval_rows": count}
-            for (n, ngram), count in sorted(common_ngrams(rows, options).items())
-        ]
     if options.min_tokens is not None:
         outputs["stats/overlap_short_rows.jsonl"] = [
             {
@@ -92,17 +83,6 @@ def expected_outputs(
             if (num_tokens := len(options.tokenizer.tokenize(row.text))) < options.min_tokens
         ]
     return outputs
-
-
-def is_frequent(documents: set[tuple[str, int]], options: Options) -> bool:
-    """Tells whether an n-gram of these documents, by path and row, is boilerplate."""
-    most = options.max_document_frequency
-    if most is None:
-        return False
-    if not options.min_boilerplate_sources:
-        return len(documents) > most
-    by_source = Counter(path.rpartition("/")[0] for path, _ in documents)
-    return sum(count > most for count in by_source.values()) >= options.min_boilerplate_sources
 
 
 def ids_of(rows: list[EvalRow], dataset: str) -> set[str]:

@@ -57,29 +57,6 @@ RULES = [
     }
 ]
 
-_NOTHING = {"coverage": 0, "ngram_coverage": 0, "longest_run": 0}
-SCORES = [
-    {
-        "eval_dataset": "space",
-        "instance_id": f"s{row}",
-        "eval_path": eval_path("space"),
-        "eval_row": row,
-        "n": 3,
-        "num_tokens": num_tokens,
-        **scores,
-        **{f"{name}_with_boilerplate": value for name, value in more.items()},
-    }
-    for row, num_tokens, scores, more in (
-        (
-            0,
-            14,
-            {"coverage": 6 / 14, "ngram_coverage": 4 / 12, "longest_run": 6},
-            {"coverage": 0.5, "ngram_coverage": 0.5, "longest_run": 7},
-        ),
-        (1, 12, _NOTHING, {"coverage": 0.25, "ngram_coverage": 0.1, "longest_run": 3}),
-    )
-]
-
 
 def made(
     folder: Path, sets: Mapping[str, Texts], training: Mapping[str, Texts], *flags: str, **more: Any
@@ -116,7 +93,6 @@ def made_with_everything(folder: Path) -> Path:
             {"ngram": "terms of use", "n": 3, "documents": 12_000},
         ],
         dead_letters={"json_invalid": 3, "text_not_a_string": 11},
-        boilerplate_scores=SCORES,
         rules=RULES,
         max_document_frequency=800,
         max_details_per_pair=100,

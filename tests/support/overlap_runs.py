@@ -94,10 +94,9 @@ def flags_of(options: Options) -> list[str]:
     flags = [f"--ngram_length={n}" for n in options.lengths]
     flags += [f"--tokenizer={options.tokenizer.name}"]
     flags += ["--degenerate=skip"] if options.skip_degenerate else []
-    flags += [f"--min_boilerplate_sources={n}"] if (n := options.min_boilerplate_sources) else []
     for name in (
         *("max_document_frequency", "max_details_per_pair", "max_details"),
-        *("max_eval_rows_per_ngram", "min_tokens"),
+        "min_tokens",
     ):
         if (value := getattr(options, name)) is not None:
             flags.append(f"--{name}={value}")

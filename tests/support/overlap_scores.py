@@ -8,20 +8,6 @@ from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from tests.support.overlap_hits import EvalRow, Hit, Options, Records, datasets_of, merged, ngrams
 
 
-def boilerplate_scores(without: Records, with_it: Records) -> Records:
-    """Returns the scores that boilerplate changes, from the records of coverage."""
-    scores, records = ("coverage", "ngram_coverage", "longest_run"), []
-    keys = ("eval_dataset", "instance_id", "eval_path", "eval_row", "n", "num_tokens")
-    for line in with_it:
-        key = {name: line[name] for name in keys}
-        same = [other for other in without if key.items() <= other.items()]
-        other = same[0] if same else dict.fromkeys([*scores, "num_shared_ngrams"], 0)
-        if other["num_shared_ngrams"] < line["num_shared_ngrams"]:
-            more = {f"{name}_with_boilerplate": line[name] for name in scores}
-            records.append({**key, **{name: other[name] for name in scores}, **more})
-    return records
-
-
 def of_row(rows: list[EvalRow], number: int, n: int) -> dict[str, Any]:
     row = rows[number]
     return {

@@ -12,7 +12,7 @@ import numpy as np
 
 from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.report.formatting import percent
+from beam_pipeline.report.tables import percent
 from training.padding.statistics import SMALL, Statistics
 from training.padding.summary import (
     CONTEXTS_PER_MEASUREMENTS,

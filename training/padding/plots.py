@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from beam_pipeline.report.formatting import percent
-from beam_pipeline.report.plot_style import (
+from beam_pipeline.report.plots import (
     COLORS,
     log_bins,
     percent_histogram,
@@ -18,6 +17,7 @@ from beam_pipeline.report.plot_style import (
     span_axis,
     two_axes,
 )
+from beam_pipeline.report.tables import percent
 from training.padding.feed_report import FeedStatistics
 from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, mode_counts
 from training.padding.summary import (

@@ -1,10 +1,10 @@
 """Prints the summary and the checklist as tables for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from beam_pipeline.report.formatting import NONE, count_text, percent, span_text
-from beam_pipeline.report.terminal import Sheet, new_console, print_sheet, say
+from beam_pipeline.report.tables import Table
+from beam_pipeline.report.terminal import new_console, print_table, say
 from training.padding.checklist import FAIL, NOT_APPLICABLE, PASS, Check
 from training.padding.statistics import Statistics
 
@@ -28,15 +28,15 @@ def print_tables(statistics: Statistics, checks: Sequence[Check]) -> None:
     for name, title in _TITLES.items():
         lines = [line for line in statistics.summary[name] if line.get("examples") != 0]
         keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
-        columns = [key.removesuffix("_seconds").replace("_", " ") for key in keys]
-        rows = [[_text(name, key, line[key]) for key in keys] for line in lines]
-        print_sheet(console, Sheet(title, columns, rows, num_text=1 + (name == "padding")))
+        columns = [
+            (key.removesuffix("_seconds").replace("_", " "), _format(name, key, lines))
+            for key in keys
+        ]
+        rows = [[line[key] for key in keys] for line in lines]
+        print_table(console, Table(title, columns, rows))
     rows = [(check.name, check.expectation, check.measured, check.result) for check in checks]
-    print_sheet(
-        console,
-        Sheet("Checklist", ("check", "expected", "measured", "result"), rows, num_text=4),
-        _STYLES,
-    )
+    columns = [(name, "text") for name in ("check", "expected", "measured", "result")]
+    print_table(console, Table("Checklist", columns, rows), _STYLES)
 
 
 def sample_text(statistics: Statistics) -> str:
@@ -53,13 +53,15 @@ def sample_text(statistics: Statistics) -> str:
     )
 
 
-def _text(table: str, key: str, value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or NONE
+def _format(table: str, key: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the format of a column, by its name and its first value."""
+    value = next((line[key] for line in lines if line[key] is not None), None)
+    if not lines or isinstance(value, str):
+        return "text"
     if isinstance(value, int) or table == "rows":
-        return count_text(value)
+        return "count"
     if key.endswith("_seconds"):
-        return span_text(value)
+        return "span"
     if table == "density":
-        return f"{value:.2f}"
-    return percent(value, 3 if "padding" in (table, key.removeprefix("mean_")) else 1)
+        return "decimals2"
+    return "percent3" if "padding" in (table, key.removeprefix("mean_")) else "percent"

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
-from beam_pipeline.dataset.row_reader import READ_ERRORS, Lines, RowReader
-from beam_pipeline.storage import gcs_reader
+from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, Lines, RowReader
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import is_local
 from training.raw_shards.blocks import (
     blocks_of,
@@ -169,7 +168,7 @@ class RawReader[Rows: RawRows](RowReader[Rows]):
         """Returns the blocks of a shard on gs:// that hold records, and the offset in them."""
         blocks = blocks_of(offset, num_bytes)
         path = self._dataset.file(self._shards[shard].path)
-        data = gcs_reader.read_range(path, blocks.begin, blocks.end - blocks.begin)
+        data = gcs.read_range(path, blocks.begin, blocks.end - blocks.begin)
         return np.frombuffer(data, np.uint8)[np.newaxis], blocks.offset
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset.row_reader import BadRowError
+from beam_pipeline.dataset.rows import BadRowError
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import file_infos, is_local

@@ -17,7 +17,7 @@ from numba import uint64
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.rtt import FAILED_RTT
 from beam_pipeline.kernels import kernel
-from beam_pipeline.report.formatting import NONE as NO_VALUE
+from beam_pipeline.report.tables import NONE as NO_VALUE
 from training.tokens.draws import FULL, MODE_NAMES, NONE, PARTIAL
 from training.tokens.log_rtt import stored_codes
 from training.tokens.tokenizer import FIRST_BYTE, MEASUREMENT_START, Measurement

@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
+from beam_pipeline.cli.flags import (
+    OneLineParser,
+    check_flags,
+    flag,
+    flags_of,
+    from_flags,
+    job_parser,
+    several,
+)
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags, several
 from beam_pipeline.overlap.job.marin import path_of, warn_of
 from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
 from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
@@ -180,13 +187,6 @@ class DeconConfig:
         limits=(0, _MAX_COUNT),
         group="n-grams",
     )
-    min_boilerplate_sources: int = flag(
-        "An n-gram is boilerplate if it is in more documents than --max_document_frequency of each "
-        "of this many sources, the values of --input_path. 0 counts the documents of all sources.",
-        0,
-        limits=(0, _MAX_COUNT),
-        group="n-grams",
-    )
     drop_ngrams: str | Sequence[str] = flag(
         "File of JSON lines with n-grams that are not counted as overlap, such as the "
         "overlap_boilerplate.jsonl of another result; may be repeated.",
@@ -205,13 +205,6 @@ class DeconConfig:
         "--ngram_length. 0 is no rule.",
         0.0,
         limits=(0, 1),
-        group="n-grams",
-    )
-    max_eval_rows_per_ngram: int = flag(
-        "N-grams of more evaluation rows than this are boilerplate: listed, but not counted as "
-        "overlap. 0 counts all.",
-        0,
-        limits=(0, 2**32 - 1),
         group="n-grams",
     )
     min_tokens: int = flag(
@@ -251,13 +244,6 @@ class DeconConfig:
         tokenizer_named(self.tokenizer)
         if self.eval_fields == "each" and not self.eval_text_fields:
             raise UsageError("--eval_fields=each needs the fields: name them by --eval_text_field")
-        if self.min_boilerplate_sources and not self.max_document_frequency:
-            raise UsageError("--min_boilerplate_sources needs --max_document_frequency")
-        if self.min_boilerplate_sources > len(self.input_paths):
-            raise UsageError(
-                f"--min_boilerplate_sources={self.min_boilerplate_sources} is more than there are "
-                f"sources: give {len(self.input_paths)} at most, or each source as an --input_path"
-            )
         if "" in self.eval_text_fields:
             raise UsageError(
                 f"--eval_text_field={','.join(several(self.eval_text_field))} has an empty name"

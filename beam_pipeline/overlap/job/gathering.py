@@ -22,7 +22,6 @@ from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.job.room import cap_of
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
-from beam_pipeline.overlap.results.boilerplate_effects import BucketKeys, write_effects
 from beam_pipeline.overlap.results.counts import (
     MatchesSize,
     PackedCounts,
@@ -89,20 +88,12 @@ def write_evaluation_rows(
     with freeing_step("Write evaluation rows", bucket=bucket):
         prefix, rows = job.temp_path("buckets", f"{bucket:08d}"), prepared.open_rows()
         total = add_counts(each.counts() for each in packed)
-        postings = prepared.evaluation().postings
-        paths, common_paths = [boilerplate_path] if boilerplate_path else [], []
-        if job.config.max_eval_rows_per_ngram:
-            common_paths += map(prepared.common_keys_path, range(prepared.num_index_shards))
-        dropped = boilerplate_of([*paths, *common_paths], bucket, postings)
+        dropped = None
+        if boilerplate_path is not None:
+            postings = prepared.evaluation().postings
+            dropped = boilerplate_of(boilerplate_path, bucket, postings)
         texts = prepared.open_tokens()
         files = write_bucket(prefix, job.temp_folder, total, rows, texts, dropped)
-        if paths:
-            shared = boilerplate_of(paths, bucket, postings, only_shared=True)
-            common = boilerplate_of(common_paths, bucket, postings)
-            keys = BucketKeys(total.ngrams, dropped, shared, common)
-            path = f"{prefix}.boilerplate.jsonl"
-            numbers = write_effects(path, job.temp_folder, keys, rows, texts)
-            files = files._replace(effects_path=path, num_effects=numbers)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
             write_eval_texts(path, job.temp_folder, numbers, rows)
@@ -223,7 +214,6 @@ def finish(
     """
     paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
     units = sorted(expanded, key=lambda unit: unit.scanned.order)
-    common = [prepared.common_path(shard) for shard in range(prepared.num_index_shards)]
     results = Results(
         units,
         sorted(groups),
@@ -231,15 +221,12 @@ def finish(
         paths,
         job.has_caps,
         job.config.details == COMPACT,
-        common if job.config.max_eval_rows_per_ngram else None,
         _short_rows(job, prepared),
     )
     with freeing_step("Finish", output=job.config.output_path):
         # An attempt before this one may have come to its end, and its result was lost.
         if not exists(job.path(SUCCESS_NAME)):
             counts = {**train_counts, **_count_details(results, sizes)}
-            if boilerplate is not None:
-                counts |= _count_boilerplate(results)
             try:
                 _write_results(job, marker, prepared, counts, results)
             except LostOutputError:  # another attempt, if it has finished, has released the marker
@@ -274,13 +261,6 @@ def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
         "details_left_out": num_records - num_written,
         "detail_bytes": num_bytes,
     }
-
-
-def _count_boilerplate(results: Results) -> dict[str, int]:
-    """Returns how many evaluation rows and n share boilerplate, and how many nothing else."""
-    numbers = [bucket.num_effects for bucket in results.buckets]
-    rows, with_nothing_else = map(sum, zip(*numbers, strict=True)) if numbers else (0, 0)
-    return {"boilerplate_hits": rows, "boilerplate_only_hits": with_nothing_else}
 
 
 def _write_results(

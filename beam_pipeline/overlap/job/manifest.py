@@ -17,11 +17,11 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
+from beam_pipeline.cli.flags import flags_of, several, values_of
 from beam_pipeline.documents.reading import DocumentFile
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
-from beam_pipeline.overlap.job.flag_values import flags_of, several, values_of
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
@@ -132,9 +132,7 @@ def check_same(config: DeconConfig, files: Iterable[InputFile]) -> None:
 def _option_that_differs(config: DeconConfig, summary: Mapping[str, Any]) -> str | None:
     for name, value in options_of(config).items():
         before = summary["options"].get(name)
-        # Documents are counted by source.
-        is_source = name == "input_path" and config.min_boilerplate_sources
-        if (is_source or name not in _NOT_COMPARED) and before != value:
+        if name not in _NOT_COMPARED and before != value:
             return f"--{name} was {_shown(before)} and is {_shown(value)}"
     versions = versions_of(config)
     for name in _VERSIONS_COMPARED:

@@ -13,9 +13,8 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.documents.reading import DocumentFile, match_documents
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs.frame import CheckRights, start_time
 from beam_pipeline.jobs.output_folder import JobRun
-from beam_pipeline.jobs.output_rights import CheckRights
-from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
 from beam_pipeline.overlap.job.config import DeconConfig
@@ -27,8 +26,8 @@ from beam_pipeline.overlap.job.preparing import (
 )
 from beam_pipeline.overlap.job.room import set_quotas
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
+from beam_pipeline.overlap.results.boilerplate import check_ngrams
 from beam_pipeline.overlap.results.details import NONE
-from beam_pipeline.overlap.results.dropped_ngrams import check_ngrams
 from beam_pipeline.overlap.results.file_groups import group_of
 from beam_pipeline.storage.matching import FileVersion, match
 
@@ -177,11 +176,6 @@ def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> tuple[
     counts, sizes = units | "Count n-grams" >> beam.FlatMap(
         gathering.count_ngrams, job, prepared, **keep
     ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
-    if keep:  # rows that share nothing but boilerplate have no counts
-        every = prepared.pvalue | "Buckets" >> beam.FlatMap(
-            boilerplate_steps.empty_buckets
-        ).with_output_types(tuple[int, Any])
-        counts = (counts, every) | "With all buckets" >> beam.Flatten()
     return counts | "Group by evaluation rows" >> beam.GroupByKey(), sizes
 
 
@@ -215,9 +209,7 @@ def _find_boilerplate(
     found: Any = (
         units
         | "Count documents"
-        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(
-            tuple[int, tuple[int, bytes]]
-        )
+        >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, bytes])
         | "Group by n-gram" >> beam.GroupByKey()
         | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped)
     )

@@ -20,7 +20,7 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs.machine_memory import machine_memory_bytes
+from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.overlap.evaluation import (
     EvaluationFile,
@@ -59,7 +59,6 @@ from beam_pipeline.overlap.ngrams.token_texts import (
 )
 from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results import match_files
-from beam_pipeline.overlap.results.boilerplate import write_common_ngrams
 from beam_pipeline.overlap.results.details import NONE, Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
@@ -152,14 +151,6 @@ class Prepared(NamedTuple):
         """The size of an index shard, about."""
         return self.counts["eval_ngrams"] * INDEX_BYTES_PER_PLACE // self.num_index_shards
 
-    def common_path(self, index_shard: int) -> str:
-        """Returns the path of the n-grams of an index shard that many evaluation rows have."""
-        return f"{self.index_path(index_shard)}.common.jsonl"
-
-    def common_keys_path(self, index_shard: int) -> str:
-        """Returns the path of the keys of these n-grams."""
-        return f"{self.index_path(index_shard)}.common.keys"
-
     def open_rows(self) -> EvaluationRows:
         """Maps the rows into memory, once in a process."""
         return _open_rows(self.rows_path)
@@ -224,7 +215,6 @@ def _prepare(
     options = {
         "skip_degenerate": config.degenerate == "skip",
         "min_tokens": config.min_tokens,
-        "max_eval_rows_per_ngram": config.max_eval_rows_per_ngram,
         "fields": {
             "text": config.text_field,
             "id": config.id_field,
@@ -302,10 +292,6 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
                 job.config.degenerate == "skip",
                 job.config.min_tokens,
             )
-            if most := job.config.max_eval_rows_per_ngram:
-                postings = Postings(index, prepared.open_tokens(), most)
-                paths = prepared.common_path(index_shard), prepared.common_keys_path(index_shard)
-                write_common_ngrams(*paths, job.temp_folder, index_shard, postings)
             with atomic_write(path, job.temp_folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
     return path

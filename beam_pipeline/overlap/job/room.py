@@ -10,7 +10,7 @@ from beam_pipeline.overlap.job.preparing import Job
 from beam_pipeline.overlap.results.counts import MatchesSize, add_sizes
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, quotas
 from beam_pipeline.overlap.results.match_files import ScannedUnit
-from beam_pipeline.report.formatting import bytes_text
+from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes
 
 # Of overlap_matches and overlap_instances, before compression.

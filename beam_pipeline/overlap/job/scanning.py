@@ -131,8 +131,7 @@ class Scan(beam.DoFn):
             self.teardown()
             copy = on_this_machine(path)
             index = open_index(copy, prepared.fingerprint)
-            most = self._job.config.max_eval_rows_per_ngram
-            postings = Postings(index, prepared.open_tokens(), most)
+            postings = Postings(index, prepared.open_tokens())
             self._matchers[path] = Matcher(index, postings, self._job.tokenizer), copy
         return self._matchers[path][0]
 

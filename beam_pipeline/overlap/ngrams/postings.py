@@ -17,8 +17,8 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import Index
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram
 
-# What is known of a key: nothing; one n-gram; several; one, which too many evaluation rows have.
-_UNKNOWN, _ONE, _SEVERAL, _COMMON = (np.uint8(kind) for kind in range(4))
+# What is known of a key: nothing; one n-gram; several.
+_UNKNOWN, _ONE, _SEVERAL = (np.uint8(kind) for kind in range(3))
 
 
 class _Places(NamedTuple):
@@ -55,20 +55,18 @@ class Postings:
 
     Args:
       texts: the tokens of all evaluation rows.
-      max_rows: n-grams of more evaluation rows are not identified; 0 identifies all.
     """
 
-    def __init__(self, index: Index, texts: TokenTexts, max_rows: int = 0):
+    def __init__(self, index: Index, texts: TokenTexts):
         self.texts = texts
         self._places = _Places(index.bounds, index.rows, index.tokens, index.place_lengths)
         self._kinds = np.zeros(len(index.keys), np.uint8)
-        self._max_rows = max_rows
 
     def identify(
         self, keys: np.ndarray, texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
         """Returns the numbers of the n-grams that begin with tokens of `texts`, -1 for others."""
-        known = self._places, self._kinds, self.texts, self._max_rows
+        known = self._places, self._kinds, self.texts
         return _identify(*known, keys, texts, tokens, lengths)
 
     def lengths(self, ngrams: np.ndarray) -> np.ndarray:
@@ -81,7 +79,7 @@ class Postings:
 
     def locate(self, ngrams: np.ndarray) -> Located:
         """Returns n-grams with what finds their places."""
-        known = self._places, self._kinds, self.texts, self._max_rows
+        known = self._places, self._kinds, self.texts
         return Located(ngrams, *_locate(*known, ngrams))
 
     def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -108,15 +106,6 @@ class Postings:
         """Adds to the weight of each evaluation row: for each of its n-grams `own` and places."""
         arguments = self._places, self._kinds, self.texts, found.ngrams, found.keys
         _add_weights(*arguments, own, weights)
-
-    def common_ngrams(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the n-grams of more than `max_rows` evaluation rows, and of how many rows."""
-        num_places = np.diff(self._places.bounds)
-        keys = np.flatnonzero(num_places > self._max_rows)
-        room = int(num_places[keys].sum()) // (self._max_rows + 1)
-        found, counts = np.empty(room, np.int64), np.empty(room, np.int64)
-        size = _find_common(self._places, self.texts, keys, self._max_rows, found, counts)
-        return found[:size], counts[:size]
 
 
 @njit
@@ -146,13 +135,11 @@ def _count_one(places, texts, is_alone, ngram, stop):
 
 
 @njit
-def _kind_of(places, texts, common, key):
+def _kind_of(places, texts, key):
     start, stop = places.bounds[key], places.bounds[key + 1]
     for place in range(start + 1, stop):
         if not _are_one(places, texts, start, place):
             return _SEVERAL
-    if common and _count_one(places, texts, True, start, stop)[0] > common:
-        return _COMMON
     return _ONE
 
 
@@ -183,38 +170,33 @@ def key_at(bounds, place):
 
 
 @kernel
-def _locate(places, kinds, texts, common, ngrams):
+def _locate(places, kinds, texts, ngrams):
     """Returns the key of each n-gram, and the evaluation rows of Located."""
     keys = np.empty(ngrams.size, np.int64)
     first_rows, last_rows = np.empty(ngrams.size, np.uint32), np.empty(ngrams.size, np.uint32)
     for at in range(ngrams.size):
         key = keys[at] = key_at(places.bounds, ngrams[at])
         if kinds[key] == _UNKNOWN:
-            kinds[key] = _kind_of(places, texts, common, key)
+            kinds[key] = _kind_of(places, texts, key)
         first_rows[at] = places.rows[ngrams[at]]
         last_rows[at] = places.rows[np.int64(places.bounds[key + 1]) - 1]
     return keys, first_rows, last_rows
 
 
 @kernel
-def _identify(places, kinds, own, common, keys, texts, tokens, lengths):
+def _identify(places, kinds, own, keys, texts, tokens, lengths):
     found = np.full(keys.size, -1, np.int64)
     for at in range(keys.size):
         key, n = keys[at], lengths[at]
         if kinds[key] == _UNKNOWN:
-            kinds[key] = _kind_of(places, own, common, key)
-        if kinds[key] == _COMMON:
-            continue
+            kinds[key] = _kind_of(places, own, key)
         start, stop = places.bounds[key], places.bounds[key + 1]
         if kinds[key] == _ONE:
             stop = start + 1
         for place in range(start, stop):
             is_n = places.lengths[place] == n
             if is_n and is_same_ngram(own, _token(places, own, place), texts, tokens[at], n):
-                stop = places.bounds[key + 1]
-                is_common = common and kinds[key] == _SEVERAL
-                if not is_common or _count_one(places, own, False, place, stop)[0] <= common:
-                    found[at] = place
+                found[at] = place
                 break
     return found
 
@@ -278,22 +260,3 @@ def _add_weights(places, kinds, texts, ngrams, keys, own, weights):
                 row = places.rows[place]
                 weights[row] += 1 + (own[at] if row != last_row else 0)
                 last_row = row
-
-
-@kernel
-def _find_common(places, texts, keys, common, found, counts):
-    size = 0
-    for key in keys:
-        start, stop = places.bounds[key], places.bounds[key + 1]
-        for place in range(start, stop - common):
-            is_first = True
-            for before in range(start, place):
-                if _are_one(places, texts, before, place):
-                    is_first = False
-                    break
-            if is_first:
-                num_rows, _ = _count_one(places, texts, False, place, stop)
-                if num_rows > common:
-                    found[size], counts[size] = place, num_rows
-                    size += 1
-    return size

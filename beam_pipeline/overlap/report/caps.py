@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal, NamedTuple
 
-from beam_pipeline.report.formatting import number_of
+from beam_pipeline.report.tables import number_of
 
 Touched = Literal["sets", "texts"]
 
@@ -25,13 +25,12 @@ def caps_of(
     options: dict[str, Any],
     counts: dict[str, Any],
     num_boilerplate: int,
-    num_eval_boilerplate: int,
     left_out: Counter[str],
 ) -> list[Cap]:
     """Returns the options that left something out, in the order of the page.
 
     Args:
-      num_boilerplate, num_eval_boilerplate: n-grams that are listed as boilerplate.
+      num_boilerplate: n-grams that are listed as boilerplate.
       left_out: of the details: pairs, pair_matches, files, file_matches.
     """
     found: list[Cap] = []
@@ -48,12 +47,6 @@ def caps_of(
     )
     if num_boilerplate:
         found.append(_boilerplate_cap(options, num_boilerplate))
-    add(
-        "sets",
-        "max_eval_rows_per_ngram",
-        num_eval_boilerplate,
-        f"{number_of(num_eval_boilerplate, 'n-gram')} of more evaluation rows not counted",
-    )
     num_short = counts.get("short_eval_rows", 0)
     add("sets", "min_tokens", num_short, f"{number_of(num_short, 'shorter row')} not looked up")
     num_degenerate = counts["degenerate_eval_rows"] if options["degenerate"] == "skip" else 0

@@ -20,9 +20,7 @@ import pyarrow.json
 from beam_pipeline.errors import UsageError, explained
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
-    BOILERPLATE_SCORES,
     DETAILS_LEFT_OUT,
-    EVAL_BOILERPLATE,
     FIELD_HITS,
     RULES,
     SUCCESS_NAME,
@@ -34,7 +32,7 @@ from beam_pipeline.storage.parquet import open_parquet
 
 # Of some runs alone.
 _OPTIONAL = (
-    *(BOILERPLATE, BOILERPLATE_SCORES, DETAILS_LEFT_OUT, EVAL_BOILERPLATE),
+    *(BOILERPLATE, DETAILS_LEFT_OUT),
     *(FIELD_HITS, RULES),
 )
 

@@ -27,8 +27,8 @@ from beam_pipeline.overlap.report.tables import (
     started_text,
     tables_of,
 )
-from beam_pipeline.report.formatting import count_text, number_of
 from beam_pipeline.report.page import environment, part
+from beam_pipeline.report.tables import count_text, number_of
 
 LIGHT = ("#eaf2fb", "#a9cce8", "#4f97cd", "#1c62a5", "#08306b")
 DARK = ("#152c44", "#1f5180", "#3b86bd", "#86bfe4", "#e0f0fc")

@@ -12,7 +12,7 @@ from beam_pipeline.overlap.report.sets import EvaluationSet, Hits
 from beam_pipeline.overlap.report.statistics import Statistics
 from beam_pipeline.overlap.report.tables import share_text
 from beam_pipeline.report.page import shown
-from beam_pipeline.report.plot_style import new_figure
+from beam_pipeline.report.plots import new_figure
 
 MAX_SETS = 200
 _ROW_INCHES, _COLUMN_INCHES = 0.42, 1.25

@@ -25,11 +25,9 @@ from beam_pipeline.overlap.report.rows import HitRows, read_rows
 from beam_pipeline.overlap.report.search_index import SearchIndex, make_search_index
 from beam_pipeline.overlap.report.sets import EvaluationSet, Hits, all_sets, read_sets
 from beam_pipeline.overlap.report.texts import add_texts, text_files
-from beam_pipeline.overlap.report.with_boilerplate import Effect, read_effects
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DETAILS_LEFT_OUT,
-    EVAL_BOILERPLATE,
     FIELD_HITS,
     MATCHES,
     NGRAMS,
@@ -37,7 +35,6 @@ from beam_pipeline.overlap.results.layout import (
     STATS_BY_TRAIN_PATH,
     SUMMARY,
 )
-from beam_pipeline.overlap.results.rules import rules_of
 
 MAX_TABLE_ROWS = 50
 
@@ -51,12 +48,11 @@ class TrainFile(NamedTuple):
 
 
 class Boilerplate(msgspec.Struct):
-    """An n-gram in more documents, or in more evaluation rows, than a cap allows."""
+    """An n-gram that is not counted, and how many documents have it."""
 
     ngram: str
     n: int
-    documents: int = 0
-    eval_rows: int = 0
+    documents: int
 
 
 class FieldHits(NamedTuple):
@@ -110,8 +106,6 @@ class Statistics:
     removed: list[Removed]
     fields: list[FieldHits]  # with --eval_fields=each
     boilerplate: list[Boilerplate]  # the most frequent first
-    eval_boilerplate: list[Boilerplate]
-    effects: list[Effect]  # of boilerplate
     num_matches: int  # without those of boilerplate
     caps: list[Cap]
 
@@ -159,12 +153,7 @@ def read_statistics(
     rows = read_rows(output, sorted(summary.ngram_lengths))
     instances = worst_instances(output, rows, num_instances, advance)
     add_texts(output, instances, options, advance)
-    rules = rules_of(options["rules"], options["threshold"], options["ngram_length"][0])
-    boilerplate, eval_boilerplate = (
-        sorted(output.records(name, Boilerplate), key=_by_frequency)
-        for name in (BOILERPLATE, EVAL_BOILERPLATE)
-    )
-    num_ngrams = len(boilerplate), len(eval_boilerplate)
+    boilerplate = sorted(output.records(BOILERPLATE, Boilerplate), key=_by_frequency)
     return Statistics(
         path=output.path,
         summary=summary,
@@ -178,10 +167,8 @@ def read_statistics(
         removed=of_removed,
         fields=_field_hits(output),
         boilerplate=boilerplate,
-        eval_boilerplate=eval_boilerplate,
-        effects=read_effects(output, rules),
         num_matches=output.num_rows(MATCHES),
-        caps=caps_of(options, summary.counts, *num_ngrams, _left_out(output)),
+        caps=caps_of(options, summary.counts, len(boilerplate), _left_out(output)),
     )
 
 
@@ -215,7 +202,7 @@ def _field_hits(output: Output) -> list[FieldHits]:
 
 
 def _by_frequency(one: Boilerplate) -> tuple[int, int, str]:
-    return -one.documents - one.eval_rows, one.n, one.ngram
+    return -one.documents, one.n, one.ngram
 
 
 class _LeftOut(msgspec.Struct):

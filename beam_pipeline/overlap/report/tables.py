@@ -18,10 +18,10 @@ import pyarrow.csv
 from beam_pipeline.overlap.report.removal_effects import MARGIN_CHARS, Taken
 from beam_pipeline.overlap.report.removed import Removed
 from beam_pipeline.overlap.report.sets import EvaluationSet
-from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Boilerplate, Statistics
+from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Statistics
 from beam_pipeline.overlap.results.output_files import escape_surrogates
-from beam_pipeline.report.formatting import NONE, count_text, number_of, percent
 from beam_pipeline.report.page import shown
+from beam_pipeline.report.tables import NONE, count_text, number_of, share_text
 
 _COVERED = "tokens covered"
 _SETS = (
@@ -75,17 +75,6 @@ class Table(NamedTuple):
         return max(0, self.num_rows - MAX_TABLE_ROWS)
 
 
-def share_text(share: float) -> str:
-    """Returns a share in percent; only none is 0 % and only all is 100 %."""
-    if 0 < share < 0.0005:
-        text = "<0.1 %"
-    elif 0.9995 <= share < 1:
-        text = ">99.9 %"
-    else:
-        text = percent(share, digits=0 if share in (0, 1) else 1)
-    return text.replace(" ", "\u00a0")
-
-
 def cell_text(value: str | int | float | None) -> str:
     """Returns a value of a table as text."""
     if isinstance(value, str):
@@ -137,13 +126,11 @@ def tables_of(statistics: Statistics) -> dict[str, Table]:
         ),
         _files_table(statistics),
         _table(
-            "boilerplate_effects",
-            "Instances without and with boilerplate",
-            ["evaluation set", "instances that are", "as counted", "with boilerplate"],
-            statistics.effects,
+            "boilerplate",
+            "N-grams that are not counted, by documents",
+            ["n-gram", "n", "documents"],
+            [[one.ngram, one.n, one.documents] for one in statistics.boilerplate],
         ),
-        _ngrams_table("boilerplate", statistics.boilerplate, "documents"),
-        _ngrams_table("eval_boilerplate", statistics.eval_boilerplate, "eval_rows"),
         _table(
             "dead_letters",
             "Records that could not be read",
@@ -285,13 +272,6 @@ def _files_table(statistics: Statistics) -> Table:
     )
     headings = ["training file", "instances", *names]
     return _table("train_files", "Instances hit by training file", headings, lines)
-
-
-def _ngrams_table(name: str, ngrams: Sequence[Boilerplate], counted: str) -> Table:
-    noun = {"documents": "documents", "eval_rows": "evaluation rows"}[counted]
-    title = f"N-grams that are not counted, by {noun}"
-    lines = ([one.ngram, one.n, getattr(one, counted)] for one in ngrams)
-    return _table(name, title, ["n-gram", "n", noun], lines)
 
 
 # --- files --------------------------------------------------------------------------------------

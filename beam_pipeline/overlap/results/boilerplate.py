@@ -1,32 +1,38 @@
-"""N-grams that many documents have in common, or many evaluation rows: listed, but not counted.
+"""N-grams that do not count: those of many training documents, and those of --drop_ngrams.
 
-SHARED_COUNTS by source → those in more than k documents → a file of keys → Keep
-and n-grams of the user                                  → lines {ngram, n, documents}
-Postings      → n-grams of more than k evaluation rows → a file of keys
-                                                       → lines {ngram, n, eval_rows}
-files of keys → NGRAM_KEYS of a bucket of evaluation rows (`boilerplate_of`)
+SHARED_COUNTS                     → those in more than k documents, and dropped ones
+lines {ngram} of --drop_ngrams    → (index shard, n-gram) of those that an evaluation row has
+both                              → a file of keys → Keep
+                                  → lines {ngram, n, documents} of those in training documents
 """
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.documents.batch import decode
+from beam_pipeline.documents.batch import decode, text_buffers
+from beam_pipeline.errors import ProbelineError, one_line
+from beam_pipeline.overlap.ngrams.index import Index
+from beam_pipeline.overlap.ngrams.matching import find_candidates
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
+from beam_pipeline.overlap.ngrams.token_texts import ngrams_of, token_texts
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results import counts
-from beam_pipeline.overlap.results.counts import NGRAM_KEYS, add_shared
+from beam_pipeline.overlap.results.counts import NGRAM_KEYS
 from beam_pipeline.overlap.results.match_files import Keep
-from beam_pipeline.overlap.results.output_files import escape_surrogates, write_lines
+from beam_pipeline.overlap.results.output_files import read_lines, write_lines
 from beam_pipeline.storage.files import atomic_write, open_file
+from beam_pipeline.storage.matching import FileVersion, unchanged
 
-KEYS = np.dtype([("shard", "<u4"), ("ngram", "<i8"), ("is_shared", "?")])
-BySource = Mapping[int, np.ndarray]  # SHARED_COUNTS by number of the value of --input_path
+KEYS = np.dtype([("shard", "<u4"), ("ngram", "<i8")])
 NGRAMS_PER_BUCKET = 1 << 16
+_LINES_AT_A_TIME = 1 << 16
+_JOINED = Tokenizer("n-grams", " ", lowercase=False)
 
 
 def bucket_of(shared: np.ndarray) -> np.ndarray:
@@ -35,104 +41,61 @@ def bucket_of(shared: np.ndarray) -> np.ndarray:
 
 
 def find_boilerplate(
-    by_source: BySource,
-    max_document_frequency: int,
-    min_sources: int = 0,
-    dropped: np.ndarray | None = None,
+    shared: np.ndarray, max_document_frequency: int, dropped: np.ndarray
 ) -> np.ndarray:
-    """Returns the SHARED_COUNTS of n-grams that are in more documents than that, or are dropped.
+    """Returns the SHARED_COUNTS of n-grams that are in too many documents or dropped.
 
     Args:
       max_document_frequency: 0 is no limit.
-      min_sources: that have so many documents each; 0 counts those of all sources together.
-      dropped: KEYS of `write_dropped`.
+      dropped: KEYS.
     """
-    total = add_shared(by_source.values())
-    is_found = np.zeros(len(total), bool)
-    if max_document_frequency and min_sources:
-        sources = [each[each["documents"] > max_document_frequency] for each in by_source.values()]
-        numbers = _numbers(np.concatenate([total[:0], *sources]))
-        distinct, num_sources = np.unique(numbers, return_counts=True)
-        is_found = np.isin(_numbers(total), distinct[num_sources >= min_sources])
-    elif max_document_frequency:
-        is_found = total["documents"] > max_document_frequency
-    if dropped is not None:
-        is_found |= np.isin(_numbers(total), _numbers(dropped))
-    return total[is_found]
+    is_found = np.isin(_numbers(shared), _numbers(dropped))
+    if max_document_frequency:
+        is_found |= shared["documents"] > max_document_frequency
+    return shared[is_found]
 
 
 def _numbers(keys: np.ndarray) -> np.ndarray:
-    """Returns a number for each n-gram of any index shard, int64; there are 2**32 in one."""
+    """Returns a number for each n-gram of any index shard, int64; a shard has at most 2**32."""
     return keys["shard"].astype(np.int64) << 32 | keys["ngram"]
 
 
-def keys_of(shared: np.ndarray) -> np.ndarray:
-    """Returns the KEYS of SHARED_COUNTS."""
-    keys = np.empty(len(shared), KEYS)
-    keys["shard"], keys["ngram"], keys["is_shared"] = shared["shard"], shared["ngram"], True
-    return keys
+# --- files of keys ------------------------------------------------------------------------------
 
 
-def write_boilerplate(
-    path: str, temp_folder: str, boilerplate: Sequence[np.ndarray], dropped_path: str
-) -> None:
-    """Writes KEYS, and those of `write_dropped` that are not among them, for `read_boilerplate`."""
-    shared, dropped = np.concatenate([np.empty(0, KEYS), *boilerplate]), read_keys(dropped_path)
-    others = dropped[~np.isin(_numbers(dropped), _numbers(shared))]
-    _write_keys(path, temp_folder, [shared, others])
-
-
-def write_dropped(path: str, temp_folder: str, ngrams: Sequence[np.ndarray]) -> None:
-    """Writes the n-grams of each index shard as KEYS of which it is not known who shares them."""
-    _write_keys(path, temp_folder, itertools.starmap(_unshared, enumerate(ngrams)))
-
-
-def _unshared(shard: int, ngrams: np.ndarray) -> np.ndarray:
-    keys = np.zeros(len(ngrams), KEYS)
-    keys["shard"], keys["ngram"] = shard, ngrams
-    return keys
-
-
-def _write_keys(path: str, temp_folder: str, parts: Iterable[np.ndarray]) -> None:
+def write_keys(path: str, temp_folder: str, parts: Iterable[np.ndarray]) -> None:
+    """Writes arrays that have the fields of KEYS."""
     with atomic_write(path, temp_folder) as stream:
-        for keys in parts:
-            stream.write(keys.tobytes())
+        for part in parts:
+            stream.write(part[list(KEYS.names or ())].astype(KEYS).tobytes())
 
 
 @functools.lru_cache(2)
 def read_keys(path: str) -> np.ndarray:
-    """Returns KEYS from a file of `write_boilerplate` or `write_dropped`."""
+    """Returns the KEYS of a file."""
     with open_file(path) as stream:
         return np.frombuffer(stream.read(), KEYS)
 
 
 @functools.lru_cache(16)
 def _by_shard(path: str) -> dict[int, np.ndarray]:
-    """Returns the KEYS of each index shard, sorted, from a file of `write_boilerplate`."""
+    """Returns the n-grams of each index shard in a file of keys, distinct and sorted."""
     keys = read_keys(path)
-    keys = keys[np.lexsort((keys["ngram"], keys["shard"]))]
-    return {shard: keys[keys["shard"] == shard] for shard in np.unique(keys["shard"]).tolist()}
+    shards = np.unique(keys["shard"]).tolist()
+    return {shard: np.unique(keys["ngram"][keys["shard"] == shard]) for shard in shards}
 
 
 def read_boilerplate(path: str) -> Keep:
-    """Returns what tells which n-grams are not boilerplate, from a file of `write_boilerplate`."""
-    by_shard, nothing = _by_shard(path), np.empty(0, KEYS)
-    return lambda shard, ngrams: ~np.isin(ngrams, by_shard.get(shard, nothing)["ngram"])
+    """Returns a filter that keeps the n-grams that are not in a file of keys."""
+    by_shard, nothing = _by_shard(path), np.empty(0, np.int64)
+    return lambda shard, ngrams: ~np.isin(ngrams, by_shard.get(shard, nothing))
 
 
-def boilerplate_of(
-    paths: Iterable[str], bucket: int, postings: Sequence[Postings], only_shared: bool = False
-) -> np.ndarray:
-    """Returns the NGRAM_KEYS of a bucket of evaluation rows that are boilerplate, sorted.
-
-    Args:
-      paths: files of `write_boilerplate` and `write_common_ngrams`.
-      only_shared: leaves out what no training document has.
-    """
+def boilerplate_of(path: str, bucket: int, postings: Sequence[Postings]) -> np.ndarray:
+    """Returns the sorted NGRAM_KEYS in a bucket of evaluation rows of a file of keys."""
     first_row, stop_row = (at * counts.ROWS_PER_BUCKET for at in (bucket, bucket + 1))
     parts = [np.empty(0, NGRAM_KEYS)]
-    for shard, keys in itertools.chain(*(_by_shard(path).items() for path in paths)):
-        ngrams = keys["ngram"][keys["is_shared"]] if only_shared else keys["ngram"]
+    for shard, ngrams in _by_shard(path).items():
         found = postings[shard].expand(postings[shard].locate(ngrams), first_row, stop_row)
         part = np.empty(len(found.rows), NGRAM_KEYS)
         part["number"], part["token"] = found.rows, found.tokens[found.bounds[:-1]]
@@ -142,58 +105,87 @@ def boilerplate_of(
 
 
 def write_boilerplate_lines(
-    path: str,
-    temp_folder: str,
-    boilerplate: np.ndarray,
-    postings: Sequence[Postings],
-    by_source: BySource | None = None,
-    sources: Sequence[str] = (),
+    path: str, temp_folder: str, boilerplate: np.ndarray, postings: Sequence[Postings]
 ) -> None:
-    """Writes lines {ngram, n, documents} of SHARED_COUNTS, each once, ordered by n and n-gram.
-
-    Args:
-      sources: the values of --input_path; with several, lines have `documents_by_source`.
-    """
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    """Writes lines {ngram, n, documents} of SHARED_COUNTS, ordered by n and n-gram."""
+    found: list[tuple[int, str, int]] = []
     for shard in np.unique(boilerplate["shard"]).tolist():
-        shared = boilerplate[boilerplate["shard"] == shard]
-        texts = texts_of(postings[shard], shared["ngram"])
-        lengths = postings[shard].lengths(shared["ngram"]).tolist()
-        counts_of = [{} for _ in texts]
-        for number, counts_there in sorted((by_source or {}).items()):
-            there = counts_there[counts_there["shard"] == shard]
-            at = np.searchsorted(there["ngram"], shared["ngram"])
-            for which, place in enumerate(at.tolist()):
-                if place < len(there) and there["ngram"][place] == shared["ngram"][which]:
-                    name = escape_surrogates(sources[number])
-                    counts_of[which][name] = int(there["documents"][place])
-        each = zip(lengths, texts, shared["documents"].tolist(), counts_of, strict=True)
-        for n, ngram, num, of_sources in each:
-            more = {"documents_by_source": of_sources} if len(sources) > 1 else {}
-            found[n, ngram] = {"ngram": ngram, "n": n, "documents": num, **more}
-    write_lines(path, temp_folder, (found[key] for key in sorted(found)))
+        shared, of_shard = boilerplate[boilerplate["shard"] == shard], postings[shard]
+        lengths = of_shard.lengths(shared["ngram"])
+        texts: pa.LargeBinaryArray = ngrams_of(
+            of_shard.texts, of_shard.first_tokens(shared["ngram"]), lengths
+        )
+        ngrams = (decode(each.as_py()) for each in texts)
+        found += zip(lengths.tolist(), ngrams, shared["documents"].tolist(), strict=True)
+    names = ("ngram", "n", "documents")
+    records = ((ngram, n, documents) for n, ngram, documents in sorted(found))
+    write_lines(path, temp_folder, (dict(zip(names, each, strict=True)) for each in records))
 
 
-def write_common_ngrams(
-    lines_path: str, keys_path: str, temp_folder: str, index_shard: int, postings: Postings
-) -> None:
-    """Writes what too many evaluation rows have in common.
+# --- --drop_ngrams ------------------------------------------------------------------------------
+
+
+def read_ngrams(file: FileVersion) -> Iterator[str]:
+    """Yields the n-grams of a file of JSON lines.
+
+    Raises:
+      ProbelineError: a line is not a record with an n-gram, or its tokens are ambiguous.
+    """
+    lines = read_lines(file.path)
+    with unchanged(file):
+        for number in itertools.count(1):
+            try:
+                record = next(lines, None)
+                if record is None:
+                    return
+                ngram = _ngram_of(record)
+            except ValueError as error:
+                is_text = isinstance(error, (json.JSONDecodeError, UnicodeError))
+                reason = "it is not JSON" if is_text else one_line(error)
+                raise ProbelineError(
+                    f"--drop_ngrams={file.path}: line {number}: {reason}; give lines such as "
+                    '{"ngram": "all rights reserved"}'
+                ) from error
+            yield ngram
+
+
+def check_ngrams(file: FileVersion) -> None:
+    """Raises the error of `read_ngrams`, if there is one, before a run begins."""
+    for _ in read_ngrams(file):
+        pass
+
+
+def _ngram_of(record: Any) -> str:
+    if not isinstance(record, dict) or not isinstance(ngram := record.get("ngram"), str):
+        raise ValueError("it is not a record with an ngram")
+    num_tokens = ngram.count(" ") + 1
+    if record.get("n", num_tokens) != num_tokens:
+        raise ValueError(f"n is {record['n']}, but {ngram!r} has {num_tokens} tokens")
+    return ngram
+
+
+def find_ngrams(
+    ngrams: Iterable[str], indexes: Sequence[Index], postings: Sequence[Postings]
+) -> np.ndarray:
+    """Returns the KEYS of the n-grams, tokens joined by spaces, that an evaluation row has.
 
     Args:
-      lines_path: gets lines {ngram, n, eval_rows}, ordered by n and n-gram.
-      keys_path: gets keys, as `write_boilerplate` writes them.
+      indexes, postings: of each index shard.
     """
-    ngrams, num_rows = postings.common_ngrams()
-    _write_keys(keys_path, temp_folder, [_unshared(index_shard, ngrams)])
-    lengths = postings.lengths(ngrams).tolist()
-    found = zip(lengths, texts_of(postings, ngrams), num_rows.tolist(), strict=True)
-    records = ({"ngram": ngram, "n": n, "eval_rows": num} for n, ngram, num in sorted(found))
-    write_lines(lines_path, temp_folder, records)
-
-
-def texts_of(postings: Postings, ngrams: np.ndarray) -> list[str]:
-    """Returns n-grams as text."""
-    texts: pa.LargeBinaryArray = ngrams_of(
-        postings.texts, postings.first_tokens(ngrams), postings.lengths(ngrams)
-    )
-    return [decode(each.as_py()) for each in texts]
+    found = [np.empty(0, KEYS)]
+    for some in itertools.batched(ngrams, _LINES_AT_A_TIME):
+        utf8, bounds = text_buffers(list(some))
+        texts = token_texts(utf8, bounds, _JOINED)
+        num_tokens = np.diff(texts.firsts)
+        for shard, (index, posting) in enumerate(zip(indexes, postings, strict=True)):
+            _, tokens, lengths, keys, *_ = candidates = find_candidates(
+                index, _JOINED, utf8, bounds
+            )
+            is_whole = (tokens == 0) & (lengths == num_tokens[candidates.documents])
+            first = texts.firsts[candidates.documents[is_whole]]
+            numbers = posting.identify(keys[is_whole], texts, first, lengths[is_whole])
+            numbers = numbers[numbers >= 0]
+            of_shard = np.empty(len(numbers), KEYS)
+            of_shard["shard"], of_shard["ngram"] = shard, numbers
+            found.append(of_shard)
+    return np.unique(np.concatenate(found))

@@ -17,10 +17,8 @@ EVAL_TOKENS = "stats/overlap_eval_tokens.parquet"
 NGRAMS = "stats/overlap_ngrams.jsonl.gz"
 COVERAGE = "stats/overlap_coverage.jsonl"
 BOILERPLATE = "stats/overlap_boilerplate.jsonl"
-BOILERPLATE_SCORES = "stats/overlap_boilerplate_scores.jsonl"
 FIELD_HITS = "stats/overlap_fields.jsonl"
 RULES = "stats/overlap_rules.jsonl"
-EVAL_BOILERPLATE = "stats/overlap_eval_boilerplate.jsonl"
 SHORT_ROWS = "stats/overlap_short_rows.jsonl"
 TRAIN_TEXTS = "stats/overlap_train_texts.jsonl.gz"
 EVAL_TEXTS = "stats/overlap_eval_texts.jsonl.gz"
@@ -37,7 +35,7 @@ WORK_FOLDER = "tmp/work"
 # By folder, the names of our files in it. Evaluation sets may have any name.
 PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
-    r"|overlap_((eval_)?boilerplate|boilerplate_scores|short_rows)\.jsonl"
+    r"|overlap_(boilerplate|short_rows)\.jsonl"
     r"|overlap_(details|ngrams|(train|eval)_texts)\.jsonl\.gz"
     r"|overlap_(matches|documents|train_files|eval_tokens)\.parquet",
     CLEAN_FOLDER: r".+\.jsonl",

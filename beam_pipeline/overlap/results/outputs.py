@@ -56,7 +56,6 @@ class Results(NamedTuple):
     boilerplate_paths: Sequence[str] | None  # of write_boilerplate_lines; None: nothing is filtered
     has_caps: bool
     has_texts: bool = False  # in files of their own
-    common_paths: Sequence[str] | None = None  # of write_common_ngrams; None: all n-grams count
     short_rows: np.ndarray | None = None  # evaluation rows that are too short, and their tokens
 
 
@@ -93,8 +92,6 @@ def write_outputs(
     lines |= rule_lines(rules, rows, hits, instances.of_row, instances.firsts)
     if results.boilerplate_paths is not None:
         lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
-    if results.common_paths is not None:
-        lines[layout.EVAL_BOILERPLATE] = _boilerplate_records(results.common_paths)
     if results.short_rows is not None:
         lines[layout.SHORT_ROWS] = _short_records(rows, *results.short_rows)
     joined: dict[str, list[str | None]] = {
@@ -102,8 +99,6 @@ def write_outputs(
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
-    if results.boilerplate_paths is not None:
-        joined[layout.BOILERPLATE_SCORES] = [bucket.effects_path for bucket in buckets]
     if results.has_texts:
         joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
         joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]

@@ -58,8 +58,6 @@ class BucketFiles(NamedTuple):
     coverage_path: str
     hits: bytes  # HITS
     texts_path: str | None = None  # of `write_eval_texts`, a gzip member
-    effects_path: str | None = None  # of `write_effects`
-    num_effects: tuple[int, int] = (0, 0)  # NumEffects
 
 
 def merge_spans(spans: Iterable[Span], max_gap: int = 0) -> list[Span]:

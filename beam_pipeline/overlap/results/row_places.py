@@ -47,13 +47,6 @@ class RowLists(NamedTuple):
         tokens = keys["token"][is_there].astype(np.int64)
         return self._replace(bounds=np.append(bounds, len(tokens)), tokens=tokens)
 
-    def with_those_of(self, other: "RowLists") -> "RowLists":
-        """Returns lists with the tokens of others, too, which are of the same rows and n."""
-        of_tokens = np.append(self.of_tokens, other.of_tokens)
-        tokens = np.append(self.tokens, other.tokens)
-        order = np.lexsort((tokens, of_tokens))
-        return self._replace(bounds=self.bounds + other.bounds, tokens=tokens[order])
-
     def pieces(self, texts: TokenTexts) -> Iterator["RowLists"]:
         """Yields all lists, some at a time."""
         weights = self.num_tokens(texts) + np.diff(self.bounds) * self.lengths // 8

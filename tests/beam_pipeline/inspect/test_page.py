@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.manifest import open_dataset, write_success
+from beam_pipeline.dataset.manifest import write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect.facts import Facts, gather
-from beam_pipeline.inspect.tables import sheets
+from beam_pipeline.inspect.tables import tables
 from tests.support.browser import Visit, visit
 from tests.support.inspected import day_of_pings, many_probes, write_alike, write_unlike
 from tests.support.probe_rows_on_disk import RowSpec, write_dataset
@@ -137,13 +138,13 @@ def test_every_table_of_the_terminal_is_in_the_page(
     page: Path, facts: Facts, browser: "Browser"
 ) -> None:
     with visit(browser, page) as seen:
-        for sheet in sheets(facts):
-            rows = seen.page.locator(f"table.{sheet.name} tbody tr").all()
+        for table in tables(facts):
+            rows = seen.page.locator(f"table.{table.name} tbody tr").all()
             cells = [
                 [text for text in row.locator("th, td").all_text_contents() if text] for row in rows
             ]
-            expected = [[text for text in row if text] for row in sheet.rows]
-            assert cells == expected, sheet.name
+            expected = [[text for text in row if text] for row in table.cells]
+            assert cells == expected, table.name
 
 
 def test_headings_tables_and_links_are_accessible(page: Path, browser: "Browser") -> None:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import NEXT_FOLDER, open_dataset, write_success
+from beam_pipeline.dataset.manifest import NEXT_FOLDER, write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
@@ -247,7 +248,8 @@ _KILLS = {
     "linking": ("storage.many_files", "module.os", "link", (1, 4, 8)),
     "replacing": ("storage.files", "module.os", "replace", (1, 6, 12, 14, 16, 18)),
     "removing": ("storage.files", "module", "delete_files", (1, 2)),
-    "tidying up": ("storage.files", "module", "remove_folder", (1, 2, 3)),
+    "removing the next generation": ("storage.files", "module", "remove_folder", (1, 2)),
+    "tidying up": ("jobs.output_folder", "module", "remove_folder", (1,)),
 }
 KILLS = [f"{phase} {after}" for phase, (*_, calls) in _KILLS.items() for after in calls]
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
-from beam_pipeline.probe_rows import commit as commit_module
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.shards import writing
 from beam_pipeline.storage import many_files
@@ -50,7 +49,7 @@ def test_a_shard_takes_two_requests_and_a_unit_with_dead_letters_one(
             staged.commit(shards)
         assert len(renaming.requests) <= 2 * 40 + 30
         assert len(committing.requests) <= 120 + 60
-        manifest = open_dataset(staged.job.output).manifest
+        manifest = open_dataset(staged.job.run.output).manifest
         assert manifest.counts.num_dead_letters == len(manifest.dead_letter_files) == 120
 
 
@@ -81,7 +80,7 @@ def before_moves(monkeypatch: pytest.MonkeyPatch, at: int, do: Callable[[], Any]
             do()
         move_files(moves)
 
-    for module in (many_files, writing, commit_module):
+    for module in (many_files, writing, output_folder):
         monkeypatch.setattr(module, "move_files", disturbed)
 
 
@@ -90,7 +89,7 @@ def test_two_attempts_at_renaming_are_both_right(gcs: Gcs, monkeypatch: pytest.M
         before_moves(monkeypatch, 0, staged.rename_shards)
         shards = staged.rename_shards()
         staged.commit(shards)
-        assert open_dataset(staged.job.output).manifest.splits["train"].num_records == 11
+        assert open_dataset(staged.job.run.output).manifest.splits["train"].num_records == 11
 
 
 @pytest.mark.parametrize("at", range(4), ids=["letters", "card", "manifest", "_SUCCESS"])
@@ -102,8 +101,8 @@ def test_two_attempts_at_the_commit_are_both_right(
         shards = staged.rename_shards()
         before_moves(monkeypatch, at, lambda: staged.commit(shards))
         staged.commit(shards)
-        open_dataset(staged.job.output)
-        assert not any(TEMP_FOLDER in name for name in stored_objects(staged.job.output))
+        open_dataset(staged.job.run.output)
+        assert not any(TEMP_FOLDER in name for name in stored_objects(staged.job.run.output))
 
 
 # --- a lost run ---------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ def test_a_worker_of_a_lost_run_writes_nothing(
     """It holds the marker when it looks, and its successor begins before its next request."""
     monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
     with a_run(gcs, num_shards=12, num_units=2) as staged, contextlib.ExitStack() as successor:
-        before_moves(monkeypatch, at, lambda: successor.enter_context(taken(staged.job.output)))
+        before_moves(monkeypatch, at, lambda: successor.enter_context(taken(staged.job.run.output)))
         with pytest.raises(ProbelineError, match=r"is gone and .* is not what it held"):
             staged.commit(staged.rename_shards())
-        assert set(stored_objects(staged.job.output)) == {f"{TEMP_FOLDER}/lock.json"}
+        assert set(stored_objects(staged.job.run.output)) == {f"{TEMP_FOLDER}/lock.json"}

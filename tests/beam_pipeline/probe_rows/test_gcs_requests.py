@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import launch
+from beam_pipeline.jobs.frame import inspected
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
 from beam_pipeline.shards.shard_records import ShardRecords
@@ -104,7 +105,7 @@ def test_the_launcher_looks_at_many_files_at_once_and_fetches_little(
     with faulty(gcs.endpoint, delay_s=0.05) as proxy, monkeypatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
         options = Options(input=(bucket,), output=bucket).read_options()
-        found = launch._inspected(files, options)
+        found = inspected(files, partial(inputs.inspect, options=options))
     assert [file.file for file in found] == files
     assert {sum(file.row_group_rows) for file in found} == {20_000}
     assert proxy.longest_chain() < 64 * 200 / 1000 * 2.5

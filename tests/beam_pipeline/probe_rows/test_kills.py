@@ -10,7 +10,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, quick_and_slow
@@ -57,7 +57,7 @@ def test_a_kill_changes_nothing(
 def test_a_kill_after_success_leaves_a_finished_dataset(
     source: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    script = kill_script("storage.files", "module", "remove_folder", 2)
+    script = kill_script("jobs.output_folder", "module", "remove_folder", 1)
     output = tmp_path / "out"
     flags = [f"--input={source}", f"--output={output}", *FLAGS]
     process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)

@@ -2,10 +2,12 @@
 
 import io
 import time
+from functools import partial
 from pathlib import Path
 
-from beam_pipeline.probe_rows import progress
-from beam_pipeline.probe_rows.progress import look, watched
+from beam_pipeline.jobs import progress
+from beam_pipeline.jobs.progress import watched
+from beam_pipeline.probe_rows.progress import look
 from beam_pipeline.sources.inputs import Piece, WorkUnit
 from beam_pipeline.storage.matching import FileVersion
 
@@ -65,7 +67,7 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.05)
     touch(tmp_path, "chunks/unit-000001-a")
     stream = io.StringIO()
-    with watched(str(tmp_path), UNITS, stream):
+    with watched(partial(look, str(tmp_path), UNITS), stream):
         time.sleep(0.3)
     lines = stream.getvalue().splitlines()
     assert len(lines) >= 2
@@ -75,8 +77,8 @@ def test_without_a_terminal_plain_lines_come(tmp_path: Path, monkeypatch) -> Non
 def test_rate_and_time_left(monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    clock = progress._Clock()
-    seen = progress.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files, … measurements")
+    clock = progress.Clock()
+    seen = progress.Snapshot("reading", 2_000_000, 8_000_000, "1 of 4 files", "M/s")
     clock.describe(seen)
     now[0] += 4
     assert clock.describe(seen).endswith(", 0.50 M/s, 0:12 left")

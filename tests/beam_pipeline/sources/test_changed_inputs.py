@@ -10,8 +10,6 @@ import pytest
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.commit import check_plan
-from beam_pipeline.probe_rows.grouping import UnitSummary
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import Piece, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
@@ -157,27 +155,6 @@ def test_an_object_is_read_in_the_generation_that_was_planned(gcs: Gcs, source: 
     ):
         num_read(piece)
     assert num_read(planned(path)[0]) == 50
-
-
-def summary(unit: int, rows: int) -> UnitSummary:
-    return UnitSummary(unit, rows, rows, rows, {}, [])
-
-
-@pytest.mark.parametrize(
-    ("read", "named"),
-    [
-        ([(0, 10)], "unit 1 of 20 rows"),
-        ([(0, 10), (1, 19)], "unit 1 of 20 rows"),
-        ([(0, 10), (0, 10), (1, 20)], "unit 1 of 20 rows"),
-        ([(0, 10), (1, 20), (1, 20)], "unit 1 of 20 rows"),
-        ([], "unit 0 of 10 rows"),
-    ],
-)
-def test_the_commit_compares_what_was_read_with_the_plan(read: list, named: str) -> None:
-    plan = [(0, 10), (1, 20)]
-    check_plan(plan, [summary(*unit) for unit in plan])
-    with pytest.raises(ProbelineError, match=f"2 work units of 30 rows were planned .*{named}"):
-        check_plan(plan, [summary(*unit) for unit in read])
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:

@@ -37,13 +37,12 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
         [],
     ),
     ({"lengths": (3,), "tokenizer": TOKENIZERS["whitespace_lower"], "max_details": 0}, []),
-    ({"lengths": (1, 2), "max_eval_rows_per_ngram": 1}, ["--num_shards=2"]),
+    ({"lengths": (1, 2), "max_document_frequency": 1}, ["--num_shards=2"]),
     ({"lengths": (1, 2), "min_tokens": 3}, []),
     ({"lengths": (1, 3), "tokenizer": TOKENIZERS["multilingual"]}, []),
     (
         {
             "lengths": (1, 2),
-            "max_eval_rows_per_ngram": 2,
             "min_tokens": 2,
             "max_document_frequency": 2,
             "skip_degenerate": True,

@@ -28,5 +28,5 @@ def test_boilerplate_names_the_options_that_are_set(
     given: dict[str, Any], flags: str, where: str
 ) -> None:
     config = DeconConfig(input_path="c", decontaminate_source="e", output_path="o", **given)
-    found = caps_of(options_of(config), NO_COUNTS, 7, 0, Counter())
+    found = caps_of(options_of(config), NO_COUNTS, 7, Counter())
     assert found == [Cap("sets", flags, f"7 n-grams {where} not counted")]

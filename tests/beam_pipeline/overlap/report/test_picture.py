@@ -12,7 +12,7 @@ from beam_pipeline.overlap.report.page import cell_colors
 from beam_pipeline.overlap.report.picture import MAX_SETS
 from beam_pipeline.overlap.report.tables import share_text
 from beam_pipeline.report.page import part
-from beam_pipeline.report.plot_style import DPI
+from beam_pipeline.report.plots import DPI
 from tests.support.overlap_folder import write_output
 from tests.support.overlap_report import PLANET, filler, statistics_of
 

@@ -12,7 +12,7 @@ import pytest
 from beam_pipeline.overlap.report import __main__ as report
 from beam_pipeline.overlap.report.sets import LEVELS
 from beam_pipeline.overlap.report.tables import Table, csv_of, markdown_of, share_text
-from beam_pipeline.report.formatting import count_text
+from beam_pipeline.report.tables import count_text
 from tests.support.browser import visit
 from tests.support.overlap_folder import write_output
 from tests.support.overlap_report import table
@@ -25,9 +25,7 @@ NAMES = ("sets", "rules", "fields", "rows")
 NAMES += ("removal", "removal_by_file", "removal_by_set", "removed")
 NAMES += (
     "train_files",
-    "boilerplate_effects",
     "boilerplate",
-    "eval_boilerplate",
     "dead_letters",
     "run",
     "options",
@@ -61,7 +59,7 @@ def test_csv_has_the_figures_of_the_page(page: Path, browser: "Browser") -> None
             name: table(seen, f"#{name.replace('_', '-')}-table")
             for name in (
                 *("rules", "removal_by_file", "removal_by_set"),
-                *("boilerplate_effects", "boilerplate"),
+                "boilerplate",
             )
         }
         matrices = [table(seen, f"#matrix-{place}") for place in range(len(LEVELS))]
@@ -109,17 +107,6 @@ def test_csv_has_the_figures_of_the_page(page: Path, browser: "Browser") -> None
     for name, said in zip(("run", "options"), facts, strict=True):
         columns = [list(row.values()) for row in read_csv(page, name)]
         assert said == {key: value or "–" for key, value in columns}
-
-
-def test_a_set_has_its_instances_without_and_with_boilerplate(page: Path) -> None:
-    """Of "space" s0 is covered further with it, and s1 shares nothing else."""
-    lines = [tuple(line.values()) for line in read_csv(page, "boilerplate_effects")]
-    assert lines == [
-        ("space", "hit", "3", "4"),
-        ("space", "at least 20 % covered", "3", "4"),
-        ("space", "at least 50 % covered", "2", "3"),
-        ("space", "at least 80 % covered", "2", "2"),
-    ]
 
 
 def test_markdown_has_the_cells_of_csv(page: Path) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.overlap.job.boilerplate_steps import add_by_source
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import counts, row_places
 from beam_pipeline.overlap.results.counts import (
@@ -22,7 +21,9 @@ from beam_pipeline.overlap.results.counts import (
     Counts,
     PackedCounts,
     add_counts,
+    add_shared,
     pack,
+    unpack,
 )
 from beam_pipeline.overlap.results.json_columns import json_floats
 from beam_pipeline.overlap.results.output_files import json_value
@@ -87,17 +88,10 @@ def test_memory_does_not_grow_with_the_work_units_that_share_rows() -> None:
     shared = pack(ngram_counts(SHARED_COUNTS, ("shard", "ngram")))
     for add in (
         lambda num: add_counts(packed.counts() for _ in range(num)),
-        lambda num: add_by_source((unit % 3, shared) for unit in range(num)),
+        lambda num: add_shared(unpack(shared, SHARED_COUNTS) for _ in range(num)),
     ):
         few, many = (peak_bytes(partial(add, num)) for num in (40, 160))
         assert many < 1.1 * few
-
-
-def test_shared_counts_are_those_of_each_source() -> None:
-    parts = [np.array([(ngram, 0, 2, 1)], SHARED_COUNTS) for ngram in (7, 3, 7)]
-    found = add_by_source((source, pack(part)) for source, part in zip((1, 0, 1), parts))
-    assert list(found) == [0, 1]
-    assert found[1].tolist() == [(7, 0, 4, 2)] and found[0].tolist() == [(3, 0, 2, 1)]
 
 
 def test_a_count_and_a_key_may_be_large() -> None:

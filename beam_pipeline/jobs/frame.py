@@ -1,0 +1,322 @@
+"""The frame of every job: check, take the output, run the pipeline, commit.
+
+A job brings its inputs, its transforms, and a function that commits:
+
+    def run(options: Options, beam_options: PipelineOptions) -> bool:
+        paths = [("output", options.output), *(("input", path) for path in options.input)]
+        dataflow_job = frame.check_runner(beam_options, paths)
+        matched = match_files(options.input)
+        files = frame.inspected(matched, partial(inspect, options=options))
+        spec = JobSpec(
+            output=options.output,
+            files=OutputFiles("output", "set of records", SUCCESS, PATTERNS),
+            inputs=[file.path for file in matched],
+            num_units=len(files),
+            dataflow_job=dataflow_job,
+            overwrite=options.overwrite,
+        )
+
+        def build(pipeline: beam.Pipeline, run: JobRun) -> Commit:
+            units = pipeline | "Files" >> beam.Create(files) | "Cut" >> beam.FlatMap(cut)
+            staged = units | "Stage" >> beam.Map(stage, run.below("records"))
+            sides = AsList(units), AsList(staged)
+            return Commit("Commit the records", partial(write, run), sides)
+
+        return frame.run(spec, build, beam_options)
+
+    def write(run: JobRun, planned: Iterable[WorkUnit], staged: Iterable[StagedUnit]) -> None:
+        frame.check_read(key_and_rows(planned), key_and_rows(staged))  # plan = read
+        run.move([Move(...), ...])  # final names
+        data = frame.manifest_bytes({...})
+        run.write(run.path(MANIFEST), data)
+        run.finish(success_stamp(data))  # the success file, last
+
+`write` may run again after any of its steps, in another attempt. `commit` skips it when the output
+is finished, treats a lost lease as an error unless another attempt finished, and tidies up. What
+a worker writes goes below `run.folder` until then.
+"""
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import orjson
+from apache_beam.options.pipeline_options import PipelineOptions
+from rich.console import Console
+from rich.live import Live
+
+from beam_pipeline import __version__
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import beam_options as runners
+from beam_pipeline.jobs import dataflow, output_folder, progress, running
+from beam_pipeline.jobs.dataflow import DataflowJob
+from beam_pipeline.jobs.local_runner import forked_workers
+from beam_pipeline.jobs.monitoring import logged
+from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
+from beam_pipeline.jobs.output_lease import LostOutputError
+from beam_pipeline.jobs.progress import Snapshot
+from beam_pipeline.storage import gcs
+from beam_pipeline.storage.files import (
+    delete_files,
+    exists,
+    is_folder,
+    is_gcs,
+    is_local,
+    unique_path,
+    write_file,
+)
+from beam_pipeline.storage.matching import FileVersion
+
+FAULT = "this is a bug in Probeline or the runner; please report it"
+_EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """One run of a job, before its output is touched.
+
+    Attributes:
+      inputs: paths of the input files; none may lie in the output.
+      num_units: about how many work units there are, an upper limit for local workers.
+      dataflow_job: what `check_runner` returned.
+      append: leave a finished output as it is; `build` adds to it.
+      look: returns the progress, given the run's folder and called every second or so.
+    """
+
+    output: str
+    files: OutputFiles
+    inputs: Sequence[str]
+    num_units: int
+    dataflow_job: DataflowJob | None = None
+    overwrite: bool = False
+    append: bool = False
+    look: Callable[[str], Snapshot] | None = None
+
+
+class Commit(NamedTuple):
+    """The last step of a job.
+
+    Attributes:
+      label: of the transform and in the log.
+      write: called with the values of `sides`; may be repeated; ends with `JobRun.finish`.
+      sides: side inputs, and arguments that are known.
+      is_finished: whether an attempt has finished; None: whether the success file exists.
+      tidy: called after the output is finished, in each attempt, before the run's files go.
+    """
+
+    label: str
+    write: Callable[..., None]
+    sides: Sequence[Any] = ()
+    is_finished: Callable[[], bool] | None = None
+    tidy: Callable[[], None] | None = None
+
+
+Build = Callable[[beam.Pipeline, JobRun], Commit]
+
+
+def check_runner(
+    beam_options: PipelineOptions, paths: Iterable[tuple[str, str]]
+) -> DataflowJob | None:
+    """Checks what a wrong command would otherwise reveal late; returns the Dataflow job, if any.
+
+    Args:
+      paths: flag and value of each path, which Dataflow's workers must be able to read.
+
+    Raises:
+      UsageError: the job server does not answer, the Dataflow options are incomplete, or a path is
+        local.
+    """
+    runners.check_job_server(beam_options)
+    dataflow_job = dataflow.job_of(beam_options)
+    if dataflow_job is not None:
+        running.check_paths_are_shared(paths)
+    return dataflow_job
+
+
+def inspected[File](
+    matched: Sequence[FileVersion], inspect: Callable[[FileVersion], File]
+) -> list[File]:
+    """Inspects files, many at a time; a terminal shows how many.
+
+    No thread remains, since workers are forked next; one that refreshes the line would.
+    """
+    found: list[File] = []
+    with (
+        ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool,
+        Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line,
+    ):
+        for file in pool.map(inspect, matched):
+            found.append(file)
+            shown = f"Inspecting the input: {len(found)} of {len(matched)} files"
+            line.update(shown, refresh=True)
+    return found
+
+
+def run(spec: JobSpec, build: Build, beam_options: PipelineOptions) -> bool:
+    """Runs a job to its end; returns False if it only wrote a template.
+
+    Args:
+      build: adds the job's transforms to the pipeline while the run holds the output.
+
+    Raises:
+      ProbelineError: the job failed; the output does not look finished.
+    """
+    runners.use_cores(beam_options, at_most=spec.num_units)
+    with (
+        forked_workers(beam_options),
+        output_folder.taken(
+            spec.output,
+            spec.overwrite,
+            spec.dataflow_job,
+            append=spec.append,
+            files=spec.files,
+            inputs=spec.inputs,
+        ) as job_run,
+    ):
+        pipeline = running.new_pipeline(beam_options)
+        add_transforms(pipeline, job_run, build)
+        watching = contextlib.nullcontext()
+        if spec.look is not None and is_local(job_run.folder):
+            watching = progress.watched(partial(spec.look, job_run.folder), sys.stderr)
+        if not running.run_to_end(pipeline, spec.dataflow_job, job_run, watching):
+            return False
+    if not job_run.is_finished():
+        raise ProbelineError(
+            f"the runner reported success, but {spec.output} has no {spec.files.success}: check "
+            "the runner's log, then run the same command again"
+        )
+    return True
+
+
+def add_transforms(pipeline: beam.Pipeline, job_run: JobRun, build: Build) -> None:
+    """Adds a whole job to a pipeline: the check of rights, the job's transforms, the commit."""
+    checked: Any = pipeline | "Check rights" >> CheckRights(job_run.folder)
+    last = build(pipeline, job_run)
+    _ = checked | last.label >> beam.Map(commit, job_run, last._replace(sides=()), *last.sides)
+
+
+def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
+    """Commits unless another attempt has done so, and tidies up; may be repeated.
+
+    Raises:
+      ProbelineError: the counts do not agree, or another run has taken the output.
+    """
+    is_finished = last.is_finished or job_run.is_finished
+    with logged(last.label, output=job_run.output):
+        try:
+            if not is_finished():
+                job_run.check()
+                last.write(*sides)
+        except LostOutputError:  # an attempt that has finished releases the marker
+            if not is_finished():
+                raise
+        if last.tidy is not None:
+            last.tidy()
+        job_run.tidy_up()
+
+
+def check_rights(begun: bytes, folder: str) -> bytes:
+    """Writes, finds, lists and deletes a file; returns the first argument.
+
+    Args:
+      folder: of the job run's temporary files; each attempt uses its own folder in it.
+
+    Raises:
+      ProbelineError: this process lacks the rights.
+    """
+    attempt = unique_path(folder, "rights")
+    path = f"{attempt}/file"
+    with logged("Check rights", path=path):
+        try:
+            write_file(path, b"may be deleted")
+            if not (exists(path) and is_folder(attempt)):
+                raise ProbelineError(
+                    f"misses {path}, which it has just written: stop whatever else removes files "
+                    "from the output, such as a lifecycle rule"
+                )
+            delete_files([path])
+        except ProbelineError as error:
+            account = gcs.account_of(path) if is_gcs(path) else ""
+            who = f"a worker, which runs as {account}," if account else "a worker"
+            raise ProbelineError(f"{who} {error}") from error
+    return begun
+
+
+class CheckRights(beam.PTransform):
+    """Yields the input of a job's last step, on a remote output after a worker has checked rights.
+
+    The workers' account may have fewer rights than the launcher's, and most workers write late. The
+    last step gets its input from here, so nothing is written after that has tidied up.
+    """
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self._folder = folder
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        begun = pipeline | "Begin" >> beam.Impulse()
+        if is_local(self._folder):
+            return begun
+        return (
+            begun
+            | "Write and delete" >> beam.Map(check_rights, self._folder)
+            # Otherwise a runner would fuse this with the last step.
+            | "Apart from the end" >> beam.Reshuffle()
+        )
+
+
+def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:
+    """Raises ProbelineError unless every planned work unit was read exactly once, to its last row.
+
+    Args:
+      planned: key and number of rows of each work unit, in any order.
+      read: the same of the work units read.
+    """
+    planned, read = sorted(planned), sorted(read)
+    if planned != read:
+        pairs = itertools.zip_longest(planned, read)
+        unit, rows = next((a for a, b in pairs if a != b), None) or read[-1]
+        raise ProbelineError(
+            f"{len(planned)} work units with {sum(n for _, n in planned)} rows were planned, "
+            f"{len(read)} with {sum(n for _, n in read)} rows were read, and unit {unit} with "
+            f"{rows} rows is the first difference: {FAULT}"
+        )
+
+
+def manifest_bytes(values: Mapping[str, Any], *, sort_keys: bool = False) -> bytes:
+    """Returns a manifest as JSON: two spaces, a final newline."""
+    form = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(values, option=form | (orjson.OPT_SORT_KEYS if sort_keys else 0))
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the versions of Probeline and of the packages that shape an output."""
+    return {"probeline": __version__, **{name: metadata.version(name) for name in packages}}
+
+
+def start_time() -> str:
+    """Returns the start time for an output: UTC, ISO 8601.
+
+    With SOURCE_DATE_EPOCH (reproducible-builds.org), seconds since 1970, it is that time: then two
+    runs write the same bytes in every file.
+
+    Raises:
+      UsageError: SOURCE_DATE_EPOCH is not an integer.
+    """
+    given = os.environ.get(_EPOCH_VARIABLE)
+    try:
+        now = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{_EPOCH_VARIABLE}={given} is not a time: give whole seconds since 1970, or unset it"
+        ) from error
+    return now.isoformat(timespec="microseconds")

@@ -1,0 +1,198 @@
+"""The style of all matplotlib figures: PNG files beside a JSON file, and SVG in a page.
+
+Figures are drawn without pyplot and without a display. A drawing is a function that takes the
+figure and its subject. matplotlib is imported when a figure is drawn.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from beam_pipeline.cli.command import require_packages
+from beam_pipeline.errors import UsageError, explained_os_errors
+from beam_pipeline.report.tables import span_text
+from beam_pipeline.storage.files import atomic_write, write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+DPI = 120
+SIZE = (10.0, 4.5)
+_SPAN_TICKS = (1, 60, 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
+
+# A page has a light and a dark scheme, so each colour in an SVG stands for a CSS variable.
+_CSS_NAMES = {
+    "#a1b2c1": "--train",
+    "#a1b2c2": "--test",
+    "#a1b2c3": "--ink",
+    "#a1b2c4": "--faint",
+    "#a1b2c5": "--warn",
+    "#a1b2c6": "--card",
+}
+TRAIN, TEST, INK, FAINT, WARN, CARD = _CSS_NAMES
+_SVG_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may contain dollar signs
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+}
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def prepare_folder(folder: str, option: str) -> Path:
+    """Creates a local folder for figures and checks that it is writable.
+
+    Args:
+      folder: the folder.
+      option: its flag, for messages.
+
+    Raises:
+      UsageError: matplotlib is not installed, or the folder is not local.
+      ProbelineError: the folder cannot be created or written into.
+    """
+    require_packages(option, "matplotlib")
+    if "://" in folder:
+        raise UsageError(
+            f"{option} is {folder}: figures are written to local folders only; give one, and copy "
+            "it afterwards"
+        )
+    path = Path(folder)
+    with explained_os_errors("write into", folder):
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    return path
+
+
+def new_figure(note: str = "", size: tuple[float, float] = SIZE) -> Figure:
+    """Returns an empty figure with a grey note below; `size` is width and height in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    figure.supxlabel(note, fontsize=8, color="grey")
+    return figure
+
+
+def write_results(
+    folder: Path,
+    name: str,
+    content: Mapping[str, Any],
+    note: str,
+    drawings: Mapping[str, Callable[[Figure, Any], None]],
+    subject: Any,
+) -> list[str]:
+    """Writes a JSON file and PNG figures; returns the names of the files.
+
+    Args:
+      folder: from `prepare_folder`.
+      name, content: the JSON file.
+      note: the grey line below every figure.
+      drawings: functions that draw `subject`, by the name of the file without .png.
+
+    Raises:
+      ProbelineError: a file cannot be written.
+    """
+    with explained_os_errors("write into", str(folder)):
+        write_file(str(folder / name), orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        for stem, draw in drawings.items():
+            figure = new_figure(note)
+            draw(figure, subject)
+            with atomic_write(str(folder / f"{stem}.png")) as file:
+                figure.savefig(file, format="png")
+    return [name, *(f"{stem}.png" for stem in drawings)]
+
+
+def svg_of(name: str, height: float, draw: Callable[[Figure], None]) -> str:
+    """Returns a figure as SVG for a page, without `<svg`, to which the page adds class and label.
+
+    It has no XML declaration and no size; colours and fonts come from CSS, and text stays text.
+    Equal drawings give equal bytes.
+
+    Args:
+      height: in inches; the width is 9.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    buffer = StringIO()
+    with matplotlib.rc_context({**_SVG_STYLE, "svg.hashsalt": name}):  # type: ignore[arg-type]
+        figure = Figure(figsize=(9, height), layout="constrained")
+        draw(figure)
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue().partition("<svg")[2]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*">', "<g>", svg)  # nothing refers to groups
+    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    svg = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", svg)
+    for color, variable in _CSS_NAMES.items():
+        svg = svg.replace(color, f"var({variable})")
+    return svg
+
+
+# --- axes -----------------------------------------------------------------------------------------
+
+
+def two_axes(figure: Figure, widths: tuple[float, float] = (1, 1)) -> tuple[Axes, Axes]:
+    """Returns the left and the right part of a figure."""
+    left, right = figure.subplots(1, 2, width_ratios=widths)
+    return left, right
+
+
+def say_none(what: str, *axes: Axes) -> None:
+    """Writes "there are no …" into empty axes."""
+    for one in axes:
+        one.text(
+            0.5, 0.5, f"there are no {what}", ha="center", va="center", transform=one.transAxes
+        )
+        one.set_xticks([])
+        one.set_yticks([])
+
+
+def percent_histogram(
+    axes: Axes, shares: np.ndarray, color: str, step: float = 2.5, label: str | None = None
+) -> None:
+    """Draws a histogram of shares of 1 in bins of `step` percent."""
+    axes.hist(100 * shares, np.arange(0, 100 + step, step).tolist(), color=color, label=label)
+
+
+def log_bins(values: np.ndarray, count: int) -> list[float]:
+    """Returns the edges of `count` - 1 bins of equal width on a logarithmic axis."""
+    return np.geomspace(values.min(), values.max() * 1.01 + 1e-3, count).tolist()
+
+
+def span_axis(axes: Axes, spans: np.ndarray, which: str) -> None:
+    """Makes the x or y axis logarithmic, with familiar ticks for durations in seconds."""
+    shortest, longest = max(1.0, float(spans.min())), max(2.0, float(spans.max()))
+    ticks = [t for t in _SPAN_TICKS if shortest / 60 <= t <= longest * 2]
+    axis = {"x": axes.xaxis, "y": axes.yaxis}[which]
+    axes.set(**{f"{which}scale": "log"})
+    axis.set_ticks(ticks, [span_text(tick) for tick in ticks])
+    axis.set_ticks([], minor=True)

@@ -1,0 +1,102 @@
+"""The frame of every job: the proof of the plan, and a commit that may be repeated."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs.frame import Commit, check_read, commit, start_time
+from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
+from beam_pipeline.jobs.output_lease import LostOutputError
+from tests.support.engines import Gcs, stored_objects
+
+FILES = OutputFiles("output", "result", "_SUCCESS", {"": "data|manifest.json"})
+
+
+@pytest.mark.parametrize(
+    ("read", "named"),
+    [
+        ([(0, 10)], "unit 1 with 20 rows"),
+        ([(1, 19), (0, 10)], "unit 1 with 20 rows"),
+        ([(0, 10), (0, 10), (1, 20)], "unit 1 with 20 rows"),
+        ([(0, 10), (1, 20), (1, 20)], "unit 1 with 20 rows"),
+        ([], "unit 0 with 10 rows"),
+    ],
+)
+def test_unit_not_read_exactly_once(read: list[tuple[int, int]], named: str) -> None:
+    plan = [(0, 10), (1, 20)]
+    check_read(plan, reversed(plan))
+    with pytest.raises(ProbelineError, match=f"2 work units with 30 rows were planned.*{named}"):
+        check_read(plan, read)
+
+
+# --- the commit ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["local", "gcs"])
+def job_run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobRun]:
+    if request.param == "local":
+        output = str(tmp_path / "out")
+    else:
+        gcs: Gcs = request.getfixturevalue("gcs")
+        output = f"{gcs.make_bucket()}/out"
+    with output_folder.taken(output, False, files=FILES) as run:
+        yield run
+
+
+def write(run: JobRun, during: Callable[[], None] = lambda: None) -> None:
+    run.write(run.path("manifest.json"), b"{}")
+    during()
+    run.finish(b"stamp")
+
+
+def test_commit_after_commit_changes_nothing(job_run: JobRun) -> None:
+    calls: list[JobRun] = []
+    last = Commit("Commit", lambda run: (calls.append(run), write(run)))  # type: ignore[func-returns-value]
+    for _ in range(2):
+        commit(b"", job_run, last, job_run)
+    assert len(calls) == 1
+    assert job_run.is_finished()
+
+
+def test_second_attempt_finishes_during_the_first(job_run: JobRun) -> None:
+    """The second one releases the marker, so the first finds its lease lost."""
+    second = Commit("Commit", write)
+    first = Commit("Commit", lambda run: write(run, lambda: commit(b"", job_run, second, run)))
+    commit(b"", job_run, first, job_run)
+    assert job_run.is_finished()
+
+
+def test_lost_lease_before_the_commit(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
+    output = f"{gcs.make_bucket()}/out"
+    with (
+        output_folder.taken(output, False, files=FILES) as lost,
+        output_folder.taken(output, False, files=FILES) as successor,
+    ):
+        with pytest.raises(LostOutputError, match="another run has taken the output"):
+            commit(b"", lost, Commit("Commit", write), lost)
+        assert set(stored_objects(output)) == {".probeline-temp/lock.json"}
+        commit(b"", successor, Commit("Commit", write), successor)
+    assert set(stored_objects(output)) == {"manifest.json", "_SUCCESS"}
+
+
+# --- start time ---------------------------------------------------------------------------------
+
+
+def test_start_time_is_now_or_source_date_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert start_time() == "2023-11-14T22:13:20.000000+00:00"
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    started = datetime.fromisoformat(start_time())
+    assert timedelta() <= datetime.now(UTC) - started < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("given", ["", "today", "1e9", "99999999999999999999"])
+def test_invalid_source_date_epoch(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", given)
+    with pytest.raises(UsageError, match=f"SOURCE_DATE_EPOCH={given} is not a time"):
+        start_time()

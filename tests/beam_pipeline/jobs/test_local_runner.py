@@ -1,0 +1,185 @@
+"""Forked worker processes: the same bytes, and an end in one line whatever ends them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
+from apache_beam.runners.worker import bundle_processor
+
+from beam_pipeline.errors import ProbelineError
+from beam_pipeline.jobs import local_runner
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.running import new_pipeline
+from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.job_runs import FLAGS, files_of, make_dataset, write_input
+from tests.support.waiting import HANG_S, wait_until
+from tests.support.warm_python import warm_python
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+
+# A job of eight work units on three cores, which tells the process that sorts each of them.
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from beam_pipeline.main import main
+from beam_pipeline.probe_rows import bucket, grouping
+from beam_pipeline.sources import inputs
+
+os.sched_getaffinity = lambda _: range(3)
+grouping.UNIT_ROWS = inputs.UNIT_ROWS = 400
+bucket.BUCKET_ROWS = 300
+folder, pregroup = Path(sys.argv[1]), grouping.pregroup
+(folder / "program").write_text(str(os.getpid()))
+
+def told(*arguments):
+    (folder / f"worker-{os.getpid()}").touch()
+    WHAT
+    return pregroup(*arguments)
+
+grouping.pregroup = told
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    table = measurements_table(3000, seed=1, num_probes=12)
+    return write_input(tmp_path / "in", table.slice(0, 1700), table.slice(1700))
+
+
+def start(folder: Path, what: str, *flags: str) -> subprocess.Popen[str]:
+    command = [*warm_python(), "-c", PROGRAM.replace("WHAT", what), str(folder), *FLAGS, *flags]
+    flags = (f"--input={folder}/in", f"--output={folder}/out")
+    environment = {**os.environ, "FORCE_COLOR": "1"}  # what a terminal sees; no thread shows it
+    return subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def end_of(program: subprocess.Popen[str]) -> tuple[int, str]:
+    """Returns the exit code and the last line on stderr, without what moves a cursor."""
+    printed = program.communicate(timeout=HANG_S)[1]
+    lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", printed).splitlines()
+    return program.returncode, lines[-1] if lines else ""
+
+
+def workers_of(folder: Path) -> set[int]:
+    return {int(path.name.partition("-")[2]) for path in folder.glob("worker-*")}
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+COMPRESSED = "--array_record_options=group_size:1,zstd:1"  # whose writer has a thread
+
+
+@pytest.mark.parametrize(
+    ("flags", "num_workers"),
+    [
+        ([], 3),
+        pytest.param(["--direct_num_workers=2"], 2, marks=pytest.mark.slow),
+        pytest.param([COMPRESSED], 3, marks=pytest.mark.slow),
+    ],
+    ids=["all-cores", "two", "compressed"],
+)
+def test_workers_are_processes_and_write_the_same_bytes(
+    source: Path, tmp_path: Path, flags: list[str], num_workers: int
+) -> None:
+    code, line = end_of(start(tmp_path, "pass", *flags))
+    assert code == 0, line
+    workers = workers_of(tmp_path)
+    assert len(workers) == num_workers
+    assert int((tmp_path / "program").read_text()) not in workers
+    alone = make_dataset(source, tmp_path / "other", *flags, "--direct_num_workers=1")
+    assert files_of(tmp_path / "out") == files_of(alone)
+    assert not any(map(is_alive, workers))
+
+
+def test_one_worker_is_the_program_itself(source: Path, tmp_path: Path) -> None:
+    assert end_of(start(tmp_path, "pass", "--direct_num_workers=1"))[0] == 0
+    assert workers_of(tmp_path) == {int((tmp_path / "program").read_text())}
+
+
+@pytest.mark.usefixtures("source")
+def test_a_worker_that_is_killed_ends_the_job_in_one_line(tmp_path: Path) -> None:
+    code, line = end_of(start(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)"))
+    assert code == 1
+    assert line.startswith(
+        "error: a worker process ended with exit code -9, most likely because memory"
+    )
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.usefixtures("source")
+def test_an_error_in_a_worker_is_one_line(tmp_path: Path) -> None:
+    damaged = tmp_path / "in" / "part-1.parquet"
+    damaged.write_bytes(b"\0" * 1000 + damaged.read_bytes()[1000:])
+    code, line = end_of(start(tmp_path, "pass"))
+    assert code == 1 and line.startswith(f"error: cannot read {damaged}")
+
+
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize(
+    "sent", quick_and_slow([signal.SIGKILL, signal.SIGTERM, signal.SIGINT], [signal.SIGKILL])
+)
+def test_no_worker_outlives_the_program(tmp_path: Path, sent: signal.Signals) -> None:
+    program = start(tmp_path, f"time.sleep({HANG_S})")
+    assert wait_until(lambda: len(workers_of(tmp_path)) == 3, lambda: program.poll() is None)
+    os.kill(int((tmp_path / "program").read_text()), sent)
+    program.communicate(timeout=HANG_S)
+    assert wait_until(lambda: not any(map(is_alive, workers_of(tmp_path))))
+
+
+@pytest.mark.parametrize(
+    "starts_thread",
+    [
+        "import threading as t, time; t.Thread(target=time.sleep, args=(9,), daemon=True).start()",
+        "from array_record.python.array_record_module import ArrayRecordWriter as W;"
+        "W('/dev/null', 'group_size:1,zstd:1').close()",
+    ],
+    ids=["of-python", "of-a-library"],
+)
+def test_a_process_with_threads_does_not_fork(starts_thread: str) -> None:
+    script = (
+        "from beam_pipeline.jobs.machine import can_fork\n"
+        f"assert can_fork()\n{starts_thread}\nassert not can_fork()"
+    )
+    subprocess.run([*warm_python(), "-c", script], check=True, timeout=HANG_S)
+
+
+# --- internals of Beam --------------------------------------------------------------------------
+
+
+def test_state_sampler_delays_no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam joins that thread when a bundle ends, and it may just have gone to sleep."""
+    periods: list[int] = []
+    make = bundle_processor.BundleProcessor.__init__
+
+    def seen(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        periods.append(self.state_sampler.sampling_period_ms)
+
+    monkeypatch.setattr(bundle_processor.BundleProcessor, "__init__", seen)
+    with new_pipeline(PipelineOptions(runner=IN_MEMORY_RUNNER)) as pipeline:
+        _ = pipeline | beam.Create([1]) | beam.Reshuffle()
+    assert periods
+    assert max(periods) <= 10
+
+
+def test_beam_without_an_internal(monkeypatch: pytest.MonkeyPatch) -> None:
+    local_runner.check_beam()
+    monkeypatch.delattr(worker_handlers, "STATE_CACHE_SIZE_MB")
+    message = r"apache-beam .* lacks STATE_CACHE_SIZE_MB, .*: install apache-beam==2\.77"
+    with pytest.raises(ProbelineError, match=message):
+        local_runner.check_beam()
