@@ -1,11 +1,10 @@
 """Records of uncompressed shards, found and checked where they lie in the file.
 
-docs/format.md describes the file: it has blocks of 64 KiB that begin with a header of 24 bytes.
-Offsets here count all bytes but those of headers. Chunks of one uncompressed record each follow one
-another, so the offset of a record follows from the sizes of those before it, which rows.parquet
-has.
+The file consists of blocks of 64 KiB, each with a header of 24 bytes. Offsets in this package skip
+these headers. Chunks of one uncompressed record follow one another, so the sizes in rows.parquet
+determine the offset of every record.
 
-Kernels know such a file by its shape, uint8 [1, bytes]; other arrays of bytes are uint8 [bytes].
+Kernels recognise such a file by its shape, uint8 [1, bytes]; other byte arrays are uint8 [bytes].
 """
 
 from typing import NamedTuple
@@ -14,23 +13,22 @@ import numpy as np
 from numba import njit, uint8, uint16, uint32, uint64
 
 from beam_pipeline.kernels import kernel
-from training.rows.highway_hash import PACKET_BYTES, finish, new_state, update
+from training.raw_shards.highway_hash import PACKET_BYTES, finish, new_state, update
 
 BLOCK_BYTES = 1 << 16
 _HEADER_BYTES = 24
 _BODY_BYTES = BLOCK_BYTES - _HEADER_BYTES
 _CHUNK_HEADER_BYTES = 40
-# Of a chunk's data: the compression, which is none, and the number of bytes of the record's size.
-_DATA_HEAD_BYTES = 2
+_DATA_HEAD_BYTES = 2  # the compression (none), and the number of bytes of the record's size
 _MAX_HEADS_BYTES = _CHUNK_HEADER_BYTES + _DATA_HEAD_BYTES + 5
 _ONE_RECORD = ord("r") | 1 << 8
 
 
 def record_offsets(num_bytes: np.ndarray) -> np.ndarray:
-    """Returns the offset of each record in a shard, if that has `group_size:1,uncompressed`.
+    """Returns the offset of each record of a shard with `group_size:1,uncompressed`.
 
     Args:
-      num_bytes: int [records], of each.
+      num_bytes: int [records], the size of each.
     """
     num_bytes = num_bytes.astype(np.int64)
     size_bytes = 1 + sum(num_bytes >= 1 << bits for bits in (7, 14, 21, 28))
@@ -40,7 +38,7 @@ def record_offsets(num_bytes: np.ndarray) -> np.ndarray:
 
 
 class Blocks(NamedTuple):
-    """Bytes [begin, end) of a file, from the beginning of a block on; a record's offset in them."""
+    """Bytes [begin, end) of a file, from the beginning of a block; a record's offset in them."""
 
     begin: int
     end: int
@@ -48,7 +46,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(offset: int, num_bytes: int) -> Blocks:
-    """Returns the bytes that a record and the header of its chunk lie in."""
+    """Returns the bytes that hold a record and the header of its chunk."""
     first = (offset - _MAX_HEADS_BYTES) // _BODY_BYTES
     last = (offset + num_bytes) // _BODY_BYTES
     end = offset + num_bytes + _HEADER_BYTES * (last + 1)
@@ -60,7 +58,7 @@ def blocks_of(offset: int, num_bytes: int) -> Blocks:
 
 @njit
 def place_of(raw, at):
-    """Returns how far a byte lies behind the first one in memory."""
+    """Returns the index in memory of the byte at an offset."""
     at = uint64(at)
     if raw.ndim == 1:
         return at
@@ -105,7 +103,7 @@ def load64(raw, at):
 
 @njit
 def num_together(at, end):
-    """Returns how many of the bytes [at, end) of a file come before the next header."""
+    """Returns how many of the bytes [at, end) of a file precede the next header."""
     return min(end - at, _BODY_BYTES - at % _BODY_BYTES)
 
 
@@ -118,7 +116,7 @@ def hash_of(raw, begin, num_bytes):
         num = num_together(at, end) // PACKET_BYTES
         update(state, raw, np.int64(place_of(raw, at)), num)
         at += num * PACKET_BYTES
-        if end - at >= PACKET_BYTES:  # this packet is interrupted by a header
+        if end - at >= PACKET_BYTES:  # a header interrupts this packet
             for i in range(PACKET_BYTES):
                 packet[i] = byte_at(raw, at + i)
             update(state, packet, 0, 1)
@@ -129,8 +127,7 @@ def hash_of(raw, begin, num_bytes):
 
 
 @njit
-def holds_record(raw, offset, num_bytes):
-    """Tells whether a record of that size lies at an offset, whole and alone in its chunk."""
+def _holds_record(raw, offset, num_bytes):
     size_bytes, rest = 1, num_bytes >> 7
     while rest > 0:
         size_bytes, rest = size_bytes + 1, rest >> 7
@@ -138,25 +135,24 @@ def holds_record(raw, offset, num_bytes):
     header, data_bytes = data - _CHUNK_HEADER_BYTES, _DATA_HEAD_BYTES + size_bytes + num_bytes
     if header < 0 or place_of(raw, offset + num_bytes) > raw.size:
         return False
-    says_so = (
+    has_heads = (
         load64(raw, header + 8) == uint64(data_bytes)
         and load64(raw, header + 24) == uint64(_ONE_RECORD)
         and load64(raw, header + 32) == uint64(num_bytes)
         and byte_at(raw, data) == uint8(0)
         and byte_at(raw, data + 1) == uint8(size_bytes)
     )
-    return says_so and load64(raw, header + 16) == hash_of(raw, data, data_bytes)
+    return has_heads and load64(raw, header + 16) == hash_of(raw, data, data_bytes)
 
 
 @kernel
 def is_intact(raw, offset, num_bytes):
-    """Tells what `holds_record` does."""
-    return holds_record(raw, offset, num_bytes)
+    """Tells whether a record of that size is at an offset, intact and alone in its chunk."""
+    return _holds_record(raw, offset, num_bytes)
 
 
 @njit
-def copy_record(raw, offset, num_bytes, target, begin):
-    """Copies a record from a file to target[begin:]."""
+def _copy_record(raw, offset, num_bytes, target, begin):
     at, end = offset, offset + num_bytes
     while at < end:
         num, place = num_together(at, end), np.int64(place_of(raw, at))
@@ -168,5 +164,19 @@ def copy_record(raw, offset, num_bytes, target, begin):
 def record_in(raw, offset, num_bytes):
     """Returns a copy of a record of a file."""
     target = np.empty(num_bytes, np.uint8)
-    copy_record(raw, offset, num_bytes, target, 0)
+    _copy_record(raw, offset, num_bytes, target, 0)
     return target
+
+
+@kernel
+def copy_records(raw, offsets, num_bytes, target, begins, is_intact_row):
+    """Copies the intact records of a file to target[begins].
+
+    Args:
+      is_intact_row: bool [records]; where False, the record is checked and the entry set.
+    """
+    for j in range(len(offsets)):
+        if not is_intact_row[j]:
+            is_intact_row[j] = _holds_record(raw, offsets[j], num_bytes[j])
+        if is_intact_row[j]:
+            _copy_record(raw, offsets[j], num_bytes[j], target, begins[j])

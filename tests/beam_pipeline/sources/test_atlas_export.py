@@ -1,18 +1,13 @@
-"""docs/ripe_atlas.md: its statements, its commands, and the same dataset from both sources.
+"""RIPE Atlas results as daily dumps and as a BigQuery export give the same dataset.
 
-The same results are written as daily dumps and as a BigQuery export, in the forms that Parquet has
-for a list of structs. Every dataset must have the same bytes and hold the results.
+The export has the forms that Parquet has for a list of structs. Every dataset must have the same
+bytes and hold the results.
 """
 
 import bz2
-import importlib
 import ipaddress
 import json
 import re
-import shlex
-import shutil
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,17 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.probe_rows.options import make_parser, parse
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.options import AtlasSource
 from tests.support import documents
 from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
-from tests.support.docs_commands import Desk
 from tests.support.helpers import as_number
 from tests.support.job_runs import files_of, history, make_dataset, read_rows
 from tests.support.repository import ROOT
 
-PAGE = (ROOT / "docs" / "ripe_atlas.md").read_text()
 DAY, START = "2026-11-01", 1_793_491_200  # its first second
 PINGS: list[dict[str, Any]] = [
     {"rtt": 12.25, "ttl": 51},
@@ -77,7 +69,7 @@ def make_results(num_results: int) -> list[dict[str, Any]]:
 RESULTS = make_results(120)
 
 
-def what_comes_of(results: list[dict[str, Any]], source: str) -> tuple[dict, Counter]:
+def expected(results: list[dict[str, Any]], source: str) -> tuple[dict, Counter]:
     """Returns each probe's measurements, and how many dead letters have each (result, reason)."""
     probes, letters = defaultdict(list), Counter()
     needed = {"timestamp": "event_time", source: "src_addr", "dst_addr": "dst_addr"}
@@ -95,7 +87,7 @@ def what_comes_of(results: list[dict[str, Any]], source: str) -> tuple[dict, Cou
     return {probe: sorted(found) for probe, found in probes.items()}, letters
 
 
-# --- The two ways ---------------------------------------------------------------------------------
+# --- dumps and exports ----------------------------------------------------------------------------
 
 
 def write_dumps(folder: Path, results: list[dict[str, Any]], hours: int = 3) -> Path:
@@ -191,7 +183,7 @@ def of_dumps(
 
 def test_daily_dumps(of_dumps: tuple[str, Path]) -> None:
     source, dataset = of_dumps
-    probes, letters = what_comes_of(RESULTS, source)
+    probes, letters = expected(RESULTS, source)
     assert history(read_rows(dataset)) == probes
     assert letters_of(dataset) == letters
     reasons = {reason for _, reason in letters}
@@ -220,18 +212,11 @@ def test_an_export_is_the_same_as_the_dumps(
     assert letters_of(dataset) == letters_of(dumps)
 
 
-# --- The page -------------------------------------------------------------------------------------
-
-
-def blocks(language: str) -> list[str]:
-    """Returns the blocks of the page in a language."""
-    found = [b.text for b in documents.blocks("docs/ripe_atlas.md") if b.language == language]
-    assert found
-    return found
+# --- docs/ripe_atlas.md ---------------------------------------------------------------------------
 
 
 def selected(statement: str) -> set[str]:
-    """Returns what a statement of the page selects; fields of an array as `array.field`."""
+    """Returns the columns that a statement selects; fields of an array as `array.field`."""
     match = re.search(r"^SELECT\n(.*?)\nFROM", statement, re.DOTALL | re.MULTILINE)
     assert match
     names = set()
@@ -244,10 +229,13 @@ def selected(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize("source", ["from", "src_addr"])
-def test_the_export_selects_what_the_job_reads(source: AtlasSource, tmp_path: Path) -> None:
-    (statement,) = blocks("sql")
+def test_the_documented_export_has_the_columns_of_the_job(
+    source: AtlasSource, tmp_path: Path
+) -> None:
+    (statement,) = (
+        b.text for b in documents.blocks("docs/ripe_atlas.md") if b.text.startswith("EXPORT DATA")
+    )
     if source == "src_addr":
-        assert "write `src_addr` instead of `synth_addr`" in PAGE
         statement = statement.replace("synth_addr", "src_addr")
     write_export(tmp_path / "in", RESULTS)
     schema = pq.ParquetFile(tmp_path / "in" / "ping-000000000000.parquet").schema
@@ -255,102 +243,10 @@ def test_the_export_selects_what_the_job_reads(source: AtlasSource, tmp_path: Pa
     assert selected(statement) == read
 
 
-def test_shell_blocks_are_bash() -> None:
-    for block in blocks("sh"):
-        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
-
-
-def block_with(text: str) -> str:
-    (block,) = (block for block in blocks("sh") if text in block)
-    return block
-
-
-def run_bash(block: str, folder: Path) -> None:
-    """Runs a block in a folder that holds export.sql, with a `bq` that keeps what it is given."""
-    (folder / "export.sql").write_text(blocks("sql")[0])
-    desk = Desk(folder)
-    desk.stand_in("bq", 'cat > "given-$(ls given-* 2>/dev/null | wc -l)"')
-    desk.sh(block)
-
-
-def test_the_dry_run_is_of_the_query_alone(tmp_path: Path) -> None:
-    run_bash(block_with("--dry_run"), tmp_path)
-    (statement,) = blocks("sql")
-    query = (tmp_path / "given-0").read_text()
-    assert query.startswith("SELECT\n") and statement.endswith(query)
-
-
-def test_the_loop_exports_seven_days(tmp_path: Path) -> None:
-    run_bash(block_with("for day in"), tmp_path)
-    given = [path.read_text() for path in tmp_path.glob("given-*")]
-    days = {f"2026-11-{day:02}" for day in range(1, 8)}
-    assert {day for text in given for day in re.findall(r"atlas/([\d-]+)/ping", text)} == days
-    assert {tuple(set(re.findall(r"2026-\d\d-\d\d", text))) for text in given} == {
-        (day,) for day in days
-    }
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
-def test_a_day_is_downloaded(tmp_path: Path) -> None:
-    server = tmp_path / "server"
-    write_dumps(server / DAY, RESULTS, hours=24)
-    block = block_with("curl --fail")
-    url = "https://data-store.ripe.net/datasets/atlas-daily-dumps"
-    assert url in block
-    run_bash(block.replace(url, server.as_uri()), tmp_path)
-    got, offered = (
-        {path.name: path.read_bytes() for path in folder.iterdir()}
-        for folder in (tmp_path / "dumps" / DAY, server / DAY)
-    )
-    assert got == offered and len(got) == 24
-
-
-def pipeline_commands() -> list[list[str]]:
-    """Returns the words of each `python -m beam_pipeline…` of the page, from the module on."""
-    lines = "\n".join(blocks("sh")).replace("\\\n", " ").splitlines()
-    return [shlex.split(line)[2:] for line in lines if line.startswith("python -m beam_pipeline")]
-
-
-def without_beams_flags(arguments: list[str]) -> list[str]:
-    """Checks the flags as the job does; leaves out Beam's, so that the job runs here."""
-    parse(arguments)
-    _, for_beam = make_parser().parse_known_args(arguments)
-    return [argument for argument in arguments if argument not in for_beam]
-
-
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a laptop's files and, in a folder for a bucket, on Dataflow's: one dataset, four times."""
-    monkeypatch.chdir(tmp_path)
-    for root in (tmp_path, tmp_path / "bucket"):
-        write_dumps(root / "dumps" / DAY, RESULTS)
-        write_export(root / "atlas" / DAY, RESULTS[:70])
-        write_export(root / "atlas" / "2026-11-02", RESULTS[70:])
-    for module, *words in pipeline_commands():
-        arguments = [word.replace("gs://BUCKET", f"{tmp_path}/bucket") for word in words]
-        if module == "beam_pipeline.main":
-            arguments = without_beams_flags(arguments)
-        is_package = (ROOT / module.replace(".", "/")).is_dir()
-        program = importlib.import_module(f"{module}.__main__" if is_package else module)
-        assert program.main(arguments) == 0
-    datasets = [path.parent for path in tmp_path.rglob("_SUCCESS")]
-    assert len(datasets) == 4
-    expected = files_of(datasets[0])
-    assert expected and all(files_of(dataset) == expected for dataset in datasets)
-    _, *words = shlex.split(block_with("rows/dead_letter"))
-    letters = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-    assert "'reason': " in letters.stdout
-
-
-def test_the_costs_follow_from_the_bytes() -> None:
-    rows = re.findall(r"\[([\d,]{9,})\]\[costs\] \| (\d+\.\d\d) \|", PAGE)
-    assert len(rows) == 2
-    for num_bytes, dollars in rows:
-        assert f"{int(num_bytes.replace(',', '')) / 2**40 * 6.25:.2f}" == dollars
-
-
-def test_the_dead_letters_have_these_reasons() -> None:
+def test_documented_reasons_of_dead_letters() -> None:
+    page = (ROOT / "docs" / "ripe_atlas.md").read_text()
     (bullet,) = re.findall(
-        r"^- \*\*Dead letters\.\*\*.*?(?=^\S|\Z)", PAGE, re.DOTALL | re.MULTILINE
+        r"^- \*\*Dead letters\.\*\*.*?(?=^\S|\Z)", page, re.DOTALL | re.MULTILINE
     )
     named = set(re.findall(r"`([a-z_]+)`", bullet))
     assert {"no_results", "dns_error", "rtt_null"} <= named
