@@ -21,6 +21,7 @@ from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.job.room import cap_of
+from beam_pipeline.overlap.report.contents import write_contents
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.counts import (
     MatchesSize,
@@ -36,6 +37,7 @@ from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
 from beam_pipeline.overlap.results.layout import (
     EVAL_TOKENS,
     FIELD_HITS,
+    REPORT,
     SUCCESS_NAME,
     SUMMARY,
     WORK_FOLDER,
@@ -291,6 +293,8 @@ def _write_results(
     letters += [group.letters_path for group in results.groups if group.letters_path is not None]
     if name := write_dead_letters(folder, temp_folder, letters):
         names.append(name)
+    write_contents(folder, temp_folder, config.lengths)
+    names.append(REPORT)
     reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
     counts["dead_letters"] = dict(sorted(reasons.items()))
     summarize(job, prepared, "done", counts, names, folder)
