@@ -41,7 +41,11 @@ class Pod:
         for name in (SCRIPT, "training/configs/95m.yml", "setup.py", "pyproject.toml", "README.md"):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.root / name)
-        empty = ("beam_pipeline/__init__.py", "training/__pycache__/x", "templates/tpu/constraints.txt")
+        empty = (
+            "beam_pipeline/__init__.py",
+            "training/__pycache__/x",
+            "templates/tpu/constraints.txt",
+        )
         for name in empty:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).touch()
