@@ -1,7 +1,7 @@
 """From match files to the files of the output: what the steps after the scan do.
 
 ScannedUnit → PackedCounts by bucket of evaluation rows → files of each bucket
-ScannedUnit → the size of its details → how many it may write
+            → UnitSize → room for the results → how many details each work unit may write
 ScannedUnit → files of each work unit → those of a group of training files joined
 all of these → the output, `.SUCCESS` last
 """
@@ -20,45 +20,31 @@ from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filte
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.job.room import cap_of
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
+from beam_pipeline.overlap.results.contaminated import write_eval_tokens
 from beam_pipeline.overlap.results.counts import (
-    MatchesSize,
     PackedCounts,
+    UnitSize,
     add_counts,
-    count_unit,
+    measure_unit,
+    pack_counts,
 )
-from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details
-from beam_pipeline.overlap.results.eval_tokens import write_eval_tokens
+from beam_pipeline.overlap.results.details import COMPACT, NONE
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
-from beam_pipeline.overlap.results.field_hits import write_field_hits
-from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
-from beam_pipeline.overlap.results.layout import (
-    EVAL_TOKENS,
-    FIELD_HITS,
-    SUCCESS_NAME,
-    SUMMARY,
-    WORK_FOLDER,
-)
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
-from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
-from beam_pipeline.overlap.results.row_overlaps import (
-    HITS,
-    BucketFiles,
-    write_bucket,
-    write_eval_texts,
-)
+from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
+from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
 from beam_pipeline.storage.files import exists, remove_folder, unique_path
 from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
 
-_WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _LETTERS = "letters:"
 SIZES = "sizes"  # an output of count_ngrams
 _TRAIN_COUNTS = (
     *("train_rows", "train_texts", "train_without_text", "train_text_bytes", "train_ngrams"),
     "matches",
 )
-_Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
+Sizes = Iterable[tuple[ScannedUnit, UnitSize]]
 
 
 # --- evaluation rows ----------------------------------------------------------------------------
@@ -69,12 +55,13 @@ def count_ngrams(
 ) -> Iterator[Any]:
     """Yields (bucket of evaluation rows, PackedCounts) of a work unit, without boilerplate.
 
-    The output SIZES gets its MatchesSize.
+    The output SIZES gets the work unit and its UnitSize.
     """
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
-        postings, totals = prepared.evaluation().postings, Counter[str]()
-        yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path), totals)
-        yield TaggedOutput(SIZES, MatchesSize(**totals))
+        evaluation, keep = prepared.evaluation(), filter_at(boilerplate_path)
+        rows, size = measure_unit(scanned, evaluation, job.details, keep)
+        yield TaggedOutput(SIZES, (scanned, size))
+        yield from pack_counts(scanned.paths, rows, evaluation.postings, keep)
 
 
 def write_evaluation_rows(
@@ -101,36 +88,21 @@ def write_evaluation_rows(
         return files
 
 
-# --- details ------------------------------------------------------------------------------------
-
-
-def size_details(
-    scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
-) -> tuple[ScannedUnit, DetailsSize]:
-    """Returns a work unit and the size of its details without caps."""
-    with freeing_step("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
-        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
-        evaluation = prepared.evaluation()
-        return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
+# --- work units ---------------------------------------------------------------------------------
 
 
 def expand(
     scanned: ScannedUnit,
     job: Job,
     prepared: Prepared,
+    quotas: Mapping[str, int | None],
     boilerplate_path: str | None = None,
-    quotas: Mapping[str, int | None] | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
-        prefix, evaluation = (
-            job.temp_path("units", scanned.name),
-            prepared.evaluation(),
-        )
-        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
-        quota = (quotas or {}).get(scanned.name)
-        caps = cap, quota, job.config.details
-        return expand_unit(scanned, prefix, job.temp_folder, evaluation, keep, *caps)
+        prefix, keep = job.temp_path("units", scanned.name), filter_at(boilerplate_path)
+        given = prepared.evaluation(), job.details, keep, quotas[scanned.name]
+        return expand_unit(scanned, prefix, job.temp_folder, *given)
 
 
 def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
@@ -198,42 +170,43 @@ def finish(
     marker: Marker | None,
     prepared: Prepared,
     train_counts: Mapping[str, Any],
+    sizes: Sizes,
     expanded: Iterable[ExpandedUnit],
     groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,
-    sizes: _Sizes = (),
 ) -> None:
     """Writes the output, `.SUCCESS` last, and removes what is no longer needed.
 
     Args:
       marker: of the output folder, on `gs://`.
       train_counts: of `check_scan`.
-      boilerplate: None where nothing is filtered.
-      sizes: of the details without caps, where there are caps.
+      boilerplate: None where everything counts.
     """
-    paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
-    units = sorted(expanded, key=lambda unit: unit.scanned.order)
+    config = job.config
     results = Results(
-        units,
+        sorted(expanded, key=lambda unit: unit.scanned.order),
         sorted(groups),
         sorted(buckets),
-        paths,
-        job.has_caps,
-        job.config.details == COMPACT,
+        config.lengths,
+        job.details,
+        config.all_rules,
+        config.eval_text_fields if config.eval_fields == "each" else (),
+        None if boilerplate is None else sorted(found.lines_path for found in boilerplate),
         _short_rows(job, prepared),
+        [letters_path(prepared.rows_path)] if prepared.letters else [],
     )
-    with freeing_step("Finish", output=job.config.output_path):
-        # An attempt before this one may have come to its end, and its result was lost.
+    with freeing_step("Finish", output=config.output_path):
+        # An earlier attempt may have finished without its result being received.
         if not exists(job.path(SUCCESS_NAME)):
             counts = {**train_counts, **_count_details(results, sizes)}
             try:
                 _write_results(job, marker, prepared, counts, results)
-            except LostOutputError:  # another attempt, if it has finished, has released the marker
+            except LostOutputError:  # another attempt that has finished has released the marker
                 if not exists(job.path(SUCCESS_NAME)):
                     raise
         # Details that were left out can be made from the match files.
-        if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
+        if not read_summary(config.output_path)["counts"]["details_left_out"]:
             remove_folder(job.path(WORK_FOLDER))
         remove_folder(job.temp_folder)
         if marker is not None:
@@ -249,17 +222,16 @@ def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
     return np.stack([numbers, num_tokens[numbers]])
 
 
-def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
-    num_written = sum(unit.num_records for unit in results.units)
+def _count_details(results: Results, sizes: Sizes) -> dict[str, int]:
+    num_written = sum(unit.num_details for unit in results.units)
     counter("overlap_details").inc(num_written)
-    num_records, num_bytes = num_written, sum(unit.num_bytes for unit in results.units)
-    if results.has_caps:
-        num_records = sum(size.num_records for _, size in sizes)
-        num_bytes = sum(size.num_bytes for _, size in sizes)
+    num_records = 0
+    if results.details.mode != NONE:
+        num_records = sum(size.num_matches for _, size in sizes)
     return {
         "details": num_written,
         "details_left_out": num_records - num_written,
-        "detail_bytes": num_bytes,
+        "detail_bytes": sum(size.details.num_bytes for _, size in sizes),
     }
 
 
@@ -275,25 +247,12 @@ def _write_results(
         guard()
     temp_folder, rows = job.temp_folder, prepared.open_rows()
     folder = unique_path(temp_folder, "output")
-    num_files = max(1, -(-len(results.units) // _WORK_UNITS_PER_FILE))
-    config = job.config
-    names = write_outputs(
-        folder, temp_folder, rows, config.lengths, results, num_files, config.all_rules
-    )
-    if config.eval_fields == "each":
-        hits = (np.frombuffer(bucket.hits, HITS) for bucket in results.buckets)
-        hits = np.concatenate([np.empty(0, HITS), *hits])
-        write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, config.eval_text_fields, hits)
-        names.append(FIELD_HITS)
+    names = write_outputs(folder, temp_folder, rows, results)
     write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
     names.append(EVAL_TOKENS)
-    letters = [letters_path(prepared.rows_path)] if prepared.letters else []
-    letters += [group.letters_path for group in results.groups if group.letters_path is not None]
-    if name := write_dead_letters(folder, temp_folder, letters):
-        names.append(name)
     reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
     counts["dead_letters"] = dict(sorted(reasons.items()))
-    summarize(job, prepared, "done", counts, names, folder)
+    summarize(job, prepared, "done", counts, sorted(names), folder)
     moves = moves_to_folder(folder, [*names, SUMMARY], job.config.output_path.rstrip("/"))
     if guard is not None:
         guard()

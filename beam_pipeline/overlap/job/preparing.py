@@ -59,7 +59,7 @@ from beam_pipeline.overlap.ngrams.token_texts import (
 )
 from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results import match_files
-from beam_pipeline.overlap.results.details import NONE, Evaluation
+from beam_pipeline.overlap.results.details import DetailsOptions, Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
@@ -83,10 +83,11 @@ class Job:
     command: str = ""  # for a shell; "" for a run from Python
 
     @property
-    def has_caps(self) -> bool:
-        """Whether details may be left out."""
+    def details(self) -> DetailsOptions:
+        """Which details are written; a negative cap is no limit."""
         config = self.config
-        return config.details != NONE and max(config.max_details, config.max_details_per_pair) >= 0
+        caps = (config.max_details_per_pair, config.max_details)
+        return DetailsOptions(config.details, *(None if cap < 0 else cap for cap in caps))
 
     def option(self, name: str, value: Any) -> str:
         """Returns an option as it is given, to a shell or in Python."""

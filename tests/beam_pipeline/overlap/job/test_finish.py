@@ -21,8 +21,8 @@ from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_sets
+from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
-from beam_pipeline.overlap.results.file_groups import group_of
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
@@ -30,6 +30,7 @@ from beam_pipeline.overlap.results.output_files import (
     json_line,
     make_table,
 )
+from beam_pipeline.overlap.results.outputs import group_of
 from beam_pipeline.storage import gcs as gcs_storage
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
@@ -46,6 +47,11 @@ class ExpandedRun(NamedTuple):
     prepared: Prepared
     units: list[ExpandedUnit]
 
+    @property
+    def sizes(self) -> list[Any]:
+        """The size of each work unit."""
+        return [(unit.scanned, UnitSize(1)) for unit in self.units]
+
     def join_groups(self) -> list[Any]:
         """Does the step `Join training files` of each group."""
         groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
@@ -56,7 +62,9 @@ class ExpandedRun(NamedTuple):
     def finish(self, groups: list[Any]) -> None:
         """Does the step `Finish`."""
         marker, counts = self.run.marker, {"dead_letters": {}}
-        gathering.finish(b"", self.job, marker, self.prepared, counts, self.units, groups, [])
+        gathering.finish(
+            b"", self.job, marker, self.prepared, counts, self.sizes, self.units, groups, []
+        )
 
 
 @contextlib.contextmanager
@@ -89,7 +97,7 @@ def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
     contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
     for name, data in zip(_FILES, contents, strict=True):
         gcs_storage.write_object(f"{prefix}.{name}", data, 0)
-    return ExpandedUnit(scanned, 1, len(json_line(row)), 0, *(f"{prefix}.{n}" for n in _FILES))
+    return ExpandedUnit(scanned, 1, 0, *(f"{prefix}.{n}" for n in _FILES))
 
 
 @contextlib.contextmanager
