@@ -6,15 +6,15 @@ heavy: Beam, Arrow and numba arrive with the names that need them (a test holds 
 
 from beam_pipeline.lazy_exports import exporting
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = exporting(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,
     {
         "array_record_io": "ReadAllFromArrayRecord ReadFromArrayRecord WriteToArrayRecord",
-        "dataset.manifest": "Dataset Manifest open_dataset",
+        "dataset.manifest": "Manifest",
         "dataset.row_codec": "ProbeRow decode_record",
-        "dataset.rows": "Rows",
+        "dataset.rows": "Dataset Rows open_dataset",
         "errors": "ProbelineError UsageError",
         "sort_each_group": "SortEachGroup SortedGroup",
         "overlap": "DeconConfig NGramConfig run_train_test_overlap",

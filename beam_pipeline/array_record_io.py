@@ -34,7 +34,7 @@ from apache_beam.options.value_provider import ValueProvider
 from apache_beam.transforms.display import DisplayDataItem
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.dataset.row_reader import READER_OPTIONS
+from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.shards.io_arguments import element_type, known_text, refuse

@@ -25,7 +25,7 @@ from beam_pipeline.probe_rows.options import Options, make_parser, parse
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from beam_pipeline.dataset.manifest import Dataset
+    from beam_pipeline.dataset.rows import Dataset
 
 __all__ = ["main", "make_parser"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.bucket import MAX_BUCKETS

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from beam_pipeline import generate
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, join, sort_groups
 from beam_pipeline.probe_rows import pipeline as probe_rows

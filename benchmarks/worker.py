@@ -19,8 +19,7 @@ from apache_beam.transforms.window import GlobalWindow
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.layout import MAX_SHARD_RUN_BYTES, DatasetOptions
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks

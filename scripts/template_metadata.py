@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from beam_pipeline.cli.flags import OneLineParser
+from beam_pipeline.cli.flags import OneLineParser, flags_of
 from beam_pipeline.overlap import NGramConfig
 from beam_pipeline.overlap.job import config
-from beam_pipeline.overlap.job.flag_values import flags_of
 from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.probe_rows import options

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support import properties, warm_python
 from tests.support.browser import browser
 from tests.support.cpu_seconds import CpuSeconds

@@ -14,7 +14,7 @@ import pytest
 
 import beam_pipeline
 import training
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap import DeconConfig
 from tests.support.repository import ROOT

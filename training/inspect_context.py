@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import UsageError
 from training.rows.row_source import ProbeRowDataSource
 from training.sampler import Example, ProbeRowSampler

@@ -19,9 +19,9 @@ a time that a person notices; tests/beam_pipeline/cli/test_probeline.py holds th
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, Field, field, fields
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from typing import Any, NoReturn, cast
 
 from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError
@@ -122,7 +122,7 @@ def flag(
     Args:
       help_text: the help, without the default, which is appended.
       default: the default.
-      limits: the smallest and the largest value, None for no largest; see `check_limits`.
+      limits: the smallest and the largest value, None for no largest; see `check_flags`.
       group: the heading in --help.
       argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`; the
         type of a number is that of the field.
@@ -160,11 +160,77 @@ def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
         parser.add_argument(f"--{item.name}", help=help_text, **argument)
 
 
-def check_limits(options: Any) -> None:
-    """Raises UsageError for the first flag whose value is outside its limits."""
+def several(value: Any) -> tuple[Any, ...]:
+    """Returns a value, or a sequence of values, as a tuple."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return (value,)
+    return tuple(cast(Sequence[Any], value))
+
+
+def flags_of(options: Any) -> list[Field[Any]]:
+    """Returns the flags of a dataclass in order, with those of dataclasses that are defaults."""
+    return [
+        each
+        for item in fields(options)
+        for each in (flags_of(item.default) if is_dataclass(item.default) else [item])
+        if each.metadata
+    ]
+
+
+def values_of(options: Any) -> dict[str, Any]:
+    """Returns the values of `flags_of` by name."""
+    values: dict[str, Any] = {}
     for item in fields(options):
-        if limits := item.metadata["limits"]:
-            check_range(item.name, getattr(options, item.name), *limits)
+        value = getattr(options, item.name)
+        if is_dataclass(item.default):
+            values |= values_of(value)
+        elif item.metadata:
+            values[item.name] = value
+    return values
+
+
+def from_flags[Options](options: type[Options], values: Mapping[str, Any]) -> Options:
+    """Inverts `values_of`; a missing value is the flag's default. UsageError for a bad value."""
+    given: dict[str, Any] = {}
+    for item in fields(cast(Any, options)):
+        if is_dataclass(item.default):
+            given[item.name] = from_flags(cast(Any, type(item.default)), values)
+        elif item.name in values:
+            given[item.name] = values[item.name]
+    return options(**given)
+
+
+def check_flags(options: Any) -> None:
+    """Raises UsageError for the first flag whose value has a wrong type or is not allowed."""
+    for item in fields(options):
+        value = getattr(options, item.name)
+        if not item.metadata or (item.default is not MISSING and value == item.default):
+            continue
+        is_repeatable = item.metadata.get("action") == "append"
+        values = several(value) if is_repeatable else (value,)
+        if not values or "" in values:
+            raise UsageError(f"--{item.name} is empty: give a value")
+        for each in values:
+            _check_value(item, each, is_text=is_repeatable or item.type is str)
+
+
+def _check_value(item: Field[Any], value: Any, is_text: bool) -> None:
+    given, choices = f"--{item.name}={value!r}", item.metadata.get("choices")
+    if limits := item.metadata["limits"]:
+        is_float = item.type is float
+        if not isinstance(value, (int, float) if is_float else int) or isinstance(value, bool):
+            low, high = limits
+            kind = "a number" if is_float else "an integer"
+            wanted = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise UsageError(f"{given} is not {kind}: give one {wanted}")
+        check_range(item.name, value, *limits)
+    elif item.type is bool:
+        if not isinstance(value, bool):
+            raise UsageError(f"{given}: give True or False")
+    elif is_text and not isinstance(value, str):
+        raise UsageError(f"{given} is a {type(value).__name__}: give a string")
+    elif choices and value not in choices:
+        raise UsageError(f"--{item.name}={value}: give {' or '.join(choices)}")
 
 
 def check_range(name: str, value: float, low: float, high: float | None) -> None:

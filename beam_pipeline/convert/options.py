@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
-from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
+from beam_pipeline.cli.flags import OneLineParser, check_flags, flag, job_parser
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.shards.writer_options import check_writer_options
 from beam_pipeline.storage.files import check_path
@@ -97,7 +97,7 @@ class ConvertOptions:
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)
         for name, path in (("output", self.output), *(("input", each) for each in self.input)):
             check_path(name, path)
         if self.num_shards and self.shard_bytes != ConvertOptions.shard_bytes:

@@ -12,7 +12,7 @@ from array_record.python.array_record_module import (  # pyright: ignore[reportM
 
 from beam_pipeline.convert.blocks import ShardPlan, read_part
 from beam_pipeline.convert.layout import Layout
-from beam_pipeline.dataset.row_reader import READER_OPTIONS
+from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, logged
 from beam_pipeline.shards.writing import ShardInfo, write_records

@@ -6,9 +6,7 @@ the common spellings; the standard library's `ipaddress` decides on all others. 
 the form of RFC 5952.
 """
 
-import hashlib
 import ipaddress
-import socket
 
 import numpy as np
 import pyarrow as pa
@@ -278,15 +276,3 @@ def ipv4_text_lengths(values):
             length += _OCTETS[(values[row] >> shift) & 255, 3]
         lengths[row] = length
     return lengths
-
-
-def packed(address: str) -> bytes:
-    """Returns the 4 or 16 bytes of a canonical address, in network order."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.inet_pton(family, address)
-
-
-def src_id(address: str) -> int:
-    """Returns the 63-bit identifier of a probe: blake2b of its packed address."""
-    digest = hashlib.blake2b(packed(address), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

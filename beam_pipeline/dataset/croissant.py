@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 
 from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA
-from beam_pipeline.dataset.card_facts import (
+from beam_pipeline.dataset.data_card import (
     KEYWORDS,
     SplitTotals,
     about,

@@ -1,14 +1,66 @@
-"""Where rows go: the split and the shard of each row.
+"""The options that shape a dataset, and where its rows go: the split and the shard of each.
 
-A row's place follows from its probe's address, its number and the options alone. So the writer
-and `beam_pipeline.verify` agree on it, and no result depends on the runner.
+The options are flags of the job that writes a dataset and lines of its manifest. A row's place
+follows from its probe's address, its number and the options alone. So the writer and
+`beam_pipeline.verify` agree on it, and no result depends on the runner.
+
+Imports nothing heavy, so that a command line is parsed before NumPy and Arrow are loaded.
 """
 
 import hashlib
+import socket
 import struct
+from dataclasses import dataclass
+from typing import Literal
 
-from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import DatasetOptions
+Encoding = Literal["arrow", "compact"]
+ENCODINGS: tuple[Encoding, ...] = ("arrow", "compact")
+RecordEncoding = Literal["arrow_ipc", "tf_example"]
+RECORD_ENCODINGS: tuple[RecordEncoding, ...] = ("arrow_ipc", "tf_example")
+OutputFormat = Literal["arrayrecord", "tfrecord"]
+OUTPUT_FORMATS: tuple[OutputFormat, ...] = ("arrayrecord", "tfrecord")
+Duplicates = Literal["keep", "drop"]
+DUPLICATES: tuple[Duplicates, ...] = ("keep", "drop")
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How rows are encoded, and the largest size of a record."""
+
+    encoding: Encoding
+    max_row_bytes: int
+    record_encoding: RecordEncoding = "arrow_ipc"
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """The options that shape the bytes of a dataset, named as their flags.
+
+    Those with a default are missing from manifests that are older than the flag.
+    """
+
+    measurement_encoding: Encoding
+    max_row_size_mb: float
+    train_ratio: float
+    split_seed: int
+    probes_per_shard: int
+    num_shards: int
+    array_record_options: str
+    output_format: OutputFormat = "arrayrecord"
+    record_encoding: RecordEncoding = "arrow_ipc"
+    duplicates: Duplicates = "keep"
+
+    @property
+    def row_format(self) -> RowFormat:
+        """The encodings and the largest size of a row."""
+        max_row_bytes = int(self.max_row_size_mb * (1 << 20))
+        return RowFormat(self.measurement_encoding, max_row_bytes, self.record_encoding)
+
+    @property
+    def shard_suffix(self) -> str:
+        """What the name of every shard ends with."""
+        return f".{self.output_format}"
+
 
 # Counted on sorted runs, 16 or 28 bytes a measurement: a record is up to twice that.
 MAX_SHARD_RUN_BYTES = 256 << 20
@@ -16,10 +68,22 @@ MAX_SHARD_RUN_BYTES = 256 << 20
 _ROW_KEY = struct.Struct(">qi")
 
 
+def packed(address: str) -> bytes:
+    """Returns the 4 or 16 bytes of a canonical address, in network order."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.inet_pton(family, address)
+
+
+def src_id(address: str) -> int:
+    """Returns the 63-bit identifier of a probe: blake2b of its packed address."""
+    digest = hashlib.blake2b(packed(address), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
 def split_of(src_addr: str, train_ratio: float, split_seed: int) -> int:
     """Returns the split of a probe, as an index into manifest.SPLITS."""
     digest = hashlib.blake2b(
-        addresses.packed(src_addr),
+        packed(src_addr),
         digest_size=8,
         key=str(split_seed).encode(),
         person=b"split",

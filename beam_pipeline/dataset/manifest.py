@@ -1,4 +1,4 @@
-"""The manifest of a dataset: `write_success` commits a dataset, `open_dataset` opens one.
+"""The manifest of a dataset, and its commit: `write_success`.
 
 A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. Only the
 `generations` of a manifest differ between two runs over the same input: they have dates.
@@ -11,37 +11,26 @@ A manifest may come from somebody else: types, ranges and paths are checked here
 readers. Fields and options that this version does not know are ignored, since a change that a
 reader must know of comes with another format version.
 """
-# pyarrow has no types.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
-# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false
 
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import orjson
 from msgspec import Meta
 
-from beam_pipeline.dataset.options import Duplicates, Encoding, OutputFormat, RecordEncoding
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.dataset.layout import Duplicates, Encoding, OutputFormat, RecordEncoding
+from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.files import (
     check_regular,
     checksum_text,
     crc32c,
-    exists,
-    is_local,
     read_file,
     write_durably,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from beam_pipeline.dataset.rows import Rows
 
 FORMAT_VERSION = 1
 SPLITS = ("train", "test")
@@ -238,63 +227,6 @@ class Manifest:
         return manifest
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """A finished dataset: its folder and its manifest. `open_dataset` makes one.
-
-    Attributes:
-      path: the folder, local or on `gs://`.
-      manifest: what `manifest.json` says: options, counts, and the files of each split.
-
-    Example:
-
-        dataset = open_dataset("rows")
-        dataset.path, dataset.manifest.output_format
-    """
-
-    path: str
-    manifest: Manifest
-
-    def index(self, split: str) -> "pa.Table":
-        """Returns the row index of a split, `rows.parquet`, as a table with a line per row.
-
-        Args:
-          split: "train" or "test".
-
-        Raises:
-          UsageError: there is no such split.
-          ProbelineError: the file is missing or is not that of the manifest.
-
-        Example:
-
-            open_dataset("rows").index("train").sort_by("n_measurements")
-        """
-        from beam_pipeline.dataset.row_index import read_index
-
-        return read_index(self, _checked(split))
-
-    def rows(self, split: str) -> "Rows":
-        """Returns the rows of a split by number; arguments and errors as of `index`.
-
-        Example:
-
-            open_dataset("rows").rows("train")[0].to_arrow()
-        """
-        from beam_pipeline.dataset.rows import Rows
-
-        return Rows(self, _checked(split))
-
-    def file(self, relative_path: str) -> str:
-        """Returns the full path of a file of the dataset."""
-        return f"{self.path}/{relative_path}"
-
-
-def _checked(split: str) -> str:
-    if split not in SPLITS:
-        raise UsageError(f"there is no split {split!r}: give {' or '.join(SPLITS)}")
-    return split
-
-
 def success_stamp(manifest: bytes) -> bytes:
     """Returns the contents of `_SUCCESS` for a manifest of these bytes."""
     return f"{checksum_text(crc32c(manifest))}\n".encode()
@@ -304,63 +236,6 @@ def write_success(folder: str, manifest: bytes, write: Write = write_durably) ->
     """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
     write(f"{folder}/{MANIFEST_NAME}", manifest)
     write(f"{folder}/{SUCCESS_NAME}", success_stamp(manifest))
-
-
-def dataset_folder(path: str) -> str:
-    """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
-    folder = path.rstrip("/")
-    suffixes = (".arrayrecord", ".tfrecord")
-    while any(char in folder for char in "*?[") or folder.endswith(suffixes):
-        # A folder may look like a glob. On `gs://` a shard, or a glob of them, takes no request.
-        may_be_folder = is_local(folder) or not folder.endswith(suffixes)
-        if may_be_folder and exists(f"{folder}/{SUCCESS_NAME}"):
-            break
-        folder = folder.rpartition("/")[0]
-    parent, _, name = folder.rpartition("/")
-    is_bucket = parent.endswith(":/")
-    if name in SPLITS and not is_bucket and read_file(f"{folder}/{MANIFEST_NAME}") is None:
-        folder = parent
-    return folder or "."
-
-
-def open_dataset(path: str) -> Dataset:
-    """Opens a finished dataset. Nothing but `_SUCCESS` and `manifest.json` is read, without Beam.
-
-    Args:
-      path: the dataset's folder, a split's folder, a shard or a glob of shards, local or on
-        `gs://`.
-
-    Raises:
-      ProbelineError: it is not finished, was changed since, or has a newer format.
-
-    Example:
-
-        dataset = open_dataset("rows")
-        dataset.manifest.splits["train"].num_measurements
-        dataset.index("train").num_rows
-        dataset.rows("train")[0].to_arrow()
-    """
-    folder = dataset_folder(path)
-    try:
-        data = committed_manifest(folder)
-    except ProbelineError:
-        following = f"{folder}/{NEXT_FOLDER}"
-        if read_file(f"{following}/{SUCCESS_NAME}") is not None:
-            folder = following
-        data = committed_manifest(folder)  # if nothing follows: it may have moved meanwhile
-    try:
-        version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
-        if version == FORMAT_VERSION:
-            return Dataset(folder, Manifest.from_json(data))
-    except (KeyError, ValueError, RecursionError) as error:
-        raise ProbelineError(
-            f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
-            "the dataset again as a whole"
-        ) from error
-    raise ProbelineError(
-        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
-        "version that wrote it"
-    )
 
 
 def committed_manifest(folder: str) -> bytes:

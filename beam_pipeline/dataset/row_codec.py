@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset import addresses, arrow_record, tf_example
+from beam_pipeline.dataset import addresses, arrow_record, layout, tf_example
 from beam_pipeline.dataset.arrow_record import (
     RowColumns,
     Template,
@@ -35,7 +35,7 @@ from beam_pipeline.dataset.arrow_record import (
     read_stream,
     record_bytes,
 )
-from beam_pipeline.dataset.options import Encoding, RecordEncoding, RowFormat
+from beam_pipeline.dataset.layout import Encoding, RecordEncoding, RowFormat
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
@@ -187,7 +187,7 @@ def arrow_template() -> Template:
 def columns_of(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
     """Returns the columns of a row's record."""
     first, last = int(run["event_time"][0]), int(run["event_time"][-1])
-    src_id, span = addresses.src_id(key.src_addr), (last - first) / _US_PER_SECOND
+    src_id, span = layout.src_id(key.src_addr), (last - first) / _US_PER_SECOND
     return RowColumns(src_id, measurements, len(run), span, first, last, *key)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset import addresses, arrow_record, tf_example
+from beam_pipeline.dataset import arrow_record, layout, tf_example
 from beam_pipeline.dataset.addresses import string_buffers
 from beam_pipeline.dataset.arrow_record import END_OF_STREAM, place_buffers
-from beam_pipeline.dataset.options import Encoding, RecordEncoding, RowFormat
+from beam_pipeline.dataset.layout import Encoding, RecordEncoding, RowFormat
 from beam_pipeline.dataset.row_codec import (
     RowKey,
     arrow_measurements_bytes,
@@ -186,7 +186,7 @@ class RowKeys(NamedTuple):
     def of(cls, keys: Sequence[RowKey]) -> Self:
         """Returns the keys of rows as columns."""
         src_addrs, row_indexes = zip(*keys, strict=True)
-        src_ids = np.array([addresses.src_id(src_addr) for src_addr in src_addrs])
+        src_ids = np.array([layout.src_id(src_addr) for src_addr in src_addrs])
         return cls(src_ids, pa.array(src_addrs, pa.string()), np.array(row_indexes))
 
 

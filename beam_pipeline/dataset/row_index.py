@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.dataset.manifest import INDEX_NAME, Dataset, Manifest
+from beam_pipeline.dataset.manifest import INDEX_NAME, Split
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import (
     check_regular,
@@ -80,9 +80,8 @@ class RowIndex(IndexedRows):
     src_addr: pa.StringArray
 
     @classmethod
-    def read(cls, dataset: Dataset, split: str) -> Self:
-        """Reads the row index of a split; raises as `read_index`."""
-        table = read_index(dataset, split)
+    def of(cls, table: pa.Table) -> Self:
+        """Returns a row index as arrays; its lines are those of `read_index`."""
         return cls(
             **{name: numbers(table, name) for name in _INTEGERS},
             first_us=numbers(table, "first_timestamp"),
@@ -101,54 +100,47 @@ def numbers(table: pa.Table, name: str) -> np.ndarray:
     return np.frombuffer(data or b"", dtype)[column.offset : column.offset + len(column)]
 
 
-def read_index(dataset: Dataset, split: str) -> pa.Table:
+def read_index(path: str, split: Split) -> pa.Table:
     """Reads the row index of a split; ProbelineError if it is not the one of the manifest."""
-    path = dataset.file(f"{split}/{INDEX_NAME}")
     check_regular([path])
     data = read_file(path)
-    _check_checksum(dataset, split, "missing" if data is None else checksum_text(crc32c(data)))
+    _check_checksum(path, split, "missing" if data is None else checksum_text(crc32c(data)))
     try:
         table = parse_index(data or b"")
-        _check_number(table.num_rows, dataset.manifest, split)
-        _check_lines(table, 0, dataset.manifest, split)
+        _check_number(table.num_rows, split)
+        _check_lines(table, 0, split)
     except ValueError as error:
         raise _not_the_index(path, error) from error
     return table
 
 
-def read_lines(dataset: Dataset, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yields some columns of the row index, _MAX_LINES lines or fewer at a time, in order.
-
-    Raises:
-      ProbelineError: it is not the row index of the manifest.
-    """
-    path = dataset.file(f"{split}/{INDEX_NAME}")
+def read_lines(path: str, split: Split, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yields some columns of a row index, _MAX_LINES lines or fewer at a time; as `read_index`."""
     check_regular([path])
     if file_infos([path])[path] is None:
-        _check_checksum(dataset, split, "missing")
+        _check_checksum(path, split, "missing")
     with local_copy(path) as copy:  # an object is read once, in few requests
-        _check_checksum(dataset, split, checksum_text(size_and_checksum(copy)[1]))
+        _check_checksum(path, split, checksum_text(size_and_checksum(copy)[1]))
         begin = 0
         try:
             with pq.ParquetFile(copy) as file:
                 _check_schema(file.schema_arrow)
-                _check_number(file.metadata.num_rows, dataset.manifest, split)
+                _check_number(file.metadata.num_rows, split)
                 # Arrow's threads would take as much CPU and hold several row groups.
                 for batch in file.iter_batches(_MAX_LINES, columns=columns, use_threads=False):
                     lines = pa.Table.from_batches([batch])
-                    _check_lines(lines, begin, dataset.manifest, split)
+                    _check_lines(lines, begin, split)
                     yield lines
                     begin += len(lines)
         except (ValueError, OSError, pa.ArrowException) as error:
             raise _not_the_index(path, error) from error
 
 
-def _check_checksum(dataset: Dataset, split: str, found: str) -> None:
-    path, said = dataset.file(f"{split}/{INDEX_NAME}"), dataset.manifest.splits[split].index_crc32c
-    if found != said:
+def _check_checksum(path: str, split: Split, found: str) -> None:
+    if found != split.index_crc32c:
         raise ProbelineError(
-            f"{path} has checksum {found}, the manifest says {said}: it was changed or belongs to "
-            "another dataset; copy the dataset again as a whole"
+            f"{path} has checksum {found}, the manifest says {split.index_crc32c}: it was changed "
+            "or belongs to another dataset; copy the dataset again as a whole"
         )
 
 
@@ -159,13 +151,13 @@ def _not_the_index(path: str, error: Exception) -> ProbelineError:
     )
 
 
-def _check_number(num_lines: int, manifest: Manifest, split: str) -> None:
-    num_records = sum(shard.num_records for shard in manifest.splits[split].shards)
+def _check_number(num_lines: int, split: Split) -> None:
+    num_records = sum(shard.num_records for shard in split.shards)
     if num_records != num_lines:
         raise ValueError(f"it has {num_lines} lines for {num_records} records")
 
 
-def _check_lines(table: pa.Table, begin: int, manifest: Manifest, split: str) -> None:
+def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
     """Raises ValueError unless lines from `begin` on are those of the manifest's records.
 
     What a reader computes with stays in range then. Whether it is true, `verify` tells.
@@ -174,7 +166,7 @@ def _check_lines(table: pa.Table, begin: int, manifest: Manifest, split: str) ->
         raise ValueError(f"it has nulls in {', '.join(nulls)}")
     columns = {name: numbers(table, name) for name in table.column_names if name != "src_addr"}
     line = np.arange(begin, begin + len(table))
-    ends = np.cumsum([shard.num_records for shard in manifest.splits[split].shards])
+    ends = np.cumsum([shard.num_records for shard in split.shards])
     shard = np.searchsorted(ends, line, "right")
     n, size = columns.get("n_measurements"), columns.get("num_bytes")
     limits = {

@@ -1,13 +1,178 @@
-"""The rows of a finished dataset by number: `open_dataset("rows").rows("train")[0]`."""
+"""A finished dataset: opened, and its rows by number, from ArrayRecord or TFRecord shards.
 
+  dataset = open_dataset("rows")
+  dataset.rows("train")[0].to_arrow()
+
+Every record is compared with its line in the row index, so a shard that was swapped or damaged
+after the manifest was written is never used. A record of a TFRecord shard is found by the sizes of
+the records before it. ArrayRecord reads its shards itself, also on `gs://`.
+"""
+# pyarrow and ArrayRecord have no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+import collections
+import contextlib
+import mmap
 import operator
-from collections.abc import Sequence
-from typing import SupportsIndex, overload
+import os
+import struct
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, SupportsIndex, overload
 
-from beam_pipeline.dataset.manifest import Dataset
-from beam_pipeline.dataset.row_codec import ProbeRow
-from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.row_reader import RowReader, verify_cure
+import msgspec
+import numpy as np
+import pyarrow as pa
+from array_record.python.array_record_module import ArrayRecordReader
+
+from beam_pipeline.dataset.layout import OutputFormat
+from beam_pipeline.dataset.manifest import (
+    FORMAT_VERSION,
+    INDEX_NAME,
+    MANIFEST_NAME,
+    NEXT_FOLDER,
+    SPLITS,
+    SUCCESS_NAME,
+    Manifest,
+    committed_manifest,
+)
+from beam_pipeline.dataset.row_codec import ProbeRow, decode_record
+from beam_pipeline.dataset.row_index import RowIndex, read_index, read_lines
+from beam_pipeline.dataset.tfrecord import (
+    FRAMING_BYTES,
+    HEAD_BYTES,
+    DamagedRecordError,
+    read_tfrecord,
+)
+from beam_pipeline.errors import ProbelineError, UsageError, one_line
+from beam_pipeline.storage import gcs
+from beam_pipeline.storage.files import exists, file_infos, is_local, open_ranges, read_file
+from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
+
+READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
+READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
+# What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
+_MAX_OPEN_SHARDS = 64
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A finished dataset: its folder and its manifest. `open_dataset` makes one.
+
+    Attributes:
+      path: the folder, local or on `gs://`.
+      manifest: what `manifest.json` says: options, counts, and the files of each split.
+
+    Example:
+
+        dataset = open_dataset("rows")
+        dataset.path, dataset.manifest.output_format
+    """
+
+    path: str
+    manifest: Manifest
+
+    def index(self, split: str) -> pa.Table:
+        """Returns the row index of a split, `rows.parquet`, as a table with a line per row.
+
+        Args:
+          split: "train" or "test".
+
+        Raises:
+          UsageError: there is no such split.
+          ProbelineError: the file is missing or is not that of the manifest.
+
+        Example:
+
+            open_dataset("rows").index("train").sort_by("n_measurements")
+        """
+        return read_index(self._index_path(split), self.manifest.splits[split])
+
+    def index_lines(self, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yields some columns of the row index, a part of its lines at a time, in order.
+
+        Arguments and errors as of `index`; memory does not grow with the number of rows.
+        """
+        return read_lines(self._index_path(split), self.manifest.splits[split], columns)
+
+    def rows(self, split: str) -> "Rows":
+        """Returns the rows of a split by number; arguments and errors as of `index`.
+
+        Example:
+
+            open_dataset("rows").rows("train")[0].to_arrow()
+        """
+        return Rows(self, split)
+
+    def file(self, relative_path: str) -> str:
+        """Returns the full path of a file of the dataset."""
+        return f"{self.path}/{relative_path}"
+
+    def _index_path(self, split: str) -> str:
+        if split not in SPLITS:
+            raise UsageError(f"there is no split {split!r}: give {' or '.join(SPLITS)}")
+        return self.file(f"{split}/{INDEX_NAME}")
+
+
+def dataset_folder(path: str) -> str:
+    """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
+    folder = path.rstrip("/")
+    suffixes = (".arrayrecord", ".tfrecord")
+    while any(char in folder for char in "*?[") or folder.endswith(suffixes):
+        # A folder may look like a glob. On `gs://` a shard, or a glob of them, takes no request.
+        may_be_folder = is_local(folder) or not folder.endswith(suffixes)
+        if may_be_folder and exists(f"{folder}/{SUCCESS_NAME}"):
+            break
+        folder = folder.rpartition("/")[0]
+    parent, _, name = folder.rpartition("/")
+    is_bucket = parent.endswith(":/")
+    if name in SPLITS and not is_bucket and read_file(f"{folder}/{MANIFEST_NAME}") is None:
+        folder = parent
+    return folder or "."
+
+
+def open_dataset(path: str) -> Dataset:
+    """Opens a finished dataset. Nothing but `_SUCCESS` and `manifest.json` is read, without Beam.
+
+    Args:
+      path: the dataset's folder, a split's folder, a shard or a glob of shards, local or on
+        `gs://`.
+
+    Raises:
+      ProbelineError: it is not finished, was changed since, or has a newer format.
+
+    Example:
+
+        dataset = open_dataset("rows")
+        dataset.manifest.splits["train"].num_measurements
+        dataset.index("train").num_rows
+        dataset.rows("train")[0].to_arrow()
+    """
+    folder = dataset_folder(path)
+    try:
+        data = committed_manifest(folder)
+    except ProbelineError:
+        following = f"{folder}/{NEXT_FOLDER}"
+        if read_file(f"{following}/{SUCCESS_NAME}") is not None:
+            folder = following
+        data = committed_manifest(folder)  # if nothing follows: it may have moved meanwhile
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
+        if version == FORMAT_VERSION:
+            return Dataset(folder, Manifest.from_json(data))
+    except (KeyError, ValueError, RecursionError) as error:
+        raise ProbelineError(
+            f"{folder}/{MANIFEST_NAME} is not a manifest ({type(error).__name__}: {error}): copy "
+            "the dataset again as a whole"
+        ) from error
+    raise ProbelineError(
+        f"{folder} has format version {version}, this Probeline reads {FORMAT_VERSION}: use the "
+        "version that wrote it"
+    )
 
 
 class Rows(Sequence[ProbeRow]):
@@ -35,7 +200,7 @@ class Rows(Sequence[ProbeRow]):
     """
 
     def __init__(self, dataset: Dataset, split: str):
-        self.lines = RowIndex.read(dataset, split)
+        self.lines = RowIndex.of(dataset.index(split))
         self._reader = RowReader(dataset, split, self.lines, verify_cure(dataset))
 
     def __len__(self) -> int:
@@ -54,3 +219,244 @@ class Rows(Sequence[ProbeRow]):
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return self._reader.decode(row % len(self))
+
+
+class BadRowError(ProbelineError):
+    """A record that cannot be used; the message names its shard and its position there.
+
+    Example:
+
+        source = ProbeRowDataSource("rows/train")
+        try:
+            row = source[0]
+        except BadRowError as error:
+            print(error)
+    """
+
+
+def verify_cure(dataset: Dataset) -> str:
+    """Returns the cure for a bad row: the command that shows what else is damaged."""
+    return f"python -m beam_pipeline.verify {dataset.path} lists what else is damaged"
+
+
+class _OpenShard(Protocol):
+    def read(self, position: int) -> bytes: ...
+    def close(self) -> None: ...
+
+
+class Lines(Protocol):
+    """What is known of rows: arrays [rows], as in `row_index.IndexedRows`, and their places."""
+
+    @property
+    def num_bytes(self) -> np.ndarray: ...
+    @property
+    def src_id(self) -> np.ndarray: ...
+    @property
+    def row_index(self) -> np.ndarray: ...
+    @property
+    def n_measurements(self) -> np.ndarray: ...
+
+    def place(self, row: int) -> tuple[int, int]: ...
+    def of_shard(self, shard: int) -> slice: ...
+
+
+class RowReader[Rows: Lines]:
+    """Reads the rows of a split by number; threads may share it, and it can be pickled.
+
+    Args:
+      rows: the lines of the rows that are read, or all lines of their shards if these are TFRecord.
+      cure: what the message of a BadRowError tells a user to do.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
+        self.rows = rows
+        self._dataset = dataset
+        self._shards = dataset.manifest.splits[split].shards
+        self._copies: dict[int, str] = {}  # local ones, by the shard's number
+        self._cure = cure
+        self._local = threading.local()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _local=threading.local())
+
+    def read(self, row: int) -> bytes:
+        """Returns the record of a row; BadRowError if it cannot be read."""
+        shard, position = self.rows.place(row)
+        try:
+            return self._open(shard).read(position)
+        except READ_ERRORS as error:
+            self._opened().pop(shard, None)
+            raise self.bad_row(row, one_line(error)) from error
+
+    def decode(self, row: int) -> ProbeRow:
+        """Returns a row, its measurements decoded; BadRowError if it is not that of its line."""
+        record = self.read(row)
+        try:
+            decoded = decode_record(record)
+            _ = decoded.run
+        except READ_ERRORS as error:
+            raise self.bad_row(row, one_line(error)) from error
+        self.check(row, decoded.src_id, decoded.row_index, decoded.n_measurements)
+        return decoded
+
+    def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
+        """Raises BadRowError if what a record says of itself differs from the line of `row`."""
+        found, rows = (src_id, row_index, n_measurements), self.rows
+        said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
+        if found != said:
+            names = "(src_id, row_index, n_measurements)"
+            raise self.bad_row(row, f"it holds {names} {found}, rows.parquet says {said}")
+
+    def bad_row(self, row: int, reason: str) -> BadRowError:
+        """Returns the error that says why a row cannot be used."""
+        shard, position = self.rows.place(row)
+        path = self._dataset.file(self._shards[shard].path)
+        return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
+
+    def map_shard(self, number: int) -> mmap.mmap:
+        """Returns the bytes of a local ArrayRecord shard; what is wrong raises READ_ERRORS."""
+        shard = self._open(number)
+        assert isinstance(shard, _ArrayRecordShard)
+        return shard.mapped
+
+    def is_copied(self, number: int) -> bool:
+        """Tells whether a shard is being read from a local copy."""
+        return number in self._copies
+
+    @contextlib.contextmanager
+    def on_disk(self, number: int, folder: str) -> Generator[str]:
+        """Yields the local path of an ArrayRecord shard; one on `gs://` is copied by one request.
+
+        Until the block ends, this thread reads its rows from there.
+
+        Raises:
+          ProbelineError: it cannot be copied.
+        """
+        path = self._dataset.file(self._shards[number].path)
+        if is_local(path):
+            yield path
+            return
+        copy = os.path.join(folder, os.path.basename(path))
+        try:
+            gcs.download(path, copy)
+            self._copies[number] = copy
+            yield copy
+        finally:
+            self._copies.pop(number, None)
+            self._opened().pop(number, None)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(copy)
+
+    def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
+        """Returns the shards that this thread has open, the most recently used one last."""
+        if not hasattr(self._local, "shards"):
+            self._local.shards = collections.OrderedDict()
+        return self._local.shards
+
+    def _open(self, number: int) -> _OpenShard:
+        shards = self._opened()
+        if number in shards:
+            shards.move_to_end(number)
+            return shards[number]
+        shard = self._shards[number]
+        path = self._copies.get(number) or self._dataset.file(shard.path)
+        if is_local(path) and (info := file_infos([path])[path]) != FileInfo(shard.num_bytes, None):
+            found = f"it has {info.num_bytes} bytes" if info else "it is missing or no regular file"
+            raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
+        if self._dataset.manifest.output_format == "tfrecord":
+            shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.of_shard(number)])
+        else:
+            shards[number] = _ArrayRecordShard(path, shard.num_records)
+        if len(shards) > _MAX_OPEN_SHARDS:
+            shards.popitem(last=False)[1].close()
+        return shards[number]
+
+
+class _ArrayRecordShard:
+    def __init__(self, path: str, num_records: int):
+        self._path = path
+        self._num_records = num_records
+
+    @cached_property
+    def mapped(self) -> mmap.mmap:
+        """The bytes of a local file, which are read when they are looked at."""
+        with open(self._path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @cached_property
+    def _reader(self) -> Any:
+        prepare_native_reader(self._path)
+        reader = ArrayRecordReader(self._path, options=READER_OPTIONS)
+        if not reader.ok():
+            reader.close()  # raises what is wrong
+            raise ValueError("the shard cannot be opened")
+        if (found := reader.num_records()) != self._num_records:
+            said = self._num_records
+            raise ValueError(f"the shard has {found} records, the manifest says {said}")
+        return reader
+
+    def read(self, position: int) -> bytes:
+        # read([position]) copies once more and looks at every record's place.
+        self._reader.seek(position)
+        return self._reader.read()
+
+    def close(self) -> None:
+        if "_reader" in vars(self):
+            self._reader.close()
+
+
+class _TFRecordShard:
+    def __init__(self, path: str, record_bytes: np.ndarray):
+        self._record_bytes = record_bytes
+        framed = record_bytes + FRAMING_BYTES
+        self._begins = np.cumsum(framed) - framed
+        self._file = open_ranges(path)
+        self.close = self._file.close
+
+    def read(self, position: int) -> bytes:
+        self._file.seek(int(self._begins[position]))
+        said = int(self._record_bytes[position])
+        length = int.from_bytes(self._file.read(HEAD_BYTES)[:8], "little")
+        if length != said:
+            raise ValueError(f"it has {length} bytes, rows.parquet says {said}")
+        return self._file.read(length)
+
+
+def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
+    """Yields each record of a shard, or why it cannot be read; holds one at a time.
+
+    Raises:
+      DamagedRecordError, OSError: the file as a whole, or all that follows, cannot be read.
+    """
+    if output_format == "tfrecord":
+        yield from read_tfrecord(path)
+        return
+    reader = _open_shard(path)
+    for record in range(reader.num_records()):
+        try:
+            data = reader.read()
+        except READ_ERRORS as error:
+            yield DamagedRecordError(one_line(error))
+            reader = _open_shard(path)  # one that failed reads no more
+            reader.seek(record + 1)
+        else:
+            yield data
+    with contextlib.suppress(*READ_ERRORS):  # reported with the record that it is about
+        reader.close()
+
+
+def _open_shard(path: str) -> ArrayRecordReader:
+    prepare_native_reader(path)
+    reader = ArrayRecordReader(path, READER_OPTIONS)
+    # A damaged file opens without an error and has 0 records; closing it raises the reason.
+    if not reader.ok():
+        reason = ""
+        try:
+            reader.close()
+        except RuntimeError as error:
+            reason = f": {one_line(error)}"
+        raise DamagedRecordError(f"it is not a whole ArrayRecord file{reason}")
+    return reader

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
-from beam_pipeline.dataset.manifest import SPLITS, Counts, Dataset, Generation, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS, Counts, Generation
 from beam_pipeline.dataset.row_index import RowIndex
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Period
 from beam_pipeline.report.tables import NONE, Table, bytes_text, number_of, time_text
@@ -106,7 +107,7 @@ def _state_of(dataset: Dataset) -> State:
     splits = manifest.splits.values()
     parts, periods = [], []
     for number, split in enumerate(SPLITS):
-        index = RowIndex.read(dataset, split)
+        index = RowIndex.of(dataset.index(split))
         src_id, ranks = np.unique(index.src_id, return_inverse=True)
         counts = np.bincount(ranks, index.n_measurements, len(src_id)).astype(np.int64)
         parts.append(Probes(src_id, np.full(len(src_id), number, np.int8), counts))

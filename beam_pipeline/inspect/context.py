@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.index import Index
 from beam_pipeline.inspect.names import ContextName
 from beam_pipeline.inspect.row import check_row_name

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.manifest import SPLITS, Dataset
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.inspect.compare import Comparison, compare
 from beam_pipeline.inspect.index import Index, Period, uncovered
 from beam_pipeline.inspect.names import RowName
@@ -95,7 +96,7 @@ def gather(dataset: Dataset) -> Facts:
     Raises:
       ProbelineError: a file is missing or damaged.
     """
-    indexes = {split: Index.read(dataset, split) for split in SPLITS}
+    indexes = {split: Index.of(dataset.index(split)) for split in SPLITS}
     samples = {split: draw(dataset, split, index) for split, index in indexes.items()}
     periods = [index.period for index in indexes.values() if index.period]
     period = Period(min(periods).begin_us, max(p.end_us for p in periods)) if periods else None

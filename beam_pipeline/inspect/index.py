@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.row_reader import RowReader, verify_cure
+from beam_pipeline.dataset.rows import Dataset, RowReader, verify_cure
 from beam_pipeline.report.tables import time_text
 
 HOUR_US = 3_600_000_000

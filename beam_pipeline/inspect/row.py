@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, open_rows

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset.manifest import Dataset
 from beam_pipeline.dataset.row_codec import ProbeRow
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import WIDE, widen
 from beam_pipeline.inspect.index import HOUR_US, Index, open_rows
 

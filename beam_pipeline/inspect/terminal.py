@@ -4,7 +4,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.inspect import changes
 from beam_pipeline.inspect.compare import conclusion
@@ -42,9 +43,9 @@ def show(
     dataset = open_dataset(path)
     row = context = None
     if row_name:
-        row = read_row(dataset, Index.read(dataset, row_name.split), row_name)
+        row = read_row(dataset, Index.of(dataset.index(row_name.split)), row_name)
     if context_name:
-        index = Index.read(dataset, context_name.row.split)
+        index = Index.of(dataset.index(context_name.row.split))
         context = draw_context(dataset, index, context_name)
     console = new_console()
     if row:

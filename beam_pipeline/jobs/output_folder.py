@@ -20,6 +20,7 @@ from beam_pipeline.jobs.output_lease import Lease, Marker, lock_folder
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     begins_with,
+    check_not_linked,
     delete_files,
     exists,
     is_gcs,
@@ -48,6 +49,7 @@ class OutputFiles:
     success: str  # the file that marks a finished output
     patterns: Mapping[str, str]
     folders: tuple[str, ...] = ()  # the job's with everything below them
+    kept_folders: tuple[str, ...] = ()  # the job's, which this run resumes from
     marked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     # Ends what a dead run has committed and not yet tidied up, given the output, a folder for
     # temporary files and what must be called before a file gets its name.
@@ -152,6 +154,9 @@ def taken(
       ProbelineError: the folder cannot be written.
     """
     _refuse_inputs_inside(output, inputs, files)
+    for folder in _own_folders(files):
+        for end in [*(at for at, char in enumerate(folder) if char == "/"), None]:
+            check_not_linked(os.path.join(output, folder[:end]))
     temp = os.path.join(output, TEMP_FOLDER)
     given = f"--{files.flag}={output}"
     name = uuid.uuid4().hex[:12]
@@ -173,9 +178,14 @@ def taken(
                 run.tidy_up()
 
 
+def _own_folders(files: OutputFiles) -> set[str]:
+    """Returns the folders of an output that are the job's."""
+    return {*files.patterns, *files.folders, *files.kept_folders, TEMP_FOLDER} - {""}
+
+
 def _refuse_inputs_inside(output: str, inputs: Iterable[str], files: OutputFiles) -> None:
     """Raises UsageError for an input in a folder of the job's own, or named like a file of it."""
-    folders = {name.split("/")[0] for name in (*files.patterns, *files.folders, TEMP_FOLDER)}
+    folders = {name.split("/")[0] for name in _own_folders(files)}
     top_files = rf"{re.escape(files.success)}|{files.patterns.get('', '')}"
     below = _real_path(output).rstrip("/") + "/"
     for path in inputs:

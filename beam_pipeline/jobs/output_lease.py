@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 import orjson
@@ -30,6 +30,7 @@ from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.jobs import dataflow
 from beam_pipeline.jobs.dataflow import DataflowJob
 from beam_pipeline.storage import gcs
+from beam_pipeline.storage.files import open_own
 
 LEASE_S = 600.0
 RENEW_S = 60.0
@@ -64,7 +65,7 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
         _refuse_in_the_way(folder, stat.S_ISDIR, "folder")
         os.makedirs(folder, exist_ok=True)
         _refuse_in_the_way(path, stat.S_ISREG, "file")
-        lock = open(path, "a+", opener=_open_no_link)
+        lock = cast(TextIO, open_own(path, "a+"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -88,10 +89,6 @@ def _refuse_in_the_way(path: str, is_right: Callable[[int], bool], kind: str) ->
     with contextlib.suppress(FileNotFoundError):
         if not is_right(os.lstat(path).st_mode):
             raise UsageError(f"{path} is no {kind}, and no run has put it there: move it away")
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 class LostOutputError(ProbelineError):

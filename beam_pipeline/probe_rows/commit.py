@@ -13,9 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.dataset.card_facts import read_totals
 from beam_pipeline.dataset.croissant import write_croissant
-from beam_pipeline.dataset.data_card import write_card
+from beam_pipeline.dataset.data_card import read_totals, write_card
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     FORMAT_VERSION,

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from apache_beam.pvalue import TaggedOutput
 
-from beam_pipeline.dataset.options import DatasetOptions, RowFormat
+from beam_pipeline.dataset.layout import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from beam_pipeline.dataset.manifest import Dataset
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.sources import stored_rows

@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from beam_pipeline.dataset.data_card import command_of
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import frame

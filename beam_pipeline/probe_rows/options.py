@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.flags import OneLineParser, check_limits, flag, job_parser
-from beam_pipeline.dataset.options import (
+from beam_pipeline.cli.flags import OneLineParser, check_flags, flag, job_parser
+from beam_pipeline.dataset.layout import (
     DUPLICATES,
     ENCODINGS,
     OUTPUT_FORMATS,
@@ -169,7 +169,7 @@ class Options:
     debug: bool = flag("Show Beam's log, and tracebacks.", False, action="store_true", group="run")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)
         for flag_name, path in (("output", self.output), *(("input", each) for each in self.input)):
             check_path(flag_name, path)
         if self.num_shards and self.probes_per_shard != Options.probes_per_shard:
@@ -276,7 +276,7 @@ def parse(argv: Sequence[str]) -> tuple[Options, "PipelineOptions"]:
 
 def _options_of(output: str, given: Sequence[str]) -> dict[str, Any]:
     """Returns the options of the dataset that is added to, but those that are given."""
-    from beam_pipeline.dataset.manifest import open_dataset
+    from beam_pipeline.dataset.rows import open_dataset
 
     check_path("output", output)
     try:

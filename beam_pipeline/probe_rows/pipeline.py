@@ -21,10 +21,9 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.pvalue import AsList
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import count_shards, row_key, split_of
+from beam_pipeline.dataset import layout
+from beam_pipeline.dataset.layout import DatasetOptions, RowFormat, count_shards, row_key, split_of
 from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS
-from beam_pipeline.dataset.options import DatasetOptions, RowFormat
 from beam_pipeline.dataset.row_codec import is_ipv6
 from beam_pipeline.dataset.row_encoder import RowKeys, encode_rows
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
@@ -56,7 +55,7 @@ def describe(rows: CutRows, options: DatasetOptions) -> Records:
     run, bounds = as_array(rows.is_wide, rows.data), np.cumsum([0, *rows.counts])
     starts, times = bounds[:-1], run["event_time"]
     src_addrs, row_indexes = zip(*rows.keys, strict=True)
-    src_ids = [addresses.src_id(src_addr) for src_addr in src_addrs]
+    src_ids = [layout.src_id(src_addr) for src_addr in src_addrs]
     columns = [
         [split_of(src_addr, options.train_ratio, options.split_seed) for src_addr in src_addrs],
         np.full(len(starts), rows.is_wide),

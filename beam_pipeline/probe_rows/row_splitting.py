@@ -20,7 +20,7 @@ from apache_beam import coders
 from apache_beam.transforms import userstate
 from apache_beam.transforms.userstate import BagRuntimeState, ReadModifyWriteRuntimeState
 
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message, MessageCoder

@@ -2,7 +2,8 @@
 
 import shlex
 
-from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, Dataset
+from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.report.tables import Table

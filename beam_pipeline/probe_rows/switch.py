@@ -40,6 +40,7 @@ def settle(output: str, temp_folder: str, guard: Guard) -> None:
     if not files.is_local(output) and not files.is_gcs(output):
         return  # other filesystems have no next generation
     following = f"{output.rstrip('/')}/{NEXT_FOLDER}"
+    files.check_not_linked(following)
     if files.exists(f"{following}/{SUCCESS_NAME}"):
         switch(output, temp_folder, guard)
     else:

@@ -19,6 +19,7 @@ import orjson
 from beam_pipeline.cli.command import require_packages
 from beam_pipeline.errors import UsageError, explained_os_errors
 from beam_pipeline.report.tables import span_text
+from beam_pipeline.storage.files import atomic_write, write_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,11 +121,12 @@ def write_results(
       ProbelineError: a file cannot be written.
     """
     with explained_os_errors("write into", str(folder)):
-        (folder / name).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        write_file(str(folder / name), orjson.dumps(content, option=orjson.OPT_INDENT_2))
         for stem, draw in drawings.items():
             figure = new_figure(note)
             draw(figure, subject)
-            figure.savefig(folder / f"{stem}.png")
+            with atomic_write(str(folder / f"{stem}.png")) as file:
+                figure.savefig(file, format="png")
     return [name, *(f"{stem}.png" for stem in drawings)]
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, cast
 
 from beam_pipeline.errors import ProbelineError, explained_os_errors
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.storage import gcs_reader
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
     crc32c,
     create_file,
@@ -112,7 +112,7 @@ class ClaimReader:
         path = self.root + payload.path
         with explained_os_errors("read back", path):
             if is_gcs(path):
-                data = gcs_reader.read_range(path, payload.offset, payload.length)
+                data = gcs.read_range(path, payload.offset, payload.length)
             else:
                 data = self._read_from_file(path, payload)
         if len(data) != payload.length or (

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from beam_pipeline.cli.flags import check_limits, flag
+from beam_pipeline.cli.flags import check_flags, flag
 from beam_pipeline.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ class NetworkOptions:
     start: str = flag("ISO date of the first measurement, UTC.", "2026-01-01", group="measurements")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_flags(self)
         if not 0 < self.interval_seconds < math.inf:
             raise UsageError(f"--interval_seconds={self.interval_seconds:g} must be above 0")
         _ = self.start_us

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from apache_beam.io.filesystems import FileSystems
 
-from beam_pipeline.dataset.options import OutputFormat
+from beam_pipeline.dataset.layout import OutputFormat
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources import atlas, measurements
 from beam_pipeline.sources.anonymize import WITHHELD

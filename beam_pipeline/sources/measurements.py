@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.row_codec import MAX_FIRST_SECOND
 from beam_pipeline.dataset.rtt import MAX_RTT_MS, decode_rtt, encode_rtt
 from beam_pipeline.sources.options import COLUMNS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.sources.anonymize_key import KeyReference
 

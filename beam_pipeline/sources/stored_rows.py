@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS, Dataset, open_dataset
+from beam_pipeline.dataset.manifest import MANIFEST_NAME, SPLITS
 from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.row_reader import READ_ERRORS
-from beam_pipeline.dataset.shard_records import read_shard
+from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_dataset, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
 from beam_pipeline.sources.inputs import InputFile, Piece, StoredShard

@@ -29,7 +29,7 @@ from beam_pipeline.errors import (
     one_line,
     printable,
 )
-from beam_pipeline.storage import gcs, gcs_reader
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.gcs import FileInfo
 
 _BLOCK_BYTES = 1 << 20
@@ -114,7 +114,7 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     if is_local(path):
         return open(path, "rb")
     if is_gcs(path):
-        return gcs_reader.open_object(path, fetch_bytes, version)
+        return gcs.open_object(path, fetch_bytes, version)
     return cast(BinaryIO, _beam().open(path, compression_type="uncompressed"))
 
 
@@ -367,15 +367,43 @@ def delete_files(paths: list[str]) -> None:
             os.remove(path) if is_local(path) else _beam().delete([path])
 
 
+def open_own(path: str, mode: str) -> BinaryIO:
+    """Opens a local file that Probeline writes in place; UsageError if it is a link."""
+    check_not_linked(path)
+    return cast(BinaryIO, open(path, mode, opener=_open_no_link))
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def free_bytes(folder: str) -> int | None:
     """Returns the free space of the disk of an existing local folder, None for remote ones."""
     return shutil.disk_usage(folder).free if is_local(folder) else None
 
 
+def check_not_linked(path: str) -> None:
+    """Raises UsageError if a local path is a link or a mount point: its files are not ours."""
+    if is_local(path) and (os.path.islink(path) or os.path.ismount(path)):
+        kind = "link" if os.path.islink(path) else "mount point"
+        raise UsageError(f"{path} is a {kind}, which Probeline did not create: move it")
+
+
 def remove_folder(path: str) -> None:
-    """Removes a folder, if it exists, and everything below it."""
+    """Removes a folder, if it exists, and everything below it; links in it are not followed.
+
+    Raises:
+      UsageError: the path is a link, or it or a folder below it is a mount point.
+    """
     if is_local(path):
-        files = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+        check_not_linked(path)
+        files: list[str] = []
+        for folder, folders, names in os.walk(path, followlinks=False):
+            inside = [os.path.join(folder, name) for name in folders]
+            for below in inside:
+                if not os.path.islink(below):  # rmtree removes the link itself
+                    check_not_linked(below)
+            files += (os.path.join(folder, name) for name in names)
         with contextlib.suppress(FileNotFoundError), ThreadPoolExecutor() as pool:
             list(pool.map(os.remove, files))  # the kernel frees their pages on all cores
         with contextlib.suppress(FileNotFoundError):
@@ -389,7 +417,7 @@ def remove_folder(path: str) -> None:
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
     """Holds an exclusive lock on a local file, which is created; it ends with the process."""
-    with open(path, "ab") as file:
+    with open_own(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

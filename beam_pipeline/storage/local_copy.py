@@ -14,7 +14,14 @@ import tempfile
 from dataclasses import dataclass
 
 from beam_pipeline.errors import explained_os_errors
-from beam_pipeline.storage.files import COPY_BYTES, atomic_write, is_local, locked, open_file
+from beam_pipeline.storage.files import (
+    COPY_BYTES,
+    atomic_write,
+    check_not_linked,
+    is_local,
+    locked,
+    open_file,
+)
 
 _COPIES, _LOCK = "copies", "lock"
 
@@ -39,6 +46,7 @@ def on_this_machine(path: str) -> str:
     copies = os.path.join(machine_folder(), _COPIES)
     copy = os.path.join(copies, hashlib.blake2b(path.encode(), digest_size=16).hexdigest())
     with _locked():
+        check_not_linked(copies)
         os.makedirs(copies, exist_ok=True)
         if not os.path.exists(copy):
             _remove_unused(copies)
@@ -67,6 +75,7 @@ def release(copy: str) -> None:
 def machine_folder() -> str:
     """Returns a folder that this user's processes share on this machine; creates it."""
     folder = os.path.join(tempfile.gettempdir(), f"probeline-{os.getuid()}")
+    check_not_linked(folder)  # anybody may have made it
     os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
@@ -77,7 +86,7 @@ def _locked() -> contextlib.AbstractContextManager[None]:
 
 def _remove_unused(copies: str) -> None:
     for entry in os.scandir(copies):
-        if entry.path in _held:
+        if entry.path in _held or not entry.is_file(follow_symlinks=False):
             continue
         with open(entry.path, "rb") as file, contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.layout import DatasetOptions
 from beam_pipeline.dataset.row_codec import COMPACT_MAX_SPAN_SECONDS
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
 from beam_pipeline.verify.record import StoredRow

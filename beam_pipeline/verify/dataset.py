@@ -10,10 +10,10 @@ from dataclasses import MISSING, dataclass, field, fields
 import numpy as np
 import pyarrow as pa
 
-from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Dataset, Shard, Split
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.manifest import INDEX_NAME, SPLITS, Shard, Split
 from beam_pipeline.dataset.row_index import parse_index
-from beam_pipeline.dataset.shard_records import read_shard
+from beam_pipeline.dataset.rows import Dataset, read_shard
 from beam_pipeline.dataset.tfrecord import DamagedRecordError
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.storage.files import exists, is_special_file, read_file

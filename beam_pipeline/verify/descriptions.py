@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from beam_pipeline.dataset import data_card
-from beam_pipeline.dataset.card_facts import title
 from beam_pipeline.dataset.croissant import CROISSANT_NAME, croissant
-from beam_pipeline.dataset.data_card import CARD_HEAD, CARD_NAME
-from beam_pipeline.dataset.manifest import MANIFEST_NAME, Dataset, Manifest
+from beam_pipeline.dataset.data_card import CARD_HEAD, CARD_NAME, title
+from beam_pipeline.dataset.manifest import MANIFEST_NAME, Manifest
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.storage.files import is_special_file, read_file
 from beam_pipeline.verify.across import Fault
 

@@ -13,18 +13,17 @@ from functools import reduce
 import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.dataset.layout import count_shards
+from beam_pipeline.dataset.layout import DatasetOptions, count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
     MANIFEST_NAME,
     SPLITS,
     Counts,
-    Dataset,
     Manifest,
     Shard,
     Split,
 )
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs

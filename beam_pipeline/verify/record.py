@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.layout import row_key, shard_of, split_of
+from beam_pipeline.dataset import addresses, layout
+from beam_pipeline.dataset.layout import DatasetOptions, row_key, shard_of, split_of
 from beam_pipeline.dataset.manifest import SPLITS
-from beam_pipeline.dataset.options import DatasetOptions
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     MEASUREMENT_SCHEMA,
@@ -225,7 +224,7 @@ def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         return
     if canonical != row.src_addr:
         yield f"src_addr {row.src_addr!r} is written {canonical}"
-    wanted = addresses.src_id(canonical)
+    wanted = layout.src_id(canonical)
     if row.src_id != wanted:
         yield f"src_id is {row.src_id}, that of {canonical} is {wanted}"
 
@@ -239,7 +238,7 @@ def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     if split != place.split:
         yield f"probe {src_addr} belongs to {SPLITS[split]}"
     # A wrong src_id is a fault of `identity` alone.
-    key = row_key(addresses.src_id(src_addr), stored.row.row_index)
+    key = row_key(layout.src_id(src_addr), stored.row.row_index)
     shard = shard_of(key, place.num_shards)
     if shard != place.shard_number:
         yield f"row {stored.row.row_index} of {src_addr} belongs to shard {shard}"

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from beam_pipeline.dataset.manifest import Dataset, open_dataset
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import printable
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, progress_bar

@@ -75,7 +75,7 @@ def read_records(paths: Iterable[str | Path]) -> Iterator[bytes]:
 
 
 def src_id(src_addr: str) -> int:
-    """Returns the probe's 63-bit identifier, as `beam_pipeline.dataset.addresses.src_id` does."""
+    """Returns the probe's 63-bit identifier, as `beam_pipeline.dataset.layout.src_id` does."""
     family = socket.AF_INET6 if ":" in src_addr else socket.AF_INET
     digest = hashlib.blake2b(socket.inet_pton(family, src_addr), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import bucket, grouping, row_splitting

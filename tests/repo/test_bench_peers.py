@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset import addresses, row_codec
+from beam_pipeline.dataset import layout, row_codec
 from beam_pipeline.dataset.row_codec import ProbeRow
 from benchmarks import loading_data, loading_process
 from benchmarks.peers import common, plan1_buckets, seed_sampler
@@ -85,7 +85,7 @@ def test_peer_keeps_every_measurement_in_order_and_size(
     limit = int(max_row_size_mb * 2**20)
     for src_addr, rows in by_probe.items():
         assert [row.row_index for row in rows] == list(range(len(rows)))
-        assert all(row.src_id == addresses.src_id(src_addr) for row in rows)
+        assert all(row.src_id == layout.src_id(src_addr) for row in rows)
         assert all(row.num_bytes <= limit for row in rows)
         assert all(row.num_bytes >= 0.95 * limit for row in rows[:-1])
         batches = [row.to_arrow() for row in rows]
@@ -106,7 +106,7 @@ def test_peers_write_the_schemas_and_identifiers_of_the_product():
     assert common.RECORD_SCHEMA.equals(row_codec.RECORD_SCHEMA)
     assert common.MEASUREMENT_SCHEMA.equals(row_codec.MEASUREMENT_SCHEMA)
     for src_addr in ("192.0.2.1", "2001:db8::1", "::"):
-        assert common.src_id(src_addr) == addresses.src_id(src_addr)
+        assert common.src_id(src_addr) == layout.src_id(src_addr)
 
 
 @pytest.mark.parametrize("max_row_size_mb", [8, 0.008])

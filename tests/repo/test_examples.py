@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support.repository import ROOT
 from tests.support.training_examples import check_training_example
 from tests.support.waiting import HANG_S

@@ -12,7 +12,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline import generate, main
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.dataset.tfrecord import read_tfrecord

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.sorted_run import NARROW
 from beam_pipeline.probe_rows import grouping, merge_plan
 from beam_pipeline.probe_rows.bucket import Bucket, LargeHistory

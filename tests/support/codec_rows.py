@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.dataset.row_codec import (
     RowKey,
 )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from beam_pipeline.dataset import addresses, dead_letters
+from beam_pipeline.dataset import dead_letters, layout
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.dataset.manifest import DEAD_LETTER_FOLDER, INDEX_NAME, SPLITS
 from beam_pipeline.dataset.row_index import INDEX_SCHEMA
@@ -101,7 +101,7 @@ def _shard(job: Job, split: str, num_shards: int, shard: int) -> WrittenShard:
     src_addr = f"10.{SPLITS.index(split)}.{shard // 256}.{shard % 256}"
     lines: dict[str, Any] = dict.fromkeys(INDEX_SCHEMA.names, 0)
     lines |= {"shard": shard, "num_bytes": 100, "n_measurements": 1, "src_addr": src_addr}
-    lines["src_id"] = addresses.src_id(src_addr)
+    lines["src_id"] = layout.src_id(src_addr)
     table = pa.Table.from_pylist([lines], INDEX_SCHEMA)
     sink = io.BytesIO()
     pq.write_table(table, sink)

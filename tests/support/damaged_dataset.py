@@ -17,9 +17,8 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.card_facts import SplitTotals
 from beam_pipeline.dataset.croissant import croissant
-from beam_pipeline.dataset.data_card import data_card
+from beam_pipeline.dataset.data_card import SplitTotals, data_card
 from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.dataset.manifest import SPLITS, Manifest
 from beam_pipeline.dataset.row_codec import decode_record, is_ipv6

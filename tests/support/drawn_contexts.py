@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support import reference_sampler as reference

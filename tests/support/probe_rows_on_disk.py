@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from beam_pipeline.dataset.layout import shard_of
+from beam_pipeline.dataset.layout import ENCODINGS, DatasetOptions, Encoding, RowFormat, shard_of
 from beam_pipeline.dataset.manifest import (
     FORMAT_VERSION,
     INDEX_NAME,
@@ -26,7 +26,6 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     write_success,
 )
-from beam_pipeline.dataset.options import ENCODINGS, DatasetOptions, Encoding, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, content_bytes, fit
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups
 from beam_pipeline.probe_rows.commit import describe_split, library_versions

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.row_codec import RowKey, decode_record
 from beam_pipeline.dataset.row_encoder import encode_row
 from tests.support import reference_sampler as reference

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same
 from tests.support.codec_rows import both_encodings

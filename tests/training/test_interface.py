@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import training
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import is_same
 from tests.support.loader_helpers import refusal_of

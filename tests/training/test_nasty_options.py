@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.loader_helpers import config_of, open_iterator, refusal_of
 from tests.support.probe_rows_on_disk import mixed_rows, write_dataset

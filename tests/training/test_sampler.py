@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.dataset.rtt import encode_rtt
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference

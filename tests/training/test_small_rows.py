@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS
 from beam_pipeline.errors import ProbelineError
 from tests.support import reference_sampler as reference
 from tests.support.helpers import as_number

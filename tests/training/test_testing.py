@@ -7,7 +7,7 @@ import grain
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support.loader_helpers import config_of
 from training import assert_resumes_exactly, build_dataset
 

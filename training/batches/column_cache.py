@@ -34,9 +34,11 @@ from beam_pipeline.dataset import row_codec
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.kernels import kernel
 from beam_pipeline.storage.files import (
+    check_not_linked,
     checksum_text,
     is_local,
     locked,
+    open_own,
     size_and_checksum,
     write_file,
 )
@@ -160,9 +162,10 @@ class CacheStore:
             raise UsageError(f"cache_dir is {cache_dir}: it must be a folder on a local disk")
         num_bytes, folder = self._num_bytes, _folder_of(cache_dir, self._reader.shards)
         with explained_os_errors("write", cache_dir):
+            check_not_linked(str(folder))
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / _COLUMNS
-            with locked(f"{path}.lock"), open(path, "ab") as file:
+            with locked(f"{path}.lock"), open_own(str(path), "ab") as file:
                 if os.fstat(file.fileno()).st_size != num_bytes:
                     for note in folder.glob("shard_*.json"):
                         note.unlink()  # its columns were removed with the file
@@ -211,7 +214,7 @@ class CacheStore:
             bad_rows = []
             with (
                 reader.on_disk(shard, folder) as path,
-                open(self._folder / _COLUMNS, "r+b") as file,
+                open_own(str(self._folder / _COLUMNS), "r+b") as file,
             ):
                 if not self._skip_bad_rows:  # else what is wrong shows in its rows
                     _check_shard(reader.shards, shard, path)

@@ -17,6 +17,7 @@ import numpy as np
 from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.report.plots import prepare_folder, write_results
 from beam_pipeline.report.tables import percent
+from beam_pipeline.storage.files import write_file
 from training.padding.statistics import distribution, mode_counts, padding_of, repeats_of
 from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
@@ -137,7 +138,7 @@ class FeedReport:
         )
         write_results(folder, f"feed-{host}.json", content, note, drawings, feed)
         with explained_os_errors("write into", str(folder)):
-            (folder / f"decoded-{host}.txt").write_text("\n".join(feed.contexts), "utf-8")
+            write_file(str(folder / f"decoded-{host}.txt"), "\n".join(feed.contexts).encode())
         if self._log is not None:
             self._log(f"figures of {len(feed.steps)} steps are in {folder}")
 

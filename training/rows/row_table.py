@@ -13,8 +13,9 @@ import pyarrow as pa
 from numba import njit
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.manifest import SPLITS, Dataset, Shard, open_dataset
-from beam_pipeline.dataset.row_index import numbers, read_lines
+from beam_pipeline.dataset.manifest import SPLITS, Shard
+from beam_pipeline.dataset.row_index import numbers
+from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import combine
@@ -263,7 +264,7 @@ def _parts_of(
     counts = [shard.num_records for shard in shards.shards]
     ends, is_chosen = np.cumsum(counts), np.isin(np.arange(len(counts)), shards.chosen)
     line = begin = cache_offset = 0
-    for lines in read_lines(shards.dataset, shards.split, columns):
+    for lines in shards.dataset.index_lines(shards.split, columns):
         chosen = is_chosen[np.searchsorted(ends, np.arange(line, line + len(lines)), "right")]
         line += len(lines)
         if not chosen.all():

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from beam_pipeline.dataset.row_reader import READ_ERRORS, BadRowError, RowReader
+from beam_pipeline.dataset.rows import READ_ERRORS, BadRowError, RowReader
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.storage import gcs_reader
+from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import file_infos, is_local
 from training.rows.blocks import blocks_of, is_intact, record_in, record_offsets
 from training.rows.gathered_rows import NO_ROWS, GatheredRows, Piece, gather
@@ -178,7 +178,7 @@ class ShardReader(RowReader[RowTable]):
     def _fetch(self, shard: int, offset: int, num_bytes: int) -> tuple[np.ndarray, int]:
         """Returns the blocks of a shard on gs:// that records lie in, and their offset in these."""
         path, blocks = self.shards.path(shard), blocks_of(offset, num_bytes)
-        data = gcs_reader.read_range(path, blocks.begin, blocks.end - blocks.begin)
+        data = gcs.read_range(path, blocks.begin, blocks.end - blocks.begin)
         return np.frombuffer(data, np.uint8)[np.newaxis], blocks.offset
 
     def locate(self, row: int) -> Located:

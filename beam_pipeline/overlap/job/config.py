@@ -10,10 +10,17 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass
 from typing import TYPE_CHECKING, Any
 
-from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
+from beam_pipeline.cli.flags import (
+    OneLineParser,
+    check_flags,
+    flag,
+    flags_of,
+    from_flags,
+    job_parser,
+    several,
+)
 from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags, several
 from beam_pipeline.overlap.job.marin import path_of, warn_of
 from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
 from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig

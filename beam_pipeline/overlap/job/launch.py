@@ -24,7 +24,7 @@ from beam_pipeline.jobs.beam_options import (
     check_job_server,
     use_cores,
 )
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
@@ -94,8 +94,9 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
 
 def output_files(skip_existing: bool) -> OutputFiles:
     """Returns which files in the output are the job's; those it resumes from stay."""
-    folders = () if skip_existing else (WORK_FOLDER,)
-    return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, folders)
+    own = (WORK_FOLDER,)
+    folders = ((), own) if skip_existing else (own, ())
+    return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, *folders)
 
 
 def bound_parallelism(beam_options: PipelineOptions, processes: int, at_most: int) -> None:

@@ -17,11 +17,11 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
+from beam_pipeline.cli.flags import flags_of, several, values_of
 from beam_pipeline.documents.reading import DocumentFile
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
-from beam_pipeline.overlap.job.flag_values import flags_of, several, values_of
 from beam_pipeline.overlap.job.progress import read_summary
 from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from beam_pipeline.cli.flags import flag
-from beam_pipeline.overlap.job.flag_values import check_flags, several
+from beam_pipeline.cli.flags import check_flags, flag, several
 from beam_pipeline.overlap.job.marin import warn_of
 
 MAX_N = 2**31 - 1  # a column of the output is int32

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from beam_pipeline.cli.flags import flag
-from beam_pipeline.overlap.job.flag_values import check_flags
+from beam_pipeline.cli.flags import check_flags, flag
 
 NO_REMOVAL = "none"
 _MAX_CHARS = 2**31 - 1

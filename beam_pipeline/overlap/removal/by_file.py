@@ -21,10 +21,10 @@ from beam_pipeline import __version__
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import check_job_server, use_cores
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.frame import CheckRights
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.overlap.removal.training_files import DocumentReader, TrainingFile
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import (
@@ -127,9 +127,8 @@ def run(
     begun = f"{_fingerprint(job)}.begun"
     resumes = skip_existing and not is_finished and exists(job.done_path(begun))
     patterns = {} if "/" in job.manifest else {"": job.manifest.replace(".", r"\.")}
-    output_files = OutputFiles(
-        job.flag, job.name, job.success, patterns, () if resumes else (job.folder,)
-    )
+    folders = ((), (job.folder,)) if resumes else ((job.folder,), ())
+    output_files = OutputFiles(job.flag, job.name, job.success, patterns, *folders)
     with (
         forked_workers(beam_options),
         output_folder.taken(

@@ -14,9 +14,9 @@ import orjson
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_pipeline import __version__
+from beam_pipeline.cli.flags import values_of
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.job.flag_values import values_of
 from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.token_kernels import empty_token, tokens_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, tokenizer_named

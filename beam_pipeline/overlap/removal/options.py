@@ -7,9 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from beam_pipeline.cli.flags import OneLineParser, flag, job_parser
+from beam_pipeline.cli.flags import (
+    OneLineParser,
+    check_flags,
+    flag,
+    flags_of,
+    from_flags,
+    job_parser,
+)
 from beam_pipeline.errors import UsageError
-from beam_pipeline.overlap.job.flag_values import check_flags, flags_of, from_flags
 from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.storage.files import check_path
 

@@ -14,7 +14,7 @@ import pytest
 from beam_pipeline import __version__
 from beam_pipeline.cli import probeline
 from beam_pipeline.cli.probeline import PROGRAMS, Program, main
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset import addresses, layout
 from beam_pipeline.dataset.addresses import FAMILY_IPV4, FAMILY_IPV6, INVALID, NULL, ZONE_ID
 from tests.support.helpers import MAPPED_IPV4, as_number, canonical, spellings_of
 from tests.support.properties import num_examples
@@ -281,7 +281,7 @@ def test_string_buffers_follow_a_slice(dtype):
 )
 def test_src_id_keeps_its_value(address, src_id):
     """Another value would give every dataset's probes other identities and other shards."""
-    assert addresses.src_id(address) == src_id
+    assert layout.src_id(address) == src_id
 
 
 @settings(max_examples=num_examples(50))
@@ -289,7 +289,7 @@ def test_src_id_keeps_its_value(address, src_id):
 def test_src_id_is_63_bits_of_blake2b_of_the_packed_address(number):
     text = canonical(number)
     packed = ipaddress.ip_address(text).packed
-    assert addresses.packed(text) == packed
+    assert layout.packed(text) == packed
     digest = hashlib.blake2b(packed, digest_size=8).digest()
-    assert addresses.src_id(text) == int.from_bytes(digest, "big") // 2
-    assert 0 <= addresses.src_id(text) < 2**63
+    assert layout.src_id(text) == int.from_bytes(digest, "big") // 2
+    assert 0 <= layout.src_id(text) < 2**63

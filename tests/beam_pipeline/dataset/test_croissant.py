@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from beam_pipeline.dataset.arrow_record import RECORD_SCHEMA
-from beam_pipeline.dataset.manifest import open_dataset, write_success
+from beam_pipeline.dataset.manifest import write_success
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.main import main
 from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import measurements_table

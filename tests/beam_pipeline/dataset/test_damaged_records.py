@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import arrow_record, row_codec
-from beam_pipeline.dataset.options import ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS
 from beam_pipeline.dataset.row_codec import (
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,

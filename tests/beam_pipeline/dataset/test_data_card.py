@@ -11,16 +11,18 @@ import pytest
 from huggingface_hub import DatasetCard, DatasetCardData
 from markdown_it import MarkdownIt
 
-from beam_pipeline.dataset.card_facts import SplitTotals, read_totals
 from beam_pipeline.dataset.data_card import (
     CARD_HEAD,
     CARD_HEADS,
     CARD_NAME,
+    SplitTotals,
     command_of,
     data_card,
+    read_totals,
     write_card,
 )
-from beam_pipeline.dataset.manifest import SPLITS, open_dataset
+from beam_pipeline.dataset.manifest import SPLITS
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.jobs.output_folder import taken
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows.options import parse

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import KnownOptions, open_dataset, write_success
-from beam_pipeline.dataset.options import DatasetOptions
-from beam_pipeline.dataset.row_index import RowIndex
-from beam_pipeline.dataset.row_reader import BadRowError
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.manifest import KnownOptions, write_success
+from beam_pipeline.dataset.rows import BadRowError, open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.storage.files import checksum_text, crc32c
@@ -112,9 +111,7 @@ def test_all_options_that_shape_the_bytes_are_checked() -> None:
 def test_what_never_ends_is_not_read(folder: Path, name: str, make: Callable) -> None:
     (folder / name).unlink()
     make(folder / name)
-    assert "no regular file" in refusal_of(
-        lambda: RowIndex.read(open_dataset(str(folder)), "train")
-    )
+    assert "no regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
@@ -164,7 +161,7 @@ def test_an_edited_row_index_is_refused_in_one_line(folder: Path, message: str) 
     pq.write_table(INDEX_EDITS[message](pq.read_table(path)), path)
     checksum = checksum_text(crc32c(path.read_bytes()))
     edit(folder, "splits", "train", "index_crc32c", value=checksum)
-    refusal = refusal_of(lambda: RowIndex.read(open_dataset(str(folder)), "train"))
+    refusal = refusal_of(lambda: open_dataset(str(folder)).index("train"))
     assert message in refusal and "train/rows.parquet is not the row index" in refusal
 
 

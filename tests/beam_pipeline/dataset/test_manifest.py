@@ -14,10 +14,9 @@ from beam_pipeline.dataset.manifest import (
     Manifest,
     Shard,
     Split,
-    dataset_folder,
-    open_dataset,
     write_success,
 )
+from beam_pipeline.dataset.rows import dataset_folder, open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.files import checksum_text, crc32c
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset import addresses, row_codec
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset import layout, row_codec
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.row_codec import (
     MEASUREMENT_SCHEMA,
     RECORD_SCHEMA,
@@ -92,7 +92,7 @@ def test_the_records_columns_say_what_the_measurements_are(encoding):
     record = encode_row(run, RowKey("2001:db8::1", 7), encoding)
     row = decode_record(record)
     assert row.src_addr == "2001:db8::1"
-    assert row.src_id == addresses.src_id("2001:db8::1")
+    assert row.src_id == layout.src_id("2001:db8::1")
     assert row.row_index == 7
     assert row.n_measurements == 2
     # Exact even where the measurements themselves keep whole seconds.

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.row_codec import (
     COMPACT_MAX_SPAN_SECONDS,
     RowKey,

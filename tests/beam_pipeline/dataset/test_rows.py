@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from beam_pipeline import open_dataset
-from beam_pipeline.dataset.row_reader import BadRowError
+from beam_pipeline.dataset.rows import BadRowError
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.damaged_dataset import DamagedDataset
 from tests.support.damaged_dataset import compact_copy as compact_copy

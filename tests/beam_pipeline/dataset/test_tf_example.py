@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
-from beam_pipeline.dataset.options import RECORD_ENCODINGS, RowFormat
+from beam_pipeline.dataset.layout import RECORD_ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit, surely_fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes

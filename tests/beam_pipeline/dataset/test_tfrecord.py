@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from beam_pipeline.array_record_io import WriteToArrayRecord
 from beam_pipeline.dataset import tfrecord
-from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
 from beam_pipeline.dataset.row_codec import decode_record
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.tfrecord import (
     DamagedRecordError,
     TFRecordWriter,

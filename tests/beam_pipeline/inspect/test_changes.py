@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import Counts, Generation, open_dataset, write_success
+from beam_pipeline.dataset.manifest import Counts, Generation, write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect.changes import Changes, Probes, State, compare_datasets, probe_changes
 from tests.support.helpers import YEAR_2024_US

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import sample as inspect_sample
 from beam_pipeline.inspect.compare import (
     Comparison,
@@ -129,7 +129,7 @@ def test_gaps_in_time_are_found(tmp_path: Path, capsys, wide) -> None:
     ]
     write_dataset(tmp_path / "between", between, "compact")
     dataset = open_dataset(str(tmp_path / "between"))
-    (gap,) = uncovered([Index.read(dataset, "train")])
+    (gap,) = uncovered([Index.of(dataset.index("train"))])
     ends = between[0].run["event_time"][-1], between[1].run["event_time"][0]
     assert tuple(gap) == tuple(map(int, ends))
     text = said(capsys, dataset.path)
@@ -142,9 +142,9 @@ def test_a_long_row_covers_the_gaps_of_short_ones(tmp_path: Path) -> None:
         RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
     ]
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", days, "compact")))
-    assert uncovered([Index.read(dataset, "train"), Index.read(dataset, "test")]) == []
+    assert uncovered([Index.of(dataset.index("train")), Index.of(dataset.index("test"))]) == []
     short = open_dataset(str(write_dataset(tmp_path / "short", days[1:], "compact")))
-    assert len(uncovered([Index.read(short, "train")])) == 2
+    assert len(uncovered([Index.of(short.index("train"))])) == 2
 
 
 # --- the sample ---------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, mo
     found = []
     for name in ("one", "five"):
         dataset = open_dataset(str(tmp_path / name))
-        index = Index.read(dataset, "train")
+        index = Index.of(dataset.index("train"))
         sample = draw(dataset, "train", index)
         assert not sample.is_whole
         assert 1 < len(sample.lines) <= 32
@@ -173,7 +173,7 @@ def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, mo
 
 def test_bytes_are_bounded(tmp_path: Path, monkeypatch) -> None:
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", many_probes(60, 0), "compact")))
-    index = Index.read(dataset, "train")
+    index = Index.of(dataset.index("train"))
     largest = int(index.num_bytes.max())
     monkeypatch.setattr(inspect_sample, "MAX_BYTES", 5 * largest)
     chosen = plan(index)
@@ -190,7 +190,7 @@ def test_a_measurement_is_as_likely_in_a_large_row_as_in_a_small_one(tmp_path, m
     dataset = open_dataset(str(write_dataset(tmp_path / "rows", [*small, large], "compact")))
     monkeypatch.setattr(inspect_sample, "MAX_ROWS", 100)
     monkeypatch.setattr(inspect_sample, "MAX_MEASUREMENTS", 5000)
-    sample = draw(dataset, "train", Index.read(dataset, "train"))
+    sample = draw(dataset, "train", Index.of(dataset.index("train")))
     assert len(sample.lines) == 51  # the large one, and a point for each 240 of the others
     share = sample.weight[sample.rtt > 70].sum() / sample.weight.sum()
     assert share == pytest.approx(0.5, abs=0.01)
@@ -260,7 +260,7 @@ def test_one_side_is_compared_with_nothing(tmp_path: Path, capsys, wide) -> None
     text = said(capsys, str(tmp_path / "rows"))
     assert "! There is no test set" in text and "Train against test" not in text
     dataset = open_dataset(str(tmp_path / "rows"))
-    assert compare({s: Index.read(dataset, s) for s in ("train", "test")}, {}) == []
+    assert compare({s: Index.of(dataset.index(s)) for s in ("train", "test")}, {}) == []
 
 
 def test_conclusions() -> None:

@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from tests.support.inspect_command import said
 from tests.support.inspected import day_of_pings, many_probes
 from tests.support.probe_rows_on_disk import (

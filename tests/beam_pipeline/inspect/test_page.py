@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.dataset.manifest import open_dataset, write_success
+from beam_pipeline.dataset.manifest import write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.inspect.facts import Facts, gather
 from beam_pipeline.inspect.tables import tables

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,10 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.manifest import SUCCESS_NAME, write_success
+from beam_pipeline.dataset.manifest import (
+    DEAD_LETTER_FOLDER,
+    NEXT_FOLDER,
+    SPLITS,
+    SUCCESS_NAME,
+    write_success,
+)
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
+from beam_pipeline.overlap.job.launch import output_files
+from beam_pipeline.overlap.results.layout import CLEAN_FOLDER, WORK_FOLDER
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from tests.support.helpers import Objects
 from tests.support.repository import ROOT
@@ -187,6 +196,8 @@ def test_a_second_run_in_the_same_process_is_refused(tmp_path):
 HOLD = """
 import sys
 from beam_pipeline.jobs.output_folder import taken
+from beam_pipeline.overlap.job.launch import output_files
+from beam_pipeline.overlap.results.layout import CLEAN_FOLDER, WORK_FOLDER
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 with taken(sys.argv[1], overwrite=False, files=DATASET_FILES) as run:
     open(sys.argv[1] + "/train_marker", "w").close()
@@ -359,18 +370,46 @@ def test_an_input_in_an_output_on_a_bucket_is_refused(objects):
     assert list(objects) == [f"{BUCKET}/train/rows.parquet"]
 
 
-@pytest.mark.parametrize("name", ["", "/lock", "/0123456789ab"])
-def test_a_link_is_not_followed(tmp_path, name):
-    """Not as the temporary folder, not as its lock, not as what a dead run has left."""
-    target = tmp_path / "mine"
-    fill(target, ["records/data"])
-    place = tmp_path / "out" / f"{TEMP_FOLDER}{name}"
-    place.parent.mkdir(parents=True)
-    place.symlink_to(target / "records/data" if name == "/lock" else target)
-    with pytest.raises(UsageError, match=r"\.probeline-temp.*: move it away$"):
-        with taken(str(tmp_path / "out"), overwrite=False):
+OWN_FOLDERS = (
+    (DATASET_FILES, (NEXT_FOLDER, *SPLITS, DEAD_LETTER_FOLDER)),
+    (output_files(skip_existing=False), (WORK_FOLDER, "tmp", "stats", CLEAN_FOLDER)),
+    (output_files(skip_existing=True), (WORK_FOLDER,)),
+)
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        *((DATASET_FILES, f"{TEMP_FOLDER}{name}") for name in ("", "/lock", "/0123456789ab")),
+        *((files, name) for files, names in OWN_FOLDERS for name in names),
+    ],
+)
+def test_links_in_place_of_own_folders_are_not_followed(tmp_path, files, name, is_finished):
+    """Whatever stands below the link, every file there stays, and the link does, too."""
+    target, output = tmp_path / "mine", tmp_path / "out"
+    ours = [path.partition("/")[2] or path for path in OURS]
+    fill(target, [*ours, *FOREIGN, "a.jsonl", "records/data", "dead_letter_00000-of-00001.parquet"])
+    kept = files_below(target)
+    fill(output, [files.success] if is_finished else [])
+    place = output / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target / "records/data" if name.endswith("/lock") else target)
+    with pytest.raises(UsageError, match=rf"{re.escape(name.split('/')[0])}.*: move it"):
+        with output_folder.taken(str(output), overwrite=True, files=files):
             pytest.fail("the folder was taken")
-    assert (target / "records/data").read_text() == "records/data" and place.is_symlink()
+    assert files_below(target) == kept and place.is_symlink()
+
+
+@pytest.mark.parametrize("name", OURS[:6])
+def test_links_in_place_of_own_files_lose_the_link_only(tmp_path, name):
+    fill(tmp_path, ["mine"])
+    place = tmp_path / "out" / name
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "mine")
+    with taken(str(tmp_path / "out"), overwrite=True):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine" and not os.path.lexists(place)
 
 
 @pytest.mark.parametrize("name", ["", "/stray"])

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from yacryptopan import CryptoPAn
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.main import main
 from beam_pipeline.sources import inputs, reading
 from beam_pipeline.sources.anonymize import WITHHELD
@@ -130,8 +130,8 @@ def test_an_error_names_no_address_of_the_input(
     """A probe in an error of a later step, with its traceback and the log, is another one."""
     script = (
         "import beam_pipeline.probe_rows.pipeline as m\n"
-        "from beam_pipeline.dataset import addresses\n"
-        "addresses.src_id = lambda address: 5\n"
+        "from beam_pipeline.dataset import layout\n"
+        "layout.src_id = lambda address: 5\n"
         "import sys; from beam_pipeline.main import main; sys.exit(main(sys.argv[1:]))"
     )
     flags = [f"--input={source.path}", f"--output={tmp_path}/out", *FLAGS, "--debug"]

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import NEXT_FOLDER, open_dataset, write_success
+from beam_pipeline.dataset.manifest import NEXT_FOLDER, write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
 from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.shard_records import read_shard
+from beam_pipeline.dataset.rows import open_dataset, read_shard
 from beam_pipeline.main import main
 from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, history, make_dataset, read_rows, write_input

@@ -17,7 +17,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from google.api_core.exceptions import PreconditionFailed
 from google.cloud.storage import Blob
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER

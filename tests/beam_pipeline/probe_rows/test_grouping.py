@@ -10,7 +10,7 @@ from apache_beam.pvalue import TaggedOutput
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS, RowFormat
+from beam_pipeline.dataset.layout import ENCODINGS, RowFormat
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.probe_rows import grouping
 from beam_pipeline.probe_rows.chunks import Chunk

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from beam_pipeline.dataset.data_card import CARD_NAME
-from beam_pipeline.dataset.manifest import open_dataset, write_success
+from beam_pipeline.dataset.manifest import write_success
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import grouping

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.verify import __main__ as verify
 from benchmarks.engine_servers import running_flink
 from tests.support.engines import flink_is_built

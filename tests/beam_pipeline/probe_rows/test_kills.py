@@ -10,7 +10,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
 from tests.support.helpers import measurements_table, quick_and_slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows.input_datasets import sort_inputs

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.addresses import src_id
-from beam_pipeline.dataset.layout import row_key, split_of
-from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.options import ENCODINGS, RECORD_ENCODINGS, DatasetOptions, RowFormat
+from beam_pipeline.dataset.layout import (
+    ENCODINGS,
+    RECORD_ENCODINGS,
+    DatasetOptions,
+    RowFormat,
+    row_key,
+    split_of,
+    src_id,
+)
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows import bucket
 from beam_pipeline.probe_rows.pipeline import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import RowFormat
+from beam_pipeline.dataset.layout import RowFormat
 from beam_pipeline.dataset.row_codec import RowKey, fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import widen

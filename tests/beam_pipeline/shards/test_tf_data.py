@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset.options import RECORD_ENCODINGS, RecordEncoding
+from beam_pipeline.dataset.layout import RECORD_ENCODINGS, RecordEncoding
 from beam_pipeline.dataset.tf_example import decode_example
 from beam_pipeline.dataset.tfrecord import read_tfrecord
 from beam_pipeline.main import main

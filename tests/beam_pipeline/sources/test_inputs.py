@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources import inputs
 from beam_pipeline.sources.inputs import InputFile, inspect, match_files, plan_units

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset import layout
 from beam_pipeline.dataset.data_card import CARD_NAME
 from beam_pipeline.dataset.layout import split_of
-from beam_pipeline.dataset.manifest import open_dataset
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import UsageError
 from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.pregroup import bucket_of
@@ -263,7 +263,7 @@ def test_a_run_of_a_sample(tmp_path: Path) -> None:
 
 
 def addresses_as_number(text: str) -> int:
-    packed = addresses.packed(text)
+    packed = layout.packed(text)
     return int.from_bytes(packed if len(packed) == 16 else b"\0" * 10 + b"\xff\xff" + packed)
 
 

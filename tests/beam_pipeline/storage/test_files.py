@@ -17,11 +17,17 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
-from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.dataset.rows import open_dataset
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.main import main
 from beam_pipeline.storage import gcs as google_storage
-from beam_pipeline.storage.files import checksum_text, crc32c, file_infos, read_file
+from beam_pipeline.storage.files import (
+    checksum_text,
+    crc32c,
+    file_infos,
+    read_file,
+    remove_folder,
+)
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
 from tests.support.helpers import measurements_table
@@ -390,3 +396,40 @@ def test_the_probe_for_a_metadata_server_is_short():
                 url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=9
             )
         assert time.monotonic() - start < 5
+
+
+# --- removing folders -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["", "inside", "inside/deep"])
+@pytest.mark.parametrize("kind", ["link to a folder", "link to a file", "dangling link"])
+def test_remove_folder_follows_no_link(tmp_path: Path, at: str, kind: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_bytes(b"x")
+    target = {"link to a folder": "mine", "link to a file": "mine/file"}.get(kind, "nothing")
+    folder = tmp_path / "folder"
+    place = folder / at / "link" if at else folder
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(tmp_path / target)
+    if at:
+        remove_folder(str(folder))
+        assert not folder.exists()
+    else:
+        with pytest.raises(UsageError, match=r"folder is a link.*: move it$"):
+            remove_folder(str(folder))
+        assert folder.is_symlink()
+    assert (tmp_path / "mine/file").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("at", ["", "inside"])
+def test_remove_folder_removes_nothing_around_a_mount(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "inside/file").write_bytes(b"x")
+    mount = str(folder / at).rstrip("/")
+    monkeypatch.setattr("os.path.ismount", lambda path: path == mount)
+    with pytest.raises(UsageError, match=r"is a mount point.*: move it$"):
+        remove_folder(str(folder))
+    assert (folder / "inside/file").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from beam_pipeline.errors import UsageError
 from beam_pipeline.storage import local_copy
 from beam_pipeline.storage.local_copy import on_this_machine, release
 
@@ -114,3 +115,15 @@ def write(path: Path) -> Path:
     """Writes a file that holds its own name."""
     path.write_text(path.name)
     return path
+
+
+@pytest.mark.parametrize("name", ["", "copies"])
+def test_links_in_place_of_the_shared_folder_are_not_followed(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_bytes(b"x")
+    place = Path(tempfile.gettempdir()) / f"probeline-{os.getuid()}" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(tmp_path / "mine")
+    with pytest.raises(UsageError, match=r"is a link, which Probeline did not create: move it$"):
+        on_this_machine("far://file")
+    assert os.listdir(tmp_path / "mine") == ["file"]

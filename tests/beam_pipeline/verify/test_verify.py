@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.manifest import open_dataset
-from beam_pipeline.dataset.options import DatasetOptions
+from beam_pipeline.dataset.layout import DatasetOptions
+from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.across import (
     ENDS,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Epochs, global_batches, host_batches, is_same, segments
 from tests.support.loader_helpers import batches_of, config_of, open_iterator, refusal_of
@@ -164,6 +164,21 @@ def test_a_cache_that_lost_files_is_filled_again(
             note.unlink()
     assert is_same(batches_of(mixed["compact"], cache_dir=str(tmp_path)), expected)
     assert len(cached_shards(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("name", ["", "columns", "columns.lock"])
+def test_links_in_a_cache_are_not_written_through(
+    mixed: dict[Encoding, Path], tmp_path: Path, name: str
+) -> None:
+    batches_of(mixed["compact"], cache_dir=str(tmp_path / "cache"))
+    (folder,) = (tmp_path / "cache").iterdir()
+    mine = tmp_path / "mine"
+    (folder / name).rename(mine)
+    before = (mine / "columns" if not name else mine).read_bytes()
+    (folder / name).symlink_to(mine)
+    with pytest.raises(UsageError, match="is a link, which Probeline did not create"):
+        batches_of(mixed["compact"], cache_dir=str(tmp_path / "cache"))
+    assert (mine / "columns" if not name else mine).read_bytes() == before
 
 
 # --- a damaged cache ------------------------------------------------------------------------------

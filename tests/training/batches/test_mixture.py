@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import ProbelineError
 from tests.support.batches import Batch, is_same, join_hosts
 from tests.support.loader_helpers import FEEDS, State, feed_of, refusal_of, round_trip

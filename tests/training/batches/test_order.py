@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support.batches import Epochs, host_batches, segments, sources
 from tests.support.helpers import quick_and_slow
 from tests.support.probe_rows_on_disk import (

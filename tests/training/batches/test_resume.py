@@ -13,7 +13,7 @@ from etils import epath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.options import ENCODINGS, Encoding
+from beam_pipeline.dataset.layout import ENCODINGS, Encoding
 from tests.support.batches import Batch, Epochs, global_batches, host_batches, is_same, join_hosts
 from tests.support.loader_helpers import (
     FEEDS,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import ProbelineError, UsageError
 from tests.support.batches import Batch, global_batches, host_batches, is_same, segments
 from tests.support.helpers import quick_and_slow

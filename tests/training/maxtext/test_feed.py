@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support.loader_helpers import config_of
 from tests.support.probe_rows_on_disk import (
     RowSpec,

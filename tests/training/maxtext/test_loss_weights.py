@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.loader_helpers import config_of, refusal_of
 from training import build_dataset

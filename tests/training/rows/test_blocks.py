@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.conftest import Gcs
 from tests.support.batches import host_batches, is_same
 from tests.support.codec_rows import both_encodings

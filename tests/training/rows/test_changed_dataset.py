@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.manifest import (
     MANIFEST_NAME,
     SUCCESS_NAME,
@@ -20,7 +21,6 @@ from beam_pipeline.dataset.manifest import (
     success_stamp,
     write_success,
 )
-from beam_pipeline.dataset.options import Encoding
 from beam_pipeline.dataset.row_codec import decode_record
 from tests.conftest import Gcs
 from tests.support.codec_rows import both_encodings

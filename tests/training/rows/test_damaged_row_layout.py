@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import row_codec
-from beam_pipeline.dataset.options import ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS
 from beam_pipeline.dataset.row_codec import (
     COMPACT_HEADER,
     COMPACT_MAGIC,

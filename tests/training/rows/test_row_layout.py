@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.addresses import src_id
-from beam_pipeline.dataset.options import ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS, src_id
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA, RowKey, decode_record
 from beam_pipeline.dataset.row_encoder import encode_compact, encode_row
 from tests.support.codec_rows import both_encodings

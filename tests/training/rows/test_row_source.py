@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset import addresses, layout
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.main import main
 from tests.conftest import Gcs
@@ -70,7 +70,7 @@ def test_elements_are_the_rows_of_the_shards_in_order(
         assert element.keys() == {
             *("src_id", "src_addr", "row_index", "n_measurements", "measurements", "metadata")
         }
-        assert element["src_id"] == row.src_id == addresses.src_id(element["src_addr"])
+        assert element["src_id"] == row.src_id == layout.src_id(element["src_addr"])
         assert (element["src_addr"], element["row_index"]) == (row.src_addr, row.row_index)
         assert element["n_measurements"] == len(element["measurements"]) == row.n_measurements
         arrow = row.to_arrow()

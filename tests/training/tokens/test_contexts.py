@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset import addresses
-from beam_pipeline.dataset.options import ENCODINGS
+from beam_pipeline.dataset.layout import ENCODINGS
 from beam_pipeline.dataset.row_codec import RowKey
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.sorted_run import sort_groups

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from tests.support import documents
 from tests.support.loader_helpers import open_iterator
 from tests.support.training_examples import check_training_example

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from beam_pipeline.dataset.options import Encoding
+from beam_pipeline.dataset.layout import Encoding
 from beam_pipeline.errors import UsageError
 from tests.support.batches import Batch, is_same
 from tests.support.loader_helpers import (

@@ -218,9 +218,9 @@ def test_a_config_cannot_be_changed() -> None:
         ({"eval_fields": "each"}, "--eval_fields=each needs the fields"),
         ({"eval_fields": "each", "eval_text_field": "a/b"}, "evaluation set 'mmlu:a/b' cannot"),
         ({"num_shards": -1}, "--num_shards=-1 is outside of 0 to 10000"),
-        ({"num_shards": "3"}, "--num_shards='3' is no whole number"),
-        ({"processes": 1.5}, "--processes=1.5 is no whole number"),
-        ({"processes": True}, "--processes=True is no whole number"),
+        ({"num_shards": "3"}, "--num_shards='3' is not an integer"),
+        ({"processes": 1.5}, "--processes=1.5 is not an integer"),
+        ({"processes": True}, "--processes=True is not an integer"),
         ({"limit_test_instances": -1}, "--limit_test_instances=-1 is outside of 0 to "),
         ({"index_memory_mb": -1}, "--index_memory_mb=-1 is outside of 0 to "),
         ({"degenerate": "drop"}, "--degenerate=drop: give emit or skip"),
@@ -243,7 +243,7 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict, message: str) -> No
         ([], "--ngram_length is empty"),
         (0, "--ngram_length=0 is outside of 1 to "),
         ([5, 2**31], "--ngram_length=2147483648 is outside of 1 to 2147483647"),
-        ("15", "--ngram_length='15' is no whole number"),
+        ("15", "--ngram_length='15' is not an integer"),
     ],
 )
 def test_an_n_that_cannot_be(given: Any, message: str) -> None:
