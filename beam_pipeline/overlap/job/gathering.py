@@ -15,7 +15,6 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter
-from beam_pipeline.jobs.output_lease import LostOutputError, Marker
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
@@ -31,12 +30,12 @@ from beam_pipeline.overlap.results.counts import (
 )
 from beam_pipeline.overlap.results.details import COMPACT, NONE
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
-from beam_pipeline.overlap.results.layout import EVAL_TOKENS, SUCCESS_NAME, SUMMARY, WORK_FOLDER
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
-from beam_pipeline.storage.files import exists, remove_folder, unique_path
-from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
+from beam_pipeline.storage.files import remove_folder, unique_path
+from beam_pipeline.storage.many_files import moves_to_folder
 
 _LETTERS = "letters:"
 SIZES = "sizes"  # an output of count_ngrams
@@ -80,10 +79,10 @@ def write_evaluation_rows(
             postings = prepared.evaluation().postings
             dropped = boilerplate_of(boilerplate_path, bucket, postings)
         texts = prepared.open_tokens()
-        files = write_bucket(prefix, job.temp_folder, total, rows, texts, dropped)
+        files = write_bucket(prefix, job.run.folder, total, rows, texts, dropped)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
-            write_eval_texts(path, job.temp_folder, numbers, rows)
+            write_eval_texts(path, job.run.folder, numbers, rows)
             files = files._replace(texts_path=path)
         return files
 
@@ -102,14 +101,14 @@ def expand(
     with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
         prefix, keep = job.temp_path("units", scanned.name), filter_at(boilerplate_path)
         given = prepared.evaluation(), job.details, keep, quotas[scanned.name]
-        return expand_unit(scanned, prefix, job.temp_folder, *given)
+        return expand_unit(scanned, prefix, job.run.folder, *given)
 
 
 def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
     """Writes the files of a group of training files."""
     number, units = keyed
     with freeing_step("Join training files", group=number):
-        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.temp_folder)
+        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.run.folder)
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -164,10 +163,8 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
     return counts
 
 
-def finish(
-    _: bytes,
+def write_results(
     job: Job,
-    marker: Marker | None,
     prepared: Prepared,
     train_counts: Mapping[str, Any],
     sizes: Sizes,
@@ -176,14 +173,13 @@ def finish(
     buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,
 ) -> None:
-    """Writes the output, `.SUCCESS` last, and removes what is no longer needed.
+    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`.
 
     Args:
-      marker: of the output folder, on `gs://`.
       train_counts: of `check_scan`.
       boilerplate: None where everything counts.
     """
-    config = job.config
+    config, temp_folder, rows = job.config, job.run.folder, prepared.open_rows()
     results = Results(
         sorted(expanded, key=lambda unit: unit.scanned.order),
         sorted(groups),
@@ -197,20 +193,22 @@ def finish(
         [letters_path(prepared.rows_path)] if prepared.letters else [],
     )
     with freeing_step("Finish", output=config.output_path):
-        # An earlier attempt may have finished without its result being received.
-        if not exists(job.path(SUCCESS_NAME)):
-            counts = {**train_counts, **_count_details(results, sizes)}
-            try:
-                _write_results(job, marker, prepared, counts, results)
-            except LostOutputError:  # another attempt that has finished has released the marker
-                if not exists(job.path(SUCCESS_NAME)):
-                    raise
-        # Details that were left out can be made from the match files.
-        if not read_summary(config.output_path)["counts"]["details_left_out"]:
-            remove_folder(job.path(WORK_FOLDER))
-        remove_folder(job.temp_folder)
-        if marker is not None:
-            marker.release()
+        folder = unique_path(temp_folder, "output")
+        names = write_outputs(folder, temp_folder, rows, results)
+        write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
+        names.append(EVAL_TOKENS)
+        letters = Counter(train_counts["dead_letters"]) + Counter(prepared.letters)
+        counts = {**train_counts, **_count_details(results, sizes)}
+        counts["dead_letters"] = dict(sorted(letters.items()))
+        summarize(job, prepared, "done", counts, sorted(names), folder)
+        job.run.move(moves_to_folder(folder, [*names, SUMMARY], job.run.output))
+        job.run.finish()
+
+
+def tidy_up(job: Job) -> None:
+    """Removes the match files, unless details that were left out can be made from them."""
+    if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
+        remove_folder(job.path(WORK_FOLDER))
 
 
 def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
@@ -233,28 +231,3 @@ def _count_details(results: Results, sizes: Sizes) -> dict[str, int]:
         "details_left_out": num_records - num_written,
         "detail_bytes": sum(size.details.num_bytes for _, size in sizes),
     }
-
-
-def _write_results(
-    job: Job, marker: Marker | None, prepared: Prepared, counts: dict[str, Any], results: Results
-) -> None:
-    """Writes all files to a folder of this attempt, gives them their names, and writes `.SUCCESS`.
-
-    The marker is checked before and in between: see `output_lease`.
-    """
-    guard = marker.check if marker else None
-    if guard is not None:
-        guard()
-    temp_folder, rows = job.temp_folder, prepared.open_rows()
-    folder = unique_path(temp_folder, "output")
-    names = write_outputs(folder, temp_folder, rows, results)
-    write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
-    names.append(EVAL_TOKENS)
-    reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
-    counts["dead_letters"] = dict(sorted(reasons.items()))
-    summarize(job, prepared, "done", counts, sorted(names), folder)
-    moves = moves_to_folder(folder, [*names, SUMMARY], job.config.output_path.rstrip("/"))
-    if guard is not None:
-        guard()
-    move_files(moves)
-    write_guarded(job.path(SUCCESS_NAME), b"", temp_folder, guard)

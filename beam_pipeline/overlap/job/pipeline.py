@@ -6,6 +6,7 @@ has a unique key is spread over workers by grouping, in a third of the steps of 
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -13,7 +14,7 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.documents.reading import DocumentFile, match_documents
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.frame import CheckRights, start_time
+from beam_pipeline.jobs.frame import Commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
@@ -66,8 +67,8 @@ def find_inputs(config: DeconConfig) -> Inputs:
 
 def build(
     pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
-) -> None:
-    """Adds the whole job to a pipeline.
+) -> Commit:
+    """Adds the job to a pipeline; returns its last step.
 
     Args:
       run: the job run, which holds the output and has a folder of its own beside it.
@@ -75,8 +76,7 @@ def build(
     """
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = num_eval_files, len(inputs.training)
-    job = Job(config, run.folder, *num_files, start_time(), command)
-    checked = pipeline | "Check rights" >> CheckRights(run.folder)
+    job = Job(config, run, *num_files, start_time(), command)
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
@@ -131,9 +131,8 @@ def build(
         | "Join training files" >> beam.Map(gathering.join_group, job)
     )
     written = map(AsList, (sizes, expanded, groups, buckets))
-    _ = checked | "Finish" >> beam.Map(
-        gathering.finish, job, run.marker, prepared, totals, *written, boilerplate
-    )
+    write, tidy = partial(gathering.write_results, job), partial(gathering.tidy_up, job)
+    return Commit("Finish", write, (prepared, totals, *written, boilerplate), tidy=tidy)
 
 
 def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared: Any) -> Any:
