@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow gcs-emulator chromium quality format bench docs notebook notebook-run lock clean
+.PHONY: setup demo test test-repo engines test-slow gcs-emulator chromium quality format generate bench docs notebook notebook-run lock clean
 
 # .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
 EXTRAS_demo := beam,maxtext,report
@@ -26,9 +26,14 @@ demo: $(or $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-demo)
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-# Minutes, for every change; the steps below, which CI runs too, have the rest.
+# Minutes, for every change; the steps below, which CI runs too, have the rest. PKG=overlap runs the
+# tests of one package, by its path below beam_pipeline, training or tests.
+PKG ?=
+TESTS = $(if $(PKG),$(wildcard tests/$(PKG) tests/beam_pipeline/$(PKG) tests/training/$(PKG)),tests)
+QUICK = not slow and not flink and not prism and not browser
 test: setup
-	$(PYTEST) -m "not slow and not flink and not prism and not browser and not repo" tests
+	@test -n "$(TESTS)" || { echo "error: PKG=$(PKG) is not a package with tests" >&2; exit 1; }
+	$(PYTEST) -m "$(QUICK)$(if $(PKG),, and not repo)" $(TESTS)
 
 # Docs, benches, templates and examples; pages in a browser.
 test-repo: setup
@@ -55,6 +60,11 @@ quality: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
+
+# Everything that is derived from code or results: template metadata, the manifest's schema, tables in
+# the docs. PICTURES=1 also draws curves and takes screenshots.
+generate: setup
+	$(BIN)/python -m scripts.generate $(if $(PICTURES),--pictures)
 
 format: setup
 	$(BIN)/ruff format .

@@ -19,6 +19,7 @@ from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filte
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.report.contents import write_contents
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
 from beam_pipeline.overlap.results.contaminated import write_eval_tokens
 from beam_pipeline.overlap.results.counts import (
@@ -30,7 +31,7 @@ from beam_pipeline.overlap.results.counts import (
 )
 from beam_pipeline.overlap.results.details import COMPACT, NONE
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
-from beam_pipeline.overlap.results.layout import EVAL_TOKENS, SUMMARY, WORK_FOLDER
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
 from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
@@ -196,7 +197,8 @@ def write_results(
         folder = unique_path(temp_folder, "output")
         names = write_outputs(folder, temp_folder, rows, results)
         write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
-        names.append(EVAL_TOKENS)
+        write_contents(folder, temp_folder, config.lengths)
+        names += [EVAL_TOKENS, REPORT]
         letters = Counter(train_counts["dead_letters"]) + Counter(prepared.letters)
         counts = {**train_counts, **_count_details(results, sizes)}
         counts["dead_letters"] = dict(sorted(letters.items()))

@@ -16,7 +16,7 @@ from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import room, scanning
 from beam_pipeline.overlap.job.preparing import Job
 from beam_pipeline.overlap.results.counts import UnitSize, add_sizes
-from tests.support.docs_commands import all_blocks
+from tests.support import documents
 from tests.support.overlap_jobs import corpus, files_below, flags  # noqa: F401 (fixture)
 
 
@@ -109,7 +109,11 @@ def test_compact_details_are_joined_with_their_texts(
     assert main([*flags(corpus), "--overwrite", "--details=compact"]) == 0
     (corpus / "out").rename(corpus / "overlap")
     monkeypatch.chdir(corpus)
-    (query,) = (block.text for block in all_blocks() if block.text.startswith("FROM 'overlap/"))
+    (query,) = (
+        block.text
+        for block in documents.blocks("docs/overlap.md")
+        if block.text.startswith("FROM 'overlap/")
+    )
     with duckdb.connect() as connection:
         joined = connection.sql(query).to_arrow_table().to_pylist()
 

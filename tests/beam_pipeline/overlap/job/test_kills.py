@@ -135,7 +135,9 @@ def test_match_files_of_other_options_are_not_used(tmp_path: Path, change: str) 
 @pytest.mark.slow
 def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 21)
-    killed = in_a_process(corpus, tmp_path / "out", ("gathering.measure_unit", 1), "--ngram_length=2")
+    killed = in_a_process(
+        corpus, tmp_path / "out", ("gathering.measure_unit", 1), "--ngram_length=2"
+    )
     again = in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2")
     assert units_read(again) == units_read(killed) != []
 
