@@ -1,4 +1,4 @@
-"""Colours and texts of shares, and the picture of evaluation sets by n."""
+"""Colours and texts of shares, and the image of evaluation sets by n."""
 
 import re
 from pathlib import Path
@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from beam_pipeline.overlap.report import __main__ as report
-from beam_pipeline.overlap.report.page import cell_colors
-from beam_pipeline.overlap.report.picture import MAX_SETS
-from beam_pipeline.overlap.report.tables import share_text
+from beam_pipeline.overlap.report.contents import LEVELS, EvaluationSet, Hits, Level, read_contents
+from beam_pipeline.overlap.report.matrix import (
+    MAX_SETS,
+    cell_colors,
+    highest_shares,
+    matrix_picture,
+    share_text,
+)
+from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.report.page import part
 from beam_pipeline.report.plots import DPI
-from tests.support.overlap_folder import write_output
-from tests.support.overlap_report import PLANET, filler, statistics_of
 
 
 def luminance(color: str) -> float:
@@ -28,7 +31,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_every_word_can_be_read() -> None:
+def test_text_contrast_of_the_page() -> None:
     style = part("beam_pipeline.overlap.report", "page.css")
     schemes = [
         dict(re.findall(r"--([a-z-]+): (#\w{6})", root)) for root in style.split(":root")[1:]
@@ -41,9 +44,8 @@ def test_every_word_can_be_read() -> None:
         assert contrast(colors["text"], colors["warn"]) >= 4.5
 
 
-def test_every_cell_can_be_read() -> None:
-    shares = [0.0, *np.geomspace(1e-5, 1, 200)]
-    all_colors = [cell_colors(float(share)) for share in shares]
+def test_text_contrast_and_order_of_cells() -> None:
+    all_colors = [cell_colors(float(share)) for share in [0.0, *np.geomspace(1e-5, 1, 200)]]
     for colors in all_colors:
         for background, text in (colors[:2], colors[2:]):
             assert contrast(background, text) >= 4.5
@@ -60,30 +62,30 @@ def test_every_cell_can_be_read() -> None:
         *((0.9999, ">99.9 %"), (0.9994, "99.9 %")),
     ],
 )
-def test_some_is_never_none_or_all(share: float, text: str) -> None:
+def test_small_and_large_shares_are_not_rounded_away(share: float, text: str) -> None:
     assert share_text(share).replace("\u00a0", " ") == text
 
 
-def test_the_picture_has_a_cell_for_each_share(page: Path, tmp_path: Path) -> None:
-    png = tmp_path / "matrix.png"
-    output = str(page.parent / "output")
-    assert report.main([output, f"--html={tmp_path / 'x.html'}", f"--png={png}"]) == 0
-    pixels = np.round(255 * imread(png)[..., :3]).astype(int)
-    height, width, _ = pixels.shape
-    assert (width, height) == (round((2.6 + 1.25 * 3) * DPI), round((1.5 + 0.42 * 3) * DPI))
-    for share in (3 / 4, 2 / 4, 1 / 2):
+def test_image_has_a_cell_for_each_share(output: Path, tmp_path: Path) -> None:
+    report = read_contents(Output(str(output)), [3, 5, 11])
+    (tmp_path / "matrix.png").write_bytes(matrix_picture(report))
+    pixels = np.round(255 * imread(tmp_path / "matrix.png")[..., :3]).astype(int)
+    num_columns = len(report.lengths) + 1
+    size = round((2.6 + 1.25 * num_columns) * DPI), round((1.5 + 0.42 * 3) * DPI)
+    assert (pixels.shape[1], pixels.shape[0]) == size
+    for share in (3 / 4, 1 / 2):
         color = list(bytes.fromhex(cell_colors(share).light[1:]))
         assert (pixels == color).all(axis=-1).sum() > 5_000
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50  # letters, too
 
 
 @pytest.mark.slow
-def test_the_picture_of_many_sets_shows_those_hit_most(tmp_path: Path) -> None:
+def test_image_of_many_sets_with_math_in_their_names(output: Path) -> None:
+    report = read_contents(Output(str(output)), [3, 5, 11])
     names = [rf"$\frac{{{number}}}{{\bad$ {number:03d}" for number in range(MAX_SETS + 30)]
-    sets = {name: [("a", PLANET if at >= 30 else filler(9, at))] for at, name in enumerate(names)}
-    write_output(tmp_path, sets, {"t.jsonl": [("d", PLANET)]}, (3,))
-    from beam_pipeline.overlap.report import picture
-
-    statistics = statistics_of(tmp_path)
-    assert [one.name for one in picture._highest_shares(statistics.sets)] == names[30:]
-    assert picture.matrix_picture(statistics).startswith(b"\x89PNG")
+    hits = [Hits(int(at >= 30), 1, at) for at in range(len(names))]
+    report.sets = [
+        EvaluationSet(name, [Level(level, [hit] * len(report.lengths), hit) for level in LEVELS])
+        for name, hit in zip(names, hits, strict=True)
+    ]
+    assert [one.name for one in highest_shares(report.sets)] == names[30:]
+    assert matrix_picture(report).startswith(b"\x89PNG")
