@@ -1,4 +1,4 @@
-"""Conversions that are killed, whose steps are repeated, and that run on other engines and GCS."""
+"""Conversions whose steps are repeated, and that run on other engines and GCS."""
 
 import json
 from pathlib import Path
@@ -11,28 +11,10 @@ from beam_pipeline.convert.options import MANIFEST, SUCCESS
 from beam_pipeline.jobs import frame
 from tests.support.conversions import flags_of, records_of, small_units, write_sources
 from tests.support.engines import Flink, Gcs, stored_objects
-from tests.support.helpers import quick_and_slow
-from tests.support.kills import run_and_kill
 from tests.support.overlap_jobs import files_below
 
 __all__ = ["small_units"]
 pytestmark = pytest.mark.usefixtures("small_units")
-
-_SMALL_UNITS = """
-from beam_pipeline.convert import staging
-from beam_pipeline.documents import files
-files.WORK_UNIT_BYTES, staging.BLOCK_BYTES = 5000, 2000
-"""
-KILLS = {
-    "reading": ("convert.staging", "module", "read_batches", 2),
-    "staging": ("convert.job", "module", "stage_unit", 9),
-    "planning": ("convert.job", "module", "plan_shards", 1),
-    "writing shards": ("convert.job", "module", "write_records", 2),
-    "before the names": ("jobs.output_folder", "module.JobRun", "move", 1),
-    "between two names": ("storage.many_files", "module", "_move", 2),
-    "before the manifest": ("jobs.output_folder", "module.JobRun", "write", 1),
-    "before .SUCCESS": ("jobs.output_folder", "module.JobRun", "finish", 1),
-}
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +33,6 @@ def expected(source: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         assert main([*flags_of(source, output), "--direct_num_workers=1"]) == 0
         assert len(records_of(output)) == 1600
     return files_below(output)
-
-
-@pytest.mark.parametrize("phase", quick_and_slow(KILLS, ("before .SUCCESS",)))
-def test_run_after_a_killed_run_writes_the_same_bytes(
-    source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str
-) -> None:
-    flags = [*flags_of(source, tmp_path / "out"), "--direct_num_workers=1"]
-    run_and_kill(KILLS[phase], flags, program="convert.__main__", setup=_SMALL_UNITS)
-    assert not (tmp_path / "out" / SUCCESS).exists()
-    assert main(flags) == 0
-    assert files_below(tmp_path / "out") == expected
 
 
 def test_repeated_steps_change_nothing(
