@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from beam_pipeline.dataset import addresses, row_codec
+from beam_pipeline.dataset import row_codec
 from benchmarks import ROOT, ablation, estimate, learning, planetlab, results, runner, table
 from benchmarks.peers import common
 from benchmarks.results import Results, Run
@@ -25,7 +25,6 @@ RUNS = {
     "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
     "overlap": "--mb=10 --peer_mb=10 --growth_rows=2000 --lengths=5 --formats=parquet "
     "--contenders probeline joined",
-    "overlap_removal": "--mb=20 --formats jsonl.zst parquet --modes document mask",
     "recall": "--num_rows=48 --num_per_kind=4 --num_background=9 --contenders=probeline",
 }
 MODULES = {"overlap": "bench_overlap", "recall": "overlap_recall"}
@@ -212,5 +211,3 @@ def test_costs_are_use_times_price() -> None:
 def test_peers_write_the_schemas_of_the_product() -> None:
     assert common.RECORD_SCHEMA.equals(row_codec.RECORD_SCHEMA)
     assert common.MEASUREMENT_SCHEMA.equals(row_codec.MEASUREMENT_SCHEMA)
-    for src_addr in ("192.0.2.1", "2001:db8::1", "::"):
-        assert common.src_id(src_addr) == addresses.src_id(src_addr)
