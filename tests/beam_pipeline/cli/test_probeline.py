@@ -90,12 +90,6 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
         assert re.search(rf"^  {name} +{program.summary}$", shown, re.MULTILINE)
 
 
-def test_an_unknown_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["row"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "'row'" in line and "'rows'" in line
-
-
 def test_a_fault_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify"]) == 2
     assert capsys.readouterr().err.startswith("error: the following arguments are required: data")
@@ -128,9 +122,3 @@ def test_a_dataset_is_made_and_read_by_subcommands(tmp_path: Path) -> None:
     assert open_dataset(str(tmp_path / "rows")).manifest.counts.measurements == 3000
     assert "keeps every promise" in run("verify", "rows")
     assert "3,000 measurements" in run("inspect", "rows")
-
-
-def test_the_package_installs_the_command() -> None:
-    entry = re.search(r'"probeline = ([\w.]+):(\w+)"', (ROOT / "setup.py").read_text())
-    assert entry is not None
-    assert getattr(importlib.import_module(entry[1]), entry[2]) is main

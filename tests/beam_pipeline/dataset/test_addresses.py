@@ -77,14 +77,6 @@ def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
     assert found == [expected(text) for text in texts]
 
 
-@settings(max_examples=num_examples(100))
-@given(ADDRESS)
-def test_all_spellings_of_an_address_are_one_value(number):
-    family = FAMILY_IPV4 if number >> 32 == 0xFFFF else FAMILY_IPV6
-    for text in spellings_of(number):
-        assert parse_one(text) == (number, family), text
-
-
 @settings(max_examples=num_examples(200))
 @given(st.text(max_size=20) | st.text(alphabet="0123456789abcdefABCDEF:.% -", max_size=45))
 @example("１.2.3.4")  # a full-width digit
@@ -94,86 +86,21 @@ def test_any_text_is_judged_as_ipaddress_judges_it(text):
     assert parse_one(text) == expected(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ".",
-        ":",
-        "1.2.3",
-        "01.2.3.4",
-        "1.2.3.04",
-        "00.0.0.0",
-        "1.2.3.4.5",
-        "1.2.3.",
-        ".1.2.3",
-        "1..2.3",
-        "1.2.3.256",
-        "256.1.1.1",
-        "1000.1.1.1",
-        "99999999999999999999.1.1.1",
-        "1.1.1.99999999999999999999999999999999",
-        " 1.2.3.4",
-        "1.2.3.4 ",
-        "1.2.3.4\n",
-        "+1.2.3.4",
-        "-1.2.3.4",
-        "0x1.2.3.4",
-        "1.2.3.4/32",
-        "16909060",
-        ":::",
-        "::1::",
-        "1::2::3",
-        ":1:2:3:4:5:6:7",
-        "1:2:3:4:5:6:7:",
-        "1:2:3:4:5:6:7",
-        "1:2:3:4:5:6:7:8:9",
-        "1:2:3:4:5:6:7:8::",
-        "::1:2:3:4:5:6:7:8",
-        "1:2:3:4::5:6:7:8",
-        "12345::",
-        "00001::",
-        "g::",
-        "::g",
-        "@::",  # '@' and '`' surround the letters; '@' | 32 is '`'
-        "::`",
-        "[::1]",
-        "::1%",
-        "::ffff:1.2.3",
-        "::ffff:01.2.3.4",
-        "::ffff:1.2.3.4:1",
-        "1:2:3:4:5:6:7:1.2.3.4",
-        "1.2.3.4::",
-        "::ffff:256.0.0.1",
-        "localhost",
-    ],
-)
-def test_what_is_no_address_is_invalid(text):
-    assert parse_one(text) == (0, INVALID)
+EDGE_CASES = """
+. : 1.2.3 01.2.3.4 1.2.3.04 00.0.0.0 1.2.3.4.5 1.2.3. .1.2.3 1..2.3 1.2.3.256 256.1.1.1 1000.1.1.1
+99999999999999999999.1.1.1 1.1.1.99999999999999999999999999999999 +1.2.3.4 -1.2.3.4 0x1.2.3.4
+1.2.3.4/32 16909060 ::: ::1:: 1::2::3 :1:2:3:4:5:6:7 1:2:3:4:5:6:7: 1:2:3:4:5:6:7 1:2:3:4:5:6:7:8:9
+1:2:3:4:5:6:7:8:: ::1:2:3:4:5:6:7:8 1:2:3:4::5:6:7:8 12345:: 00001:: g:: ::g @:: ::` [::1] ::1%
+::ffff:1.2.3 ::ffff:01.2.3.4 ::ffff:1.2.3.4:1 1:2:3:4:5:6:7:1.2.3.4 1.2.3.4:: ::ffff:256.0.0.1
+localhost ::1%eth0 fe80::1%25 fe80::%0 ::ffff:1.2.3.4%eth0 ::ffff:1.2.3.4 ::FFFF:1.2.3.4
+::ffff:102:304 0:0:0:0:0:ffff:0102:0304 ::1.2.3.4 ::fffe:1.2.3.4 ::1:ffff:1.2.3.4 1::ffff:0:0
+0.0.0.0 255.255.255.255 :: ffff:ffff:ffff:ffff:ffff:ffff:ffff:FFFF
+"""
 
 
-@pytest.mark.parametrize("text", ["::1%eth0", "fe80::1%25", "fe80::%0", "::ffff:1.2.3.4%eth0"])
-def test_a_zone_id_is_told_from_other_faults(text):
-    assert parse_one(text) == (0, ZONE_ID)
-
-
-@pytest.mark.parametrize(
-    "text", ["::ffff:1.2.3.4", "::FFFF:1.2.3.4", "::ffff:102:304", "0:0:0:0:0:ffff:0102:0304"]
-)
-def test_an_ipv4_mapped_address_is_ipv4(text):
-    assert parse_one(text) == (MAPPED_IPV4 | 0x01020304, FAMILY_IPV4)
-
-
-@pytest.mark.parametrize("text", ["::1.2.3.4", "::fffe:1.2.3.4", "::1:ffff:1.2.3.4", "1::ffff:0:0"])
-def test_only_the_mapped_prefix_makes_ipv4(text):
-    assert parse_one(text)[1] == FAMILY_IPV6
-
-
-def test_octets_and_groups_at_their_limits():
-    assert parse_one("0.0.0.0") == (MAPPED_IPV4, FAMILY_IPV4)
-    assert parse_one("255.255.255.255") == (MAPPED_IPV4 | 0xFFFF_FFFF, FAMILY_IPV4)
-    assert parse_one("::") == (0, FAMILY_IPV6)
-    assert parse_one("ffff:" * 7 + "FFFF") == (2**128 - 1, FAMILY_IPV6)
+@pytest.mark.parametrize("text", ["", " 1.2.3.4", "1.2.3.4 ", "1.2.3.4\n", *EDGE_CASES.split()])
+def test_edge_cases_are_read_as_ipaddress_reads_them(text):
+    assert parse_one(text) == expected(text)
 
 
 def test_bytes_that_are_no_utf8_are_invalid():
@@ -223,25 +150,6 @@ def test_ipv4_is_written_as_ipaddress_writes_it_and_its_length_known(numbers):
     texts = addresses.format_ipv4(values).to_pylist()
     assert texts == [str(ipaddress.IPv4Address(number)) for number in numbers]
     assert addresses.ipv4_text_lengths(values).tolist() == [len(text) for text in texts]
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("2001:db8:0:0:1:0:0:1", "2001:db8::1:0:0:1"),  # of equal runs the first
-        ("2001:0:0:1:0:0:0:1", "2001:0:0:1::1"),  # the longest
-        ("2001:db8:0:1:1:1:1:1", "2001:db8:0:1:1:1:1:1"),  # never a single group
-        ("0:0:0:0:0:0:0:0", "::"),
-        ("1:0:0:0:0:0:0:0", "1::"),
-        ("0:0:0:0:0:0:0:1", "::1"),
-        ("2001:DB8::A", "2001:db8::a"),
-        ("::FFFF:192.0.2.1", "192.0.2.1"),
-        ("::192.0.2.1", "::c000:201"),
-    ],
-)
-def test_rfc_5952_case_by_case(text, wanted):
-    hi, lo, _ = addresses.parse(pa.array([text]))
-    assert addresses.format_any(hi, lo).to_pylist() == [wanted]
 
 
 def test_written_texts_take_compact_buffers():

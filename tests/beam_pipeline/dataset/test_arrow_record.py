@@ -55,11 +55,6 @@ def test_any_length_of_text_and_measurements_is_padded_as_pyarrow_does(length: i
         assert encode_record(row) == arrow_record_bytes(row)
 
 
-def test_measurements_may_be_a_buffer() -> None:
-    row = MOST._replace(measurements=pa.py_buffer(b"thirteen byte"))
-    assert encode_record(row) == arrow_record_bytes(row._replace(measurements=b"thirteen byte"))
-
-
 def framed(rows: list[RowColumns], src_addrs: pa.Array) -> list[bytes]:
     """Returns the records of `frame_records`, once their measurements are in them."""
     columns = {

@@ -143,7 +143,7 @@ def rewrite(dataset: Path, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        ("README.md", "| probes |", "| Probes |", "'| probes | 5 | 7 |', it does not say it"),
+        ("README.md", "| probes |", "| Probes |", "'| probes | 5 | 7 |', it lacks it"),
         ("README.md", "| measurements | ", "| measurements | 1", "it says '| measurements | 1"),
         ("README.md", '"n<1K"', '"n>1T"', "it says 'size_categories: [\"n>1T\"]'"),
         ("README.md", "# 600 ping", "# 700 ping", "it says '700 ping measurements"),

@@ -1,7 +1,6 @@
 """The data card: it tells the truth, makes the dataset again, and leaves other people's files."""
 
 import dataclasses
-import itertools
 import re
 import shlex
 from pathlib import Path
@@ -132,39 +131,6 @@ def test_where_a_key_lies_is_not_told(tmp_path: Path) -> None:
     command = command_of(options)
     assert str(key) not in command
     assert command.endswith(" --anonymize=prefix_preserving --anonymize_key_file=KEY_FILE")
-
-
-@pytest.mark.parametrize(("flags", "limits"), [
-    ((), ("Times are whole seconds", "Dead letters are not in it")),
-    (
-        ("--measurement_encoding=arrow", "--train_ratio=1"),
-        ("Times are in microseconds", "There is no test set."),
-    ),
-    (("--record_encoding=tf_example",), ("`time_span_seconds` is a 32-bit float",)),
-    (("--output_format=tfrecord",), ("Shards are TFRecord",)),
-])  # fmt: skip
-def test_limits_are_those_of_the_options(
-    flags: tuple[str, ...], limits: tuple[str, ...], source: Path, tmp_path: Path
-) -> None:
-    assert make(source, tmp_path / "rows", *flags) == 0
-    card = (tmp_path / "rows" / CARD_NAME).read_text("utf-8")
-    assert all(f"\n- {limit}" in card for limit in limits)
-    assert ("whole seconds" in card) == ("--measurement_encoding=arrow" not in flags)
-    assert verify.main([str(tmp_path / "rows")]) == 0
-
-
-def test_it_is_markdown_that_renders(dataset: Path) -> None:
-    text = DatasetCard.load(dataset / CARD_NAME).text
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    kinds = [token.type for token in tokens]
-    assert kinds.count("table_open") == 5
-    headings = [
-        after.content
-        for token, after in itertools.pairwise(tokens)
-        if token.type == "heading_open" and token.tag == "h2"
-    ]
-    assert headings == ["How it was made", "Known limits", "Reading it"]
-    assert len(max((t.content for t in tokens if t.type == "fence"), key=len)) > 60
 
 
 def test_its_metadata_is_that_of_a_dataset_card_of_the_hub(dataset: Path) -> None:

@@ -111,7 +111,7 @@ def test_all_options_that_shape_the_bytes_are_checked() -> None:
 def test_what_never_ends_is_not_read(folder: Path, name: str, make: Callable) -> None:
     (folder / name).unlink()
     make(folder / name)
-    assert "no regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
+    assert "not a regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
@@ -120,10 +120,10 @@ def test_a_shard_that_never_ends_is_not_read(folder: Path, make: Callable, capsy
     path.unlink()
     make(path)
     rows = open_dataset(str(folder)).rows("train")
-    with pytest.raises(BadRowError, match="missing or no regular file"):
+    with pytest.raises(BadRowError, match="missing or not a regular file"):
         rows[0]
     assert verify.main([str(folder)]) == 1
-    assert "it is no regular file" in capsys.readouterr().out
+    assert "it is not a regular file" in capsys.readouterr().out
 
 
 def change(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:

@@ -22,7 +22,6 @@ from beam_pipeline.dataset.row_encoder import RowKeys, encode_compact, encode_ro
 from beam_pipeline.dataset.rtt import decode_rtt, encode_rtt
 from tests.support.codec_rows import (
     IPV4,
-    IPV6,
     KEY,
     both_encodings,
     both_records,
@@ -104,11 +103,6 @@ def test_the_records_columns_say_what_the_measurements_are(encoding):
         assert reader.read_all().num_rows == 1
 
 
-def test_one_instant_spans_nothing():
-    run = run_of_tuples([(YEAR_2024_US, IPV4, 1.0)])
-    assert decode_record(encode_row(run, KEY, "arrow")).time_span_seconds == 0
-
-
 # --- bytes --------------------------------------------------------------------------------------
 
 
@@ -170,18 +164,6 @@ def compact_part(run: np.ndarray) -> np.ndarray:
 @given(runs_strategy())
 def test_compact_bytes_are_those_of_the_docstring(run):
     run = compact_part(run)
-    assert encode_compact(run) == plain_compact(run)
-
-
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 40])
-@pytest.mark.parametrize("ipv6", ["none", "one", "all but one", "all"])
-def test_compact_bytes_of_wide_runs_whatever_their_share_of_ipv6(ipv6, n):
-    numbers = {"none": range(0), "one": range(n // 2, n // 2 + 1), "all": range(n)}
-    numbers["all but one"] = range(n - 1)
-    run = run_of_tuples(
-        [(at * 700_000, (IPV6 if at in numbers[ipv6] else IPV4) + at, at / 3) for at in range(n)],
-        wide=True,
-    )
     assert encode_compact(run) == plain_compact(run)
 
 

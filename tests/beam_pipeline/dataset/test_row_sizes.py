@@ -19,11 +19,9 @@ from beam_pipeline.dataset.row_codec import (
     surely_fit,
 )
 from beam_pipeline.dataset.row_encoder import encode_row
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from tests.support.codec_rows import (
     IPV4,
-    IPV6,
     KEY,
     both_encodings,
     encoded_size,
@@ -66,16 +64,6 @@ def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
             assert fit(run[:n], KEY, RowFormat(encoding, size - 1)).count < n
 
 
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 64])
-@pytest.mark.parametrize("num_ipv6", [0, 1, 5, 64])
-def test_compact_takes_10_bytes_12_more_for_ipv6_and_a_bitmap_where_families_mix(n, num_ipv6):
-    num_ipv6 = min(n, num_ipv6)
-    run = run_of_tuples([(0, IPV6 if row < num_ipv6 else IPV4, 1.0) for row in range(n)])
-    bitmap = (n + 7) // 8 if 0 < num_ipv6 < n else 0
-    row = decode_record(encode_row(run, KEY, "compact"))
-    assert len(row.measurements) == 20 + 10 * n + 12 * num_ipv6 + bitmap
-
-
 @both_encodings
 @settings(max_examples=num_examples(80))
 @given(run=runs_strategy(max_size=60), share=st.floats(0, 1))
@@ -102,16 +90,6 @@ def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
     part = fit(run[:length], KEY, RowFormat(encoding, limit))
     assert part.count == min(whole.count, length)
     assert part.is_full == (whole.count < length)
-
-
-@both_encodings
-@pytest.mark.parametrize("wide", [False, True])
-def test_a_row_may_fill_the_limit_to_the_last_byte(encoding, wide):
-    run = make_run(300, seed=5, wide=wide)
-    limit = encoded_size(run[:200], encoding)
-    count, is_full = fit(run, KEY, RowFormat(encoding, limit))
-    assert is_full
-    assert encoded_size(run[:count], encoding) == limit
 
 
 @both_encodings
@@ -154,18 +132,6 @@ def test_surely_fit_is_never_wrong(encoding, runs, limit):
     for row, sure in zip(runs.rows, surely_fit(runs.run, runs.bounds, row_format), strict=True):
         if sure:
             assert fit(row, KEY, row_format) == (len(row), False)
-
-
-@both_encodings
-@pytest.mark.parametrize("dtype", [NARROW, WIDE])
-def test_surely_fit_says_yes_to_a_small_row_and_no_to_a_long_one_or_a_long_span(encoding, dtype):
-    """Each row is judged by its own length and ends."""
-    run = np.zeros(3 + 100 + 30_000 + 1, dtype)
-    bounds = np.array([0, 3, 103, 30_103, 30_104])
-    row_format = RowFormat(encoding, 1 << 18)
-    assert surely_fit(run, bounds, row_format).tolist() == [True, True, False, True]
-    run[102]["event_time"] = 2**32 * 1_000_000
-    assert surely_fit(run, bounds, row_format).tolist() == [True, encoding == "arrow", False, True]
 
 
 @both_encodings

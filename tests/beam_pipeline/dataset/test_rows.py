@@ -1,8 +1,6 @@
 """`open_dataset(…).rows(split)` and `.index(split)`: a dataset read from Python, without Beam."""
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +64,3 @@ def test_rows_on_gcs(gcs: Gcs, compact_dataset: Path) -> None:
     here = open_dataset(str(compact_dataset)).rows("test")
     there = open_dataset(f"{bucket}/rows").rows("test")
     assert [row.run.tobytes() for row in here] == [row.run.tobytes() for row in there]
-
-
-def test_no_beam_is_needed(compact_dataset: Path) -> None:
-    script = (
-        "import sys; from beam_pipeline import open_dataset; "
-        "print(open_dataset(sys.argv[1]).rows('train')[0].to_arrow().num_rows > 0, "
-        "'apache_beam' in sys.modules)"
-    )
-    command = [sys.executable, "-c", script, str(compact_dataset)]
-    assert subprocess.run(command, capture_output=True, check=True).stdout == b"True False\n"

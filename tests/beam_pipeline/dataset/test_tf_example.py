@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.layout import RECORD_ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit, surely_fit
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.row_splitting import OpenRows
-from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
-from tests.support.probe_rows_on_disk import rows_in, segments_of
 from tests.support.properties import num_examples
 
 # --- the Example --------------------------------------------------------------------------------
@@ -243,56 +239,3 @@ def test_fit_counts_an_example_to_the_byte(
     assert is_full == (count < len(run))
     if is_full:
         assert sizes[count] > limit
-
-
-@both_encodings
-@settings(max_examples=num_examples(40))
-@given(n=st.integers(1, 400), wide=st.booleans(), limit=st.integers(2000, 20_000))
-def test_what_surely_fits_fits_as_an_example(encoding: Any, n: int, wide: bool, limit: int) -> None:
-    run = make_run(n, seed=n, wide=wide)
-    (sure,) = surely_fit(run, np.array([0, n]), RowFormat(encoding, limit))
-    if sure:
-        assert len(make_example(run, RowKey("2001:db8::1", 0), encoding)) <= limit
-
-
-@both_encodings
-def test_a_limit_under_one_measurement_is_an_error(encoding: Any) -> None:
-    run = make_run(2, seed=3)
-    key = RowKey("192.0.2.1", 0)
-    size = len(make_example(run[:1], key, encoding))
-    assert fit(run, key, RowFormat(encoding, size, "tf_example")).count == 1
-    with pytest.raises(ProbelineError, match=f"takes {size} bytes.*raise --max_row_size_mb"):
-        fit(run, key, RowFormat(encoding, size - 1, "tf_example"))
-
-
-@both_encodings
-def test_all_rows_of_a_probe_are_as_full_as_their_index_allows(encoding: Any) -> None:
-    run, limit = make_run(9000, seed=4), 2000
-    open_rows = OpenRows(
-        "192.0.2.1", [], 0, RowFormat(encoding, limit, "tf_example"), ClaimReader()
-    )
-    segments = segments_of(run, list(range(500, 9000, 500)), encoding)
-    rows = rows_in(cut for segment in segments for cut in open_rows.append(segment))
-    records = [make_example(row, key, encoding) for key, row in rows]
-    assert len(rows) > 50 and max(map(len, records)) <= limit
-    joined_run = np.concatenate([row for _, row in rows])
-    assert joined_run.tobytes() == run.tobytes()
-    start = 0
-    for (key, _), record in zip(rows[:-1], records, strict=False):
-        next_start = start + decode_record(record).n_measurements
-        assert len(make_example(run[start : next_start + 1], key, encoding)) > limit
-        start = next_start
-
-
-@both_encodings
-def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
-    run = make_run(60, seed=5)
-    limit = len(make_example(run[:40], RowKey("192.0.2.1", 0), encoding))
-    first = {}
-    for index in (0, 2**31 - 2):  # in 1 byte and in 5
-        open_rows = OpenRows(
-            "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
-        )
-        (segment,) = segments_of(run, [], encoding)
-        first[index] = next(open_rows.append(segment)).counts[0]
-    assert first == {0: 40, 2**31 - 2: 39}

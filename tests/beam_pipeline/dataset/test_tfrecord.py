@@ -4,8 +4,6 @@ import io
 import itertools
 import json
 import shutil
-import struct
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from hypothesis import strategies as st
 from beam_pipeline.array_record_io import WriteToArrayRecord
 from beam_pipeline.dataset import tfrecord
 from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.tfrecord import (
     DamagedRecordError,
     TFRecordWriter,
@@ -36,8 +32,6 @@ from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import (
     eager,
     measurements_table,
-    records_as_tuples,
-    reference_rows,
 )
 from tests.support.loader_helpers import config_of, refusal_of
 from tests.support.properties import num_examples
@@ -135,15 +129,6 @@ def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
         assert is_to_end == (length in ends), length
 
 
-def test_a_length_beyond_all_memory_is_a_file_that_ends_too_early(tmp_path: Path) -> None:
-    length = struct.pack("<Q", 2**63)
-    checksum = struct.pack("<I", _TFRecordUtil._masked_crc32c(length))
-    path = tmp_path / "f"
-    path.write_bytes(length + checksum + b"little")
-    with pytest.raises(DamagedRecordError, match="within record 0, after 6 of its 92233720368547"):
-        list(read_tfrecord(str(path)))
-
-
 def test_a_full_disk_is_one_line() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
@@ -235,46 +220,6 @@ def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
         assert index.equals(pq.read_table(array / split / "rows.parquet"))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_measurement_comes_out_once_in_full_rows(
-    table: pa.Table, datasets: dict[tuple[str, str], Path], kind: tuple[str, str]
-) -> None:
-    records = [record for records in shards_of(datasets[kind]).values() for record in records]
-    limit = int(MAX_ROW_MB * 2**20)
-    assert max(map(len, records)) <= limit
-    rows = defaultdict(list)
-    for row in sorted(map(decode_record, records), key=lambda row: row.row_index):
-        assert row.record_encoding == kind[1]
-        rows[row.src_addr].append(row)
-    for of_probe in rows.values():
-        assert all(row.num_bytes >= 0.98 * limit for row in of_probe[:-1])
-    assert max(map(len, rows.values())) > 3
-    history = {
-        probe: [m for row in of_probe for m in records_as_tuples(row.run)]
-        for probe, of_probe in rows.items()
-    }
-    assert history == reference_rows(table)
-
-
-@pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_beam_reads_all_records(datasets: dict[tuple[str, str], Path], record: str) -> None:
-    dataset = datasets["tfrecord", record]
-    read = eager(None, ReadFromTFRecord(f"{dataset}/*/*_shard_*.tfrecord"))
-    expected = [
-        one for records in shards_of(datasets["arrayrecord", record]).values() for one in records
-    ]
-    assert sorted(read) == sorted(expected)
-
-
-def test_the_manifest_says_how_the_shards_are_written(
-    datasets: dict[tuple[str, str], Path],
-) -> None:
-    for (form, record), dataset in datasets.items():
-        options = open_dataset(str(dataset)).manifest.options
-        assert (options["output_format"], options["record_encoding"]) == (form, record)
-        assert bool(options["array_record_options"]) == (form == "arrayrecord")
-
-
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
 def test_the_bytes_follow_from_the_measurements_alone(
     table: pa.Table, datasets: dict[tuple[str, str], Path], tmp_path: Path, record: str
@@ -340,16 +285,6 @@ def test_training_draws_the_same_from_examples(
     for one, other in zip(*found, strict=True):
         assert one.keys() == other.keys()
         assert all((one[name] == other[name]).all() for name in one)
-
-
-def test_rows_by_number_are_the_same_from_examples(uncut: dict[str, Path]) -> None:
-    arrow, example = (ProbeRowDataSource(str(folder)) for folder in uncut.values())
-    assert len(arrow) == len(example) > 3
-    for one, other in zip(arrow, example, strict=True):
-        spans = [row["metadata"].pop("time_span_seconds") for row in (one, other)]
-        assert spans[1] == np.float32(spans[0])
-        assert list(one.pop("measurements")) == list(other.pop("measurements"))
-        assert one == other
 
 
 def test_a_manifest_without_the_two_options_is_of_the_defaults(

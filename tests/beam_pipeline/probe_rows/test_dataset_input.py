@@ -110,8 +110,8 @@ def test_a_damaged_shard_ends_the_run(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("part/train", "is a part of a dataset, which is read as a whole: give its folder"),
-        ("part/*/*.arrayrecord", "is a part of a dataset"),
+        ("part/train", "is part of a dataset, which can only be read as a whole: give its folder"),
+        ("part/*/*.arrayrecord", "is part of a dataset"),
         ("unfinished", "holds no finished dataset"),
         ("first", "holds no finished dataset"),
     ],

@@ -121,7 +121,7 @@ def test_what_arrow_says_of_a_file_is_withheld(
     with pytest.raises(UnreadableInputError) as refusal:
         batches_of(folder / "in.parquet", options)
     told = "".join(traceback.format_exception(refusal.value))
-    assert "192.0.2.9" not in told and f"ArrowInvalid, what it says is {WITHHELD}" in told
+    assert "192.0.2.9" not in told and f"ArrowInvalid, its message is {WITHHELD}" in told
     with pytest.raises(UnreadableInputError, match=r"192\.0\.2\.9"):
         batches_of(folder / "in.parquet", ReadOptions())
 

@@ -96,17 +96,10 @@ def test_while_it_is_read(source: Path, change: Callable[[Path], None]) -> None:
         list(batches)
 
 
-def test_between_the_match_and_the_look_at_its_footer(source: Path) -> None:
-    (file,) = match_files([str(source)])
-    truncated(source)
-    with pytest.raises(ProbelineError, match=CHANGED):
-        inspect(file, ReadOptions())
-
-
 def test_row_groups_that_hold_other_rows_than_their_footer_said(source: Path) -> None:
     """Where a filesystem knows nothing but size and time, rows are still counted."""
     (piece,) = planned(source)
-    with pytest.raises(ProbelineError, match=r"in.parquet has 300 rows .* footer said 299"):
+    with pytest.raises(ProbelineError, match=r"in.parquet has 300 rows .* its footer said 299"):
         num_read(piece._replace(num_rows=299))
 
 
@@ -160,7 +153,7 @@ def test_an_object_is_read_in_the_generation_that_was_planned(gcs: Gcs, source: 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for pattern in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(UsageError, match="pipe is no regular file"):
+        with pytest.raises(UsageError, match="pipe is not a regular file"):
             match_files([str(pattern)])
     assert FileVersion("a", 10, 1_700_000_000_000_000_000).__str__() == (
         "10 bytes of 2023-11-14 22:13:20.000000"

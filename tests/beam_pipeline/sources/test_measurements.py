@@ -9,9 +9,7 @@ from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.sources.measurements import REASONS, check
-from beam_pipeline.sources.options import COLUMNS
 from tests.support.checked_batches import addresses_of, batch_of, reasons_of, times_of
-from tests.support.helpers import measurements_table
 
 
 @pytest.mark.parametrize(
@@ -125,11 +123,6 @@ def test_no_ip_version_can_hide_a_bad_destination(version):
         assert reasons_of(batch) == [reason]
 
 
-def test_all_reasons_are_names_of_one_column_each():
-    assert len(set(REASONS)) == len(REASONS)
-    assert all(reason.startswith(COLUMNS) for reason in REASONS)
-
-
 def test_kept_rows_keep_their_order_and_values():
     rows = [
         {"event_time": 3, "src_addr": "::FFFF:1.2.3.4", "dst_addr": "9.9.9.9", "rtt": 1.5},
@@ -148,16 +141,3 @@ def test_kept_rows_keep_their_order_and_values():
     assert addresses_of(block.src) == ["1.2.3.4", "2001:db8::1"]
     assert addresses_of(block.dst) == ["9.9.9.9", "::5"]
     assert block.rtt.tolist() == [1.5, -1.0]
-
-
-def test_a_batch_without_rows_is_an_empty_block():
-    assert reasons_of(batch_of([])) == []
-
-
-def test_a_batch_of_bad_rows_alone_is_an_empty_block():
-    assert reasons_of(batch_of([{"rtt": None}] * 3)) == ["rtt_null"] * 3
-
-
-def test_good_measurements_have_no_faults():
-    table = measurements_table(500, seed=1)
-    assert reasons_of(table.combine_chunks().to_batches()[0]) == [None] * 500

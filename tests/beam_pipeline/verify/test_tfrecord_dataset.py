@@ -20,18 +20,10 @@ from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.dataset import PROMISES
 from tests.support.damaged_dataset import (
     DamagedDataset,
-    Where,
-    first_row_missing,
     found_by,
-    in_both_splits,
-    in_the_wrong_shard,
-    in_the_wrong_split,
-    out_of_order,
-    row_missing,
-    row_twice,
 )
 from tests.support.engines import Gcs
-from tests.support.helpers import make_run, measurements_table
+from tests.support.helpers import measurements_table
 
 HEAD_BYTES = 12  # length and its checksum
 
@@ -111,19 +103,8 @@ def test_a_flipped_bit_is_found_at_its_record_alone(
     assert found_by(capsys, copy.folder) == {"records": [(shard, 1)]}
     assert verify.main([str(copy.folder)]) == 1
     out = capsys.readouterr().out
-    assert f"{shard} record 1: it cannot be read: its checksum is another" in out
+    assert f"{shard} record 1: it cannot be read: its checksum does not match" in out
     assert "partly" in out
-
-
-def test_a_flipped_bit_is_found_by_the_checksum_of_the_file_too(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = copy.folder / copy.shards[0]
-    data = bytearray(path.read_bytes())
-    data[HEAD_BYTES + 5] ^= 1
-    path.write_bytes(data)
-    where: list[Where] = [(copy.shards[0], None)]
-    assert found_by(capsys, copy.folder) == {"files": where, "records": [(copy.shards[0], 0)]}
 
 
 def wrong_length_checksum(data: bytearray) -> None:
@@ -214,14 +195,6 @@ def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFix
     assert set(found) == {check} and set(found[check]) == {where}
 
 
-def test_a_record_that_is_no_example(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.single()
-    for other in (b"nonsense", b"\x0a\x00", record[:-1], record + b"\0"):
-        where = copy.replace(record, other, index=False)
-        assert found_by(capsys, copy.folder) == {"records": [where]}
-        record = other
-
-
 def test_a_record_of_the_other_encoding(
     copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,43 +203,6 @@ def test_a_record_of_the_other_encoding(
     other = encode_row(row.run.copy(), RowKey(row.src_addr, 0), "arrow")
     where = copy.replace(record, other)
     assert found_by(capsys, copy.folder) == {"encoding": [where]}
-
-
-def test_a_row_too_large(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.single()
-    key = RowKey(decode_record(record).src_addr, 0)
-    larger = encode_row(make_run(900, seed=1), key, "arrow", "tf_example")
-    where = copy.replace(record, larger)
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
-def test_a_row_that_ends_too_early(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.hot()[1]
-    row = decode_record(record)
-    key = RowKey(row.src_addr, 1)
-    where = copy.replace(record, encode_row(row.run[:-30].copy(), key, "arrow", "tf_example"))
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
-BETWEEN: dict[Any, str] = {
-    in_the_wrong_split: "placement",
-    in_both_splits: "placement",
-    in_the_wrong_shard: "placement",
-    out_of_order: "placement",
-    row_twice: "probe_rows",
-    row_missing: "probe_rows",
-    first_row_missing: "probe_rows",
-}
-
-
-@pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
-def test_records_that_do_not_fit_together(
-    damage: Callable[[DamagedDataset], Where], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = damage(copy)
-    found = found_by(capsys, copy.folder)
-    assert set(found) == {BETWEEN[damage]}
-    assert where in found[BETWEEN[damage]]
 
 
 def test_shards_on_an_object_store_are_read_there(

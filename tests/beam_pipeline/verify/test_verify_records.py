@@ -120,16 +120,6 @@ def test_a_row_too_large(copy: DamagedDataset, capsys: pytest.CaptureFixture[str
     assert found_by(capsys, copy.folder) == {"size": [where]}
 
 
-def test_a_row_that_ends_too_early(
-    copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = copy.hot()[1]
-    row = decode_record(record)
-    shorter = encode_row(row.run[:-30].copy(), RowKey(row.src_addr, 1), "arrow")
-    where = copy.replace(record, shorter)
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
 # --- compact rows -------------------------------------------------------------------------------
 
 
