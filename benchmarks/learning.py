@@ -105,7 +105,7 @@ def trained(
     folder, arguments = new_run(bench, rows, name, case["seed"], recipe)
 
     def check(_: Path, printed: str) -> Found:
-        _python("training.evaluate", f"--checkpoint={folder}", f"--data={rows}", *EXTENT)
+        _python("benchmarks.baselines", f"--checkpoint={folder}", f"--data={rows}", *EXTENT)
         text = (folder / "evaluation" / "evaluation.json").read_text()
         evaluation = json.loads(_without_root(text))
         shown = ["python", "-m", "training.train", *map(_without_root, arguments)]

@@ -74,13 +74,13 @@ def losses(checkpoint: str, rows: str) -> dict[str, float]:
     import numpy as np
 
     from training.evaluation.examples import draw_examples, open_splits
-    from training.evaluation.extent import Extent
     from training.evaluation.predictions import causal_pass
+    from training.extent import EvaluationExtent
     from training.maxtext.predictor import load_predictor
     from training.tokens.kinds import FIRST_SRC, LATER_SRC, MEASUREMENT, NOTHING, parse
 
     predictor, (split, _) = load_predictor(checkpoint), open_splits(rows)
-    extent, no_queries = Extent(num_contexts=96), np.zeros(0, MEASUREMENT)
+    extent, no_queries = EvaluationExtent(num_contexts=96), np.zeros(0, MEASUREMENT)
     found: dict[tuple[str, str], float] = {}
     with_source = []
     for mode, window in itertools.product(MODES, WINDOWS):

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from beam_pipeline.jobs.machine_memory import machine_memory_bytes
+from beam_pipeline.jobs.machine import machine_memory_bytes
 from benchmarks import engines, runner
 from benchmarks.engine_servers import GCS_EMULATOR, running_gcs_emulator, upload
 from benchmarks.random_probes import write_measurements

@@ -29,7 +29,7 @@ def notes(tag: str, root: Path = ROOT) -> str:
     ):
         if (found := version_of((root / name).read_text(), pattern)) != version:
             raise SystemExit(f"error: the tag is {tag}, {name} has {found}: make them agree")
-    sections = re.split(r"^## (.+)\n", (root / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    sections = re.split(r"^## (\S+).*\n", (root / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     by_name = dict(zip(sections[1::2], sections[2::2], strict=True))
     if not by_name.get(version, "").strip():
         raise SystemExit(f"error: CHANGELOG.md has nothing under '## {version}': write it first")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from training.padding.extent import Extent
+from training.extent import AnalysisExtent
 
 if TYPE_CHECKING:
     from training.padding.checklist import Check
@@ -44,13 +44,15 @@ def make_parser() -> OneLineParser:
         "dataset", help="a dataset's folder (its train split), a split's, or a glob of shards"
     )
     parser.add_argument("--output", help="local folder for figures and figures.json")
-    add_flags(parser, dataclasses.fields(Extent))
+    add_flags(parser, dataclasses.fields(AnalysisExtent))
     return parser
 
 
 def _run(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
-    extent = Extent(**{item.name: getattr(args, item.name) for item in dataclasses.fields(Extent)})
+    extent = AnalysisExtent(
+        **{item.name: getattr(args, item.name) for item in dataclasses.fields(AnalysisExtent)}
+    )
     from beam_pipeline.report.plots import prepare_folder
     from beam_pipeline.report.terminal import progress_bar
     from training.padding.checklist import FAIL, run_checks

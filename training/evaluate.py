@@ -1,4 +1,4 @@
-"""Evaluates a trained model on held-out contexts, beside baselines that a network engineer knows.
+"""Evaluates a trained model on held-out contexts, beside simple baselines.
 
   python -m training.evaluate --checkpoint=runs/first --data=rows
   python -m training.evaluate --checkpoint=runs/first --data=rows/train --num_contexts=1000
@@ -9,24 +9,29 @@ of their distributions. Tables go to stdout; evaluation.json and figures (matplo
 Exit code 0: the model is evaluated. 2: it cannot be.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
-from training.evaluation.extent import Extent
+from training.extent import EvaluationExtent
 
 if TYPE_CHECKING:
+    from training.evaluation.baselines import MoreBaselines
     from training.evaluation.predictions import Predictor
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, more_baselines: MoreBaselines | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return run_command(argv, _run, "stopped; nothing was evaluated", failure_code=2)
+    run = partial(_run, more_baselines=more_baselines)
+    return run_command(argv, run, "stopped; nothing was evaluated", failure_code=2)
 
 
 def make_parser() -> OneLineParser:
@@ -42,31 +47,31 @@ def make_parser() -> OneLineParser:
     )
     parser.add_argument(
         "--output",
-        help="local folder for evaluation.json and figures (default: evaluation in that of the "
-        "checkpoint; ./evaluation if it is not local)",
+        help="local folder for evaluation.json and figures (default: evaluation in the "
+        "checkpoint's folder; ./evaluation if that is not local)",
     )
-    add_flags(parser, dataclasses.fields(Extent))
+    add_flags(parser, dataclasses.fields(EvaluationExtent))
     return parser
 
 
-def _run(argv: Sequence[str]) -> None:
+def _run(argv: Sequence[str], more_baselines: MoreBaselines | None) -> None:
     args = make_parser().parse_args(argv)
-    extent = Extent(**{item.name: getattr(args, item.name) for item in dataclasses.fields(Extent)})
+    names = [item.name for item in dataclasses.fields(EvaluationExtent)]
+    extent = EvaluationExtent(**{name: getattr(args, name) for name in names})
     is_local = "://" not in args.checkpoint
     beside = str(Path(args.checkpoint) / "evaluation") if is_local else "evaluation"
     require_packages("training.evaluate", "maxtext", "matplotlib")
     from beam_pipeline.report.plots import prepare_folder, write_results
     from beam_pipeline.report.terminal import progress_bar
     from training.evaluation.examples import open_splits
-    from training.evaluation.plots import DRAWINGS, note_of
+    from training.evaluation.report import DRAWINGS, note_of, print_tables
     from training.evaluation.results import NUM_PASSES, evaluate
-    from training.evaluation.tables import print_tables
 
     split, train = open_splits(args.data)
     predictor = _load(args.checkpoint)
     folder = prepare_folder(args.output or beside, "--output")
     with progress_bar("evaluate", NUM_PASSES) as advance:
-        evaluation = evaluate(predictor, split, train, extent, advance)
+        evaluation = evaluate(predictor, split, train, extent, advance, more_baselines)
     print_tables(evaluation)
     content = {"checkpoint": args.checkpoint, **evaluation.to_json()}
     names = write_results(
@@ -75,12 +80,12 @@ def _run(argv: Sequence[str]) -> None:
     print(f"\nwritten to {folder}: {', '.join(names)}")
 
 
-def _load(checkpoint: str) -> "Predictor":
+def _load(checkpoint: str) -> Predictor:
     """Loads the model, which imports MaxText."""
     from absl import logging
 
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    logging.set_verbosity(logging.ERROR)  # a restore warns once for every array
+    logging.set_verbosity(logging.ERROR)  # a restore warns once per array
     from training.maxtext.predictor import load_predictor
 
     return load_predictor(checkpoint)

@@ -16,9 +16,9 @@ from beam_pipeline.convert.units import estimated_units, inspect
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import check_job_server, use_cores
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.frame import start_time
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.output_folder import JobRun
-from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.sources.inputs import match_files
 from beam_pipeline.sources.reading import UnreadableInputError
 from beam_pipeline.storage import gcs

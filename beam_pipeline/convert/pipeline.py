@@ -22,7 +22,7 @@ from beam_pipeline.convert.options import ConvertOptions
 from beam_pipeline.convert.shards import ConvertedShard, WriteConvertedShard
 from beam_pipeline.convert.staging import StagedUnit, StageUnit
 from beam_pipeline.convert.units import InputFile, WorkUnit, cut_into_units
-from beam_pipeline.jobs.output_rights import CheckRights
+from beam_pipeline.jobs.frame import CheckRights
 
 
 def build(

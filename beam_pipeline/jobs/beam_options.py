@@ -11,11 +11,7 @@ import difflib
 import io
 import os
 import socket
-import sys
-import threading
-import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from apache_beam.options.pipeline_options import (
@@ -30,10 +26,10 @@ from apache_beam.options.pipeline_options import (
 
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.jobs.machine import can_fork
 
 IN_MEMORY_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 PRISM_RUNNER = "PrismRunner"
-_MOMENTS = 50  # of 10 ms
 _ANSWER_S = 10  # for a connection to a job server
 # Runners with flags that Beam's Python side does not know; they check them.
 RUNNERS_WITH_OWN_FLAGS = ("PortableRunner", "FlinkRunner", "SparkRunner")
@@ -138,30 +134,6 @@ def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
     direct.direct_num_workers = max(1, direct.direct_num_workers or min(cores, at_most))
     if direct.direct_num_workers > 1 and direct.direct_running_mode == "in_memory":
         direct.direct_running_mode = "multi_processing" if forks else "multi_threading"
-
-
-def can_fork() -> bool:
-    """Tells whether a fork of this process can run: on Linux, as long as it has one thread.
-
-    Threads of libraries count, since what they do would be missing; jemalloc, Arrow's allocator,
-    starts its own again.
-    """
-    if sys.platform != "linux" or threading.active_count() > 1:
-        return False
-    for _ in range(_MOMENTS):
-        if len(_threads()) == 1:
-            return True
-        time.sleep(0.01)  # a thread that has been joined may take a moment to go
-    return False
-
-
-def _threads() -> list[str]:
-    """Returns the names of this process's threads, those of libraries included."""
-    names = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names.append((task / "comm").read_text())
-    return [name for name in names if not name.startswith("jemalloc")]
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:

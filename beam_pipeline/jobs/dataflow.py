@@ -6,6 +6,7 @@ Template's launcher sets --template_location: then the job is written there and 
 
 import contextlib
 import logging
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,11 +19,11 @@ from apache_beam.options import pipeline_options as beams
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 
 from beam_pipeline.errors import DetachedError, ProbelineError, UsageError, one_line, user_error
-from beam_pipeline.jobs import worker_packages
 from beam_pipeline.storage import gcs
 
 RUNNER = "DataflowRunner"
 _RUNNERS_LOG = "apache_beam.runners.dataflow.dataflow_runner"
+PINS = "templates/worker_requirements.txt"  # beside setup.py; written by make lock
 _FINISHED_STATES = ("DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED")
 _CURES = {
     401: "log in with `gcloud auth application-default login`",
@@ -70,13 +71,52 @@ def job_of(options: PipelineOptions) -> DataflowJob | None:
     for flag, value in needed.items():
         if not value:
             raise UsageError(f"--runner={RUNNER} needs --{flag}: name it")
-    worker_packages.prepare(options)
+    prepare_workers(options)
     if not cloud.job_name:
         from apache_beam.runners.dataflow.internal.apiclient import Job
 
         cloud.job_name = Job.default_job_name(None)
     named = cloud.project, cloud.region, cloud.job_name, cloud.dataflow_endpoint
     return DataflowJob(*map(str, named), no_auth=bool(cloud.no_auth))
+
+
+def prepare_workers(options: PipelineOptions) -> None:
+    """Makes sure that workers get this package and, from a clone, pinned dependencies.
+
+    setup.py allows ranges, and autoscaling starts workers for hours, but only equal libraries write
+    equal bytes. So workers of a clone install the versions of PINS, which Beam stages as it does
+    --requirements_file.
+
+    Raises:
+      UsageError: workers would lack the package, which Dataflow reports only after minutes.
+    """
+    setup = options.view_as(beams.SetupOptions)
+    worker = options.view_as(beams.WorkerOptions)
+    image = worker.sdk_container_image
+    if not (setup.setup_file or setup.extra_packages or setup.requirements_file or image):
+        raise UsageError(
+            "--runner=DataflowRunner: the workers would lack Probeline; run this in a clone "
+            "with --setup_file=./setup.py, or name an image that has it with "
+            "--sdk_container_image"
+        )
+    if setup.setup_file and not os.path.isfile(setup.setup_file):
+        raise UsageError(
+            f"--setup_file={setup.setup_file}: there is no such file; run this in a clone, where "
+            "it is ./setup.py"
+        )
+    if setup.setup_file and not (setup.requirements_file or image):
+        pins = os.path.join(os.path.dirname(setup.setup_file), PINS)
+        if os.path.isfile(pins):
+            setup.requirements_file = pins
+            # Otherwise Beam downloads all of them here and uploads them with each job.
+            setup.requirements_cache = setup.requirements_cache or "skip"
+    if worker.use_public_ips is False and (setup.setup_file or setup.requirements_file):
+        print(
+            "warning: --no_use_public_ips: workers install packages with pip, which waits without "
+            "end unless Cloud NAT serves their subnetwork; an image needs no pip: give "
+            "--sdk_container_image and no --setup_file",
+            file=sys.stderr,
+        )
 
 
 class JobFailedError(ProbelineError):

@@ -38,10 +38,12 @@ a worker writes goes below `run.folder` until then.
 
 import contextlib
 import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from typing import Any, NamedTuple
@@ -53,21 +55,29 @@ from rich.console import Console
 from rich.live import Live
 
 from beam_pipeline import __version__
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import beam_options as runners
 from beam_pipeline.jobs import dataflow, output_folder, progress, running
 from beam_pipeline.jobs.dataflow import DataflowJob
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
-from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.jobs.progress import Snapshot
 from beam_pipeline.storage import gcs
-from beam_pipeline.storage.files import is_local
+from beam_pipeline.storage.files import (
+    delete_files,
+    exists,
+    is_folder,
+    is_gcs,
+    is_local,
+    unique_path,
+    write_file,
+)
 from beam_pipeline.storage.matching import FileVersion
 
 FAULT = "this is a bug in Probeline or the runner; please report it"
+_EPOCH_VARIABLE = "SOURCE_DATE_EPOCH"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +224,56 @@ def commit(_: bytes, job_run: JobRun, last: Commit, *sides: Any) -> None:
         job_run.tidy_up()
 
 
+def check_rights(begun: bytes, folder: str) -> bytes:
+    """Writes, finds, lists and deletes a file; returns the first argument.
+
+    Args:
+      folder: of the job run's temporary files; each attempt uses its own folder in it.
+
+    Raises:
+      ProbelineError: this process lacks the rights.
+    """
+    attempt = unique_path(folder, "rights")
+    path = f"{attempt}/file"
+    with logged("Check rights", path=path):
+        try:
+            write_file(path, b"may be deleted")
+            if not (exists(path) and is_folder(attempt)):
+                raise ProbelineError(
+                    f"misses {path}, which it has just written: stop whatever else removes files "
+                    "from the output, such as a lifecycle rule"
+                )
+            delete_files([path])
+        except ProbelineError as error:
+            account = gcs.account_of(path) if is_gcs(path) else ""
+            who = f"a worker, which runs as {account}," if account else "a worker"
+            raise ProbelineError(f"{who} {error}") from error
+    return begun
+
+
+class CheckRights(beam.PTransform):
+    """Yields the input of a job's last step, on a remote output after a worker has checked rights.
+
+    The workers' account may have fewer rights than the launcher's, and most workers write late. The
+    last step gets its input from here, so nothing is written after that has tidied up.
+    """
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self._folder = folder
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection:
+        begun = pipeline | "Begin" >> beam.Impulse()
+        if is_local(self._folder):
+            return begun
+        return (
+            begun
+            | "Write and delete" >> beam.Map(check_rights, self._folder)
+            # Otherwise a runner would fuse this with the last step.
+            | "Apart from the end" >> beam.Reshuffle()
+        )
+
+
 def check_read(planned: Iterable[tuple[Any, int]], read: Iterable[tuple[Any, int]]) -> None:
     """Raises ProbelineError unless every planned work unit was read exactly once, to its last row.
 
@@ -241,3 +301,22 @@ def manifest_bytes(values: Mapping[str, Any], *, sort_keys: bool = False) -> byt
 def versions(*packages: str) -> dict[str, str]:
     """Returns the versions of Probeline and of the packages that shape an output."""
     return {"probeline": __version__, **{name: metadata.version(name) for name in packages}}
+
+
+def start_time() -> str:
+    """Returns the start time for an output: UTC, ISO 8601.
+
+    With SOURCE_DATE_EPOCH (reproducible-builds.org), seconds since 1970, it is that time: then two
+    runs write the same bytes in every file.
+
+    Raises:
+      UsageError: SOURCE_DATE_EPOCH is not an integer.
+    """
+    given = os.environ.get(_EPOCH_VARIABLE)
+    try:
+        now = datetime.now(UTC) if given is None else datetime.fromtimestamp(int(given), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f"{_EPOCH_VARIABLE}={given} is not a time: give whole seconds since 1970, or unset it"
+        ) from error
+    return now.isoformat(timespec="microseconds")

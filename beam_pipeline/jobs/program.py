@@ -1,23 +1,35 @@
 """The program of a job: its command line becomes a run, its errors one line and an exit code.
 
-Beam takes seconds to load. So a program imports it where it is used, after --help has been printed
-or an unknown flag refused.
+Beam takes seconds to load, so a program imports it after --help and after flags are checked. Where
+they are installed, Beam imports pandas, MongoDB's client, IPython and the connectors to Google's
+services, Arrow imports pandas, and numba imports SciPy: half of the start-up time of a small run.
+All of these are optional, so `lean_imports` makes their imports fail.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
+import os
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import missing_extra, run_command
 from beam_pipeline.errors import ProbelineError, user_error
-from beam_pipeline.jobs.lean_imports import importing, lean_imports
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
+
+
+OPTIONAL = (
+    *("apache_beam.io.gcp.bigquery", "apache_beam.io.gcp.gcsfilesystem", "google.cloud.dataflow"),
+    *("IPython", "apitools", "bson", "cffi", "colorama", "pandas", "scipy"),
+)
 
 
 def run_program[Options, Result](
@@ -67,3 +79,50 @@ def run_program[Options, Result](
     stopped = f"stopped; the output holds no finished {output_name}"
     with lean_imports(arguments) if argv is None else contextlib.nullcontext():
         return run_command(arguments, run_job, stopped, debug=debug)
+
+
+class _Hidden(MetaPathFinder):
+    """Hides the modules of these names."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = names
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname in self._names:
+            raise ModuleNotFoundError(f"{fullname} is hidden", name=fullname)
+
+
+@contextlib.contextmanager
+def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
+    """Lets imports of OPTIONAL modules fail in the block.
+
+    Args:
+      arguments: the command line of this process. Nothing fails if it names a runner, a path with a
+        scheme, or a function, module:function, which may import anything.
+    """
+    may_need_all = any(
+        text.startswith("--runner") or re.search(r"://|(^|=)[\w.]+:[\w.]+$", text)
+        for text in arguments
+    )
+    finder = _Hidden(() if may_need_all else OPTIONAL)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that spin
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        gc.freeze()  # the process ends: no last collection
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Turns off the garbage collector, and Beam's log of missing modules, in the block."""
+    disabled = logging.root.manager.disable
+    logging.disable()
+    gc.disable()  # what is imported stays
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        logging.disable(disabled)

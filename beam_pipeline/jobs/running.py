@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import functools
 import glob
 import logging
 import os
@@ -15,24 +14,13 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
-from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker import sdk_worker, statesampler
-from apache_beam.transforms import userstate
 
 from beam_pipeline.errors import UsageError, one_line
 from beam_pipeline.jobs import dataflow
 from beam_pipeline.jobs.dataflow import DataflowJob
+from beam_pipeline.jobs.local_runner import patch_beam, silence_workers
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.storage.files import is_local
-
-_NEVER_MS = 1 << 40
-_SAMPLING_PERIOD_MS = 5
-# Beam asks six times what the signatures of a DoFn say, a tenth of a second in all.
-userstate.get_dofn_specs = functools.cache(userstate.get_dofn_specs)
-# A bundle ends only when the thread that samples its state wakes up: every 200 ms by default.
-statesampler.StateSampler = functools.partial(
-    statesampler.StateSampler, sampling_period_ms=_SAMPLING_PERIOD_MS
-)
 
 
 def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
@@ -47,9 +35,7 @@ def check_paths_are_shared(paths: Iterable[tuple[str, str]]) -> None:
 
 def new_pipeline(beam_options: PipelineOptions) -> beam.Pipeline:
     """Returns an empty pipeline; UsageError for options that Beam does not take."""
-    # With several workers, a thread of Beam sends what a stream holds every second. That may be in
-    # the midst of an element, as our coders are Python, or drop what is written meanwhile.
-    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = _NEVER_MS
+    patch_beam()
     try:
         return beam.Pipeline(options=beam_options)
     except ValueError as error:
@@ -125,9 +111,7 @@ def quiet(beam_options: PipelineOptions) -> Iterator[None]:
     """Keeps Beam's log and warnings off the terminal; its errors come back as exceptions."""
     # It logs when the interpreter exits.
     logging.getLogger("apache_beam.utils.subprocess_server").setLevel(logging.ERROR)
-    # A worker in this process prints each traceback that it also sends to the runner, which raises
-    # it here. It may do so until the interpreter exits.
-    sdk_worker.print = lambda *_, **__: None
+    silence_workers()
     threading.excepthook = _print_unless_hung_up
     with contextlib.ExitStack() as stack:
         if beam_options.view_as(StandardOptions).runner == dataflow.RUNNER:

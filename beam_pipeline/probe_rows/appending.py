@@ -21,7 +21,7 @@ from beam_pipeline.dataset.manifest import (
 from beam_pipeline.dataset.rows import Dataset, open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder
-from beam_pipeline.jobs.start_time import start_time
+from beam_pipeline.jobs.frame import start_time
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.storage.files import exists, is_gcs, is_local

@@ -12,17 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.dataset.sorted_run import WIDE, sort_groups
-from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US
+from tests.support.helpers import MAPPED_IPV4, YEAR_2024_US, canonical, records_as_tuples
 from tests.support.probe_rows_on_disk import CROP, RowSpec, write_dataset
 from training.evaluation.examples import Examples, Split, draw_examples, open_splits
-from training.evaluation.extent import Extent
 from training.evaluation.predictions import Predictor
 from training.evaluation.results import Evaluation, evaluate
+from training.extent import EvaluationExtent
 from training.tokens.example_faults import segments_of
 from training.tokens.tokenizer import FAILED, MEASUREMENT_START, RTT_START, VOCABULARY_SIZE, decode
 
-EXTENT = Extent(num_contexts=24, num_rtt=300, num_train_contexts=40, batch_size=4)
+EXTENT = EvaluationExtent(num_contexts=24, num_rtt=300, num_train_contexts=40, batch_size=4)
 NUM_BYTES = {1: 4, 2: 16, 3: 4, 4: 16, 5: 8, 6: 1, 7: 4, 8: 2, FAILED: 0}
 KIND_OF_ROLE = {
     **dict.fromkeys((1, 2), "source, again"),
@@ -133,7 +134,7 @@ class Network(Uniform):
 
 def evaluate_stored(predictor: Predictor, stored: Stored, **extent: Any) -> Evaluation:
     options = {**vars(EXTENT), **extent}
-    return evaluate(predictor, stored.split, stored.train, Extent(**options))
+    return evaluate(predictor, stored.split, stored.train, EvaluationExtent(**options))
 
 
 # --- plain Python ---------------------------------------------------------------------------------
@@ -191,6 +192,17 @@ def plain_queries(tokens: list[int]) -> list[Query]:
             earlier.append((found.dst_addr, rtt_ms))
         begin += len(piece)
     return queries
+
+
+def training_rtts(stored: Stored) -> list[tuple[str, str, float]]:
+    """Returns source, destination and encoded RTT of all answered pings to train on."""
+    found = []
+    for row in stored.train_rows:
+        for _, destination, rtt_ms in records_as_tuples(row.run):
+            code = encode_rtt(np.array([rtt_ms], np.float32))
+            if code[0] != FAILED_RTT:
+                found.append((row.src_addr, canonical(destination), float(decode_rtt(code)[0])))
+    return found
 
 
 def all_segments(examples: Examples) -> Iterator[list[int]]:

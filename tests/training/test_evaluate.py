@@ -163,7 +163,7 @@ def test_no_queries_and_no_repeats(
         assert bool(results["rtt"]["queries"]) == has_queries
         assert (results["calibration"] is not None) == has_queries
         methods = {error["method"] for error in results["rtt"]["errors"]}
-        assert len(methods) == (9 if has_baselines else 1 if has_queries else 0)
+        assert len(methods) == (4 if has_baselines else 1 if has_queries else 0)
         assert all((output / name).stat().st_size > 5000 for name in PICTURES)
     # No destination comes twice in `mixed`, and its test split is one row.
     assert {error["group"] for error in results["rtt"]["errors"]} == {"all", "first"}

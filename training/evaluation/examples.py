@@ -1,4 +1,4 @@
-"""The contexts that are evaluated: drawn and packed by `build_dataset`, as in training."""
+"""The examples of an evaluation: drawn and packed by `build_dataset`, as in training."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from training.batches.config import DataConfig
 from training.batches.mixture import check_single
 from training.batches.planning import fitting
 from training.dataset import build_dataset
-from training.evaluation.extent import Extent
+from training.extent import EvaluationExtent
 from training.rows.row_table import RowTable, ShardSet, find_shards, load_rows
 
 
@@ -77,7 +77,11 @@ class TrainedContexts(Protocol):
 
 
 def take_batches(
-    split: Split, trained: TrainedContexts, num_contexts: int, extent: Extent, **drawn: Any
+    split: Split,
+    trained: TrainedContexts,
+    num_contexts: int,
+    extent: EvaluationExtent,
+    **drawn: Any,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of a split with at least `num_contexts` examples together.
 
@@ -103,7 +107,9 @@ def take_batches(
         batches.close()
 
 
-def draw_examples(split: Split, trained: TrainedContexts, extent: Extent, **drawn: Any) -> Examples:
+def draw_examples(
+    split: Split, trained: TrainedContexts, extent: EvaluationExtent, **drawn: Any
+) -> Examples:
     """Draws the examples that are evaluated; `drawn` as in `take_batches`."""
     batches = list(take_batches(split, trained, extent.num_contexts, extent, **drawn))
     inputs, targets, positions, segmentation = (

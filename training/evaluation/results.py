@@ -12,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.baselines import Baselines, predict_baselines
-from training.evaluation.baselines.history import look_back
+from training.evaluation.baselines import (
+    Baselines,
+    MoreBaselines,
+    look_back,
+    predict_baselines,
+)
 from training.evaluation.examples import Split, draw_examples, take_batches
-from training.evaluation.extent import Extent
 from training.evaluation.losses import Losses, count_unigrams, summarise_losses
 from training.evaluation.predictions import Advance, Predictor, causal_pass, second_bytes_after
 from training.evaluation.rtt import (
@@ -32,6 +35,7 @@ from training.evaluation.rtt import (
     median_codes,
     summarise_errors,
 )
+from training.extent import EvaluationExtent
 from training.tokens.kinds import parse
 from training.tokens.log_rtt import stored_codes, told_codes
 
@@ -56,7 +60,7 @@ class Evaluation:
     model: dict[str, Any]
     split: Split
     train: Split
-    extent: Extent
+    extent: EvaluationExtent
     batch_size: int
     losses: Losses
     num_train_tokens: int
@@ -111,14 +115,16 @@ def evaluate(
     predictor: Predictor,
     split: Split,
     train: Split,
-    extent: Extent,
+    extent: EvaluationExtent,
     advance: Advance = lambda _: None,
+    more_baselines: MoreBaselines | None = None,
 ) -> Evaluation:
     """Evaluates a model on a split.
 
     Args:
       split, train: the split to evaluate and the training split, see `examples.open_splits`.
-      advance: called with the share of one of NUM_PASSES that has been done.
+      advance: called with each finished share of one of NUM_PASSES.
+      more_baselines: predicts RTTs in further ways.
 
     Raises:
       ProbelineError: rows cannot be read, or the model does not suit the data.
@@ -135,7 +141,7 @@ def evaluate(
     found = causal_pass(predictor, examples, queries, advance)
     rtt = baselines = None
     if len(queries):
-        baselines = predict_baselines(parsed.measurements, numbers, train, extent)
+        baselines = predict_baselines(parsed.measurements, numbers, train, extent, more_baselines)
         told = told_codes(queries["code"], log_rtt)
         medians, num_what_if = median_codes(
             found.first,

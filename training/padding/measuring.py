@@ -16,7 +16,7 @@ from training.batches.config import DataConfig
 from training.batches.mixture import check_single
 from training.batches.planning import HostPlan, fitting
 from training.dataset import BatchDataset
-from training.padding.extent import Extent
+from training.extent import AnalysisExtent
 from training.padding.statistics import (
     CONTEXT,
     FAMILIES,
@@ -47,7 +47,7 @@ _US_PER_SECOND = 1_000_000
 
 
 def measure(
-    files: str, extent: Extent, advance: Callable[[float], None] = lambda _: None
+    files: str, extent: AnalysisExtent, advance: Callable[[float], None] = lambda _: None
 ) -> Statistics:
     """Measures a dataset, a split or some shards of it, as `row_table.find_shards` takes them.
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from beam_pipeline.dataset.rows import Dataset
-from training.padding.extent import Extent
+from training.extent import AnalysisExtent
 from training.rows.row_table import RowTable, ShardSet
 from training.tokens.draws import MODE_NAMES
 from training.tokens.example_faults import Batch, Tally
@@ -77,7 +77,7 @@ class Statistics:
     """
 
     files: str
-    extent: Extent
+    extent: AnalysisExtent
     shards: ShardSet
     rows: RowTable
     sizes: np.ndarray

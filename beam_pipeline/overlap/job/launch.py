@@ -24,7 +24,7 @@ from beam_pipeline.jobs.beam_options import (
     check_job_server,
     use_cores,
 )
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.output_folder import OutputFiles
 from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest

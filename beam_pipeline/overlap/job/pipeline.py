@@ -13,9 +13,8 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.documents.reading import DocumentFile, match_documents
 from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs.frame import CheckRights, start_time
 from beam_pipeline.jobs.output_folder import JobRun
-from beam_pipeline.jobs.output_rights import CheckRights
-from beam_pipeline.jobs.start_time import start_time
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
 from beam_pipeline.overlap.job.config import DeconConfig

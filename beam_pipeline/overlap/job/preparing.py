@@ -20,7 +20,7 @@ from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
 from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs.machine_memory import machine_memory_bytes
+from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.overlap.evaluation import (
     EvaluationFile,

@@ -21,10 +21,10 @@ from beam_pipeline import __version__
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import dataflow, output_folder, running
 from beam_pipeline.jobs.beam_options import check_job_server, use_cores
-from beam_pipeline.jobs.local_workers import forked_workers
+from beam_pipeline.jobs.frame import CheckRights
+from beam_pipeline.jobs.local_runner import forked_workers
 from beam_pipeline.jobs.monitoring import logged
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
-from beam_pipeline.jobs.output_rights import CheckRights
 from beam_pipeline.overlap.removal.training_files import DocumentReader, TrainingFile
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.storage.files import (

@@ -1,13 +1,14 @@
 """The frame of every job: the proof of the plan, and a commit that may be repeated."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from beam_pipeline.errors import ProbelineError
+from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.jobs import output_folder, output_lease
-from beam_pipeline.jobs.frame import Commit, check_read, commit
+from beam_pipeline.jobs.frame import Commit, check_read, commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.jobs.output_lease import LostOutputError
 from tests.support.engines import Gcs, stored_objects
@@ -81,3 +82,21 @@ def test_lost_lease_before_the_commit(gcs: Gcs, monkeypatch: pytest.MonkeyPatch)
         assert set(stored_objects(output)) == {".probeline-temp/lock.json"}
         commit(b"", successor, Commit("Commit", write), successor)
     assert set(stored_objects(output)) == {"manifest.json", "_SUCCESS"}
+
+
+# --- start time ---------------------------------------------------------------------------------
+
+
+def test_start_time_is_now_or_source_date_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert start_time() == "2023-11-14T22:13:20.000000+00:00"
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    started = datetime.fromisoformat(start_time())
+    assert timedelta() <= datetime.now(UTC) - started < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("given", ["", "today", "1e9", "99999999999999999999"])
+def test_invalid_source_date_epoch(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", given)
+    with pytest.raises(UsageError, match=f"SOURCE_DATE_EPOCH={given} is not a time"):
+        start_time()

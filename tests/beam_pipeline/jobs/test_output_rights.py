@@ -11,8 +11,8 @@ from google.auth.credentials import AnonymousCredentials
 
 from beam_pipeline.convert.__main__ import main as convert
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs import output_rights
-from beam_pipeline.jobs.output_rights import CheckRights, check_rights
+from beam_pipeline.jobs import frame
+from beam_pipeline.jobs.frame import CheckRights, check_rights
 from beam_pipeline.main import main as probe_rows
 from beam_pipeline.overlap.__main__ import main as overlap
 from beam_pipeline.storage import files
@@ -39,7 +39,7 @@ def test_an_attempt_that_was_killed_does_not_hinder_the_next(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(output_rights, "delete_files", lambda paths: 1 / 0)
+        patch.setattr(frame, "delete_files", lambda paths: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             check_rights(b"", folder)
     (left,) = stored_objects(folder)
@@ -72,7 +72,7 @@ def test_the_line_names_the_account_the_right_the_place_and_the_cure(
 
 
 def test_what_something_else_removes(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_rights, "exists", lambda path: False)
+    monkeypatch.setattr(frame, "exists", lambda path: False)
     with pytest.raises(ProbelineError, match="lifecycle rule"):
         check_rights(b"", folder)
 

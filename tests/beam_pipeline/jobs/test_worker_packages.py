@@ -6,8 +6,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions
 from google.cloud.dataflow_v1beta3 import types
 
-from beam_pipeline.jobs import worker_packages
-from beam_pipeline.jobs.worker_packages import PINS
+from beam_pipeline.jobs.dataflow import PINS, prepare_workers
 from beam_pipeline.main import main
 from tests.support.clean_environment import copy_of_the_project, new_environment, pip
 from tests.support.dataflow_api import DataflowApi, State
@@ -75,7 +74,7 @@ def test_what_a_person_says_of_packages_holds(
     clone: Path, flags: list[str], requirements: str | None, cache: str | None
 ) -> None:
     options = PipelineOptions([flag.format(clone) for flag in flags])
-    worker_packages.prepare(options)
+    prepare_workers(options)
     setup = options.view_as(SetupOptions)
     assert setup.requirements_file == (requirements and requirements.format(clone))
     assert setup.requirements_cache == cache
@@ -84,10 +83,10 @@ def test_what_a_person_says_of_packages_holds(
 def test_private_workers_that_would_wait_for_pip(clone: Path, capsys) -> None:
     image, setup = f"--sdk_container_image={IMAGE}", f"--setup_file={clone}/setup.py"
     for flags in ([setup], [image, "--no_use_public_ips"], [setup, "--use_public_ips"]):
-        worker_packages.prepare(PipelineOptions(flags))
+        prepare_workers(PipelineOptions(flags))
     assert capsys.readouterr().err == ""
     for flags in ([setup], [setup, image]):
-        worker_packages.prepare(PipelineOptions([*flags, "--no_use_public_ips"]))
+        prepare_workers(PipelineOptions([*flags, "--no_use_public_ips"]))
         (line,) = capsys.readouterr().err.splitlines()
         assert "--no_use_public_ips" in line and "Cloud NAT" in line
         assert "--sdk_container_image" in line

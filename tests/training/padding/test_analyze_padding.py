@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from tests.support.helpers import quick_and_slow
 from tests.support.padding_analysis import BRIEF, analyse, dataset_of, results
 from training.analyze_padding import main
-from training.padding.extent import Extent
+from training.extent import AnalysisExtent
 from training.padding.measuring import draw_rows, measure
 from training.padding.statistics import SIZE_NAMES, SMALL, families_of, repeats_of, size_classes
 from training.padding.summary import binomial_bound, summarise
@@ -121,7 +121,7 @@ def test_small_rows_alone(small_dataset: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_same_seed_same_figures(compact_dataset: Path) -> None:
     def figures(seed: int) -> dict[str, Any]:
-        return summarise(measure(str(compact_dataset), Extent(seed=seed, max_rows=5)))
+        return summarise(measure(str(compact_dataset), AnalysisExtent(seed=seed, max_rows=5)))
 
     assert figures(0) == figures(0)
     assert figures(0) != figures(1)
@@ -148,7 +148,7 @@ def test_some_shards_only(compact_dataset: Path, tmp_path: Path) -> None:
 
 
 def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> None:
-    figures = measure(str(small_dataset), Extent(seed=3, max_rows=30, num_batches=1))
+    figures = measure(str(small_dataset), AnalysisExtent(seed=3, max_rows=30, num_batches=1))
     source, sampler = ProbeRowDataSource(str(small_dataset)), ProbeRowSampler(seed=3)
     padding, modes = [], []
     for number in figures.sampled["number"].tolist():
@@ -166,7 +166,7 @@ def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> No
 
 
 def test_figures_of_large_rows_agree_with_the_sampler(arrow_dataset: Path) -> None:
-    figures = measure(str(arrow_dataset), Extent(max_rows=12, num_batches=1))
+    figures = measure(str(arrow_dataset), AnalysisExtent(max_rows=12, num_batches=1))
     source, sampler = ProbeRowDataSource(str(arrow_dataset)), ProbeRowSampler(seed=0)
     spans = []
     for number in figures.sampled["number"][figures.sampled["size"] != SMALL].tolist():

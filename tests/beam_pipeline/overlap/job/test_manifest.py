@@ -10,7 +10,7 @@ import pytest
 
 from beam_pipeline import __version__
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.start_time import start_time
+from beam_pipeline.jobs.frame import start_time
 from beam_pipeline.overlap import DeconConfig, NGramConfig, run_train_test_overlap
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import manifest

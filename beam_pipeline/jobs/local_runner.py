@@ -1,11 +1,13 @@
-"""Worker processes for Beam's in-memory runner, forked from this process with its imports done.
+"""Beam's in-memory runner: every internal of Beam that Probeline changes or uses.
 
-Beam's own workers are threads, which wait for one interpreter lock, or processes that import
-everything again: 2.5 CPU-seconds each. Forked ones share the memory of what is imported and loaded.
+Beam's own workers are threads, which share one interpreter lock, or processes that import
+everything again: 2.5 CPU-seconds each. Ours are forked from this process with its imports done, and
+share the memory of what is loaded. `check_beam` fails early with a Beam that lacks these internals.
 """
 
 import contextlib
 import ctypes
+import functools
 import multiprocessing
 import os
 import signal
@@ -13,33 +15,81 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions
 from apache_beam.portability import python_urns
 from apache_beam.portability.api import beam_fn_api_pb2
 from apache_beam.runners.portability.fn_api_runner import worker_handlers
-from apache_beam.runners.worker.sdk_worker import SdkHarness
+from apache_beam.runners.worker import sdk_worker, statesampler
+from apache_beam.transforms import userstate
 
 from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, can_fork
-from beam_pipeline.jobs.lean_imports import importing
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
+from beam_pipeline.jobs.machine import can_fork
+from beam_pipeline.jobs.program import importing
 
-_STATE_CACHE_BYTES = worker_handlers.STATE_CACHE_SIZE_MB << 20
+TESTED_BEAM = "2.77"
+_INTERNALS: dict[Any, tuple[str, ...]] = {
+    userstate: ("get_dofn_specs",),
+    statesampler: ("StateSampler",),
+    sdk_worker: ("SdkHarness",),
+    worker_handlers: (
+        *("DATA_BUFFER_TIME_LIMIT_MS", "STATE_CACHE_SIZE_MB", "FNAPI_RUNNER_CAPABILITIES"),
+        "GrpcWorkerHandler",
+    ),
+    worker_handlers.WorkerHandler: ("_registered_environments",),
+}
+_NEVER_MS = 1 << 40
+_SAMPLING_PERIOD_MS = 5
 _PR_SET_PDEATHSIG = 1
 _DYING_S = 1
 _Worker = tuple[BaseProcess, Connection]
 
 
+def check_beam() -> None:
+    """Raises ProbelineError if this version of Beam lacks what this module uses."""
+    missing = [name for owner, names in _INTERNALS.items() for name in names
+               if not hasattr(owner, name)]  # fmt: skip
+    if missing:
+        raise ProbelineError(
+            f"apache-beam {beam.__version__} lacks {', '.join(missing)}, which Probeline uses: "
+            f"install apache-beam=={TESTED_BEAM}.*"
+        )
+
+
+@functools.cache
+def patch_beam() -> None:
+    """Changes the runner and the workers of this process; call it before workers are forked."""
+    check_beam()
+    # Beam asks for the signatures of a DoFn six times, a tenth of a second in all.
+    userstate.get_dofn_specs = functools.cache(userstate.get_dofn_specs)
+    # A bundle ends only when the thread that samples its state wakes up: every 200 ms by default.
+    statesampler.StateSampler = functools.partial(
+        statesampler.StateSampler, sampling_period_ms=_SAMPLING_PERIOD_MS
+    )
+    # With several workers, a thread of Beam flushes each stream every second. It may do so within
+    # an element, as our coders are Python, or drop what is written meanwhile.
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = _NEVER_MS
+
+
+def silence_workers() -> None:
+    """Keeps tracebacks off the terminal that a worker of this process also sends to the runner."""
+    sdk_worker.print = lambda *_, **__: None
+
+
 @contextlib.contextmanager
 def forked_workers(beam_options: PipelineOptions) -> Iterator[None]:
-    """Has the in-memory runner use forked workers where its options ask for processes."""
+    """Lets the in-memory runner use forked workers where its options ask for processes."""
+    patch_beam()
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
     if not is_local or direct.direct_running_mode != "multi_processing" or not can_fork():
         yield
         return
-    with importing():  # so the workers' collectors neither look at what is there nor copy its pages
+    with importing():  # the workers' garbage collectors then skip these objects and pages
         kernels.load()
     waiting = [_fork() for _ in range(direct.direct_num_workers)]
     workers = [process for process, _ in waiting]
@@ -72,26 +122,26 @@ def _fork() -> _Worker:
 
 
 def _work(connection: Connection, parent: int) -> None:
-    """Waits for the runner's address and does what it asks for, as long as it lives."""
+    """Waits for the runner's address and works for it as long as the parent lives."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the runner too, which ends this
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return
     address, worker_id = connection.recv()
-    SdkHarness(
+    sdk_worker.SdkHarness(
         address,
         worker_id=worker_id,
-        state_cache_size=_STATE_CACHE_BYTES,
+        state_cache_size=worker_handlers.STATE_CACHE_SIZE_MB << 20,
         runner_capabilities=worker_handlers.FNAPI_RUNNER_CAPABILITIES,
     ).run()
 
 
 def _why_ended(exit_code: int | None) -> str:
-    """Returns what a process ended with, negative for a signal, and the cure."""
+    """Returns the exit code of a process, negative for a signal, and the cure."""
     why = f"a worker process ended with exit code {exit_code}"
     if exit_code == -signal.SIGKILL:
-        return f"{why}, most likely as memory ran out: give a smaller --direct_num_workers"
+        return f"{why}, most likely because memory ran out: give a smaller --direct_num_workers"
     return f"{why}: run the same command with --direct_num_workers=1"
 
 
@@ -112,7 +162,7 @@ class _ForkedWorkerHandler(worker_handlers.GrpcWorkerHandler):
         self._process.join()
 
     def _watch(self) -> None:
-        """Fails what the runner waits for once the worker has died; else it would wait forever."""
+        """Fails pending requests of the runner when the worker dies, which would wait forever."""
         self._process.join()
         why = _why_ended(self._process.exitcode)
         while not self._is_stopping.wait(0.1):

@@ -1,0 +1,297 @@
+"""Evaluates a model beside further baselines: prefixes, Vivaldi, factorisation, nearest probes.
+
+    python -m benchmarks.baselines --checkpoint=runs/first --data=rows
+
+Takes the flags of `training.evaluate`, and writes the same files with more methods:
+
+  prefix × destination  the median of training probes in the source's /16 (IPv6: /32)
+  Vivaldi               coordinates: training probes and destinations first, then the source
+  factorisation         latent factors, in the same order
+  five nearest          the median of the training probes most similar on the segment's destinations
+
+The last three know the destinations that the training sample measured most (`Pairs`).
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
+from beam_pipeline.kernels import kernel
+from training import evaluate
+from training.evaluation.baselines import Sample, grouped_medians, medians_of
+from training.evaluation.examples import Split
+
+_MAX_CELLS = 1 << 22
+_PREFIX_BITS = 34
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
+    return evaluate.main(argv, predict)
+
+
+def predict(
+    sample: Sample, train: Split, measurements: np.ndarray, queries: np.ndarray, seed: int
+) -> dict[str, np.ndarray]:
+    """Predicts the RTTs of queries; see `training.evaluation.baselines.MoreBaselines`."""
+    rows, lo = train.rows, train.rows.src_lo
+    sources = np.stack([rows.src_hi if len(rows.src_hi) else np.zeros_like(lo), lo])[:, sample.row]
+    (hi, lo), probe = np.unique(sources, axis=1, return_inverse=True)
+    destinations = sample.numbers_of(measurements)
+    asked = measurements[queries]
+    prefix_ms = medians_of(
+        sample.destination << _PREFIX_BITS | _prefixes(hi, lo)[probe],
+        sample.rtt_ms,
+        destinations[queries] << _PREFIX_BITS | _prefixes(asked["src_hi"], asked["src_lo"]),
+    )
+    pairs = make_pairs(probe, sample.destination, sample.rtt_ms)
+    contexts = contexts_of(measurements, pairs.rows_of(destinations), queries)
+    return {
+        "prefix × destination": prefix_ms,
+        "Vivaldi": predict_vivaldi(pairs, contexts, seed),
+        "factorisation": predict_factorisation(pairs, contexts, seed),
+        "five nearest": predict_nearest(pairs, contexts),
+    }
+
+
+def _prefixes(hi: np.ndarray, lo: np.ndarray) -> np.ndarray:
+    """Returns the /16 of IPv4 and the /32 of IPv6 addresses, below 2 ** _PREFIX_BITS: int64."""
+    is_ipv4 = (hi == 0) & (lo >> np.uint64(32) == np.uint64(0xFFFF))
+    of_ipv4 = (lo >> np.uint64(16)) & np.uint64(0xFFFF) | np.uint64(1 << 33)
+    return np.where(is_ipv4, of_ipv4, hi >> np.uint64(32)).astype(np.int64)
+
+
+# --- pairs of probe and destination ---------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """Median RTTs of pairs.
+
+    Attributes:
+      ms: float64 [rows, probes], a row per destination, NaN where the sample has no RTT.
+      row_of: int64 [destinations], the row of each, −1 if it has none.
+    """
+
+    ms: np.ndarray
+    row_of: np.ndarray
+
+    def rows_of(self, destinations: np.ndarray) -> np.ndarray:
+        """Returns the rows of destinations by number, −1 for those without one."""
+        return np.where(destinations < 0, -1, self.row_of[destinations])
+
+
+class Context(NamedTuple):
+    """A query, and the destinations that its segment has measured before it.
+
+    Attributes:
+      destination: the query's row of `Pairs`, −1 if it has none.
+      known: int64 [known], the rows of the others, ascending; may include the query's.
+      known_ms: float64 [known], the median of each one's answered pings.
+    """
+
+    destination: int
+    known: np.ndarray
+    known_ms: np.ndarray
+
+
+def make_pairs(probe: np.ndarray, destination: np.ndarray, rtt_ms: np.ndarray) -> Pairs:
+    """Returns the pairs of all probes with the most measured destinations, up to 32 MiB.
+
+    Args:
+      probe, destination, rtt_ms: numbers of both and RTTs, [rtts], at least one.
+    """
+    num_probes = int(probe.max()) + 1
+    counts = np.bincount(destination)
+    kept = np.argsort(-counts, kind="stable")[: max(1, _MAX_CELLS // num_probes)]
+    row_of = np.full(len(counts), -1)
+    row_of[kept] = np.arange(len(kept))
+    cell = row_of[destination] * num_probes + probe
+    cells, medians = grouped_medians(cell[cell >= 0], rtt_ms[cell >= 0])
+    ms = np.full((len(kept), num_probes), np.nan)
+    ms.flat[cells] = medians
+    return Pairs(ms, row_of)
+
+
+def contexts_of(measurements: np.ndarray, rows: np.ndarray, queries: np.ndarray) -> list[Context]:
+    """Returns the context of each query.
+
+    Args:
+      measurements: `kinds.MEASUREMENT`, of whole segments.
+      rows: int64 [measurements], the rows of `Pairs` of their destinations, −1 without.
+      queries: int64, numbers of the queries among the measurements.
+    """
+    begins = np.searchsorted(measurements["segment"], measurements["segment"][queries])
+    is_known = (measurements["code"] != FAILED_RTT) & (rows >= 0)
+    rtt_ms = decode_rtt(measurements["code"]).astype(np.float64)
+    contexts = []
+    for query, begin in zip(queries.tolist(), begins.tolist(), strict=True):
+        before = begin + np.flatnonzero(is_known[begin:query])
+        known = grouped_medians(rows[before], rtt_ms[before])
+        contexts.append(Context(int(rows[query]), *known))
+    return contexts
+
+
+def log_ms(ms: np.ndarray) -> np.ndarray:
+    """Returns the natural logarithm of RTTs; those under half a µs count as half a µs."""
+    return np.log(np.maximum(ms, 0.0005))
+
+
+# --- Vivaldi --------------------------------------------------------------------------------------
+#
+# Dabek et al., "Vivaldi: A Decentralized Network Coordinate System", SIGCOMM 2004: two dimensions
+# and a height, adaptive timestep. Training probes and destinations find their places first; then
+# each query's source finds its own by its context. A place is (x, y, height); the distance of two
+# is that of the points plus both heights, in ms.
+
+_STEP = 0.25  # c_c and c_e of the paper
+_MOVES_OF_NODE = 500  # on average, while all nodes move
+_MAX_MOVES = 1 << 24
+_ROUNDS_OF_SOURCE = 100
+_MIN_HEIGHT_MS = 0.001
+_MIN_MS = 0.001
+
+
+def predict_vivaldi(pairs: Pairs, contexts: Sequence[Context], seed: int) -> np.ndarray:
+    """Returns the distance of source and destination: ms, [queries].
+
+    NaN where the destination has no place, or the context shows none that has.
+    """
+    destination, probe = np.nonzero(~np.isnan(pairs.ms))
+    rng = np.random.default_rng(seed)
+    num_rows, num_probes = pairs.ms.shape
+    source = num_rows + num_probes  # the last node; its place is that of one query after the other
+    places = rng.normal(size=(source + 1, 3))
+    errors = np.ones(source + 1)
+    places[:, 2] = _MIN_HEIGHT_MS
+    drawn = rng.integers(len(probe), size=min(_MAX_MOVES, _MOVES_OF_NODE * source) // 2)
+    destination, probe = destination[drawn], probe[drawn]
+    _settle(places, errors, num_rows + probe, destination, pairs.ms[destination, probe], True)
+    predicted = np.full(len(contexts), np.nan)
+    for number, (asked, known, known_ms) in enumerate(contexts):
+        if asked >= 0 and len(known):
+            places[source], errors[source] = (0, 0, _MIN_HEIGHT_MS), 1
+            others, ms = (np.tile(values, _ROUNDS_OF_SOURCE) for values in (known, known_ms))
+            _settle(places, errors, np.full(len(others), source), others, ms, False)
+            predicted[number] = _distance(places, source, asked)
+    return predicted
+
+
+@kernel
+def _distance(places, a, b):
+    flat = np.hypot(places[a, 0] - places[b, 0], places[a, 1] - places[b, 1])
+    return flat + places[a, 2] + places[b, 2]
+
+
+@kernel
+def _settle(places, errors, nodes, others, rtt_ms, both_move):
+    """Moves nodes, and the other ends of their RTTs if `both_move`, RTT by RTT."""
+    for i in range(len(nodes)):
+        _move(places, errors, nodes[i], others[i], rtt_ms[i])
+        if both_move:
+            _move(places, errors, others[i], nodes[i], rtt_ms[i])
+
+
+@kernel
+def _move(places, errors, node, other, rtt_ms):
+    """Moves a node along the spring to another one: algorithm 2 of the paper."""
+    rtt = max(rtt_ms, _MIN_MS)
+    distance = _distance(places, node, other)
+    weight = errors[node] / (errors[node] + errors[other])
+    error = abs(distance - rtt) / rtt
+    errors[node] = max(1e-6, error * _STEP * weight + errors[node] * (1 - _STEP * weight))
+    force = _STEP * weight * (rtt - distance) / distance  # heights keep the distance above 0
+    places[node, 0] += force * (places[node, 0] - places[other, 0])
+    places[node, 1] += force * (places[node, 1] - places[other, 1])
+    height = places[node, 2] + force * (places[node, 2] + places[other, 2])
+    places[node, 2] = max(height, _MIN_HEIGHT_MS)
+
+
+# --- factorisation --------------------------------------------------------------------------------
+#
+# The logarithm of an RTT is a mean plus the product of two vectors, as networks are completed by
+# Liao et al., "DMFSGD", IEEE/ACM ToN 2013, and Zhu et al., IEEE/ACM ToN 2017. Alternating least
+# squares with a ridge find the vectors of the training pairs; one more step finds the source's from
+# its context. Logarithms, because errors are relative and no RTT is below 0.
+
+_RANK = 10
+_RIDGE = 1.0
+_ROUNDS = 10
+
+
+def predict_factorisation(pairs: Pairs, contexts: Sequence[Context], seed: int) -> np.ndarray:
+    """Returns the product of source and destination: ms, [queries].
+
+    NaN where the destination has no vector, or the context shows none that has.
+    """
+    known = ~np.isnan(pairs.ms)
+    logs = log_ms(pairs.ms)
+    mean = logs[known].mean()
+    predicted = np.full(len(contexts), np.nan)
+    of_destination = _factorise(np.where(known, logs - mean, 0), known.astype(np.float64), seed)
+    for number, context in enumerate(contexts):
+        if context.destination >= 0 and len(context.known):
+            values = log_ms(context.known_ms)[np.newaxis] - mean
+            weights = np.ones(values.shape)
+            of_source = _solve(values, weights, of_destination[context.known])[0]
+            predicted[number] = np.exp(mean + of_source @ of_destination[context.destination])
+    return predicted
+
+
+def _factorise(values: np.ndarray, known: np.ndarray, seed: int) -> np.ndarray:
+    """Returns the vectors of rows, [rows, _RANK], whose products with columns' are the values.
+
+    Args:
+      values: [rows, columns], 0 where unknown.
+      known: 1 where known, 0 elsewhere.
+    """
+    of_row = np.random.default_rng(seed).normal(size=(len(values), _RANK))
+    for _ in range(_ROUNDS):
+        of_column = _solve(values.T, known.T, of_row)
+        of_row = _solve(values, known, of_column)
+    return of_row
+
+
+def _solve(values: np.ndarray, known: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Returns for each row the vector whose products with `vectors` are nearest to its values."""
+    squares = (vectors[:, :, np.newaxis] * vectors[:, np.newaxis]).reshape(len(vectors), -1)
+    of_rows = (known @ squares).reshape(-1, _RANK, _RANK) + _RIDGE * np.eye(_RANK)
+    return np.linalg.solve(of_rows, (values @ vectors)[..., np.newaxis])[..., 0]
+
+
+# --- five nearest ---------------------------------------------------------------------------------
+#
+# Probes are similar if they measure similar RTTs to the destinations of the context: the landmarks
+# of binning (Ratnasamy et al., INFOCOM 2002), with a logarithm so that near and far destinations
+# weigh the same.
+
+_NUM_NEAREST = 5
+
+
+def predict_nearest(pairs: Pairs, contexts: Sequence[Context]) -> np.ndarray:
+    """Returns the median of the nearest probes to each query's destination: ms, [queries].
+
+    NaN where no training probe has measured it and one of the context's destinations.
+    """
+    logs = log_ms(pairs.ms)
+    return np.array([_predicted(pairs.ms, logs, context) for context in contexts])
+
+
+def _predicted(ms: np.ndarray, logs: np.ndarray, context: Context) -> float:
+    if context.destination < 0 or not len(context.known):
+        return np.nan
+    differences = np.abs(logs[context.known] - log_ms(context.known_ms)[:, np.newaxis])
+    num_shared = (~np.isnan(differences)).sum(axis=0)
+    # One more destination, a factor of e off: few that agree by chance are not near.
+    distance = (np.nansum(differences, axis=0) + 1) / (num_shared + 1)
+    candidates = np.flatnonzero((num_shared > 0) & ~np.isnan(ms[context.destination]))
+    if not len(candidates):
+        return np.nan
+    nearest = candidates[np.argsort(distance[candidates], kind="stable")[:_NUM_NEAREST]]
+    return float(np.median(ms[context.destination, nearest]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

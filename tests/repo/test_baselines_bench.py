@@ -1,0 +1,185 @@
+"""The baselines of the benches: networks whose answers are known, no look-ahead, fall-backs."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline.dataset.layout import packed
+from beam_pipeline.dataset.rtt import FAILED_RTT
+from benchmarks import baselines
+from benchmarks.baselines import Context, Pairs
+from tests.support.evaluation_helpers import (
+    EXTENT,
+    Stored,
+    Uniform,
+    all_segments,
+    plain_queries,
+    training_rtts,
+)
+from tests.support.evaluation_helpers import examples as examples
+from tests.support.evaluation_helpers import stored as stored
+from tests.support.probe_rows_on_disk import write_dataset
+from training.evaluation import rtt
+from training.evaluation.baselines import predict_baselines
+from training.evaluation.examples import Examples, draw_examples, open_splits
+from training.tokens import kinds
+from training.tokens.kinds import parse
+
+NUM_DESTINATIONS, NUM_TRAIN = 60, 120
+METHODS = (
+    partial(baselines.predict_vivaldi, seed=0),
+    partial(baselines.predict_factorisation, seed=0),
+    baselines.predict_nearest,
+)
+
+
+def plane() -> np.ndarray:
+    """RTTs between points of a plane, with heights."""
+    rng = np.random.default_rng(1)
+    points = rng.uniform(0, 200, size=(NUM_DESTINATIONS + NUM_TRAIN + 40, 2))
+    heights = rng.uniform(0, 40, len(points))
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2)
+    return (distance + heights[:, None] + heights)[:NUM_DESTINATIONS, NUM_DESTINATIONS:]
+
+
+def low_rank() -> np.ndarray:
+    """RTTs whose logarithms have rank 3."""
+    rng = np.random.default_rng(1)
+    return np.exp(3 + rng.normal(size=(60, 3)) @ rng.normal(size=(3, NUM_TRAIN + 40)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("network", "method"), [(plane(), METHODS[0]), (low_rank(), METHODS[1])], ids=["plane", "rank"]
+)
+def test_known_network(network: np.ndarray, method: Callable[..., np.ndarray]) -> None:
+    """The model that made a network is found again, from 70 % of its RTTs."""
+    rng = np.random.default_rng(2)
+    train = np.where(
+        rng.random((NUM_DESTINATIONS, NUM_TRAIN)) < 0.3, np.nan, network[:, :NUM_TRAIN]
+    )
+    pairs = Pairs(train, np.arange(NUM_DESTINATIONS))
+    contexts = []
+    for probe in range(NUM_TRAIN, network.shape[1]):
+        known = np.sort(rng.permutation(59)[:30])
+        contexts.append(Context(59, known, network[known, probe]))
+    truth = network[59, NUM_TRAIN:]
+    predicted = method(pairs, contexts)
+    error = np.abs(predicted - truth) / truth
+    by_median = np.abs(np.nanmedian(train[59]) - truth) / truth
+    assert np.median(error) < 0.06 < 0.15 < np.median(by_median)
+    assert method(pairs, contexts).tolist() == predicted.tolist()
+    assert method(pairs, contexts[3:4])[0] == predicted[3]  # a source's own context alone counts
+
+
+# Three destinations; five probes near the source, four far from it.
+NEAR_AND_FAR = np.array(
+    [
+        [10, 11, 9, 10.5, 9.5, 90, 95, 100, 99],
+        [50, 52, 48, 51, 49, 5, 6, 7, 5],
+        [20, 21, 22, 23, 24, 300, 310, 320, 330],
+    ]
+)
+
+
+def nearest(ms: np.ndarray, known: list[int], known_ms: list[float]) -> float:
+    context = Context(2, np.array(known, int), np.array(known_ms))
+    return baselines.predict_nearest(Pairs(ms, np.arange(3)), [context])[0]
+
+
+def test_five_nearest() -> None:
+    assert nearest(NEAR_AND_FAR, [0, 1], [10.0, 50.0]) == 22
+    assert nearest(NEAR_AND_FAR, [1], [50.0]) == 22
+    # Far: 300, 310, 320 and 330, and the first of the near ones.
+    assert nearest(NEAR_AND_FAR, [0, 1], [95.0, 6.0]) == 310
+    unmeasured = NEAR_AND_FAR.copy()
+    unmeasured[2, :4] = np.nan
+    assert nearest(unmeasured, [0, 1], [10.0, 50.0]) == 310
+    # A probe that agrees exactly on one destination is behind those that nearly agree on both.
+    exact = np.column_stack([NEAR_AND_FAR, [np.nan, 50, 999]])
+    assert nearest(exact, [0, 1], [10.0, 50.0]) == 22
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_to_go_by(method: Callable[..., np.ndarray]) -> None:
+    pairs = Pairs(np.array([[1.0, 0.0], [np.nan, 3.0]]), np.arange(2))
+    nothing = Context(1, np.zeros(0, int), np.zeros(0))
+    unknown = Context(-1, np.array([1]), np.array([10.0]))
+    assert np.isnan(method(pairs, [nothing, unknown])).all()
+    assert np.isfinite(method(pairs, [Context(0, np.array([0]), np.zeros(1))])[0])  # an RTT of 0
+
+
+def test_pairs_are_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = [np.array(x) for x in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 1, 2], [5, 1, 3, 7, 2, 9.0])]
+    found = baselines.make_pairs(*sample)
+    assert found.rows_of(np.array([1, 0, 2, -1])).tolist() == [0, 1, 2, -1]
+    np.testing.assert_array_equal(found.ms, [[3, 2], [np.nan, 7], [np.nan, 9]])
+    monkeypatch.setattr(baselines, "_MAX_CELLS", 4)
+    found = baselines.make_pairs(*sample)
+    assert found.row_of.tolist() == [1, 0, -1]
+    np.testing.assert_array_equal(found.ms, [[3, 2], [np.nan, 7]])
+
+
+def test_contexts_of_queries() -> None:
+    measurements = np.zeros(7, kinds.MEASUREMENT)
+    measurements["segment"] = (0, 1, 1, 1, 1, 1, 2)
+    measurements["code"] = (999, 300, FAILED_RTT, 100, 200, 800, 50)
+    rows = np.array([4, 2, 3, -1, 0, 2, 2])
+    first, middle, last, other = baselines.contexts_of(measurements, rows, np.array([1, 4, 5, 6]))
+    assert first.destination == 2 and first.known.tolist() == []
+    # Neither the failed ping counts, nor the destination that the pairs lack.
+    assert (middle.destination, middle.known.tolist()) == (0, [2])
+    assert middle.known_ms == pytest.approx([0.3])
+    assert (last.destination, last.known.tolist()) == (2, [0, 2])
+    assert last.known_ms == pytest.approx([0.2, 0.3])
+    assert other.known.tolist() == []
+
+
+def prefix_of(address: str) -> bytes:
+    number = packed(address)
+    return number[:2] if len(number) == 4 else number[:4]
+
+
+def test_ipv4_probes_alone(stored: Stored, tmp_path: Path) -> None:
+    """Their rows.parquet has no upper halves of addresses."""
+    rows = [row for row in stored.train_rows if ":" not in row.src_addr]
+    folder = str(write_dataset(tmp_path / "rows", rows, "compact", test_rows=rows))
+    split, train = open_splits(folder)
+    examples = draw_examples(split, Uniform(), EXTENT)
+    measurements = parse(examples.targets, examples.segmentation).measurements
+    queries = rtt.choose_queries(measurements, 20)
+    found = predict_baselines(measurements, queries, train, EXTENT, baselines.predict)
+    prefixes = found.predicted_ms["prefix × destination"]
+    assert (prefixes != found.predicted_ms["destination"]).any()
+
+
+def test_in_an_evaluation(stored: Stored, examples: Examples) -> None:
+    """Prefixes are plain medians, and no method sees what comes after a query."""
+    measurements = parse(examples.targets, examples.segmentation).measurements
+    numbers = rtt.choose_queries(measurements, 10**6)
+    found = predict_baselines(measurements, numbers, stored.train, EXTENT, baselines.predict)
+    usual = ["last seen", "context median", "destination"]
+    further = ["prefix × destination", "Vivaldi", "factorisation", "five nearest"]
+    assert list(found.predicted_ms) == usual + further
+    expected = [
+        np.median(
+            [ms for src, dst, ms in training_rtts(stored) if dst == query.dst
+             and prefix_of(src) == prefix_of(query.src)] or [fallback]
+        )
+        for query, fallback in zip(
+            (query for tokens in all_segments(examples) for query in plain_queries(tokens)),
+            found.predicted_ms["destination"],
+            strict=True,
+        )
+    ]  # fmt: skip
+    assert found.predicted_ms["prefix × destination"] == pytest.approx(expected)
+    assert (found.predicted_ms["prefix × destination"] != found.predicted_ms["destination"]).any()
+    changed = measurements.copy()
+    changed["code"][numbers[20] :] = 700
+    after = predict_baselines(changed, numbers, stored.train, EXTENT, baselines.predict)
+    for name, values in found.predicted_ms.items():
+        assert values[:21].tolist() == after.predicted_ms[name][:21].tolist(), name
+        if name in further[1:]:
+            assert (values != after.predicted_ms[name]).any()
