@@ -260,7 +260,7 @@ def test_the_image_launches_a_job_and_does_its_work(
     job, error = launch_and_work(
         base_image, tmp_path, "probe_rows", words(bucket), bad, bucket, dataflow
     )
-    assert error == "error: --max_row_size_mb=9999.0 is outside of 0.001 to 1024\n"
+    assert error == "error: --max_row_size_mb=9999.0 is outside 0.001 to 1024\n"
     check_job(job)
     (pool,) = job.environment.worker_pools
     assert "workflow.tar.gz" not in {package.name for package in pool.packages}

@@ -87,7 +87,7 @@ def test_the_image_launches_a_job_and_does_its_work(
         base_image, tmp_path, "overlap", words(bucket), bad, bucket, dataflow
     )
     check_job(job)
-    assert error.startswith("error: --max_details=-7 is outside of -1 to ")
+    assert error.startswith("error: --max_details=-7 is outside -1 to ")
     assert main(flags(corpus)) == 0
     expected, found = files_below(corpus / "out"), stored_objects(f"{bucket}/out")
     assert set(found) == set(expected)

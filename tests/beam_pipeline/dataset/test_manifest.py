@@ -153,14 +153,14 @@ def test_a_bucket_may_have_the_name_of_a_split(bucket):
 def test_a_dataset_without_success_is_refused_however_it_is_given(dataset, path):
     os.remove(dataset / SUCCESS_NAME)
     assert refusal_of(f"{dataset}{path}").startswith(
-        f"{dataset} holds no finished dataset: it has no _SUCCESS; run python -m"
+        f"{dataset} is not a finished dataset: it has no _SUCCESS; run python -m"
     )
 
 
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/train/*.arrayrecord", "file", "file/train/*"])
 def test_a_place_that_holds_nothing_is_refused(tmp_path, path):
     (tmp_path / "file").write_bytes(b"x")
-    assert "holds no finished dataset" in refusal_of(tmp_path / path)
+    assert "is not a finished dataset" in refusal_of(tmp_path / path)
 
 
 def test_a_dataset_without_its_manifest_is_refused(dataset):
@@ -211,4 +211,4 @@ def test_a_commit_that_dies_half_way_leaves_nothing_that_opens(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         write_success(str(tmp_path), a_manifest().to_json())
     assert done == [str(tmp_path / MANIFEST_NAME)][:steps]
-    assert "holds no finished dataset" in refusal_of(tmp_path)
+    assert "is not a finished dataset" in refusal_of(tmp_path)

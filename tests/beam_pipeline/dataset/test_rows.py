@@ -54,7 +54,7 @@ def test_damage_is_an_error(compact_copy: DamagedDataset) -> None:
         dataset.rows("train")
     for shard in compact_copy.folder.glob("train/*.arrayrecord"):
         shard.write_bytes(bytes(shard.stat().st_size))
-    with pytest.raises(BadRowError, match=r"beam_pipeline\.verify .* lists what else is damaged"):
+    with pytest.raises(BadRowError, match=r"beam_pipeline\.verify .* lists all damage"):
         rows[0]
 
 

@@ -21,8 +21,8 @@ NOT_UTF_8 = os.fsdecode(b"\xff")
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--max_row_size_mb=--", "-- is no value"),
-        ("--num-shards=--", "-- is no value"),
+        ("--max_row_size_mb=--", "-- is not a value"),
+        ("--num-shards=--", "-- is not a value"),
         ("--output=", "--output is empty"),
         ("--input=", "--input is empty"),
         ("--output=o\0", "NUL character"),

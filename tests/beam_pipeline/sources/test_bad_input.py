@@ -174,7 +174,7 @@ def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--train_ratio=1.5"], "--train_ratio=1.5 is outside of 0 to 1"),
+        (["--train_ratio=1.5"], "--train_ratio=1.5 is outside 0 to 1"),
         (["--train_ratio=nan"], "--train_ratio=nan"),
         (["--max_row_size_mb=0"], "--max_row_size_mb=0.0 is outside"),
         (["--num_shards=-1"], "--num_shards=-1"),
@@ -206,7 +206,7 @@ def test_a_row_limit_that_holds_no_measurement(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     line = fails(capsys, 1, tmp_path / "out", f"--input={source}", "--max_row_size_mb=0.001")
-    assert "over the limit of 1048 bytes a row" in line and "raise --max_row_size_mb" in line
+    assert "over the limit of 1048 bytes per row" in line and "raise --max_row_size_mb" in line
 
 
 @pytest.mark.parametrize("train_ratio", [1, 0.5])

@@ -291,9 +291,9 @@ def test_times_of_flags(text: str, time_us: int) -> None:
         ("--since=20261101", "eight digits"),
         ("--until=1793491200000", "is not a time"),
         ("--until=1970-01-01", "is not after 1970"),
-        ("--sample_probes=0", "outside of 1e-09 to 1"),
-        ("--sample_measurements=1.5", "outside of 1e-09 to 1"),
-        ("--sample_probes=nan", "outside of"),
+        ("--sample_probes=0", "outside 1e-09 to 1"),
+        ("--sample_measurements=1.5", "outside 1e-09 to 1"),
+        ("--sample_probes=nan", "outside"),
     ],
 )
 def test_samples_that_cannot_be_meant(flag: str, message: str) -> None:

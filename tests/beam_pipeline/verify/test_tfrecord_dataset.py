@@ -130,8 +130,8 @@ def cut_within_a_length(data: bytearray) -> None:
 
 
 DAMAGES: dict[Any, str] = {
-    wrong_length_checksum: "the length of record 1 is damaged, what follows cannot be found",
-    wrong_length: "the length of record 1 is damaged, what follows cannot be found",
+    wrong_length_checksum: "the length of record 1 is damaged, so the rest cannot be read",
+    wrong_length: "the length of record 1 is damaged, so the rest cannot be read",
     length_beyond_the_end: "it ends within record 1, after",
     cut_within_a_record: "it ends within record 1, after 30 of its",
     cut_within_a_length: "it ends within the length of record 1",
