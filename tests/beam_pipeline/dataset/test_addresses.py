@@ -71,7 +71,7 @@ def spelled(draw):
 
 @settings(max_examples=num_examples(200))
 @given(st.lists(spelled(), max_size=20))
-def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
+def test_spellings_parse_like_ipaddress(texts):
     hi, lo, status = addresses.parse(pa.array(texts, pa.string()))
     found = [(int(high) << 64 | int(low), int(code)) for high, low, code in zip(hi, lo, status)]
     assert found == [expected(text) for text in texts]
@@ -82,7 +82,7 @@ def test_every_spelling_is_read_as_ipaddress_reads_it(texts):
 @example("１.2.3.4")  # a full-width digit
 @example("1.2.3.4\x00")
 @example("é")
-def test_any_text_is_judged_as_ipaddress_judges_it(text):
+def test_any_text_parses_like_ipaddress(text):
     assert parse_one(text) == expected(text)
 
 
@@ -99,11 +99,11 @@ localhost ::1%eth0 fe80::1%25 fe80::%0 ::ffff:1.2.3.4%eth0 ::ffff:1.2.3.4 ::FFFF
 
 
 @pytest.mark.parametrize("text", ["", " 1.2.3.4", "1.2.3.4 ", "1.2.3.4\n", *EDGE_CASES.split()])
-def test_edge_cases_are_read_as_ipaddress_reads_them(text):
+def test_edge_cases_parse_like_ipaddress(text):
     assert parse_one(text) == expected(text)
 
 
-def test_bytes_that_are_no_utf8_are_invalid():
+def test_invalid_utf8_is_not_an_address():
     """Parquet's strings are not checked when they are read."""
     data, offsets = b"1.2.3.4\xff\xfe::1", np.array([0, 7, 9, 12], np.int32)
     texts = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(data))
@@ -127,7 +127,7 @@ def test_arrays_without_any_text(dtype, texts):
     assert status.tolist() == [NULL] * len(texts)
 
 
-def test_a_null_over_bytes_is_still_null():
+def test_null_over_bytes():
     texts = pa.StringArray.from_buffers(
         1, pa.py_buffer(np.array([0, 7], np.int32)), pa.py_buffer(b"1.2.3.4"), pa.py_buffer(b"\0")
     )
@@ -139,20 +139,20 @@ def test_a_null_over_bytes_is_still_null():
 
 @settings(max_examples=num_examples(200))
 @given(st.lists(ADDRESS, max_size=20))
-def test_addresses_are_written_as_rfc_5952_wants_it(numbers):
+def test_format_equals_rfc_5952(numbers):
     assert addresses.format_any(*halves(numbers)).to_pylist() == [canonical(n) for n in numbers]
 
 
 @settings(max_examples=num_examples(100))
 @given(st.lists(IPV4, max_size=20))
-def test_ipv4_is_written_as_ipaddress_writes_it_and_its_length_known(numbers):
+def test_format_ipv4_and_its_length(numbers):
     values = np.array(numbers, np.uint32)
     texts = addresses.format_ipv4(values).to_pylist()
     assert texts == [str(ipaddress.IPv4Address(number)) for number in numbers]
     assert addresses.ipv4_text_lengths(values).tolist() == [len(text) for text in texts]
 
 
-def test_written_texts_take_compact_buffers():
+def test_formatted_texts_have_compact_buffers():
     """A left-over bitmap or a longer buffer would change the bytes of a row."""
     numbers = [MAPPED_IPV4 | 0x7F000001, 1]
     for texts in (
@@ -187,7 +187,7 @@ def test_string_buffers_follow_a_slice(dtype):
         ("::", 2_965_711_081_458_776_583),
     ],
 )
-def test_src_id_keeps_its_value(address, src_id):
+def test_golden_src_id(address, src_id):
     """Another value would give every dataset's probes other identities and other shards."""
     assert layout.src_id(address) == src_id
 

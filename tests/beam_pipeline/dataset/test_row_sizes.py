@@ -41,7 +41,7 @@ from tests.support.properties import num_examples
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(run=runs_strategy(max_size=40), src_addr=st.sampled_from(["1.1.1.1", "192.0.2.123", "::"]))
-def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
+def test_predicted_sizes(encoding, run, src_addr):
     run = short_span(run)
     if encoding == "arrow":
         text_bytes = sum(len(canonical(address)) for _, address, _ in records_as_tuples(run))
@@ -55,7 +55,7 @@ def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
+def test_predicted_sizes_across_paddings(encoding, wide):
     run = short_span(make_run(130, seed=4, wide=wide))
     for n in range(1, len(run) + 1):
         size = encoded_size(run[:n], encoding)
@@ -67,7 +67,7 @@ def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
 @both_encodings
 @settings(max_examples=num_examples(80))
 @given(run=runs_strategy(max_size=60), share=st.floats(0, 1))
-def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
+def test_fit_is_maximal(encoding, run, share):
     run = short_span(run)
     smallest, largest = encoded_size(run[:1], encoding), encoded_size(run, encoding)
     limit = int(smallest + share * (largest - smallest))
@@ -81,7 +81,7 @@ def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(run=runs_strategy(min_size=2, max_size=60), limit=st.integers(0, 1500), data=st.data())
-def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
+def test_fit_depends_only_on_the_prefix(encoding, run, limit, data):
     """So a row cut from a prefix of a history is the row cut from all of it."""
     run = short_span(run)
     limit += encoded_size(run[:1], encoding)
@@ -94,7 +94,7 @@ def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
+def test_full_rows_are_98_percent_full(encoding, wide):
     run = make_run(120_000, seed=6, wide=wide)
     limit = 1 << 20
     count, is_full = fit(run, KEY, RowFormat(encoding, limit))
@@ -103,7 +103,7 @@ def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
 
 
 @both_encodings
-def test_one_measurement_over_the_limit_is_an_error_that_names_the_flag(encoding):
+def test_measurement_over_the_row_limit(encoding):
     run = make_run(3, seed=1)
     size = encoded_size(run[:1], encoding)
     assert fit(run, KEY, RowFormat(encoding, size)).count == 1
@@ -112,7 +112,7 @@ def test_one_measurement_over_the_limit_is_an_error_that_names_the_flag(encoding
         fit(run, KEY, RowFormat(encoding, size - 1))
 
 
-def test_a_compact_row_ends_where_its_seconds_would_overflow():
+def test_compact_row_span_limit():
     second = 1_000_000
     last = COMPACT_MAX_SPAN_SECONDS * second + 999_999
     times = [0, 5 * second, last, last + 1, last + 1]
@@ -127,7 +127,7 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(runs=side_by_side(max_rows=6, max_size=60), limit=st.integers(0, 8000))
-def test_surely_fit_is_never_wrong(encoding, runs, limit):
+def test_surely_fit_implies_fit(encoding, runs, limit):
     row_format = RowFormat(encoding, limit)
     for row, sure in zip(runs.rows, surely_fit(runs.run, runs.bounds, row_format), strict=True):
         if sure:
@@ -137,7 +137,7 @@ def test_surely_fit_is_never_wrong(encoding, runs, limit):
 @both_encodings
 @settings(max_examples=num_examples(40))
 @given(run=runs_strategy(max_size=60))
-def test_content_bytes_leaves_out_framing_only(encoding, run):
+def test_content_bytes_excludes_framing(encoding, run):
     run = short_span(run)
     framing = encoded_size(run, encoding) - content_bytes(run, encoding)
     bitmap, paddings = 8, 6 * 8
@@ -148,6 +148,6 @@ def test_content_bytes_leaves_out_framing_only(encoding, run):
 
 @settings(max_examples=num_examples(50))
 @given(runs_strategy())
-def test_is_ipv6_what_is_not_ipv4_mapped(run):
+def test_is_ipv6(run):
     expected = [address >> 32 != 0xFFFF for _, address, _ in records_as_tuples(run)]
     assert is_ipv6(run).tolist() == expected

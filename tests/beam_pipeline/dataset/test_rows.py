@@ -16,7 +16,7 @@ from tests.support.engines import Gcs
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_rows_are_those_of_the_shards_in_order(split: str, compact_dataset: Path) -> None:
+def test_rows_in_shard_order(split: str, compact_dataset: Path) -> None:
     dataset = open_dataset(str(compact_dataset))
     rows, index = dataset.rows(split), dataset.index(split)
     assert len(rows) == index.num_rows == dataset.manifest.splits[split].num_records > 5
@@ -39,14 +39,14 @@ def test_rows_are_a_sequence(compact_dataset: Path) -> None:
     assert pickle.loads(pickle.dumps(rows))[3].run.tobytes() == rows[3].run.tobytes()
 
 
-def test_an_unknown_split_is_refused(compact_dataset: Path) -> None:
+def test_unknown_split(compact_dataset: Path) -> None:
     dataset = open_dataset(str(compact_dataset))
     for read in (dataset.rows, dataset.index):
         with pytest.raises(UsageError, match="no split 'validation': give train or test"):
             read("validation")
 
 
-def test_damage_is_an_error(compact_copy: DamagedDataset) -> None:
+def test_damaged_index_and_row(compact_copy: DamagedDataset) -> None:
     dataset = open_dataset(str(compact_copy.folder))
     rows = dataset.rows("train")
     compact_copy.folder.joinpath("train/rows.parquet").write_bytes(b"")

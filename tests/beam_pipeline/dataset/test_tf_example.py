@@ -89,7 +89,7 @@ ROW = RowColumns(77, b"PLc1...", 3, 1.5, 10**15, 10**15 + 1_500_000, "192.0.2.1"
 
 @settings(max_examples=num_examples(300))
 @given(row=any_row)
-def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
+def test_example_bytes_equal_protobuf(row: RowColumns) -> None:
     record = encode_example(row)
     assert record == to_protobuf(row).SerializeToString(deterministic=True)
     assert Example.FromString(record) == to_protobuf(row)
@@ -99,7 +99,7 @@ def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
 
 @settings(max_examples=num_examples(100))
 @given(row=any_row, num_bytes=st.integers(0, 2**30))
-def test_the_size_follows_from_that_of_the_measurements(row: RowColumns, num_bytes: int) -> None:
+def test_predicted_example_size(row: RowColumns, num_bytes: int) -> None:
     num_bytes = num_bytes >> 10 if num_bytes > 1 << 20 else num_bytes
     sized = row._replace(measurements=bytes(num_bytes))
     assert example_bytes(row, num_bytes) == len(encode_example(sized))
@@ -122,7 +122,7 @@ def joined(entries: Iterable[bytes]) -> bytes:
     return bytes([0x0A, len(features) & 127 | 128, len(features) >> 7]) + features
 
 
-def test_features_may_be_in_any_order() -> None:
+def test_features_in_any_order() -> None:
     entries = entries_of(encode_example(ROW))
     assert len(entries) == 8 and joined(entries) == encode_example(ROW)
     for order in itertools.islice(itertools.permutations(entries), 0, 40_320, 997):
@@ -162,21 +162,21 @@ BAD_EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", BAD_EXAMPLES)
-def test_what_is_no_example_of_a_row_is_refused(name: str) -> None:
+def test_invalid_example(name: str) -> None:
     record, complaint = BAD_EXAMPLES[name]
     with pytest.raises(ValueError) as refusal:
         decode_record(record)
     assert complaint in str(refusal.value)
 
 
-def test_a_cut_example_is_refused() -> None:
+def test_truncated_example() -> None:
     record = encode_example(ROW)
     for length in range(1, len(record)):
         with pytest.raises(ValueError):
             decode_record(record[:length])
 
 
-def test_any_damage_is_a_value_error_or_another_row() -> None:
+def test_damaged_examples_raise_only_value_errors() -> None:
     record = encode_example(ROW)
     num_refused = 0
     for at, value in itertools.product(range(len(record)), (0, 1, 0x0A, 0x7F, 0x80, 0xFF)):
@@ -199,7 +199,7 @@ def make_example(run: np.ndarray, key: RowKey, encoding: Any) -> bytes:
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_both_kinds_of_record_hold_the_same_row(encoding: Any, wide: bool) -> None:
+def test_record_encodings_hold_the_same_row(encoding: Any, wide: bool) -> None:
     run, key = make_run(40, seed=1, wide=wide), RowKey("2001:db8::7", 300)
     of_kind = {
         kind: decode_record(encode_row(run, key, encoding, kind)) for kind in RECORD_ENCODINGS
@@ -225,7 +225,7 @@ def test_both_kinds_of_record_hold_the_same_row(encoding: Any, wide: bool) -> No
     share=st.floats(0, 1),
     row_index=st.sampled_from([0, 127, 128, 2**31 - 1]),
 )
-def test_fit_counts_an_example_to_the_byte(
+def test_fit_is_exact_for_examples(
     encoding: Any, run: np.ndarray, share: float, row_index: int
 ) -> None:
     run = run.copy()

@@ -61,7 +61,7 @@ def beams_bytes(records: Iterable[bytes]) -> bytes:
 
 @settings(max_examples=num_examples(60))
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
-def test_a_file_is_what_beam_writes_and_is_read_back(
+def test_file_bytes_equal_beam(
     records: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write_file(tmp_path_factory.mktemp("file") / "f.tfrecord", records)
@@ -69,15 +69,13 @@ def test_a_file_is_what_beam_writes_and_is_read_back(
     assert list(read_tfrecord(str(path))) == records
 
 
-def test_a_record_is_a_length_and_two_masked_checksums(tmp_path: Path) -> None:
+def test_golden_record_bytes(tmp_path: Path) -> None:
     """The bytes stand here, so that no change of code can change them."""
     path = write_file(tmp_path / "f", [b"ping"])
     assert path.read_bytes().hex() == "04000000000000004245520470696e67cc3a4ef0"
 
 
-def test_a_record_may_be_larger_than_what_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_larger_than_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [bytes(range(256)) * 4, b"", b"short"]
     path = write_file(tmp_path / "f", records)
     monkeypatch.setattr(tfrecord, "_READ_BYTES", 100)
@@ -98,7 +96,7 @@ def read_up_to_the_damage(path: Path) -> tuple[list[bytes | DamagedRecordError],
     return found, True
 
 
-def test_no_flipped_bit_goes_unnoticed_or_hides_a_record_before_it(tmp_path: Path) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path) -> None:
     whole = beams_bytes(SOME)
     path = tmp_path / "f"
     ends = list(itertools.accumulate(16 + len(record) for record in SOME))
@@ -117,7 +115,7 @@ def test_no_flipped_bit_goes_unnoticed_or_hides_a_record_before_it(tmp_path: Pat
             assert (found[number + 1 :], is_to_end) == (SOME[number + 1 :], True), bit
 
 
-def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
+def test_truncated_files_are_detected(tmp_path: Path) -> None:
     whole = beams_bytes(SOME)
     ends = [0, *itertools.accumulate(16 + len(record) for record in SOME)]
     path = tmp_path / "f"
@@ -129,7 +127,7 @@ def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
         assert is_to_end == (length in ends), length
 
 
-def test_a_full_disk_is_one_line() -> None:
+def test_disk_full() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     writer = TFRecordWriter("/dev/full")
@@ -139,7 +137,7 @@ def test_a_full_disk_is_one_line() -> None:
         writer.write(b"x" * (2 << 20))
 
 
-def test_any_pipeline_may_write_tfrecord(tmp_path: Path) -> None:
+def test_write_tfrecord_from_beam(tmp_path: Path) -> None:
     words = [f"word {number}".encode() * (number % 7) for number in range(60)]
     options: dict[str, Any] = {
         "open_writer": TFRecordWriter, "file_name_suffix": ".tfrecord", "num_shards": 3
@@ -208,7 +206,7 @@ def shards_of(dataset: Path) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
+def test_formats_have_equal_records_and_shards(
     datasets: dict[tuple[str, str], Path], record: str
 ) -> None:
     array, tf = datasets["arrayrecord", record], datasets["tfrecord", record]
@@ -221,7 +219,7 @@ def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
 
 
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_the_bytes_follow_from_the_measurements_alone(
+def test_bytes_are_independent_of_input_order(
     table: pa.Table, datasets: dict[tuple[str, str], Path], tmp_path: Path, record: str
 ) -> None:
     shuffled = table.take(np.random.default_rng(5).permutation(table.num_rows))
@@ -245,7 +243,7 @@ def test_the_bytes_follow_from_the_measurements_alone(
 # --- training -----------------------------------------------------------------------------------
 
 
-def test_training_refuses_tfrecord_and_names_the_cure(
+def test_training_rejects_tfrecord(
     datasets: dict[tuple[str, str], Path],
 ) -> None:
     dataset = datasets["tfrecord", "arrow_ipc"]
@@ -273,7 +271,7 @@ def uncut(
 
 
 @pytest.mark.parametrize("cache_dir", [None, "cache"])
-def test_training_draws_the_same_from_examples(
+def test_training_batches_equal_for_tf_example(
     uncut: dict[str, Path], tmp_path: Path, cache_dir: str | None
 ) -> None:
     found = []
@@ -287,7 +285,7 @@ def test_training_draws_the_same_from_examples(
         assert all((one[name] == other[name]).all() for name in one)
 
 
-def test_a_manifest_without_the_two_options_is_of_the_defaults(
+def test_manifest_without_format_options(
     datasets: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As datasets were written before there were such options."""

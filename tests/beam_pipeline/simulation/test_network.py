@@ -90,7 +90,7 @@ def test_hot_share(tmp_path: Path) -> None:
     assert counts[-2] < 0.15 * 50_000
 
 
-def test_probes_come_back_to_few_destinations(rows: pa.Table) -> None:
+def test_few_destinations_per_probe(rows: pa.Table) -> None:
     pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
     num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
     assert num_destinations.max() <= 20
@@ -98,9 +98,7 @@ def test_probes_come_back_to_few_destinations(rows: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (12, 10), (200, 10)])
-def test_destinations_of_a_probe_are_10_to_20_if_there_are(
-    tmp_path: Path, num_anchors: int, least: int
-) -> None:
+def test_destinations_per_probe(tmp_path: Path, num_anchors: int, least: int) -> None:
     assert run(tmp_path, f"--num_anchors={num_anchors}", num_measurements=50_000) == 0
     pairs = rows_of(tmp_path).group_by(["src_addr", "dst_addr"]).aggregate([])
     num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
@@ -108,7 +106,7 @@ def test_destinations_of_a_probe_are_10_to_20_if_there_are(
     assert num_destinations.max() <= min(20, num_anchors)
 
 
-def test_a_pair_is_pinged_at_regular_intervals_save_outages(rows: pa.Table) -> None:
+def test_regular_intervals(rows: pa.Table) -> None:
     pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
     busiest = pairs.sort_by([("count_all", "descending")]).slice(0, 1).to_pylist()[0]
     own = rows.filter(

@@ -63,7 +63,7 @@ _ipv6 = st.one_of(
 
 @settings(max_examples=num_examples(40))
 @given(key=_keys, numbers=st.lists(st.one_of(_ipv4, _ipv6), max_size=12))
-def test_another_implementation_agrees(key: bytes, numbers: list[int]) -> None:
+def test_equals_another_implementation(key: bytes, numbers: list[int]) -> None:
     oracle = CryptoPAn(key)
     assert replaced(numbers, Anonymizer(key)) == [by_oracle(number, oracle) for number in numbers]
 
@@ -74,9 +74,7 @@ def common_prefix(one: int, other: int) -> int:
 
 @settings(max_examples=num_examples(150))
 @given(key=_keys, one=st.one_of(_ipv4, _ipv6), shared=st.integers(0, 128), low=st.integers(0))
-def test_common_prefixes_stay_as_long_as_they_were(
-    key: bytes, one: int, shared: int, low: int
-) -> None:
+def test_common_prefixes_are_preserved(key: bytes, one: int, shared: int, low: int) -> None:
     """So no two addresses become one, and IPv4 stays IPv4."""
     is_ipv4 = one >> 32 == 0xFFFF
     free = min(128 - shared, 32 if is_ipv4 else 128)
@@ -101,7 +99,7 @@ def random_addresses(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return hi, lo
 
 
-def test_an_address_is_replaced_alike_in_any_batch() -> None:
+def test_replacements_are_equal_in_all_batches() -> None:
     """More addresses than are kept: some push others out, and come again."""
     hi, lo = random_addresses(200_000, seed=1)
     whole = Anonymizer(KEY).addresses(hi, lo)
@@ -120,7 +118,7 @@ def test_an_address_is_replaced_alike_in_any_batch() -> None:
     assert replaced(numbers, anonymizer) == [by_oracle(number, oracle) for number in numbers]
 
 
-def test_threads_may_share_an_anonymizer() -> None:
+def test_shared_by_threads() -> None:
     """Some addresses that are kept in one place, which threads fill and read without end."""
     hi, lo = random_addresses(400_000, seed=3)
     places = np.array([_slot(*address) for address in zip(hi, lo, strict=True)])

@@ -65,13 +65,13 @@ class TestAgainstSagan:
         assert batch.bad_lines[0][2] == self.lines[0].decode()
         assert batch.num_lines == len(self.lines) == 15
 
-    def test_numbers_as_text(self) -> None:
+    def test_rtt_as_text(self) -> None:
         """sagan takes the text "12.5" for a number; we take the word of no such line."""
         line = good(result=[{"rtt": "12.5"}])
         assert PingResult(line.decode()).packets[0].rtt == 12.5
         assert read_one(line).bad_lines == [(0, "wrong_type", line.decode())]
 
-    def test_a_reply_with_an_error(self) -> None:
+    def test_reply_with_an_error(self) -> None:
         """An entry with an error is a failed ping, as in BigQuery; sagan looks at the rtt only."""
         line = good(result=[{"error": "sendto failed: Network is unreachable", "rtt": 12.5}])
         assert PingResult(line.decode()).packets[0].rtt == 12.5
@@ -190,7 +190,7 @@ class TestFields:
             ({"result": [{"ttl": 51}]}, "rtt_null"),
         ],
     )
-    def test_what_check_says(self, changes: dict[str, Any], reason: str) -> None:
+    def test_reasons_of_atlas_faults(self, changes: dict[str, Any], reason: str) -> None:
         batch = read_one(good(), good(**changes))
         block, faults = measurements.check(batch.measurements)
         assert len(block) == 3

@@ -101,7 +101,7 @@ class TestBadLines:
         ]
         assert batch.lines.tolist() == [0] * 3 + [2] * 3
 
-    def test_a_file_without_line_ends_stays_out_of_memory(self) -> None:
+    def test_file_without_line_ends(self) -> None:
         class Endless(io.RawIOBase):
             num_left = 40
 
@@ -119,20 +119,20 @@ class TestBadLines:
         assert batch.bad_lines == [(0, "line_too_long", "x" * MAX_VALUE_CHARS)]
 
     @pytest.mark.parametrize("form", ["[%s,%s]", "\r\n\t[\n%s,\n%s\n]\n", "\ufeff[%s,%s]"])
-    def test_the_elements_of_a_json_array_count_as_lines(self, form: str) -> None:
+    def test_json_array(self, form: str) -> None:
         array = form % (good().decode(), good(timestamp=1).decode())
         (batch,) = atlas.read_json(io.BytesIO(array.encode()), "from")
         lines = read_one(good(), good(timestamp=1))
         assert rows_of(batch.measurements) == rows_of(lines.measurements)
         assert batch.lines.tolist() == [0] * 3 + [1] * 3 and batch.num_lines == 2
 
-    def test_an_array_that_does_not_end_keeps_what_precedes_the_cut(self) -> None:
+    def test_truncated_json_array(self) -> None:
         batches = atlas.read_json(io.BytesIO(b"[" + good() + b"," + good()[:9]), "from")
         assert len(next(batches).lines) == 3
         with pytest.raises(ArrayError, match="does not end"):
             next(batches)
 
-    def test_lines_before_a_cut_of_a_compressed_file_are_kept(self) -> None:
+    def test_truncated_compressed_file(self) -> None:
         data = gzip.compress(b"\n".join([good()] * 20_000))
         batches = atlas.read_json(decompressed(io.BytesIO(data[: len(data) // 2])), "from")
         num_lines = next(batches).num_lines
@@ -140,7 +140,7 @@ class TestBadLines:
             next(batches)
         assert 5_000 < num_lines < 15_000
 
-    def test_lines_of_nothing_are_passed_over_without_a_parse(self, monkeypatch) -> None:
+    def test_blank_lines_are_not_parsed(self, monkeypatch) -> None:
         monkeypatch.setattr(atlas, "_parse", None)
         (batch,) = atlas.read_json(io.BytesIO(b"\n" * 1_000_000 + b" \r\n"), "from")
         assert batch.num_lines == 1_000_001 and not batch.bad_lines
@@ -164,7 +164,7 @@ class TestBatches:
         assert all(size >= batch_rows for size in sizes[:-1])
         assert all(size < batch_rows + 3 for size in sizes)
 
-    def test_streams_that_read_little(self) -> None:
+    def test_short_reads(self) -> None:
         """Nothing depends on where a read ends; only `read` is called."""
 
         class Slow:

@@ -55,7 +55,7 @@ def test_a_missing_column(tmp_path: Path, capsys: pytest.CaptureFixture) -> None
     assert "table.parquet" in line and "'rtt'" in line and "--columns rtt=" in line
 
 
-def test_the_faulty_file_of_many_is_named_by_workers_too(
+def test_workers_name_the_faulty_file(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("beam_pipeline.probe_rows.launch._MAX_FILES_IN_LAUNCHER", 1)
@@ -78,7 +78,7 @@ def damaged(source: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
-def test_an_unreadable_file(
+def test_unreadable_file(
     source: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
@@ -95,9 +95,7 @@ def test_an_unreadable_file(
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "text", "pages"])
-def test_an_unreadable_file_may_become_a_dead_letter(
-    source: Path, tmp_path: Path, how: str
-) -> None:
+def test_unreadable_file_as_dead_letter(source: Path, tmp_path: Path, how: str) -> None:
     pq.write_table(measurements_table(50, seed=2), tmp_path / "good.parquet")
     damaged(source, how)
     output = tmp_path / "out"
@@ -110,9 +108,7 @@ def test_an_unreadable_file_may_become_a_dead_letter(
     assert letter["file"] == str(source) and letter["value"]
 
 
-def test_truncated_json_is_an_unreadable_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_truncated_json(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     result = {
         "type": "ping", "af": 4, "from": "1.2.3.4", "dst_addr": "1.1.1.1",
         "timestamp": 1_700_000_000, "result": [{"rtt": 1.5}],
@@ -130,9 +126,7 @@ def test_truncated_json_is_an_unreadable_file(
     assert letter["value"].endswith(f"; {kept} rows or lines before it were read")
 
 
-def test_an_output_that_is_no_folder(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_output_below_a_file(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     line = fails(capsys, 1, tmp_path / "file" / "out", f"--input={source}")
     assert "cannot write" in line and "Not a directory" in line
@@ -146,7 +140,7 @@ def test_an_output_that_is_no_folder(
         (1 << 20, 2 << 20, "_shard_"),
     ],
 )
-def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
+def test_disk_full(tmp_path: Path, inline_bytes: int, limit: int, what: str) -> None:
     """Chunks do not fit, or staged rows, or, where all that went inline, the shard itself."""
     table = measurements_table(90_000, seed=1, num_probes=30)
     pq.write_table(table, tmp_path / "in.parquet")
@@ -190,7 +184,7 @@ def test_a_disk_that_is_full(tmp_path: Path, inline_bytes: int, limit: int, what
         (["--direct_num_workers=many"], "--direct_num_workers=many"),
     ],
 )
-def test_flags_that_cannot_be(
+def test_invalid_flags(
     source: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
@@ -202,7 +196,7 @@ def test_flags_that_cannot_be(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_row_limit_that_holds_no_measurement(
+def test_row_limit_below_one_measurement(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     line = fails(capsys, 1, tmp_path / "out", f"--input={source}", "--max_row_size_mb=0.001")
@@ -210,7 +204,7 @@ def test_a_row_limit_that_holds_no_measurement(
 
 
 @pytest.mark.parametrize("train_ratio", [1, 0.5])
-def test_two_probes_with_one_src_id_are_named(
+def test_src_id_collision(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,

@@ -56,7 +56,7 @@ def test_times_beyond_the_range_of_microseconds(unit, factor):
     assert times_of(check(batch)[0]) == [limit * factor]
 
 
-def test_a_null_time_does_not_take_the_value_below_it():
+def test_null_time_over_a_value():
     column = pa.Array.from_buffers(
         pa.timestamp("us"), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([-5, 7], np.int64))]
     )
@@ -96,7 +96,7 @@ def test_slices_of_plain_and_dictionary_columns(column):
         assert reasons_of(with_column(column, array.slice(1, 5))) == wanted
 
 
-def test_bytes_that_are_no_utf8_are_a_dead_letter():
+def test_invalid_utf8_is_a_dead_letter():
     """Nobody has checked the strings of a Parquet file."""
     data, offsets = b"192.0.2.1\xff\xfe", np.array([0, 9, 11], np.int32)
     column = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(data))
@@ -127,7 +127,7 @@ def test_ip_version_of_any_integer_type(dtype):
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in INTEGERS if dtype.bit_width > 8])
-def test_an_ip_version_is_compared_whole(dtype):
+def test_wide_ip_version(dtype):
     """256 + 4 is 4 in its lowest byte."""
     column = pa.array([260, 2 ** (dtype.bit_width - 2) + 4], dtype)
     assert reasons_of(with_column("ip_version", column)) == ["ip_version_not_4_or_6"] * 2
@@ -144,12 +144,12 @@ def test_rtt_of_any_float_type(dtype):
     assert not np.signbit(block.rtt[2:]).any()
 
 
-def test_a_float64_that_float32_cannot_hold_is_infinite():
+def test_float64_overflow():
     column = pa.array([3.5e38, -3.5e38, 3.4e38], pa.float64())
     assert reasons_of(with_column("rtt", column)) == ["rtt_not_finite", "rtt_not_finite", None]
 
 
-def test_a_float64_below_what_float32_holds_is_0_or_failed():
+def test_float64_underflow():
     """-1e-50 is negative, so the ping failed, though float32 would make it -0.0."""
     column = pa.array([1e-50, -1e-50], pa.float64())
     assert check(with_column("rtt", column))[0].rtt.tolist() == [0.0, -1.0]
@@ -179,7 +179,7 @@ NAMES = {name: name for name in COLUMNS}
         ("rtt", pa.decimal128(10, 3), "a floating-point number"),
     ],
 )
-def test_what_a_column_may_be(column, dtype, problem):
+def test_column_types(column, dtype, problem):
     schema = pa.schema({**TYPES, column: dtype})
     line = schema_problem(schema, NAMES)
     assert line == (
@@ -189,7 +189,7 @@ def test_what_a_column_may_be(column, dtype, problem):
     )
 
 
-def test_a_missing_column_is_named_with_what_is_there_and_the_cure():
+def test_missing_column_message():
     schema = pa.schema({name: dtype for name, dtype in TYPES.items() if name != "rtt"})
     assert schema_problem(schema, NAMES) == (
         "has no column 'rtt' (only event_time, src_addr, dst_addr, ip_version); if rtt has "
@@ -197,7 +197,7 @@ def test_a_missing_column_is_named_with_what_is_there_and_the_cure():
     )
 
 
-def test_a_name_that_two_columns_have_is_refused():
+def test_duplicate_column():
     schema = pa.schema([*pa.schema(TYPES), pa.field("rtt", pa.float32())])
     assert schema_problem(schema, NAMES) == "has 2 columns named 'rtt'; it must be one"
 
@@ -205,7 +205,7 @@ def test_a_name_that_two_columns_have_is_refused():
 # --- the text of dead letters -------------------------------------------------------------------
 
 
-def test_the_values_of_bad_rows_as_a_person_writes_them():
+def test_text_of_bad_rows():
     batch = batch_of([{}, {"src_addr": "x y", "rtt": None, "ip_version": 7}])
     assert as_text(batch, np.array([1])) == [
         {
@@ -230,7 +230,7 @@ def test_the_values_of_bad_rows_as_a_person_writes_them():
         ("event_time", pa.array([1, None, 2, 3, -4], pa.timestamp("s", "Europe/Berlin"))),
     ],
 )
-def test_rows_of_every_type_have_a_text(name, column):
+def test_text_of_every_type(name, column):
     batch = with_column(name, column)
     texts = as_text(batch, np.arange(5))
     assert [text[name] is None for text in texts] == column.is_null().to_pylist()
@@ -241,7 +241,7 @@ def test_rows_of_every_type_have_a_text(name, column):
 @pytest.mark.parametrize(
     ("unit", "value"), [("s", 2**62), ("s", -(2**62)), ("ms", 2**62), ("us", 2**63 - 1)]
 )
-def test_a_time_outside_the_calendar_has_a_text(unit, value):
+def test_text_of_a_time_out_of_range(unit, value):
     batch = with_column("event_time", pa.array([value], pa.timestamp(unit)))
     (text,) = as_text(batch, np.array([0]))
     assert text["event_time"]

@@ -48,7 +48,7 @@ from tests.support.checked_batches import addresses_of, batch_of, reasons_of, ti
         ({"rtt": 3e38}, None),
     ],
 )
-def test_each_rule_has_its_reason(change, reason):
+def test_reason_of_each_rule(change, reason):
     rows = [{}, change, {}]
     assert reasons_of(batch_of(rows)) == [None, reason, None]
 
@@ -71,13 +71,13 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("later", list(BREAKS)[2:])
-def test_a_row_is_counted_under_the_first_rule_that_it_breaks(later):
+def test_first_broken_rule_counts(later):
     for earlier in list(BREAKS)[: list(BREAKS).index(later)]:
         if not BREAKS[earlier].keys() & BREAKS[later].keys():
             assert reasons_of(batch_of([BREAKS[earlier] | BREAKS[later]])) == [earlier]
 
 
-def test_rules_are_listed_in_the_order_in_which_they_count():
+def test_order_of_rules():
     """What a unit or an encoding cannot hold has tests of its own."""
     assert [reason for reason in REASONS if not reason.endswith("_out_of_range")] == list(BREAKS)
 
@@ -97,7 +97,7 @@ MAX_COMPACT_US = (MAX_FIRST_SECOND + 1) * 1_000_000 - 1
         ({"event_time": MAX_COMPACT_US}, None),
     ],
 )
-def test_what_compact_cannot_hold(values: dict, reason: str | None):
+def test_values_out_of_range_of_compact(values: dict, reason: str | None):
     """Its readers take the last time that is kept, and its largest RTT is kept when read again."""
     batch = batch_of([values])
     assert check(batch, "compact")[1].reasons == ([reason] if reason else [])
@@ -111,7 +111,7 @@ def test_what_compact_cannot_hold(values: dict, reason: str | None):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 255])
-def test_no_ip_version_can_hide_a_bad_destination(version):
+def test_ip_version_does_not_hide_a_bad_destination(version):
     """The codes for bad addresses are numbers too."""
     for dst_addr, reason in [
         (None, "dst_addr_null"),

@@ -64,19 +64,19 @@ def test_a_local_file_is_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
-def test_a_missing_local_file_is_none(tmp_path, path):
+def test_missing_local_file(tmp_path, path):
     (tmp_path / "file").write_bytes(b"x")
     assert read_file(f"{tmp_path}/{path}") is None
     assert file_infos([f"{tmp_path}/{path}"]) == {f"{tmp_path}/{path}": None}
 
 
-def test_a_local_path_that_cannot_be_read_is_a_one_line_error(tmp_path):
+def test_unreadable_local_path(tmp_path):
     assert refusal_of(lambda: read_file(str(tmp_path))) == (
         f"cannot read {tmp_path}: Is a directory; check the path and its permissions"
     )
 
 
-def test_local_files_need_nothing_of_google(tmp_path):
+def test_local_files_import_no_google_libraries(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     script = (
         "import sys; from beam_pipeline.storage.files import *; "
@@ -92,7 +92,7 @@ def test_local_files_need_nothing_of_google(tmp_path):
 # --- on gs:// -----------------------------------------------------------------------------------
 
 
-def test_a_file_on_gs_is_read_whole(gcs: Gcs, tmp_path):
+def test_read_object(gcs: Gcs, tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(256)) * 4000)
     bucket = gcs.make_bucket()
     for name in ("file", "a/b/file", "a/with space/100%?#é"):
@@ -101,7 +101,7 @@ def test_a_file_on_gs_is_read_whole(gcs: Gcs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nothing", "a", "a/", "a/fil", "a/file/below"])
-def test_a_missing_object_is_none(gcs: Gcs, tmp_path, name):
+def test_missing_object(gcs: Gcs, tmp_path, name):
     (tmp_path / "file").write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, f"{bucket}/a")
@@ -143,13 +143,13 @@ def test_a_checksum_keeps_its_leading_zeros(gcs: Gcs, tmp_path):
     assert str(info_of(data).crc32c).startswith("00")
 
 
-def test_a_missing_bucket_is_reported(gcs: Gcs):
+def test_missing_bucket(gcs: Gcs):
     wanted = f"cannot read {PATH}: there is no bucket bucket; check its name"
     assert refusal_of(lambda: read_file(PATH)) == wanted
     assert refusal_of(lambda: file_infos([PATH])) == wanted
 
 
-def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
+def test_one_client_per_process(gcs: Gcs, monkeypatch):
     access = google_storage.access_to(PATH)
     assert google_storage.access_to("gs://other/file") is access
     monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
@@ -195,7 +195,7 @@ def test_a_finished_dataset_opens_on_gs(gcs: Gcs, tmp_path):
 @pytest.mark.parametrize(
     "call", [read_file, lambda path: file_infos([path]), prepare_native_reader]
 )
-def test_another_scheme_is_refused(call):
+def test_unsupported_scheme(call):
     assert refusal_of(lambda: call("s3://bucket/manifest.json")) == (
         "cannot read s3://bucket/manifest.json: only local paths and gs:// are supported; copy the "
         "dataset to one of these"
@@ -203,13 +203,13 @@ def test_another_scheme_is_refused(call):
 
 
 @pytest.mark.parametrize("path", ["gs://", "gs://bucket", "gs://bucket/", "gs:///name"])
-def test_a_path_without_bucket_or_name_is_refused(path):
+def test_path_without_bucket_or_name(path):
     assert refusal_of(lambda: read_file(path)) == (
         f"cannot read {path}: it is not gs://bucket/name; give both"
     )
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch):
+def test_missing_storage_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     assert refusal_of(lambda: read_file(PATH)) == (
         f"cannot read {PATH}: gs:// needs google-cloud-storage; install it with "
@@ -268,25 +268,25 @@ NO_CREDENTIALS = (
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("call", [read_file, lambda path: file_infos([path])])
-def test_without_credentials_a_private_bucket_is_reported(answer, no_credentials, status, call):
+def test_private_bucket_without_credentials(answer, no_credentials, status, call):
     answer(status)
     message = refusal_of(lambda: call(PATH))
     assert message == f"cannot read {PATH}: it is not public: {NO_CREDENTIALS}"
 
 
-def test_without_credentials_a_public_bucket_is_read(answer, no_credentials):
+def test_public_bucket_without_credentials(answer, no_credentials):
     answer(200)
     assert read_file(PATH) == b""
 
 
-def test_without_credentials_array_record_is_not_left_to_hang(answer, no_credentials):
+def test_array_record_without_credentials(answer, no_credentials):
     assert refusal_of(lambda: prepare_native_reader(PATH)) == (
         f"cannot read {PATH}: ArrayRecord needs credentials for gs://, even for a public bucket: "
         f"{NO_CREDENTIALS}, or copy the dataset to a local folder"
     )
 
 
-def test_the_missing_role_is_named(answer, monkeypatch):
+def test_missing_role(answer, monkeypatch):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(403)
     message = refusal_of(lambda: read_file(PATH))
@@ -294,7 +294,7 @@ def test_the_missing_role_is_named(answer, monkeypatch):
     assert message.endswith("; give the account the role Storage Object Viewer")
 
 
-def test_expired_credentials_are_reported(answer, monkeypatch):
+def test_expired_credentials(answer, monkeypatch):
     class Expired(AnonymousCredentials):
         def before_request(self, request, method, url, headers):
             raise RefreshError("Reauthentication is needed.\nRun something", {"error": "grant"})
@@ -306,7 +306,7 @@ def test_expired_credentials_are_reported(answer, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [400, 503])
-def test_a_failing_server_is_reported(answer, monkeypatch, status):
+def test_failing_server(answer, monkeypatch, status):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(status)
     message = refusal_of(lambda: read_file(PATH))
@@ -314,7 +314,7 @@ def test_a_failing_server_is_reported(answer, monkeypatch, status):
     assert message.endswith("; check the network and try again")
 
 
-def test_an_unreachable_host_is_reported(monkeypatch):
+def test_unreachable_host(monkeypatch):
     monkeypatch.setattr(google_storage, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -324,14 +324,14 @@ def test_an_unreachable_host_is_reported(monkeypatch):
     assert "Connection refused" in message
 
 
-def test_a_missing_key_file_is_reported(answer, monkeypatch, tmp_path):
+def test_missing_key_file(answer, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/key.json")
     answer(401)
     message = refusal_of(lambda: read_file(PATH))
     assert f"it is not public: File {tmp_path}/key.json was not found; run `gcloud" in message
 
 
-def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
+def test_message_of_missing_credentials(answer, tmp_path):
     """What `no_credentials` pretends is what the library does on a machine that has none."""
     answer(401)
     script = "import sys; from beam_pipeline.storage.files import *; read_file(sys.argv[1])"
@@ -343,7 +343,7 @@ def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
     assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
 
 
-def test_the_probe_for_a_metadata_server_is_short():
+def test_metadata_server_probe_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):

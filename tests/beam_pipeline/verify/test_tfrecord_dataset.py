@@ -72,9 +72,7 @@ def copy(dataset: Path, tmp_path: Path) -> ExampleCopy:
     return ExampleCopy(Path(shutil.copytree(dataset, tmp_path / "dataset")))
 
 
-def test_a_good_dataset_keeps_every_promise(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_good_dataset(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.stamp()
     capsys.readouterr()
     assert verify.main([str(copy.folder)]) == 0
@@ -91,9 +89,7 @@ def second_record_at(data: bytearray) -> int:
 
 
 @pytest.mark.parametrize("where", ["record", "checksum"])
-def test_a_flipped_bit_is_found_at_its_record_alone(
-    where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flipped_bit(where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     def flip(data: bytearray) -> None:
         start = second_record_at(data)
         size = struct.unpack_from("<Q", data, start)[0]
@@ -139,7 +135,7 @@ DAMAGES: dict[Any, str] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_what_hides_the_rest_of_a_file(
+def test_damage_hides_the_rest_of_a_file(
     damage: Callable[[bytearray], None], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shard = copy.damage(damage)
@@ -148,7 +144,7 @@ def test_what_hides_the_rest_of_a_file(
     assert f"records: {shard}: {DAMAGES[damage]}" in capsys.readouterr().out
 
 
-def test_a_file_that_ends_between_records_is_too_short(
+def test_file_truncated_between_records(
     copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cut(data: bytearray) -> None:
@@ -158,9 +154,7 @@ def test_a_file_that_ends_between_records_is_too_short(
     assert (shard, None) in found_by(capsys, copy.folder)["totals"]
 
 
-def test_shards_named_as_another_format(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_shard_suffix(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.manifest(lambda values: values["options"].update(output_format="arrayrecord"))
     found = found_by(capsys, copy.folder)
     named = [shard for shard, _ in found["files"]]
@@ -186,7 +180,7 @@ COLUMN_EDITS: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     check, change = COLUMN_EDITS[name]
     record = copy.single()
     row = decode_example(record)
@@ -195,9 +189,7 @@ def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFix
     assert set(found) == {check} and set(found[check]) == {where}
 
 
-def test_a_record_of_the_other_encoding(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_record_encoding(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     row = decode_record(record)
     other = encode_row(row.run.copy(), RowKey(row.src_addr, 0), "arrow")
@@ -205,9 +197,7 @@ def test_a_record_of_the_other_encoding(
     assert found_by(capsys, copy.folder) == {"encoding": [where]}
 
 
-def test_shards_on_an_object_store_are_read_there(
-    copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_on_gcs(copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(copy.folder, f"{bucket}/rows")
     assert verify.main([f"{bucket}/rows"]) == 0
