@@ -79,7 +79,7 @@ def _generate_first(typing_context, mask):
     return types.uint64(types.uint64), generate
 
 
-# mask_of(data, at, low, span): bit i tells whether low <= data[at + i] <= low + span.
+# mask_of(data, at, low, span): bit i is low <= data[at + i] <= low + span.
 mask_of: Any = intrinsic(_generate_mask)
 # copy_block(data, at, low, span, add, target, to) copies 64 bytes; those in the range become + add.
 copy_block: Any = intrinsic(_generate_copy)

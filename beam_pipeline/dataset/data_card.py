@@ -41,7 +41,7 @@ class SplitTotals(NamedTuple):
 
 
 def totals_of(batches: Iterable[pa.RecordBatch]) -> SplitTotals:
-    """Returns the totals of a row index, of which FACT_COLUMNS are read."""
+    """Returns the totals of a row index, given its FACT_COLUMNS."""
     by_batch = [_batch_totals(batch) for batch in batches if batch.num_rows]
     functions = (sum, sum, max, max, sum, min, max)
     columns = zip(*by_batch, strict=True)

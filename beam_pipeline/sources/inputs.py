@@ -36,7 +36,7 @@ _HEAD_BYTES = 4096
 
 
 class StoredShard(NamedTuple):
-    """What the manifest of a dataset says of a shard that is read as input."""
+    """The entry of an input shard in the manifest of its dataset."""
 
     output_format: OutputFormat
     num_records: int
@@ -78,7 +78,7 @@ class WorkUnit(NamedTuple):
 
     index: int
     pieces: tuple[Piece, ...]
-    rows_in_all: int = 0  # of all units together, estimated where files do not tell
+    rows_in_all: int = 0  # total of all units, estimated for JSON
 
     @property
     def num_rows(self) -> int:

@@ -26,7 +26,6 @@ from beam_pipeline.errors import (
     ProbelineError,
     UsageError,
     explained_os_errors,
-    one_line,
     printable,
 )
 from beam_pipeline.storage import gcs
@@ -75,7 +74,7 @@ def check_regular(paths: Iterable[str]) -> None:
 
 
 def is_folder(path: str) -> bool:
-    """Tells whether a folder exists; on `gs://`, whether any object lies below it."""
+    """Returns whether a folder exists; on `gs://`, whether any object is below it."""
     if is_local(path):
         return os.path.isdir(path)
     below = path.rstrip("/") + "/"
@@ -230,7 +229,7 @@ def create_file(path: str) -> BinaryIO:
         return open(path, "wb", buffering=_BLOCK_BYTES)
     if is_gcs(path):
         return gcs.create(path)
-    _check_scheme(path)
+    _check_scheme(path, f"cannot write {path}")
     return _beam().create(path, compression_type="uncompressed")
 
 
@@ -257,21 +256,17 @@ def check_path(flag: str, path: str) -> None:
         raise UsageError(
             f"{given}: {scheme}:// needs an extra of Beam: pip install 'apache-beam[{extra}]'"
         )
+    _check_scheme(path, given)
+
+
+def _check_scheme(path: str, what: str) -> None:
+    """Raises UsageError if no filesystem supports the scheme of a path."""
     try:
         _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
     except ValueError as error:
+        scheme = path.partition("://")[0]
         raise UsageError(
-            f"{given}: {scheme}:// is not supported: give a local path or one on {gcs.SCHEME}"
-        ) from error
-
-
-def _check_scheme(path: str) -> None:
-    """Raises UsageError if no filesystem knows the scheme of a path."""
-    try:
-        _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
-    except ValueError as error:
-        raise UsageError(
-            f"cannot write {path}: {one_line(error)}; give a local path or one on {gcs.SCHEME}"
+            f"{what}: {scheme}:// is not supported: give a local path or one on {gcs.SCHEME}"
         ) from error
 
 
@@ -289,7 +284,7 @@ def atomic_write(
         `path` with `.<digits>.tmp` appended.
       durable: flush a local file to disk before it is renamed.
     """
-    _check_scheme(path)
+    _check_scheme(path, f"cannot write {path}")
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
     if temp_folder is not None:
         temporary = unique_path(temp_folder, os.path.basename(path))

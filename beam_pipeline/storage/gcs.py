@@ -172,7 +172,7 @@ def info(path: str) -> FileInfo | None:
 
 
 def exists(path: str) -> bool:
-    """Tells whether an object exists."""
+    """Returns whether an object exists."""
     with blob_at(path) as blob:
         return blob.exists(retry=_retry(patient=True))
 

@@ -57,8 +57,7 @@ class FactCollector:
         self._full_bytes = min_full_bytes(options)
         self._facts = [np.empty(0, FACTS)]
         self._ends: list[tuple] = []
-        self._lines: list[dict[str, Any]] = []  # of the shard, as the two below
-        self._ends_of_lines: list[int] = []
+        self._lines: list[dict[str, Any]] = []  # of the shard
 
     def add(self, stored: StoredRow) -> None:
         """Adds the facts of a row, with counts from its measurements."""
@@ -69,7 +68,6 @@ class FactCollector:
             ends = len(self._ends)
             hi, lo, rtt = columns.hi, columns.lo, columns.rtt
             self._ends.append(tuple((hi[i], lo[i], rtt[i]) for i in (0, -1)))
-        self._ends_of_lines.append(ends)
         self._lines.append(
             {
                 "shard": place.shard_number,
@@ -83,6 +81,7 @@ class FactCollector:
                 "num_failed": np.count_nonzero(columns.rtt < 0),
                 "first_timestamp": row.first_timestamp_us,
                 "last_timestamp": row.last_timestamp_us,
+                "ends": ends,
             }
         )
 
@@ -94,9 +93,9 @@ class FactCollector:
             if name in FACTS.names:
                 facts[name] = lines[name].to_numpy()
         facts["src_addr_crc32"] = [zlib.crc32(line["src_addr"].encode()) for line in self._lines]
-        facts["split"], facts["ends"] = split, self._ends_of_lines
+        facts["split"], facts["ends"] = split, [line["ends"] for line in self._lines]
         self._facts.append(facts)
-        self._lines, self._ends_of_lines = [], []
+        self._lines = []
         return lines
 
     def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":

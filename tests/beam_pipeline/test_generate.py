@@ -26,7 +26,7 @@ from tests.support.warm_python import warm_python
         ("--interval_seconds=0", "above 0"),
         ("--interval_seconds=inf", "above 0"),
         ("--seed=-1", "is under 0"),
-        ("--start=yesterday", "write it like 2026-01-31"),
+        ("--start=yesterday", "write it as 2026-01-31"),
         ("--start=1969-12-31", "from 1970"),
         ("--output=gs://bucket/pings", "not a local folder"),
     ],

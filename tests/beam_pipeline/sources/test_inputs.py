@@ -147,7 +147,7 @@ def test_overlapping_patterns(tmp_path: Path) -> None:
 
 def test_path_is_not_utf_8(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("x")
-    with pytest.raises(UsageError, match=r"\\udcff is not UTF-8: rename it"):
+    with pytest.raises(UsageError, match=r"\\udcff is not UTF-8: rename the file"):
         match_files([str(tmp_path)])
 
 
