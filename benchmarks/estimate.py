@@ -7,23 +7,13 @@ be edited; each estimate has a low and a high value.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from beam_pipeline.dataset.sorted_run import NARROW
-from beam_pipeline.probe_rows.bucket import joined_bytes
-from beam_pipeline.probe_rows.chunks import SPAN_RECORDS
-from beam_pipeline.probe_rows.grouping import SEGMENT_BYTES, SORT_MEMORY_BYTES
-from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
-from beam_pipeline.shards.claim_checks import READS_AT_A_TIME
 from beam_pipeline.storage.gcs import REQUESTS_AT_A_TIME
 from benchmarks.results import Median
-from benchmarks.scale import INLINE_BYTES
 
 _GB = 1 << 30  # as Google bills
 REQUESTS = ("class_a", "class_b", "deletes", "upload_parts")
 _GCS_FIGURES = (*REQUESTS, "uploaded_bytes", "downloaded_bytes")
 SHUFFLED = ("grouped_by_probe_bytes", "cut_bytes", "grouped_by_shard_bytes")
-_ROW_RUN_BYTES = (8 << 20) // 10 * NARROW.itemsize  # of a compact row of 8 MiB
 
 
 @dataclass(frozen=True)
@@ -252,92 +242,3 @@ def costs_of(use: Use, prices: Prices, assumed: Assumptions) -> dict[str, float]
         + use.class_b / 1000 * prices.class_b_1000,
         "deleted objects": use.temporary_gb * prices.storage_gb_month * kept_months,
     }
-
-
-@dataclass(frozen=True)
-class HotProbe:
-    """What one thread moves to sort and cut one probe.
-
-    Attributes:
-      merges: how often each measurement is merged.
-      waits: requests that are waited for one after the other, of `reads`.
-    """
-
-    merges: float
-    reads: float
-    waits: float
-    bytes_moved: float
-
-
-def hot_probe(
-    num_bytes: int,
-    chunk_bytes: int,
-    are_disjoint: bool = True,
-    memory_bytes: int = SORT_MEMORY_BYTES,
-) -> HotProbe:
-    """Computes what `ExternalSort` and the row split read and write of a probe's history.
-
-    Args:
-      are_disjoint: whether no two chunks overlap; otherwise all of them do.
-    """
-    sort = _Sort(memory_bytes // 2)
-    size = chunk_bytes
-    if chunk_bytes < SPAN_RECORDS * NARROW.itemsize:
-        # They come inline and are joined in the order of arrival, so that what is joined overlaps.
-        sort.merged = num_bytes
-        size, are_disjoint = joined_bytes(memory_bytes), False
-    sizes = np.append(np.full(num_bytes // size, size), num_bytes % size)
-    sizes = sizes[sizes > 0]
-    is_stored = np.full(len(sizes), chunk_bytes > INLINE_BYTES)
-    while not are_disjoint and len(chosen := merged_first(_spans(sizes), sizes, sort.open_bytes)):
-        sort.merge(sizes[chosen], is_stored[chosen], are_disjoint)
-        sort.written += int(sizes[chosen].sum())
-        sizes = np.append(np.delete(sizes, chosen), sizes[chosen].sum())
-        is_stored = np.append(np.delete(is_stored, chosen), True)
-    sort.merge(sizes, is_stored, are_disjoint)
-    rows = num_bytes / _ROW_RUN_BYTES  # each takes the rest of a segment that the one before began
-    reads = sort.reads + num_bytes / SEGMENT_BYTES + rows
-    waits = sort.waits + rows * max(1, _ROW_RUN_BYTES / SEGMENT_BYTES / READS_AT_A_TIME)
-    # Segments are written and read, staged rows are written.
-    moved = sort.read_bytes + sort.written + 3 * num_bytes + rows * SEGMENT_BYTES / 2
-    return HotProbe(sort.merged / num_bytes, reads, waits, moved)
-
-
-class _Sort:
-    """Counts what `ExternalSort` reads."""
-
-    def __init__(self, open_bytes: int):
-        self.open_bytes = open_bytes
-        self.reads = self.waits = 0.0
-        self.read_bytes = self.written = self.merged = 0
-
-    def read(self, reads: int, num_bytes: int, waits: float) -> None:
-        self.reads += reads
-        self.waits += waits
-        self.read_bytes += num_bytes
-
-    def merge(self, sizes: np.ndarray, is_stored: np.ndarray, are_disjoint: bool) -> None:
-        """Counts one merge of runs, of which those on GCS take reads."""
-        spans = _spans(sizes)
-        if are_disjoint:
-            spans = np.arange(2 * len(sizes)).reshape(-1, 2)
-        held = blocks(spans, sizes, self.open_bytes)
-        reads = np.where(held < sizes, -(-2 * sizes // np.maximum(held, 1)), 1)
-        self.merged += int(sizes.sum())
-        reads, stored_bytes = reads[is_stored], int(sizes[is_stored].sum())
-        open_runs = self.open_bytes / held.mean() if are_disjoint else len(sizes)
-        waits = reads.sum() / min(READS_AT_A_TIME, max(1.0, open_runs))
-        if not are_disjoint:  # of a run, one piece is read ahead
-            waits = max(waits, reads.max(initial=0))
-        self.read(int(reads.sum()), stored_bytes, waits)
-
-
-def _spans(sizes: np.ndarray) -> np.ndarray:
-    """Returns spans of runs that all overlap."""
-    return np.tile([0, 1], (len(sizes), 1))
-
-
-def hot_probe_s(moved: HotProbe, cpu_s: float, assumed: Assumptions) -> float:
-    """Returns the seconds of a probe, given its CPU seconds; NARROW records."""
-    waiting_s = moved.waits * assumed.request_s + moved.bytes_moved / assumed.stream_bytes_per_s
-    return cpu_s / assumed.vcpu_speed + waiting_s

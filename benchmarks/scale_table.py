@@ -9,7 +9,6 @@ from dataclasses import asdict, astuple
 
 from beam_pipeline.dataset.layout import count_shards
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.sources.inputs import UNIT_ROWS
 from benchmarks import markdown as md
 from benchmarks.estimate import (
     REQUESTS,
@@ -20,8 +19,6 @@ from benchmarks.estimate import (
     Use,
     bucket_figures,
     costs_of,
-    hot_probe,
-    hot_probe_s,
     per_measurement,
     per_shard,
     use_of,
@@ -186,42 +183,6 @@ def _estimate(run: Run, use: Use, costs: dict[str, float]) -> Iterator[tuple[str
     yield "**$ in all**", f"{sum(costs.values()):,.2f}"
 
 
-def hot_probes(lines: list[Median], assumed: Assumptions) -> str:
-    """Returns the table of estimates for one probe in 35 B measurements on GCS."""
-    line = next(line for line in lines if line.case["shape"] == "one thread")
-    sort_s, cut_s = (
-        line.figures[f"{step}_cpu_s"] / line.case["num_measurements"] for step in ("sort", "cut")
-    )
-    columns = (
-        *(
-            "share of 35 B",
-            "measurements",
-            "bytes a chunk",
-            "chunks",
-            "merges",
-            "reads",
-        ),
-        *("GB moved", "CPU minutes", "minutes"),
-    )
-    rows = []
-    for share in (0.0001, 0.001, 0.01, 0.1):
-        n = round(LARGE_RUN * share)
-        chunk_bytes = round(UNIT_ROWS * share) * 16
-        for are_disjoint in (True, False):
-            moved = hot_probe(16 * n, chunk_bytes, are_disjoint)
-            cpu_s = n * (moved.merges * sort_s + cut_s)
-            minutes = hot_probe_s(moved, cpu_s, assumed) / 60
-            rows.append(
-                [
-                    *(f"{share:.2%}", f"{n / 1e6:,g} M", f"{chunk_bytes:,}"),
-                    *("disjoint" if are_disjoint else "overlap", f"{moved.merges:.1f}"),
-                    *(f"{moved.reads:,.0f}", f"{moved.bytes_moved / 1e9:,.1f}"),
-                    *(f"{cpu_s / 60:,.1f}", f"{minutes:,.1f}"),
-                ]
-            )
-    return md.table(columns, rows)
-
-
 def figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
 
@@ -256,9 +217,6 @@ def markdown(results: Results) -> str:
         "**Estimated** from these figures, not measured (`benchmarks/estimate.py` has the "
         "formulas):",
         estimates(lines, prices, assumed),
-        "**Estimated** likewise: the time of one hot probe, one thread, `request_s` for each read "
-        "that is waited for:",
-        hot_probes(lines, assumed),
         f"Prices: {inputs(prices)}.",
         f"Assumptions: {inputs(assumed)}.",
     ]

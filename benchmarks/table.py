@@ -4,7 +4,7 @@
 
 Replaces the text between <!-- bench:NAME --> and <!-- /bench:NAME --> in the document that
 DOCUMENTS names. `headlines`, for the README, has a line or two per bench; `learning` also draws its
-curves; `ablation`, `grouping`, `growing` and `overlap_removal` show all results of the newest day.
+curves; `ablation`, `grouping` and `growing` show all results of the newest day.
 """
 
 import sys
@@ -24,7 +24,6 @@ from benchmarks import (
     learning,
     loading_table,
     overlap_hits,
-    overlap_removal,
     overlap_scale_table,
     overlap_table,
     planning,
@@ -69,10 +68,6 @@ DOCUMENTS = {
     "overlap": Document(Path("docs/overlap_speed.md"), _newest("overlap", overlap_table.markdown)),
     "overlap_hits": Document(
         Path("docs/overlap_speed.md"), _newest("overlap_hits", overlap_hits.markdown)
-    ),
-    "overlap_removal": Document(
-        Path("docs/overlap_speed.md"),
-        lambda folder: overlap_removal.markdown(newest_day("overlap_removal", folder)),
     ),
     "overlap_scale": Document(
         Path("docs/overlap_speed.md"), _newest("overlap_scale", overlap_scale_table.markdown)

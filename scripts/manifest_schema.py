@@ -1,7 +1,4 @@
-"""Writes docs/manifest.schema.json, the JSON schema of a dataset's manifest.
-
-python scripts/manifest_schema.py
-"""
+"""The JSON schema of a dataset's manifest; `scripts.generate` writes it into docs/."""
 
 import json
 import re
@@ -40,7 +37,3 @@ def _describe(part: dict[str, Any]) -> None:
             if name in part["properties"]:
                 part["properties"][name]["description"] = " ".join(text.split())
     part["description"] = docstring.partition("\n")[0]
-
-
-if __name__ == "__main__":
-    PATH.write_bytes(schema())

@@ -1,6 +1,6 @@
 """Makes the pictures of docs/inspect.md and of the README again, with Chromium.
 
-  .venv/bin/python -m scripts.screenshots          into docs/
+  .venv/bin/python -m scripts.screenshots
 
 The dataset is that of docs/inspect.md: the commands are read from there and run.
 """

@@ -1,9 +1,6 @@
-"""Writes what Flex Templates say of their parameters, from the flags of their jobs.
+"""Metadata of the Flex Templates, and their tables in the docs, from the flags of their jobs.
 
-  python scripts/template_metadata.py
-
-Into templates/NAME/metadata.json, for Google's console and its checks, and into the tables of
-docs/flex_templates.md. A test fails if one is not what this writes.
+`scripts.generate` writes them to templates/NAME/metadata.json and docs/flex_templates.md.
 """
 
 import argparse
@@ -199,9 +196,3 @@ def docs_text(text: str) -> str:
         if times != 1:
             raise SystemExit(f"{DOCS} has no place for the parameters of {name}: {start}{end}")
     return text
-
-
-if __name__ == "__main__":
-    for name in TEMPLATES:
-        (ROOT / "templates" / name / "metadata.json").write_text(metadata_text(name))
-    DOCS.write_text(docs_text(DOCS.read_text()))

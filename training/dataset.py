@@ -28,9 +28,8 @@ from absl import flags
 
 from beam_pipeline.errors import UsageError
 from training.batches.config import DataConfig
-from training.batches.lane_feed import LaneFeed
+from training.batches.lane_feed import LaneFeed, keep_large_blocks
 from training.batches.lanes import CURSOR
-from training.batches.memory import keep_large_blocks
 from training.batches.mixture import Assignment, find_datasets
 from training.batches.packing import Crops, narrow, new_crops, to_batch, widen
 from training.batches.planning import HostPlan

@@ -22,11 +22,12 @@ from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import decode_rtt
 from beam_pipeline.errors import UsageError
 from training.evaluation.predictions import Predictor, ask, byte_probabilities
-from training.tokens.field_orders import FIXED_ORDER, FIXED_TIMED_ORDER
 from training.tokens.log_rtt import WRITTEN_CODES, stored_codes, told_codes
 from training.tokens.tokenizer import (
     FAILED,
     FIRST_BYTE,
+    FIXED_ORDER,
+    FIXED_TIMED_ORDER,
     RTT_START,
     encode,
 )

@@ -167,7 +167,7 @@ def _throughput(fed: "Fed", first_step: int) -> str:
     """Returns what to add to a line about the steps from `first_step` on."""
     import jax
 
-    from training.maxtext.throughput import throughput_text
+    from training.maxtext.feed import throughput_text
 
     if not fed.seconds:
         return ""

@@ -1,8 +1,8 @@
-"""The site of docs/: it builds without a warning, its links lead somewhere, it loads nothing.
+"""The site of docs/ builds without a warning, has no broken link, and loads nothing from elsewhere.
 
-Links are followed twice: in the repository, by tests.support.documents, and in the site, by MkDocs
-in its strict build, which is also shown to fail. What the site makes of a page is counted against
-what a CommonMark parser makes of it, since MkDocs reads lists and tables by rules of its own.
+Links are checked in the repository, by a CommonMark parser, and in the site, by MkDocs in its
+strict build. The parser also counts the elements of a page: MkDocs has its own rules for lists and
+tables.
 """
 
 import os
@@ -13,11 +13,10 @@ import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 
 from tests.support import documents
 from tests.support.browser import visit
@@ -36,7 +35,7 @@ SITE_OF = {
 }
 
 
-def made_of(page: str) -> str:
+def site_path(page: str) -> str:
     return SITE_OF.get(page, page.removeprefix("docs/").replace(".md", ".html"))
 
 
@@ -64,48 +63,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
+def test_broken_link_in_the_repository(page: str) -> None:
     for link in documents.links(page):
         parts = urlsplit(link)
         if parts.scheme or parts.netloc:
             assert re.fullmatch(r"https://[\w.-]+\.[a-z]{2,}(/[^\s)\]]*)?", link), link
-            assert not link.endswith((".", ",", "'")), link
             continue
         target = (ROOT / page).parent / parts.path if parts.path else ROOT / page
-        assert target.exists(), f"{page} links to {link}"
-        assert target.resolve().is_relative_to(ROOT), f"{page} links to {link}"
+        assert target.exists() and target.resolve().is_relative_to(ROOT), f"{page}: {link}"
         if parts.fragment:
             there = documents.anchors(target.resolve().relative_to(ROOT).as_posix())
             assert parts.fragment in there, f"{page} links to {link}; there is {sorted(there)}"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_no_link_is_left_in_the_text(page: str) -> None:
-    """A link that is written wrong, or whose definition is missing, is text."""
-    for text in documents.prose(page):
-        assert "](" not in text and not re.search(r"\]\s*\[|(^|\s)\[\w+\]$", text), text
-
-
-def nav_of(items: list | dict | str) -> list[str]:
-    if isinstance(items, str):
-        return [items]
-    values = items.values() if isinstance(items, dict) else items
-    return [page for item in values for page in nav_of(item)]
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads mkdocs.yml without making what its tags name."""
-
-
-_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
-
-
-def test_every_page_is_in_the_nav_once() -> None:
-    config: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), _Loader)
-    listed = [page.replace(".md", ".html") for page in nav_of(config["nav"])]
-    listed = [re.sub(r"README\.html$", "index.html", page) for page in listed]
-    ours = [page for page in PAGES if page.startswith("docs/") or page in SITE_OF]
-    assert Counter(listed) == Counter(made_of(page) for page in ours)
 
 
 # --- the strict build -----------------------------------------------------------------------------
@@ -114,12 +82,10 @@ def test_every_page_is_in_the_nav_once() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "complaint"),
     [
-        ("docs/format.md", "[x](no.md)", "no.md"),
         ("docs/format.md", "[x](engines.md#nowhere)", "#nowhere"),
-        ("docs/format.md", "[x](../no/file.sh)", "../no/file.sh"),
-        ("README.md", "[x](docs/engines.md#nowhere)", "#nowhere"),
         ("README.md", '<img src="docs/no.png">', "docs/no.png"),
         ("docs/new.md", "# Not in the nav", "new.md"),
+        ("docs/reference.md", "::: beam_pipeline.nothing", "beam_pipeline.nothing"),
     ],
 )
 def test_a_mistake_fails_the_build(tmp_path: Path, path: str, text: str, complaint: str) -> None:
@@ -135,9 +101,7 @@ def test_a_mistake_fails_the_build(tmp_path: Path, path: str, text: str, complai
     with (root / path).open("a") as file:
         file.write(f"\n{text}\n")
     result = build(root, tmp_path / "site")
-    assert result.returncode == 1
-    warnings = [line for line in result.stderr.splitlines() if line.startswith("WARNING")]
-    assert len(warnings) == 1 and complaint in result.stderr, result.stderr
+    assert result.returncode == 1 and complaint in result.stderr, result.stderr
 
 
 # --- what the site shows --------------------------------------------------------------------------
@@ -172,23 +136,22 @@ WRITTEN.remove("docs/reference.md")  # its contents come from docstrings
 def test_the_site_shows_a_page_as_a_repository_does(site: Path, page: str) -> None:
     expected = documents.counts(page)
     found = Elements()
-    found.feed((site / made_of(page)).read_text())
+    found.feed((site / site_path(page)).read_text())
     assert {kind: found.counts[kind] for kind in expected} == expected
 
 
-SHOWN = (  # page, width, colours: a table, a block of code and a picture among them
+# Page, width, colours: a table, a block of code and a picture among them.
+SHOWN = (
     ("index.html", 1400, "light"),
     ("engines.html", 1280, "dark"),
-    ("learning.html", 900, "light"),
     ("training.html", 400, "light"),
-    ("sources/templates/tpu/settings.sh.html", 1280, "dark"),
 )
 
 
 @pytest.mark.parametrize(("page", "width", "scheme"), SHOWN)
 def test_a_page_in_a_browser(site: Path, browser: "Browser", page, width, scheme) -> None:
     with visit(browser, site / page, width=width, scheme=scheme) as seen:
-        for kind in ("h1", "pre code") if "sources" in page else ("h1", "table", "pre code"):
+        for kind in ("h1", "table", "pre code"):
             element = seen.page.locator(f"article {kind}").first
             element.scroll_into_view_if_needed()
             assert element.is_visible() and element.inner_text().strip()
@@ -202,24 +165,14 @@ def test_a_page_in_a_browser(site: Path, browser: "Browser", page, width, scheme
     assert all(request.startswith(site.as_uri()) for request in seen.requests)
 
 
-def test_links_lead_to_pages_that_show(site: Path, browser: "Browser") -> None:
-    """From README's page, made of another folder's file, into docs and to a source."""
+def test_links_and_search_work_without_a_server(site: Path, browser: "Browser") -> None:
     with visit(browser, site / "index.html", width=1400) as seen:
         seen.page.locator("article a[href='format.html']").first.click()
-        assert "The dataset" in seen.page.inner_text("article h1")
-        seen.page.goto((site / "training.html").as_uri())
-        seen.page.locator("article a", has_text="settings.sh").first.click()
-        assert "RESTART_DELAY_S" in seen.page.inner_text("article pre")
-    assert seen.complaints == []
-
-
-def test_the_search_works_without_a_server(site: Path, browser: "Browser") -> None:
-    with visit(browser, site / "index.html", width=1400) as seen:
+        assert seen.page.locator("article h1").is_visible()
         seen.page.click("input[name=query]")
         seen.page.keyboard.type("fingerprint")
         result = seen.page.locator(".md-search-result__link").first
         result.wait_for(timeout=20_000)
-        assert "matching documents" in seen.page.inner_text(".md-search-result__meta")
         result.click()
         seen.page.wait_for_url("**/*.html?h=*")
         assert "fingerprint" in seen.page.inner_text("article").lower()

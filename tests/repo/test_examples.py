@@ -1,11 +1,12 @@
-"""The notebook of examples/, its committed outputs and a new run; the training example in JAX."""
+"""The examples: the notebook, its committed outputs and a new run; training in JAX; sessions."""
 
-import ast
 import base64
-import importlib.util
+import importlib
+import itertools
 import json
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,36 +100,6 @@ def test_what_is_committed() -> None:
     assert NOTEBOOK.stat().st_size < 400_000
 
 
-def test_it_needs_what_it_says() -> None:
-    notebook = read()
-    assert notebook.cells[0].cell_type == "markdown"
-    needed = re.search(r"pip install '\.\[([a-z,]+)\]'", notebook.cells[0].source)
-    assert needed is not None
-    extras = set(needed[1].split(","))
-    setup = (ROOT / "setup.py").read_text()
-    assert extras == {"maxtext", "report", "examples"}
-    assert all(f'"{extra}": ' in setup for extra in extras)
-    modules = set()
-    for cell in code_cells(notebook):
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.Import):
-                modules |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                assert node.module is not None and node.level == 0
-                modules.add(node.module)
-    assert {"training.maxtext.predictor", "training.rtt_prediction", "matplotlib.pyplot"} <= modules
-    assert all(importlib.util.find_spec(module) is not None for module in modules)
-
-
-def test_its_links_lead_somewhere() -> None:
-    texts = [cell.source for cell in read().cells if cell.cell_type == "markdown"]
-    readme = NOTEBOOK.parent / "README.md"
-    links = re.findall(r"\]\(([^)#]+)", "\n".join([*texts, readme.read_text()]))
-    local = [link for link in links if "://" not in link]
-    assert len(local) > 5
-    assert [link for link in local if not (NOTEBOOK.parent / link).exists()] == []
-
-
 def shorten(notebook: NotebookNode) -> None:
     """Takes the outputs away and makes the work less."""
     less = {
@@ -169,3 +140,26 @@ def test_it_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_the_example_in_jax(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
     check_training_example("jax_training.py", mixed["compact"], tmp_path)
+
+
+def test_the_example_of_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the sessions of a list in memory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    sessions = importlib.import_module("sessions")
+    runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    sessions.main(["sessions", f"--runner={runner}"])
+    times = defaultdict(list)
+    for event in sessions.events():
+        times[event["user"]].append(event["time_s"])
+    expected = []
+    for user, seconds in times.items():
+        seconds.sort()
+        begins = [
+            at for at in range(1, len(seconds)) if seconds[at] - seconds[at - 1] >= sessions.PAUSE_S
+        ]
+        for begin, end in itertools.pairwise([0, *begins, len(seconds)]):
+            first, last = seconds[begin], seconds[end - 1]
+            expected.append(f"{user}: {end - begin} events from {first} s to {last} s")
+    assert len(expected) > 2 * len(times)
+    assert sorted((tmp_path / "sessions/sessions.txt").read_text().splitlines()) == sorted(expected)

@@ -1,4 +1,4 @@
-"""A program in a warm interpreter ends, prints and is stopped as one in a new interpreter."""
+"""Programs in a warm interpreter end, print and stop as those in a new interpreter do."""
 
 import signal
 import subprocess
@@ -21,7 +21,7 @@ from tests.support.warm_python import warm_python
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
     ],
 )
-def test_it_runs_scripts_as_python_does(script: str, code: int, tmp_path) -> None:
+def test_it_behaves_as_python(script: str, code: int, tmp_path) -> None:
     ended = [
         subprocess.run(
             [*python, "-c", f"import os, signal, sys; {script}", "a", "b c"],
@@ -33,7 +33,7 @@ def test_it_runs_scripts_as_python_does(script: str, code: int, tmp_path) -> Non
     assert ended[0].stderr.splitlines()[-1:] == ended[1].stderr.splitlines()[-1:]
 
 
-def test_it_has_the_imports_done() -> None:
+def test_imports_are_done() -> None:
     script = "import sys; print('apache_beam' in sys.modules)"
     done = subprocess.run([*warm_python(), "-c", script], capture_output=True, check=True)
     assert done.stdout == b"True\n"
@@ -51,7 +51,7 @@ def test_signals_reach_the_program() -> None:
     assert process.wait() == 7
 
 
-def test_a_program_ends_with_the_one_that_asked_for_it() -> None:
+def test_a_program_ends_with_its_client() -> None:
     script = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(600)"
     process = subprocess.Popen(
         [*warm_python(), "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -1,7 +1,6 @@
-"""The pages that people read, taken apart by a CommonMark parser: blocks, links, headings.
+"""The Markdown pages of the repository, parsed: blocks, links, headings.
 
-`pages` are all of them, by their path in the repository. What a site or a repository makes of
-Markdown can differ, so the parser here (markdown-it-py) is another one than that of the site.
+The parser is markdown-it-py, which follows CommonMark as repositories do; the site's is different.
 """
 
 import re
@@ -15,17 +14,7 @@ from markdown_it.token import Token
 
 from tests.support.repository import ROOT
 
-_PATTERNS = (
-    *(
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "SECURITY.md",
-        "docs/*.md",
-        "benchmarks/*.md",
-    ),
-    *("templates/**/*.md", "examples/*.md", "examples/*/*.md"),
-)
+_PATTERNS = ("*.md", "docs/*.md", "benchmarks/*.md", "templates/**/*.md", "examples/**/*.md")
 _ATTRIBUTE = re.compile(r"<[^>]*?\b(?:src|srcset|href)=\"([^\"]*)\"")
 
 
@@ -47,7 +36,7 @@ def pages() -> list[str]:
 
 @cache
 def tokens(page: str) -> list[Token]:
-    """Returns a page as the parser sees it, tables included."""
+    """Returns the tokens of a page, tables included."""
     return MarkdownIt("commonmark").enable("table").parse((ROOT / page).read_text())
 
 
@@ -67,7 +56,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def links(page: str) -> list[str]:
-    """Returns what a page links to and shows, tags of HTML included."""
+    """Returns the targets of links and images, those in HTML included."""
     found = []
     for token in _inline(page):
         if token.type == "link_open":
@@ -82,11 +71,6 @@ def links(page: str) -> list[str]:
 def code(page: str) -> list[str]:
     """Returns the code of a page: code between backticks, and fenced blocks."""
     return [t.content for t in _inline(page) if t.type in ("code_inline", "fence", "code_block")]
-
-
-def prose(page: str) -> list[str]:
-    """Returns the pieces of text of a page that are no code."""
-    return [token.content for token in _inline(page) if token.type == "text"]
 
 
 def _text_of(heading: Token) -> str:

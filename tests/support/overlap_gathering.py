@@ -44,18 +44,24 @@ from beam_pipeline.overlap.results.counts import (
     add_counts,
     add_shared,
     count_shared,
-    count_unit,
+    measure_unit,
+    pack_counts,
 )
-from beam_pipeline.overlap.results.details import FULL, Evaluation, count_details, quotas
+from beam_pipeline.overlap.results.details import FULL, DetailsOptions, Evaluation, quotas
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
-from beam_pipeline.overlap.results.file_groups import FileGroup, group_of, join_units
 from beam_pipeline.overlap.results.layout import TRAIN_FILES
 from beam_pipeline.overlap.results.match_files import (
     Keep,
     ScannedUnit,
     write_match_file,
 )
-from beam_pipeline.overlap.results.outputs import Results, write_outputs
+from beam_pipeline.overlap.results.outputs import (
+    FileGroup,
+    Results,
+    group_of,
+    join_units,
+    write_outputs,
+)
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket
 from beam_pipeline.storage.files import open_file
 from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
@@ -116,7 +122,6 @@ class Cut:
     num_index_shards: int = 1
     rows_per_unit: int = 3
     is_relative: bool = False
-    num_files: int = 2
 
 
 class Gathering:
@@ -152,24 +157,20 @@ class Gathering:
         ]
         self.units = list(self._scanned(training))
         self.keep, boilerplate_paths = self._boilerplate()
-        buckets = [self._bucket(*each) for each in self.counted(self.keep)]
-        self.sizes = [
-            count_details(unit, self.evaluation, self.keep, options.max_details_per_pair, mode)
-            for unit in self.units
+        self.details = DetailsOptions(mode, options.max_details_per_pair, options.max_details)
+        measured = [
+            measure_unit(unit, self.evaluation, self.details, self.keep) for unit in self.units
         ]
+        self.sizes = [size for _, size in measured]
+        rows_of_units = [rows for rows, _ in measured]
+        buckets = [self._bucket(*each) for each in self._counted(rows_of_units)]
         self.expanded = list(self._expanded())
-        has_caps = not (options.max_details is None and options.max_details_per_pair is None)
         self.groups = list(self._joined())
-        results = Results(self.expanded, self.groups, buckets, boilerplate_paths, has_caps)
-        self.names = write_outputs(
-            self.output,
-            self.temp,
-            self.rows,
-            options.lengths,
-            results,
-            cut.num_files,
-            options.rules,
+        given = options.lengths, self.details, options.rules
+        results = Results(
+            self.expanded, self.groups, buckets, *given, boilerplate_paths=boilerplate_paths
         )
+        self.names = write_outputs(self.output, self.temp, self.rows, results)
 
     def _scanned(self, training: Sequence[TrainRow]) -> Iterator[ScannedUnit]:
         cut = self.cut
@@ -189,11 +190,13 @@ class Gathering:
                     files.append((file, write_match_file(file, self.temp, scanned)))
                 yield scanned_unit(path, files, first_row, at, number)
 
-    def counted(self, keep: Keep | None) -> list[tuple[int, Counts]]:
+    def _counted(self, rows_of_units: Sequence[np.ndarray]) -> list[tuple[int, Counts]]:
         """Returns the counts of all work units by bucket, as they go through a shuffle."""
         buckets: dict[int, list[Counts]] = defaultdict(list)
-        for unit in self.units:
-            for bucket, packed in count_unit(unit.paths, self.evaluation.postings, keep):
+        for unit, rows in zip(self.units, rows_of_units, strict=True):
+            for bucket, packed in pack_counts(
+                unit.paths, rows, self.evaluation.postings, self.keep
+            ):
                 buckets[bucket].append(packed.counts())
         return [(bucket, add_counts(counts)) for bucket, counts in sorted(buckets.items())]
 
@@ -218,20 +221,11 @@ class Gathering:
         return read_boilerplate(path), paths
 
     def _expanded(self) -> Iterator[ExpandedUnit]:
-        options = self.options
-        may_write = quotas([size.num_kept for size in self.sizes], options.max_details)
+        may_write = quotas([size.details.num_kept for size in self.sizes], self.details.max_total)
         for at, (unit, quota) in enumerate(zip(self.units, may_write, strict=True)):
             prefix = f"{self.work}/unit-{at:03d}"
-            yield expand_unit(
-                unit,
-                prefix,
-                self.temp,
-                self.evaluation,
-                self.keep,
-                options.max_details_per_pair,
-                quota,
-                self.mode,
-            )
+            given = self.evaluation, self.details, self.keep, quota
+            yield expand_unit(unit, prefix, self.temp, *given)
 
     def _joined(self) -> Iterator[FileGroup]:
         groups: dict[int, list[ExpandedUnit]] = defaultdict(list)

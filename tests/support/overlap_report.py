@@ -1,112 +1,99 @@
-"""Reports of small outputs: evaluation sets and training files, and what their pages show."""
+"""Small outputs of the overlap job, and their reports."""
 
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from beam_pipeline.overlap.__main__ import main as run_job
 from beam_pipeline.overlap.report import __main__ as report
+from beam_pipeline.overlap.report.contents import Report, contents
+from beam_pipeline.overlap.report.instances import Instance, read_instances
 from beam_pipeline.overlap.report.output import Output
-from beam_pipeline.overlap.report.statistics import Statistics, read_statistics
 from tests.support.browser import Visit
-from tests.support.overlap_folder import Texts, eval_path, write_output
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator
 
+Texts = Sequence[tuple[str | None, str]]  # ids and texts of a file
 _WORDS = [f"{one}{two}" for one in "bdfgklmnprst" for two in ("a", "e", "i", "o", "um", "ir")]
 PLANET = "Which planet has the largest moon of all, and who saw it first?"
 RTL = "ما هي عاصمة فرنسا وما هو أكبر نهر يمر بها"
 COMBINING = "Cafe\u0301 de\u0301ja\u0300 vu in the old town of Kraków by night"
+RIGHTS = "all rights reserved"
 
 
 def filler(num_words: int = 40, seed: int = 0) -> str:
-    """Returns words of no meaning, which texts of other seeds hardly share."""
+    """Returns meaningless words; texts of different seeds hardly share an n-gram."""
     return " ".join(Random(f"filler {seed}").choices(_WORDS, k=num_words))
 
 
 SETS: dict[str, Texts] = {
-    "space": [("s0", PLANET), ("s1", filler(12, 1)), ("s2", "red hot planet"), ("s3", RTL)],
+    "space": [
+        ("s0", PLANET),
+        ("s1", f"{filler(12, 1)} {RIGHTS}"),
+        ("s2", "red hot planet"),
+        ("s3", RTL),
+    ],
     "town": [("t0", COMBINING), ("t1", filler(9, 2))],
     "clean": [("c0", filler(30, 3)), ("c1", filler(30, 4))],
 }
 TRAINING: dict[str, Texts] = {
-    "gs://corpus/part-0.jsonl.gz": [
-        ("d0", filler(30, 5)),
+    "part-0.jsonl": [
+        ("d0", f"{filler(30, 5)} {RIGHTS}"),
         (None, f"{filler(20, 6)} WHICH planet -- has the largest moon, they ask. {filler(20, 7)}"),
         ("d2", f"A red hot planet. {RTL}"),
     ],
-    "gs://corpus/part-1.parquet": [
-        ("e0", f"{filler(5, 8)} {COMBINING} {filler(5, 9)}"),
-        ("e1", f"Who asks which planet has the largest moon? {filler(5, 10)}"),
+    "part-1.jsonl": [
+        ("e0", f"{filler(5, 8)} {COMBINING} {filler(5, 9)} {RIGHTS}"),
+        ("e1", f"Who asks which planet has the largest moon? {filler(5, 10)} {RIGHTS}"),
     ],
 }
-RULES = [
-    {
-        "eval_dataset": "space",
-        "rule": "llama2",
-        "n": 11,
-        "score": "coverage",
-        "num_instances": 4,
-        "num_clean": 2,
-        "num_between": 1,
-        "num_dirty": 1,
-        "num_dirty_by_short_texts": 1,
-    }
-]
 
 
-def made(
-    folder: Path, sets: Mapping[str, Texts], training: Mapping[str, Texts], *flags: str, **more: Any
+def run(
+    folder: Path, sets: Mapping[str, Texts], training: Mapping[str, Texts], *flags: str
 ) -> Path:
-    """Writes an output for n of 3 and 5, and its report; returns the page."""
-    output = folder / "output"
-    output.mkdir()
-    write_output(output, sets, training, (3, 5), **more)
-    page = folder / "report.html"
+    """Writes evaluation sets and training files, runs the job at n of 3 and 5; returns its output.
+
+    A training file also has a line that is not JSON.
+    """
+    paths = {f"eval/{number}/test.jsonl": texts for number, texts in enumerate(sets.values())}
+    paths |= {f"corpus/{name}": texts for name, texts in training.items()}
+    for name, texts in paths.items():
+        records = [{"text": text} | ({} if id is None else {"id": id}) for id, text in texts]
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    (folder / "corpus/bad.jsonl").write_text("{\n")
+    sources = [f"--decontaminate_source={name}={folder}/eval/{i}" for i, name in enumerate(sets)]
+    argv = [f"--input_path={folder}/corpus", "--ngram_length=3,5", *sources, *flags]
+    assert run_job([*argv, f"--output_path={folder}/output"]) == 0
+    return folder / "output"
+
+
+def page_of(output: Path, *flags: str) -> Path:
+    """Writes the report of an output beside it; returns the page."""
+    page = output.with_name("report.html")
     assert report.main([str(output), f"--html={page}", *flags]) == 0
     return page
 
 
-def made_with_everything(folder: Path) -> Path:
-    """Writes an output and its report that have something in every section."""
-    return made(
-        folder,
-        SETS,
-        TRAINING,
-        "--format=html,csv,markdown",
-        left_out=[
-            {
-                "eval_dataset": "space",
-                "eval_path": eval_path("space"),
-                "eval_row": 0,
-                "train_path": "gs://corpus/part-1.parquet",
-                "train_row": 1,
-                "num_left_out": 7,
-            },
-            {"train_path": "gs://corpus/part-0.jsonl.gz", "num_left_out": 1234},
-        ],
-        boilerplate=[
-            {"ngram": "all rights reserved", "n": 3, "documents": 900},
-            {"ngram": "terms of use", "n": 3, "documents": 12_000},
-        ],
-        dead_letters={"json_invalid": 3, "text_not_a_string": 11},
-        rules=RULES,
-        max_document_frequency=800,
-        max_details_per_pair=100,
-        max_details=1_000,
-    )
+def contents_of(output: Path) -> Report:
+    """Returns the figures of an output at n of 3 and 5, computed from its result files."""
+    return contents(Output(str(output)), [3, 5])
 
 
-def statistics_of(output: Path, num_instances: int = 50) -> Statistics:
-    """Reads what a report shows."""
-    return read_statistics(Output(str(output)), num_instances, lambda _: None)
+def instances_of(output: Path, details: str = "full", count: int = 50) -> list[Instance]:
+    """Returns the first rows of a report with their documents."""
+    rows = contents_of(output).rows[:count]
+    return read_instances(Output(str(output)), rows, details, lambda _: None)
 
 
 def table(seen: Visit, selector: str) -> list[list[str]]:
-    """Returns the words of a table's rows, the head first."""
+    """Returns the words of the rows of a table, headings first."""
     rows = seen.page.locator(f"{selector} tr").all()
     return [[" ".join(t.split()) for t in row.locator("th, td").all_inner_texts()] for row in rows]
 
@@ -117,16 +104,22 @@ def marked(place: "Locator") -> list[str]:
 
 
 def shown_cards(seen: Visit) -> list[str]:
-    """Returns the ids of the rows that are shown with documents."""
+    """Returns the ids of the visible rows with documents."""
     return seen.page.locator(".instance:visible .id").all_text_contents()
 
 
 def listed_rows(seen: Visit) -> list[str]:
-    """Returns the ids in the list of rows."""
-    return seen.page.locator("#rows-table tbody .id").all_text_contents()
+    """Returns the ids of the visible rows of the list."""
+    return seen.page.locator("table.rows tbody .id:visible").all_text_contents()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a file of JSON lines."""
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [json.loads(line) for line in data.splitlines()]
+
+
+def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replaces a file of JSON lines."""
+    data = "".join(f"{json.dumps(record)}\n" for record in records).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

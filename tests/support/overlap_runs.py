@@ -9,7 +9,7 @@ import orjson
 import pyarrow.parquet as pq
 
 from beam_pipeline.overlap.__main__ import main
-from beam_pipeline.overlap.results.layout import EVAL_TOKENS, TRAIN_FILES
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, TRAIN_FILES
 from tests.support.overlap_corpus import Corpus
 from tests.support.overlap_hits import Options, own_ngrams
 from tests.support.overlap_reference import INSTANCES, expected_outputs
@@ -25,7 +25,7 @@ def outputs_of(folder: Path) -> dict[str, list[dict]]:
     for kind in ("stats", "clean", "tmp"):
         for path in sorted((folder / kind).glob("*.*")):
             name = str(path.relative_to(folder))
-            if name in (TRAIN_FILES, EVAL_TOKENS):
+            if name in (TRAIN_FILES, EVAL_TOKENS, REPORT):
                 continue
             if name.endswith(".parquet"):
                 found[name] = pq.read_table(path).to_pylist()

@@ -46,7 +46,7 @@ from training.batches.config import DataConfig
 from training.batches.lanes import DONE, Plan
 from training.batches.packing import Crops, RowBytes, draw_large, pack_small
 from training.batches.planning import HostPlan
-from training.rows.blocks import hash_of
+from training.raw_shards.blocks import hash_of
 from training.rows.row_layout import COMPACT, HASH_BYTES, cached_bytes, ranks_bytes, to_compact
 from training.rows.row_table import ShardSet
 from training.rows.shard_reader import BadRowError, ShardReader, num_threads_for

@@ -37,8 +37,7 @@ import numpy as np
 from numba import njit, uint64
 
 from beam_pipeline.kernels import int64_record, kernel
-from training.batches.visits import small_context, visits_rounding
-from training.rows.keyed_random import combine, permuted
+from training.rows.keyed_random import combine, next_uniform, permuted
 from training.tokens.draws import Drawing
 
 # The position of a lane: `large_index` contexts of a window, and `small_place` measurements of a
@@ -57,8 +56,8 @@ LANE_ITEM = int64_record(
     *("kind", "row", "large", "k", "first_k", "num_contexts", "is_shared"),
     *("window_contexts", "epoch"),
 )
-# Keys below a seed and an epoch; 5 is in `visits`.
-_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER = 1, 2, 3, 4
+# Keys below a seed and an epoch.
+_CONTEXTS, _LARGE_ORDER, _WINDOW_ORDER, _SMALL_ORDER, _ROUNDING = range(1, 6)
 
 
 class Plan(NamedTuple):
@@ -131,6 +130,34 @@ def context_keys(seed, epoch, identity, first_k, count):
 @njit
 def _order_key(seed, epoch, purpose, lane):
     return combine(combine(combine(seed, epoch), purpose), lane)
+
+
+# --- fractional weights ---------------------------------------------------------------------------
+
+
+@njit
+def visits_rounding(seed, epoch, rounds_visits):
+    """Returns what an epoch adds to fractional visits before they are floored, in all lanes."""
+    if not rounds_visits:
+        return 0.0
+    stream = np.full(1, combine(combine(seed, epoch), _ROUNDING), np.uint64)
+    return next_uniform(stream)
+
+
+@njit
+def small_context(plan, entry, epoch):
+    """Returns the k of the context that an entry of small_rows gives in an epoch; -1 if none.
+
+    A row of weight w has ceil(w) entries. By the end of an epoch, the number of those that gave one
+    since the first is w times the number of epochs, rounded: in other epochs up for each row.
+    """
+    if len(plan.small_copy) == 0:
+        return np.int64(0)
+    weight, copy = np.float64(plan.small_weight[entry]), np.int64(plan.small_copy[entry])
+    stream = np.full(1, combine(plan.identity[plan.small_rows[entry]], _ROUNDING), np.uint64)
+    phase = next_uniform(stream)
+    visits = math.floor((epoch + 1) * weight + phase) - math.floor(epoch * weight + phase)
+    return copy if copy < visits else np.int64(-1)
 
 
 # --- contexts of large rows ---------------------------------------------------------------------

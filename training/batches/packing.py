@@ -25,7 +25,7 @@ from training.batches.lanes import (
     small_entry,
     source_of,
 )
-from training.rows.blocks import hash_of, load64
+from training.raw_shards.blocks import hash_of, load64
 from training.rows.row_layout import HASH_BYTES, Layout, compact_layout
 from training.tokens.contexts import DAMAGED, draw_context, write_items
 from training.tokens.draws import draw_all

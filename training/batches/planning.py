@@ -16,12 +16,12 @@ from training.batches.lanes import (
     MIN_VISITS,
     Plan,
     context_key,
+    small_context,
+    visits_rounding,
 )
 from training.batches.selections import row_weights
-from training.batches.visits import small_context, visits_rounding
 from training.rows.keyed_random import key_of
-from training.rows.mapped_arrays import MappedArrays
-from training.rows.row_table import MappedRows, RowTable, ShardSet
+from training.rows.row_table import MappedArrays, MappedRows, RowTable, ShardSet
 from training.tokens.draws import draw_mode, draw_untimed_share
 from training.tokens.tokenizer import (
     ABS_TOKENS,

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 from beam_pipeline.dataset.addresses import parse_ipv4_text, parse_ipv6_text
 from beam_pipeline.dataset.rtt import rtt_code
 from beam_pipeline.kernels import kernel
-from training.rows.blocks import byte_at, load16, load32, load64, place_of
+from training.raw_shards.blocks import byte_at, load16, load32, load64, place_of
 from training.rows.row_layout import ARROW, RANK_BLOCK
 
 _US_PER_SECOND = 1_000_000

@@ -15,7 +15,7 @@ from numba import njit, uint8, uint32, uint64
 
 from beam_pipeline.dataset import arrow_record, row_codec, row_encoder, tf_example
 from beam_pipeline.kernels import kernel
-from training.rows.blocks import load32, load64, num_together, place_of
+from training.raw_shards.blocks import load32, load64, num_together, place_of
 
 COMPACT, ARROW = 0, 1
 NO_RANKS = np.zeros(0, np.uint32)

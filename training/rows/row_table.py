@@ -1,9 +1,12 @@
 """The row index of some shards, as arrays: an epoch is planned from it without reading a row."""
 
+import contextlib
 import fnmatch
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+import tempfile
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +19,9 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.manifest import SPLITS, Shard
 from beam_pipeline.dataset.row_index import numbers
 from beam_pipeline.dataset.rows import Dataset, open_dataset
-from beam_pipeline.errors import ProbelineError, UsageError
+from beam_pipeline.errors import ProbelineError, UsageError, explained_os_errors
 from beam_pipeline.kernels import kernel
 from training.rows.keyed_random import combine
-from training.rows.mapped_arrays import MappedArrays
 from training.rows.row_layout import cached_bytes
 
 _US_PER_SECOND = 1_000_000
@@ -223,6 +225,59 @@ def load_rows(shards: ShardSet) -> RowTable:
         for name, part in values.items():
             arrays[name][begin : begin + len(part)] = part
     return RowTable(begins, **arrays)
+
+
+# By name: the dtype and the length of an array.
+type Sizes = Mapping[str, tuple[Any, int]]
+
+
+class MappedArrays:
+    """Some arrays, which a process writes once, part by part, and then maps.
+
+    Pickled, it names its file, which is removed when the process that made it ends, or drops it.
+
+    Args:
+      sizes: of the arrays; each is zeros where nothing is written.
+
+    Raises:
+      ProbelineError: the file cannot be written.
+    """
+
+    def __init__(self, sizes: Sizes):
+        self._sizes = {name: (np.dtype(dtype), length) for name, (dtype, length) in sizes.items()}
+        self._begins: dict[str, int] = {}
+        num_bytes = 0
+        for name, (dtype, length) in self._sizes.items():
+            self._begins[name] = num_bytes
+            num_bytes += -(-dtype.itemsize * length // 64) * 64
+        with explained_os_errors("write", tempfile.gettempdir()):
+            file, self._path = tempfile.mkstemp(prefix="probeline-rows-")
+            weakref.finalize(self, _remove, self._path, os.getpid())
+            os.truncate(file, num_bytes)
+            os.close(file)
+
+    def write(self, name: str, begin: int, values: np.ndarray) -> None:
+        """Writes values to an array, from an index on."""
+        dtype, _ = self._sizes[name]
+        with explained_os_errors("write", self._path), open(self._path, "r+b") as file:
+            file.seek(self._begins[name] + begin * dtype.itemsize)
+            file.write(np.ascontiguousarray(values, dtype).data)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Maps the arrays."""
+        # Kernels are compiled for arrays that can be written; these pages would be copied then.
+        return {
+            name: np.asarray(np.memmap(self._path, dtype, "c", self._begins[name], length))
+            if length
+            else np.zeros(0, dtype)
+            for name, (dtype, length) in self._sizes.items()
+        }
+
+
+def _remove(path: str, process: int) -> None:
+    if os.getpid() == process:  # not in a fork of it
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 class MappedRows:

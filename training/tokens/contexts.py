@@ -11,17 +11,14 @@ from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.kernels import int64_record, kernel
 from training.rows.keyed_random import combine, uniform
 from training.rows.measurement_at import dst_at, rtt_code_at, second_at
-from training.tokens.draws import draw_mode, draw_strided, draw_window
-from training.tokens.field_orders import (
+from training.tokens.draws import draw_mode, draw_strided, draw_window, draws_repeats
+from training.tokens.log_rtt import told_code
+from training.tokens.tokenizer import (
     FIXED_ORDER,
     FIXED_TIMED_ORDER,
+    NO_TIMESTAMP,
     NUM_ORDERS,
     NUM_TIMESTAMPED_ORDERS,
-)
-from training.tokens.log_rtt import told_code
-from training.tokens.repeats import draws_repeats
-from training.tokens.tokenizer import (
-    NO_TIMESTAMP,
     TIMESTAMP_ABS,
     timestamp_role,
     write_measurement,

@@ -18,10 +18,9 @@ import numpy as np
 from numba import njit, uint64
 
 from beam_pipeline.kernels import kernel
-from training.rows.keyed_random import next_below, next_uniform
-from training.rows.measurement_at import is_ipv6_at, prefetch, rtt_code_at, second_at
+from training.rows.keyed_random import combine, next_below, next_uniform, uniform
+from training.rows.measurement_at import dst_at, is_ipv6_at, prefetch, rtt_code_at, second_at
 from training.rows.row_layout import NO_RANKS
-from training.tokens.repeats import MAX_TRIES, draw_few, has_room, is_one_of
 from training.tokens.tokenizer import (
     MAX_MEASUREMENT_TOKENS,
     TIMESTAMP_ABS,
@@ -29,7 +28,6 @@ from training.tokens.tokenizer import (
     timestamp_tokens,
     untimed_tokens,
 )
-from training.tokens.window_sizes import draw_stride, draw_window_size
 
 FULL, PARTIAL, NONE = 0, 1, 2
 MODE_NAMES = ("full", "partial", "none")
@@ -38,6 +36,14 @@ MIN_MEASUREMENT_TOKENS = 12  # IPv4 to IPv4, failed, no timestamp
 SLACK = MAX_MEASUREMENT_TOKENS  # what a buffer of tokens needs behind its crop
 _STRATUM = 8  # measurements among which the share of timestamps is exact, see _is_timed
 _FAILED_CODE = 0xFFFF
+
+# Contexts of few destinations have those of some measurements drawn at random, an eighth to half as
+# many as the context takes, log-uniform: each comes two to eight times on average, for any crop and
+# any row. Measurements to other destinations are skipped, until the tries are used up.
+_REPEATS_SALT = 0x7265_7065_6174
+_FEWEST, _MOST = 1 / 8, 1 / 2  # destinations per measurement of a context
+_MIN_ROWS = 4  # a row needs so many times the measurements of a context
+_MAX_TRIES = 512  # per measurement of a context
 
 
 class Drawing(NamedTuple):
@@ -84,7 +90,7 @@ class Scratch(NamedTuple):
     Attributes:
       lists: int64 [3, power of two], at least 4 * len(items) wide.
       items, is_timed: int64 and bool [items], the measurements drawn, in order.
-      few: uint64 [items], hashes of the few destinations, see `training.tokens.repeats`.
+      few: uint64 [items], hashes of the few destinations.
       window: int64 [3], what a large row's items were drawn from: the first measurement, the size
         by draw_window or the stride by draw_strided, and 1 if few destinations were drawn from.
       stream: uint64 [1], of random numbers.
@@ -255,6 +261,72 @@ def _max_count(layout, src_is_ipv6, mode, wanted):
     return (wanted + smallest - 1) // smallest
 
 
+# --- windows, strides and few destinations -------------------------------------------------------
+
+
+@njit
+def _draw_window_size(num_measurements, drawing, stream):
+    """Draws the size of a window, log-uniform between two shares of the row."""
+    low = math.log(max(1.0, drawing.min_window * (num_measurements + 1.0)))
+    high = math.log(max(1.0, drawing.max_window * (num_measurements + 1.0)))
+    size = np.int64(math.exp(low + next_uniform(stream) * (high - low)))
+    return min(num_measurements, max(1, size))
+
+
+@njit
+def _draw_stride(num_measurements, enough, drawing, stream):
+    """Draws a stride, a power of two that leaves `enough` measurements, or 1.
+
+    Each power has `drawing.stride_ratio` times the probability of the one before.
+    """
+    exponents = 1
+    while (1 << exponents) * enough <= num_measurements:
+        exponents += 1
+    ratio = drawing.stride_ratio
+    if ratio == 1.0:
+        return 1 << next_below(stream, exponents)
+    share = next_uniform(stream) * (1.0 - ratio**exponents)
+    return 1 << min(exponents - 1, np.int64(math.log(1.0 - share) / math.log(ratio)))
+
+
+@njit
+def draws_repeats(key, share):
+    """Tells whether the context with a key is one of few destinations."""
+    return share > 0.0 and uniform(combine(key, _REPEATS_SALT)) < share
+
+
+@njit
+def _has_room(num_measurements, enough):
+    """Tells whether a row is long enough for contexts of `enough` measurements with repeats."""
+    return num_measurements >= _MIN_ROWS * enough
+
+
+@njit
+def _draw_few(raw, layout, scratch, enough):
+    """Draws few destinations of a row into `scratch.few`, as hashes; returns how many."""
+    share = _FEWEST * (_MOST / _FEWEST) ** next_uniform(scratch.stream)
+    num_few = max(1, np.int64(share * enough))
+    for number in range(num_few):
+        item = next_below(scratch.stream, layout.num_measurements)
+        scratch.few[number] = _hash_at(raw, layout, scratch.ranks, item)
+    return num_few
+
+
+@njit
+def _is_one_of(few, raw, layout, ranks, item):
+    """Tells whether a measurement goes to one of few destinations, uint64 [few] of hashes."""
+    return _hash_at(raw, layout, ranks, item) in few
+
+
+@njit
+def _hash_at(raw, layout, ranks, item):
+    dst = dst_at(raw, layout, item, ranks)
+    return combine(dst[0], dst[1])
+
+
+# --- the three ways to draw ----------------------------------------------------------------------
+
+
 @njit
 def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     """Draws from a large row just enough measurements for `drawing.num_tokens` tokens.
@@ -274,8 +346,8 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     timed, untimed, seen = scratch.lists[0], scratch.lists[1], scratch.lists[2]
     wanted = drawing.num_tokens
     enough = _max_count(layout, src_is_ipv6, mode, wanted)
-    size = draw_window_size(num, drawing, stream)
-    repeats = repeats and has_room(num, enough)
+    size = _draw_window_size(num, drawing, stream)
+    repeats = repeats and _has_room(num, enough)
     size = num if repeats else size
     is_stretch = size <= enough
     if is_stretch:
@@ -292,8 +364,8 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
     phase = next_uniform(stream)
     left = np.zeros(2, np.int64)
     num_timed = num_untimed = tokens = num_chosen = 0
-    num_few = draw_few(raw, layout, scratch, enough) if repeats else 0
-    few, tries_left = scratch.few[:num_few], MAX_TRIES * enough if repeats else 0
+    num_few = _draw_few(raw, layout, scratch, enough) if repeats else 0
+    few, tries_left = scratch.few[:num_few], _MAX_TRIES * enough if repeats else 0
     while tokens < wanted and num_timed + num_untimed < size:
         count = num_timed + num_untimed
         if is_stretch:
@@ -305,7 +377,7 @@ def draw_window(raw, layout, src_is_ipv6, mode, drawing, repeats, scratch):
             else:
                 item = first + next_below(stream, size)
             tries_left -= 1
-            if tries_left >= 0 and not is_one_of(few, raw, layout, scratch.ranks, item):
+            if tries_left >= 0 and not _is_one_of(few, raw, layout, scratch.ranks, item):
                 continue
             if not _is_new(item, seen):
                 continue
@@ -343,7 +415,7 @@ def draw_strided(raw, layout, src_is_ipv6, mode, drawing, scratch):
     items, is_timed = scratch.items, scratch.is_timed
     wanted, most = drawing.num_tokens, drawing.max_measurements
     enough = min(most, _max_count(layout, src_is_ipv6, mode, wanted))
-    stride = draw_stride(num, enough, drawing, stream)
+    stride = _draw_stride(num, enough, drawing, stream)
     reach = (min(num, enough) - 1) * stride
     item = next_below(stream, num - reach)
     is_backward = next_below(stream, 2) == 1

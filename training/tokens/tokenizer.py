@@ -31,7 +31,6 @@ from beam_pipeline.dataset import addresses
 from beam_pipeline.dataset.row_codec import MEASUREMENT_SCHEMA
 from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
 from beam_pipeline.kernels import kernel
-from training.tokens.field_orders import FIELD_ORDERS, NUM_ORDERS, NUM_TIMESTAMPED_ORDERS
 from training.tokens.log_rtt import stored_codes, told_codes
 
 MEASUREMENT_START = 0
@@ -62,6 +61,21 @@ _FIELDS = {
     RTT_START: ("rtt_ms", 2),
     FAILED: ("rtt_ms", 0),
 }
+
+# Without a timestamp (source 0, destination 1, RTT 2) the first 6 lines, with one (3) the other 24.
+NUM_ORDERS, NUM_TIMESTAMPED_ORDERS = 6, 24
+_NO_FIELD = 9
+FIELD_ORDERS = np.array(
+    [
+        *((*order, _NO_FIELD) for order in itertools.permutations(range(3))),
+        *itertools.permutations(range(4)),
+    ],
+    np.int64,
+)
+# Source, time, destination, RTT: what an RTT depends on is told before it.
+FIXED_ORDER, FIXED_TIMED_ORDER = (
+    FIELD_ORDERS.tolist().index(order) for order in ([0, 1, 2, _NO_FIELD], [0, 3, 1, 2])
+)
 
 NO_TIMESTAMP = 0  # in place of one of the three timestamp roles
 MAX_MEASUREMENT_TOKENS = 1 + 17 + 17 + 3 + 9

@@ -57,7 +57,7 @@ def find_dropped(
         indexes = [prepared.open_index(shard) for shard in shards]
         ngrams = (ngram for file in files for ngram in read_ngrams(file))
         found = find_ngrams(ngrams, indexes, prepared.evaluation().postings)
-        write_keys(path, job.temp_folder, [found])
+        write_keys(path, job.run.folder, [found])
     return path
 
 
@@ -79,7 +79,7 @@ def list_boilerplate(
     most = job.config.max_document_frequency
     found = find_boilerplate(shared, most, read_keys(dropped_path))
     path = job.temp_path("boilerplate", f"{bucket:016d}.jsonl")
-    write_boilerplate_lines(path, job.temp_folder, found, prepared.evaluation().postings)
+    write_boilerplate_lines(path, job.run.folder, found, prepared.evaluation().postings)
     return BucketBoilerplate(found, path)
 
 
@@ -89,5 +89,5 @@ def gather_boilerplate(
     """Writes the keys of all boilerplate and dropped n-grams to one file; returns its path."""
     path = job.temp_path("boilerplate", "keys")
     parts = [read_keys(dropped_path), *(bucket.shared for bucket in found)]
-    write_keys(path, job.temp_folder, parts)
+    write_keys(path, job.run.folder, parts)
     return path

@@ -1,7 +1,7 @@
 """From match files to the files of the output: what the steps after the scan do.
 
 ScannedUnit → PackedCounts by bucket of evaluation rows → files of each bucket
-ScannedUnit → the size of its details → how many it may write
+            → UnitSize → room for the results → how many details each work unit may write
 ScannedUnit → files of each work unit → those of a group of training files joined
 all of these → the output, `.SUCCESS` last
 """
@@ -15,50 +15,36 @@ from apache_beam.pvalue import TaggedOutput
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.monitoring import counter
-from beam_pipeline.jobs.output_lease import LostOutputError, Marker
 from beam_pipeline.overlap.job.boilerplate_steps import BucketBoilerplate, filter_at
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared, summarize
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.job.room import cap_of
+from beam_pipeline.overlap.report.contents import write_contents
 from beam_pipeline.overlap.results.boilerplate import boilerplate_of
+from beam_pipeline.overlap.results.contaminated import write_eval_tokens
 from beam_pipeline.overlap.results.counts import (
-    MatchesSize,
     PackedCounts,
+    UnitSize,
     add_counts,
-    count_unit,
+    measure_unit,
+    pack_counts,
 )
-from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, count_details
-from beam_pipeline.overlap.results.eval_tokens import write_eval_tokens
+from beam_pipeline.overlap.results.details import COMPACT, NONE
 from beam_pipeline.overlap.results.expansion import ExpandedUnit, expand_unit
-from beam_pipeline.overlap.results.field_hits import write_field_hits
-from beam_pipeline.overlap.results.file_groups import FileGroup, join_units
-from beam_pipeline.overlap.results.layout import (
-    EVAL_TOKENS,
-    FIELD_HITS,
-    SUCCESS_NAME,
-    SUMMARY,
-    WORK_FOLDER,
-)
+from beam_pipeline.overlap.results.layout import EVAL_TOKENS, REPORT, SUMMARY, WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import ScannedUnit, letters_path
-from beam_pipeline.overlap.results.outputs import Results, write_dead_letters, write_outputs
-from beam_pipeline.overlap.results.row_overlaps import (
-    HITS,
-    BucketFiles,
-    write_bucket,
-    write_eval_texts,
-)
-from beam_pipeline.storage.files import exists, remove_folder, unique_path
-from beam_pipeline.storage.many_files import move_files, moves_to_folder, write_guarded
+from beam_pipeline.overlap.results.outputs import FileGroup, Results, join_units, write_outputs
+from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket, write_eval_texts
+from beam_pipeline.storage.files import remove_folder, unique_path
+from beam_pipeline.storage.many_files import moves_to_folder
 
-_WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _LETTERS = "letters:"
 SIZES = "sizes"  # an output of count_ngrams
 _TRAIN_COUNTS = (
     *("train_rows", "train_texts", "train_without_text", "train_text_bytes", "train_ngrams"),
     "matches",
 )
-_Sizes = Iterable[tuple[ScannedUnit, DetailsSize]]
+Sizes = Iterable[tuple[ScannedUnit, UnitSize]]
 
 
 # --- evaluation rows ----------------------------------------------------------------------------
@@ -69,12 +55,13 @@ def count_ngrams(
 ) -> Iterator[Any]:
     """Yields (bucket of evaluation rows, PackedCounts) of a work unit, without boilerplate.
 
-    The output SIZES gets its MatchesSize.
+    The output SIZES gets the work unit and its UnitSize.
     """
     with freeing_step("Count n-grams", path=scanned.unit.path, row_offset=scanned.row_offset):
-        postings, totals = prepared.evaluation().postings, Counter[str]()
-        yield from count_unit(scanned.paths, postings, filter_at(boilerplate_path), totals)
-        yield TaggedOutput(SIZES, MatchesSize(**totals))
+        evaluation, keep = prepared.evaluation(), filter_at(boilerplate_path)
+        rows, size = measure_unit(scanned, evaluation, job.details, keep)
+        yield TaggedOutput(SIZES, (scanned, size))
+        yield from pack_counts(scanned.paths, rows, evaluation.postings, keep)
 
 
 def write_evaluation_rows(
@@ -93,51 +80,36 @@ def write_evaluation_rows(
             postings = prepared.evaluation().postings
             dropped = boilerplate_of(boilerplate_path, bucket, postings)
         texts = prepared.open_tokens()
-        files = write_bucket(prefix, job.temp_folder, total, rows, texts, dropped)
+        files = write_bucket(prefix, job.run.folder, total, rows, texts, dropped)
         if job.config.details == COMPACT:
             path, numbers = f"{prefix}.texts.gz", np.unique(total.rows["number"])
-            write_eval_texts(path, job.temp_folder, numbers, rows)
+            write_eval_texts(path, job.run.folder, numbers, rows)
             files = files._replace(texts_path=path)
         return files
 
 
-# --- details ------------------------------------------------------------------------------------
-
-
-def size_details(
-    scanned: ScannedUnit, job: Job, prepared: Prepared, boilerplate_path: str | None = None
-) -> tuple[ScannedUnit, DetailsSize]:
-    """Returns a work unit and the size of its details without caps."""
-    with freeing_step("Size details", path=scanned.unit.path, row_offset=scanned.row_offset):
-        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
-        evaluation = prepared.evaluation()
-        return scanned, count_details(scanned, evaluation, keep, cap, job.config.details)
+# --- work units ---------------------------------------------------------------------------------
 
 
 def expand(
     scanned: ScannedUnit,
     job: Job,
     prepared: Prepared,
+    quotas: Mapping[str, int | None],
     boilerplate_path: str | None = None,
-    quotas: Mapping[str, int | None] | None = None,
 ) -> ExpandedUnit:
     """Writes the files of a work unit."""
     with freeing_step("Expand", path=scanned.unit.path, row_offset=scanned.row_offset):
-        prefix, evaluation = (
-            job.temp_path("units", scanned.name),
-            prepared.evaluation(),
-        )
-        keep, cap = filter_at(boilerplate_path), cap_of(job.config.max_details_per_pair)
-        quota = (quotas or {}).get(scanned.name)
-        caps = cap, quota, job.config.details
-        return expand_unit(scanned, prefix, job.temp_folder, evaluation, keep, *caps)
+        prefix, keep = job.temp_path("units", scanned.name), filter_at(boilerplate_path)
+        given = prepared.evaluation(), job.details, keep, quotas[scanned.name]
+        return expand_unit(scanned, prefix, job.run.folder, *given)
 
 
 def join_group(keyed: tuple[int, Iterable[ExpandedUnit]], job: Job) -> FileGroup:
     """Writes the files of a group of training files."""
     number, units = keyed
     with freeing_step("Join training files", group=number):
-        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.temp_folder)
+        return join_units(number, units, job.temp_path("groups", f"{number:06d}"), job.run.folder)
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -192,52 +164,53 @@ def check_scan(total: Counter[str], job: Job, prepared: Prepared) -> dict[str, A
     return counts
 
 
-def finish(
-    _: bytes,
+def write_results(
     job: Job,
-    marker: Marker | None,
     prepared: Prepared,
     train_counts: Mapping[str, Any],
+    sizes: Sizes,
     expanded: Iterable[ExpandedUnit],
     groups: Iterable[FileGroup],
     buckets: Iterable[BucketFiles],
     boilerplate: Iterable[BucketBoilerplate] | None = None,
-    sizes: _Sizes = (),
 ) -> None:
-    """Writes the output, `.SUCCESS` last, and removes what is no longer needed.
+    """Writes all files to a folder of this attempt, moves them, and writes `.SUCCESS`.
 
     Args:
-      marker: of the output folder, on `gs://`.
       train_counts: of `check_scan`.
-      boilerplate: None where nothing is filtered.
-      sizes: of the details without caps, where there are caps.
+      boilerplate: None where everything counts.
     """
-    paths = None if boilerplate is None else sorted(found.lines_path for found in boilerplate)
-    units = sorted(expanded, key=lambda unit: unit.scanned.order)
+    config, temp_folder, rows = job.config, job.run.folder, prepared.open_rows()
     results = Results(
-        units,
+        sorted(expanded, key=lambda unit: unit.scanned.order),
         sorted(groups),
         sorted(buckets),
-        paths,
-        job.has_caps,
-        job.config.details == COMPACT,
+        config.lengths,
+        job.details,
+        config.all_rules,
+        config.eval_text_fields if config.eval_fields == "each" else (),
+        None if boilerplate is None else sorted(found.lines_path for found in boilerplate),
         _short_rows(job, prepared),
+        [letters_path(prepared.rows_path)] if prepared.letters else [],
     )
-    with freeing_step("Finish", output=job.config.output_path):
-        # An attempt before this one may have come to its end, and its result was lost.
-        if not exists(job.path(SUCCESS_NAME)):
-            counts = {**train_counts, **_count_details(results, sizes)}
-            try:
-                _write_results(job, marker, prepared, counts, results)
-            except LostOutputError:  # another attempt, if it has finished, has released the marker
-                if not exists(job.path(SUCCESS_NAME)):
-                    raise
-        # Details that were left out can be made from the match files.
-        if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
-            remove_folder(job.path(WORK_FOLDER))
-        remove_folder(job.temp_folder)
-        if marker is not None:
-            marker.release()
+    with freeing_step("Finish", output=config.output_path):
+        folder = unique_path(temp_folder, "output")
+        names = write_outputs(folder, temp_folder, rows, results)
+        write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
+        write_contents(folder, temp_folder, config.lengths)
+        names += [EVAL_TOKENS, REPORT]
+        letters = Counter(train_counts["dead_letters"]) + Counter(prepared.letters)
+        counts = {**train_counts, **_count_details(results, sizes)}
+        counts["dead_letters"] = dict(sorted(letters.items()))
+        summarize(job, prepared, "done", counts, sorted(names), folder)
+        job.run.move(moves_to_folder(folder, [*names, SUMMARY], job.run.output))
+        job.run.finish()
+
+
+def tidy_up(job: Job) -> None:
+    """Removes the match files, unless details that were left out can be made from them."""
+    if not read_summary(job.config.output_path)["counts"]["details_left_out"]:
+        remove_folder(job.path(WORK_FOLDER))
 
 
 def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
@@ -249,53 +222,14 @@ def _short_rows(job: Job, prepared: Prepared) -> np.ndarray | None:
     return np.stack([numbers, num_tokens[numbers]])
 
 
-def _count_details(results: Results, sizes: _Sizes) -> dict[str, int]:
-    num_written = sum(unit.num_records for unit in results.units)
+def _count_details(results: Results, sizes: Sizes) -> dict[str, int]:
+    num_written = sum(unit.num_details for unit in results.units)
     counter("overlap_details").inc(num_written)
-    num_records, num_bytes = num_written, sum(unit.num_bytes for unit in results.units)
-    if results.has_caps:
-        num_records = sum(size.num_records for _, size in sizes)
-        num_bytes = sum(size.num_bytes for _, size in sizes)
+    num_records = 0
+    if results.details.mode != NONE:
+        num_records = sum(size.num_matches for _, size in sizes)
     return {
         "details": num_written,
         "details_left_out": num_records - num_written,
-        "detail_bytes": num_bytes,
+        "detail_bytes": sum(size.details.num_bytes for _, size in sizes),
     }
-
-
-def _write_results(
-    job: Job, marker: Marker | None, prepared: Prepared, counts: dict[str, Any], results: Results
-) -> None:
-    """Writes all files to a folder of this attempt, gives them their names, and writes `.SUCCESS`.
-
-    The marker is checked before and in between: see `output_lease`.
-    """
-    guard = marker.check if marker else None
-    if guard is not None:
-        guard()
-    temp_folder, rows = job.temp_folder, prepared.open_rows()
-    folder = unique_path(temp_folder, "output")
-    num_files = max(1, -(-len(results.units) // _WORK_UNITS_PER_FILE))
-    config = job.config
-    names = write_outputs(
-        folder, temp_folder, rows, config.lengths, results, num_files, config.all_rules
-    )
-    if config.eval_fields == "each":
-        hits = (np.frombuffer(bucket.hits, HITS) for bucket in results.buckets)
-        hits = np.concatenate([np.empty(0, HITS), *hits])
-        write_field_hits(f"{folder}/{FIELD_HITS}", temp_folder, rows, config.eval_text_fields, hits)
-        names.append(FIELD_HITS)
-    write_eval_tokens(f"{folder}/{EVAL_TOKENS}", temp_folder, rows.texts(), job.tokenizer)
-    names.append(EVAL_TOKENS)
-    letters = [letters_path(prepared.rows_path)] if prepared.letters else []
-    letters += [group.letters_path for group in results.groups if group.letters_path is not None]
-    if name := write_dead_letters(folder, temp_folder, letters):
-        names.append(name)
-    reasons = Counter(counts["dead_letters"]) + Counter(prepared.letters)
-    counts["dead_letters"] = dict(sorted(reasons.items()))
-    summarize(job, prepared, "done", counts, names, folder)
-    moves = moves_to_folder(folder, [*names, SUMMARY], job.config.output_path.rstrip("/"))
-    if guard is not None:
-        guard()
-    move_files(moves)
-    write_guarded(job.path(SUCCESS_NAME), b"", temp_folder, guard)

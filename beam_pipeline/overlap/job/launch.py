@@ -6,6 +6,7 @@ job succeeded if `.SUCCESS` exists.
 
 import sys
 
+import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
     DirectOptions,
@@ -16,16 +17,11 @@ from apache_beam.options.pipeline_options import (
 )
 
 from beam_pipeline.documents.reading import WORK_UNIT_BYTES
-from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.jobs import dataflow, output_folder, running
-from beam_pipeline.jobs.beam_options import (
-    IN_MEMORY_RUNNER,
-    RUNNERS_WITH_OWN_FLAGS,
-    check_job_server,
-    use_cores,
-)
-from beam_pipeline.jobs.local_runner import forked_workers
-from beam_pipeline.jobs.output_folder import OutputFiles
+from beam_pipeline.errors import UsageError
+from beam_pipeline.jobs import dataflow, frame
+from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, RUNNERS_WITH_OWN_FLAGS
+from beam_pipeline.jobs.frame import Commit, JobSpec
+from beam_pipeline.jobs.output_folder import JobRun, OutputFiles
 from beam_pipeline.overlap.evaluation_sources import parse_evaluation_source
 from beam_pipeline.overlap.job import manifest
 from beam_pipeline.overlap.job import pipeline as overlap_pipeline
@@ -47,18 +43,14 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
       UsageError: with skip_existing, the output holds the result of another run.
       ProbelineError: the run failed and left no finished output.
     """
-    check_job_server(beam_options)
-    job = dataflow.job_of(beam_options)
-    if job is not None:
-        evaluation = [parse_evaluation_source(source).path for source in config.sources]
-        running.check_paths_are_shared(
-            [
-                ("output_path", config.output_path),
-                *(("input_path", path) for path in config.input_paths),
-                *(("decontaminate_source", path) for path in evaluation),
-                *(("drop_ngrams", path) for path in config.drop_paths),
-            ]
-        )
+    evaluation = [parse_evaluation_source(source).path for source in config.sources]
+    paths = [
+        ("output_path", config.output_path),
+        *(("input_path", path) for path in config.input_paths),
+        *(("decontaminate_source", path) for path in evaluation),
+        *(("drop_ngrams", path) for path in config.drop_paths),
+    ]
+    dataflow_job = frame.check_runner(beam_options, paths)
     inputs = overlap_pipeline.find_inputs(config)
     files = list(manifest.input_files(*inputs))
     is_finished = exists(FileSystems.join(config.output_path, SUCCESS_NAME))
@@ -66,30 +58,22 @@ def run(config: DeconConfig, beam_options: PipelineOptions, command: str = "") -
         manifest.check_same(config, files)
         print(f"{config.output_path} holds this result: nothing had to run", file=sys.stderr)
         return config.output_path
-    num_bytes = sum(file.num_bytes for file in inputs.training)
-    bound_parallelism(beam_options, config.processes, at_most=num_bytes // WORK_UNIT_BYTES)
+    bound_parallelism(beam_options, config.processes)
     share_one_heap()
-    with (
-        forked_workers(beam_options),
-        output_folder.taken(
-            config.output_path,
-            config.overwrite,
-            job,
-            files=output_files(config.skip_existing),
-            inputs=inputs.paths,
-        ) as job_run,
-    ):
+    spec = JobSpec(
+        output=config.output_path,
+        files=output_files(config.skip_existing),
+        inputs=inputs.paths,
+        num_units=sum(file.num_bytes for file in inputs.training) // WORK_UNIT_BYTES,
+        dataflow_job=dataflow_job,
+        overwrite=config.overwrite,
+    )
+
+    def build(pipeline: beam.Pipeline, job_run: JobRun) -> Commit:
         manifest.write_input_files(config.output_path, job_run.folder, files)
-        pipeline = running.new_pipeline(beam_options)
-        overlap_pipeline.build(pipeline, config, inputs, job_run, command)
-        if not running.run_to_end(pipeline, job, job_run):
-            return None
-    if not exists(FileSystems.join(config.output_path, SUCCESS_NAME)):
-        raise ProbelineError(
-            f"the runner ended without an error, yet {config.output_path} has no {SUCCESS_NAME}: "
-            "see the runner's log, then run the same command again with --skip_existing"
-        )
-    return config.output_path
+        return overlap_pipeline.build(pipeline, config, inputs, job_run, command)
+
+    return config.output_path if frame.run(spec, build, beam_options) else None
 
 
 def output_files(skip_existing: bool) -> OutputFiles:
@@ -99,11 +83,8 @@ def output_files(skip_existing: bool) -> OutputFiles:
     return OutputFiles("output_path", "result", SUCCESS_NAME, PATTERNS, *folders)
 
 
-def bound_parallelism(beam_options: PipelineOptions, processes: int, at_most: int) -> None:
+def bound_parallelism(beam_options: PipelineOptions, processes: int) -> None:
     """Sets the parallelism, unless Beam's own flags do.
-
-    Args:
-      at_most: how many processes have work, where all cores of this machine are asked for.
 
     Raises:
       UsageError: the runner has no such setting.
@@ -113,7 +94,6 @@ def bound_parallelism(beam_options: PipelineOptions, processes: int, at_most: in
         direct = beam_options.view_as(DirectOptions)
         if processes and direct.direct_num_workers <= 1:
             direct.direct_num_workers = processes
-        use_cores(beam_options, at_most)
     elif processes == 0:
         return
     elif runner == dataflow.RUNNER:

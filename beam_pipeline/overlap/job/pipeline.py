@@ -6,6 +6,7 @@ has a unique key is spread over workers by grouping, in a third of the steps of 
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -13,7 +14,7 @@ from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
 from beam_pipeline.documents.reading import DocumentFile, match_documents
 from beam_pipeline.errors import UsageError
-from beam_pipeline.jobs.frame import CheckRights, start_time
+from beam_pipeline.jobs.frame import Commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import EvaluationFile, match_evaluation
 from beam_pipeline.overlap.job import boilerplate_steps, gathering
@@ -27,8 +28,7 @@ from beam_pipeline.overlap.job.preparing import (
 from beam_pipeline.overlap.job.room import set_quotas
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
-from beam_pipeline.overlap.results.details import NONE
-from beam_pipeline.overlap.results.file_groups import group_of
+from beam_pipeline.overlap.results.outputs import group_of
 from beam_pipeline.storage.matching import FileVersion, match
 
 
@@ -67,8 +67,8 @@ def find_inputs(config: DeconConfig) -> Inputs:
 
 def build(
     pipeline: beam.Pipeline, config: DeconConfig, inputs: Inputs, run: JobRun, command: str = ""
-) -> None:
-    """Adds the whole job to a pipeline.
+) -> Commit:
+    """Adds the job to a pipeline; returns its last step.
 
     Args:
       run: the job run, which holds the output and has a folder of its own beside it.
@@ -76,8 +76,7 @@ def build(
     """
     num_eval_files = len({each.file for each in inputs.evaluation})
     num_files = num_eval_files, len(inputs.training)
-    job = Job(config, run.folder, *num_files, start_time(), command)
-    checked = pipeline | "Check rights" >> CheckRights(run.folder)
+    job = Job(config, run, *num_files, start_time(), command)
     prepared: Any = AsSingleton(
         pipeline
         | "Evaluation files" >> beam.Create([inputs.evaluation])
@@ -100,40 +99,40 @@ def build(
         | "Spread numbered work units" >> beam.GroupByKey()
         | "Of each name" >> beam.FlatMapTuple(lambda _, units: units)
     )
-    # Side inputs that depend on the options.
     keep: dict[str, Any] = {}
-    results: dict[str, Any] = {}
-    sizes: dict[str, Any] = {}
+    boilerplate = None
     if config.has_boilerplate:
         found, path = _find_boilerplate(pipeline, job, units, prepared, inputs.dropped, totals)
-        keep["boilerplate_path"], results["boilerplate"] = AsSingleton(path), AsList(found)
-    if config.details != NONE:
-        sized = units | "Size details" >> beam.Map(gathering.size_details, job, prepared, **keep)
-        sizes["sizes"] = AsList(sized)
-    counts, matches = _count_by_bucket(job, units, prepared, **keep)
+        keep["boilerplate_path"], boilerplate = AsSingleton(path), AsList(found)
+    # Counts are added up as they arrive, after the shuffle. A CombinePerKey would add up those of a
+    # bundle first, but Beam then holds the sums of all buckets until the bundle ends.
+    counts, sizes = units | "Count n-grams" >> beam.FlatMap(
+        gathering.count_ngrams, job, prepared, **keep
+    ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
     quotas: Any = AsDict(
         pipeline
         | "Begin quotas" >> beam.Impulse()
-        | "Set quotas" >> beam.FlatMap(set_quotas, job, AsList(matches), **sizes)
+        | "Set quotas" >> beam.FlatMap(set_quotas, job, AsList(sizes))
     )
-    buckets: Any = counts | "Write evaluation rows" >> beam.Map(
-        gathering.write_evaluation_rows, job, prepared, **keep
+    buckets: Any = (
+        counts
+        | "Group by evaluation rows" >> beam.GroupByKey()
+        | "Write evaluation rows"
+        >> beam.Map(gathering.write_evaluation_rows, job, prepared, **keep)
     )
-    expanded: Any = units | "Expand" >> beam.Map(
-        gathering.expand, job, prepared, quotas=quotas, **keep
+    expanded: Any = units | "Expand" >> beam.Map(gathering.expand, job, prepared, quotas, **keep)
+    groups: Any = (
+        expanded
+        | "Group of each"
+        >> beam.Map(
+            lambda unit: (group_of(unit.scanned.order[0], job.num_train_files), unit)
+        ).with_output_types(tuple[int, Any])
+        | "Group training files" >> beam.GroupByKey()
+        | "Join training files" >> beam.Map(gathering.join_group, job)
     )
-    _ = checked | "Finish" >> beam.Map(
-        gathering.finish,
-        job,
-        run.marker,
-        prepared,
-        totals,
-        AsList(expanded),
-        AsList(_join_groups(expanded, job)),
-        AsList(buckets),
-        **results,
-        **sizes,
-    )
+    written = map(AsList, (sizes, expanded, groups, buckets))
+    write, tidy = partial(gathering.write_results, job), partial(gathering.tidy_up, job)
+    return Commit("Finish", write, (prepared, totals, *written, boilerplate), tidy=tidy)
 
 
 def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared: Any) -> Any:
@@ -163,32 +162,6 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
         | "Spread work units" >> beam.GroupByKey()
         | "Scan"
         >> beam.ParDo(Scan(job), prepared, AsList(index_paths)).with_output_types(tuple[str, Any])
-    )
-
-
-def _count_by_bucket(job: Job, units: Any, prepared: Any, **keep: Any) -> tuple[Any, Any]:
-    """Returns (bucket of evaluation rows, counts of all work units), and the MatchesSize of each.
-
-    The counts are added up as they arrive, after the shuffle. A CombinePerKey would add up those of
-    a bundle before it, but Beam then holds the sums of all buckets until the bundle ends, however
-    large they are, and all is added up twice.
-    """
-    counts, sizes = units | "Count n-grams" >> beam.FlatMap(
-        gathering.count_ngrams, job, prepared, **keep
-    ).with_output_types(tuple[int, Any]).with_outputs(gathering.SIZES, main="counts")
-    return counts | "Group by evaluation rows" >> beam.GroupByKey(), sizes
-
-
-def _join_groups(expanded: Any, job: Job) -> Any:
-    """Returns FileGroup of consecutive training files."""
-    return (
-        expanded
-        | "Group of each"
-        >> beam.Map(
-            lambda unit: (group_of(unit.scanned.order[0], job.num_train_files), unit)
-        ).with_output_types(tuple[int, Any])
-        | "Group training files" >> beam.GroupByKey()
-        | "Join training files" >> beam.Map(gathering.join_group, job)
     )
 
 

@@ -22,6 +22,7 @@ from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
+from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.overlap.evaluation import (
     EvaluationFile,
     EvaluationRows,
@@ -59,7 +60,7 @@ from beam_pipeline.overlap.ngrams.token_texts import (
 )
 from beam_pipeline.overlap.ngrams.tokenizers import MULTILINGUAL, Tokenizer, tokenizer_named
 from beam_pipeline.overlap.results import match_files
-from beam_pipeline.overlap.results.details import NONE, Evaluation
+from beam_pipeline.overlap.results.details import DetailsOptions, Evaluation
 from beam_pipeline.overlap.results.layout import WORK_FOLDER
 from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.storage.files import COPY_BYTES, atomic_write, exists, locked
@@ -76,17 +77,18 @@ class Job:
     """What every worker knows."""
 
     config: DeconConfig
-    temp_folder: str  # the job run's own, for incomplete files
+    run: JobRun  # holds the output; incomplete files go below its folder
     num_eval_files: int
     num_train_files: int
     started_at: str = ""  # the launcher's time: two attempts at the end write the same summary
     command: str = ""  # for a shell; "" for a run from Python
 
     @property
-    def has_caps(self) -> bool:
-        """Whether details may be left out."""
+    def details(self) -> DetailsOptions:
+        """Which details are written; a negative cap is no limit."""
         config = self.config
-        return config.details != NONE and max(config.max_details, config.max_details_per_pair) >= 0
+        caps = (config.max_details_per_pair, config.max_details)
+        return DetailsOptions(config.details, *(None if cap < 0 else cap for cap in caps))
 
     def option(self, name: str, value: Any) -> str:
         """Returns an option as it is given, to a shell or in Python."""
@@ -110,7 +112,7 @@ class Job:
 
     def temp_path(self, *names: str) -> str:
         """Returns a path below the job run's own folder."""
-        return FileSystems.join(self.temp_folder, *names)
+        return FileSystems.join(self.run.folder, *names)
 
 
 @functools.lru_cache(1)
@@ -175,7 +177,7 @@ class Prepared(NamedTuple):
 
 def read_evaluation_sets(files: Sequence[EvaluationFile], job: Job) -> Prepared:
     """Reads all evaluation sets in one go, since their rows are numbered through."""
-    limit, temp = job.config.limit_test_instances, job.temp_folder
+    limit, temp = job.config.limit_test_instances, job.run.folder
     with logged("Read evaluation sets"), tempfile.TemporaryDirectory() as folder:
         local_path = os.path.join(folder, _ROWS_NAME)
         fields = job.fields._replace(id=job.config.eval_id)
@@ -292,7 +294,7 @@ def build_index_shard(index_shard: int, job: Job, prepared: Prepared) -> str:
                 job.config.degenerate == "skip",
                 job.config.min_tokens,
             )
-            with atomic_write(path, job.temp_folder) as stream:
+            with atomic_write(path, job.run.folder) as stream:
                 write_index(index, stream, prepared.fingerprint)
     return path
 
@@ -329,4 +331,4 @@ def summarize(
         "warnings": list(prepared.warnings),
         "outputs": list(outputs),
     }
-    write_summary(folder or job.config.output_path, job.temp_folder, summary)
+    write_summary(folder or job.config.output_path, job.run.folder, summary)

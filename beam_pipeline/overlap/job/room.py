@@ -1,15 +1,15 @@
 """Whether there is room for what a run will write, before it writes any of it.
 
-DetailsSize and MatchesSize of all work units → how many details each work unit may write
+UnitSize of all work units → how many details each work unit may write
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.job.gathering import Sizes
 from beam_pipeline.overlap.job.preparing import Job
-from beam_pipeline.overlap.results.counts import MatchesSize, add_sizes
+from beam_pipeline.overlap.results.counts import UnitSize, add_sizes
 from beam_pipeline.overlap.results.details import COMPACT, DetailsSize, quotas
-from beam_pipeline.overlap.results.match_files import ScannedUnit
 from beam_pipeline.report.tables import bytes_text
 from beam_pipeline.storage.files import free_bytes
 
@@ -18,46 +18,37 @@ _MATCH_BYTES, _PLACE_BYTES, _PAIR_BYTES = 52, 8, 32
 _COPIES = 3  # of a work unit, of a group of training files, of the output
 
 
-def cap_of(value: int) -> int | None:
-    """Returns the value of a flag of which negative ones mean no limit."""
-    return None if value < 0 else value
-
-
-def set_quotas(
-    _: bytes,
-    job: Job,
-    matches: Iterable[MatchesSize],
-    sizes: Iterable[tuple[ScannedUnit, DetailsSize]] = (),
-) -> Iterator[tuple[str, int | None]]:
+def set_quotas(_: bytes, job: Job, sizes: Sizes) -> Iterator[tuple[str, int | None]]:
     """Yields how many details each work unit may write, by its name.
 
     Raises:
       ProbelineError: as `check_room`.
     """
     ordered = sorted(sizes, key=lambda sized: sized[0].order)
-    check_room([size for _, size in ordered], add_sizes(matches), job)
+    check_room([size for _, size in ordered], job)
     names = [scanned.name for scanned, _ in ordered]
-    num_kept = [size.num_kept for _, size in ordered]
-    yield from zip(names, quotas(num_kept, cap_of(job.config.max_details)), strict=True)
+    num_kept = [size.details.num_kept for _, size in ordered]
+    yield from zip(names, quotas(num_kept, job.details.max_total), strict=True)
 
 
-def matches_bytes(matches: MatchesSize) -> int:
+def matches_bytes(matches: UnitSize) -> int:
     """Returns at most how many bytes the files of matches take, those that are joined included."""
     num_bytes = matches.num_matches * _MATCH_BYTES + matches.num_places * _PLACE_BYTES
     return _COPIES * (num_bytes + matches.num_pairs * _PAIR_BYTES)
 
 
-def check_room(sizes: Sequence[DetailsSize], matches: MatchesSize, job: Job) -> None:
+def check_room(sizes: Sequence[UnitSize], job: Job) -> None:
     """Checks that the results, before compression, are no larger than allowed and than the disk.
 
     Args:
-      sizes: of the details of each work unit, in order; none if there are no details.
+      sizes: of each work unit, in order.
 
     Raises:
       ProbelineError: they are.
     """
-    config, of_matches = job.config, matches_bytes(matches)
-    num_records, num_bytes = _details(sizes, cap_of(config.max_details))
+    config, matches = job.config, add_sizes(sizes)
+    of_matches = matches_bytes(matches)
+    num_records, num_bytes = _details([size.details for size in sizes], job.details.max_total)
     limits = {f"--max_details_gb={config.max_details_gb}": config.max_details_gb * 10**9}
     if (free := free_bytes(config.output_path)) is not None:
         name = f"the {bytes_text(free)} free there"

@@ -105,9 +105,9 @@ class Scan(beam.DoFn):
         if exists(path):
             return read_summary(path)
         job = self._job
-        heartbeat = Heartbeat(job.config.output_path, job.temp_folder, unit, index_shard)
+        heartbeat = Heartbeat(job.config.output_path, job.run.folder, unit, index_shard)
         scanned = self._read_and_match(unit, self._matcher(prepared, index_shard), heartbeat)
-        summary = write_match_file(path, job.temp_folder, scanned)
+        summary = write_match_file(path, job.run.folder, scanned)
         heartbeat.finish()
         counter("overlap_matches").inc(summary.num_matches)
         if index_shard == 0:

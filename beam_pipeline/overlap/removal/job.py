@@ -30,7 +30,7 @@ from beam_pipeline.overlap.removal.options import (
 )
 from beam_pipeline.overlap.removal.training_files import plan_files, read_result
 from beam_pipeline.overlap.results import layout
-from beam_pipeline.overlap.results.eval_tokens import read_eval_tokens
+from beam_pipeline.overlap.results.contaminated import read_eval_tokens
 from beam_pipeline.storage.files import exists, read_file, size_and_checksum
 
 _CLEAN_CORPUS = "clean corpus"

@@ -1,12 +1,11 @@
-"""Writes a page of an overlap job's output to read, search and share.
+"""Writes an HTML page of an overlap job's output.
 
   python -m beam_pipeline.overlap.report overlap
   python -m beam_pipeline.overlap.report gs://bucket/overlap --html report.html --png matrix.png
-  python -m beam_pipeline.overlap.report overlap --format html,csv,markdown
 
 The page is one file that needs no network: evaluation sets by n and coverage, the rows with most
-covered tokens with both texts side by side, a search of all rows, what removal would take, hits by
-training file, and what is not shown. --format writes the same tables for programs and documents.
+covered tokens with both texts side by side, what removal would take, hits by training file, and
+what is not counted. Its figures are those of stats/report.json, which the job writes.
 
 Exit code 0: written. 1: the output cannot be read. 2: the command cannot be run as given.
 """
@@ -16,12 +15,10 @@ from collections.abc import Sequence
 
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser, check_range
-from beam_pipeline.errors import UsageError
 
 DEFAULT_HTML = "report.html"
-FORMATS = ("html", "csv", "markdown")
 DEFAULT_INSTANCES = 50
-MAX_INSTANCES = 1_000  # a browser has to hold them all
+MAX_INSTANCES = 1_000  # MAX_ROWS of report.json
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,30 +31,24 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser(
         "beam_pipeline.overlap.report",
         "Writes one HTML page of the output of the overlap job.",
-        "overlap --html report.html --format html,csv",
+        "overlap --html report.html",
     )
     parser.add_argument("output", help="the job's --output_path, local or gs://")
     parser.add_argument("--html", default=DEFAULT_HTML, help="the page (%(default)s)")
-    parser.add_argument(
-        "--format",
-        default=FORMATS[0],
-        help="html, csv, markdown, or several with a comma between: report.html, report.NAME.csv "
-        "for each table, report.md (%(default)s)",
-    )
-    parser.add_argument("--png", help="a picture of the matrix of evaluation set by n")
+    parser.add_argument("--png", help="an image of the matrix of evaluation sets by n")
     parser.add_argument(
         "--removed",
         action="append",
         default=[],
         metavar="FOLDER",
-        help="a clean corpus that beam_pipeline.overlap.remove wrote: what it took exactly; for "
-        "several, say it again",
+        help="a clean corpus that beam_pipeline.overlap.remove wrote, to show what it took; may be "
+        "repeated",
     )
     parser.add_argument(
         "--instances",
         type=int,
         default=DEFAULT_INSTANCES,
-        help="how many instances are shown, those that overlap most (%(default)s)",
+        help="number of rows shown with their texts, those with most tokens covered (%(default)s)",
     )
     return parser
 
@@ -65,8 +56,7 @@ def make_parser() -> OneLineParser:
 def _run(argv: Sequence[str]) -> None:
     args = make_parser().parse_args(argv)
     check_range("instances", args.instances, 0, MAX_INSTANCES)
-    formats = [name.strip() for name in args.format.split(",")]
-    print(write_report(args.output, args.html, args.png, args.instances, formats, args.removed))
+    print(write_report(args.output, args.html, args.png, args.instances, args.removed))
 
 
 def write_report(
@@ -74,59 +64,45 @@ def write_report(
     html: str = DEFAULT_HTML,
     png: str | None = None,
     num_instances: int = DEFAULT_INSTANCES,
-    formats: Sequence[str] = FORMATS[:1],
     removed: Sequence[str] = (),
 ) -> str:
-    """Writes the page, its tables as other files and a picture, as asked; returns a sentence.
+    """Writes the page, and an image of the matrix if asked for; returns a summary sentence.
 
     Args:
       output_path: the job's --output_path, local or on any filesystem of Beam.
-      html: where to write the page, likewise; files of other formats lie beside it.
-      png: where to write the picture; None for no picture.
-      num_instances: how many instances are shown, those with most covered tokens.
-      formats: some of FORMATS.
-      removed: folders of clean corpora that were made by this output.
+      html: the path of the page.
+      png: the path of the image.
+      num_instances: how many rows are shown with their texts.
+      removed: folders of clean corpora made from this output.
 
     Raises:
-      UsageError: this is not a finished output, a format is unknown, or a package is missing.
+      UsageError: the output is not finished, or a package is missing.
       ProbelineError: a file cannot be read or written.
     """
-    for name in formats:
-        if name not in FORMATS:
-            raise UsageError(f"--format={name}: give some of {', '.join(FORMATS)}, commas between")
     require_packages("--html", "jinja2")
     if png:
         require_packages("--png", "matplotlib")
-    from beam_pipeline.overlap.report.output import Output
-    from beam_pipeline.overlap.report.page import page
-    from beam_pipeline.overlap.report.statistics import num_bytes_read, read_statistics
-    from beam_pipeline.overlap.report.tables import csv_of, markdown_of, tables_of
+    from beam_pipeline.overlap.report.contents import read_contents, read_removed
+    from beam_pipeline.overlap.report.instances import num_bytes_read, read_instances
+    from beam_pipeline.overlap.report.matrix import matrix_picture
+    from beam_pipeline.overlap.report.output import finished_output
+    from beam_pipeline.overlap.report.page import Summary, page
+    from beam_pipeline.overlap.results.layout import SUMMARY
     from beam_pipeline.report.terminal import progress_bar
     from beam_pipeline.storage.files import write_file
 
-    output = Output(output_path)
-    with progress_bar("read results", num_bytes_read(output)) as advance:
-        statistics = read_statistics(output, num_instances, advance, removed)
-    tables, stem, written = tables_of(statistics), html.removesuffix(".html"), []
-    if "html" in formats:
-        write_file(html, page(statistics, tables))
-        written.append(html)
-    if "csv" in formats:
-        for table in tables.values():
-            write_file(f"{stem}.{table.name}.csv", csv_of(table))
-        written.append(f"{len(tables)} files {stem}.*.csv")
-    if "markdown" in formats:
-        heading = f"Train/test overlap: {output.path}"
-        write_file(f"{stem}.md", markdown_of(tables.values(), heading))
-        written.append(f"{stem}.md")
+    output = finished_output(output_path)
+    summary = output.record(SUMMARY, Summary)
+    report, details = read_contents(output, summary.ngram_lengths), summary.options["details"]
+    removals = [read_removed(folder, report.removal) for folder in removed]
+    with progress_bar("read results", num_bytes_read(output, details)) as advance:
+        instances = read_instances(output, report.rows[:num_instances], details, advance)
+    write_file(html, page(output.path, summary, report, instances, removals))
     if png:
-        from beam_pipeline.overlap.report.picture import matrix_picture
-
-        write_file(png, matrix_picture(statistics))
-        written.append(png)
+        write_file(png, matrix_picture(report))
     return (
-        f"{statistics.at_any} evaluation instances share an n-gram with the training data; "
-        f"{' and '.join(written)} written"
+        f"{report.overall[0]} evaluation instances share an n-gram with the training data; "
+        f"{' and '.join(filter(None, (html, png)))} written"
     )
 
 

@@ -1,7 +1,7 @@
 """Reads the files of a finished overlap job, local or on any filesystem of Beam.
 
-Files are read in blocks, so a file of many GB needs little memory: as records, as columns, or only
-the lines with certain numbers. A missing or damaged file is an error of one line that names it.
+Files are read in blocks, so memory does not depend on their size. A missing or damaged file is a
+one-line error that names it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -28,38 +28,44 @@ from beam_pipeline.overlap.results.layout import (
 from beam_pipeline.overlap.results.output_files import escape_surrogates
 from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
-from beam_pipeline.storage.parquet import open_parquet
+from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-# Of some runs alone.
-_OPTIONAL = (
-    *(BOILERPLATE, DETAILS_LEFT_OUT),
-    *(FIELD_HITS, RULES),
-)
+_OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT, FIELD_HITS, RULES)  # not every run writes these
 
-Advance = Callable[[float], None]
+Advance = Callable[[float], None]  # called with the number of bytes read since the last call
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
-reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError,))
+reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError, KeyError))
+
+
+def _ignore(num_bytes: float) -> None:
+    pass
+
+
+def finished_output(path: str) -> Output:
+    """Returns the output of a job that has finished.
+
+    Raises:
+      UsageError: there is no such output, or the job has not finished.
+    """
+    output = Output(path)
+    marker = output.file(SUCCESS_NAME)
+    try:
+        is_finished = files.exists(marker)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(explained("look for", marker, error))) from error
+    if not is_finished:
+        raise UsageError(
+            f"{output.path} is not a finished output of the overlap job: it has no "
+            f"{SUCCESS_NAME}; give the job's --output_path, or wait until it has ended"
+        )
+    return output
 
 
 class Output:
-    """The output folder of a finished overlap job.
-
-    Raises:
-      UsageError: there is no such folder, or the job has not finished.
-    """
+    """The output folder of an overlap job, or a folder with all files of one."""
 
     def __init__(self, path: str):
         self.path = path.rstrip("/") or "/"
-        marker = self.file(SUCCESS_NAME)
-        try:
-            is_finished = files.exists(marker)
-        except (ValueError, OSError) as error:
-            raise UsageError(str(explained("look for", marker, error))) from error
-        if not is_finished:
-            raise UsageError(
-                f"{self.path} is not a finished output of the overlap job: it has no "
-                f"{SUCCESS_NAME}; give the job's --output_path, or wait until it has ended"
-            )
 
     def file(self, name: str) -> str:
         """Returns the path of a file of the output."""
@@ -76,79 +82,65 @@ class Output:
             return file.metadata.num_rows
 
     def record[T](self, name: str, record_type: type[T]) -> T:
-        """Returns the one record of a JSON file."""
+        """Returns the record of a JSON file."""
         with reading(self.file(name)), files.open_file(self.file(name)) as stream:
             return msgspec.json.decode(stream.read(), type=record_type)
 
-    def records[T](
-        self, name: str, record_type: type[T], advance: Advance = lambda num_bytes: None
-    ) -> Iterator[T]:
-        """Yields the records of a file of JSON lines, compressed or not.
+    def lines(self, name: str, advance: Advance = _ignore) -> Iterator[list[bytes]]:
+        """Yields the lines of a file, compressed or not, about 1 MiB at a time.
 
-        Args:
-          record_type: the msgspec.Struct of a record; other fields of a line are skipped.
-          advance: called now and then with the number of bytes read since, as stored.
+        A file that only some runs write may be missing.
         """
+        path = self.file(name)
+        if name in _OPTIONAL and not files.exists(path):
+            return
+        with reading(path), files.open_file(path) as stored:
+            num_read = 0
+            for lines in split_lines(read_blocks(decompressed(stored)), sys.maxsize):
+                advance(stored.tell() - num_read)
+                num_read = stored.tell()
+                yield lines
+
+    def records[T](self, name: str, record_type: type[T]) -> Iterator[T]:
+        """Yields the records of a file of JSON lines; fields that the type lacks are skipped."""
         decoder = msgspec.json.Decoder(record_type)
         with reading(self.file(name)):
-            for lines in split_lines(self._blocks(name, advance), sys.maxsize):
+            for lines in self.lines(name):
                 yield from (decoded(line, decoder) for line in lines)
 
-    def tables(self, name: str, schema: pa.Schema) -> Iterator[pa.Table]:
-        """Yields the records of a file of JSON lines as tables of about 1 MiB of lines.
+    def table(self, name: str, schema: pa.Schema) -> pa.Table:
+        """Returns the records of a file of JSON lines as a table.
 
-        Lone surrogates are escapes, as in the Parquet files of the output.
+        Lone surrogates are escaped, as in the Parquet files of the output.
 
         Args:
           schema: the fields that each record has; others are skipped.
         """
         with reading(self.file(name)):
-            for lines in split_lines(self._blocks(name), sys.maxsize):
-                yield _table(lines, schema)
+            tables = [_parsed(lines, schema) for lines in self.lines(name)]
+        return pa.concat_tables([schema.empty_table(), *tables])
 
-    def lines(
-        self, name: str, numbers: Iterable[int], advance: Advance = lambda num_bytes: None
-    ) -> Iterator[bytes]:
-        """Yields some lines of a file, by their numbers, which ascend; reads no further.
-
-        Only blocks that have one of the lines are cut into lines.
-        """
-        wanted = iter(numbers)
-        next_wanted = next(wanted, None)
-        number, head = 0, []  # of the line that a block goes on with; its pieces if it is wanted
-        with reading(self.file(name)):
-            for block in self._blocks(name, advance):
-                if next_wanted is None:
-                    return
-                stop = number + block.count(b"\n")
-                if number <= next_wanted < stop:
-                    *ended, block = b"".join((*head, block)).split(b"\n")
-                    head = []
-                    while next_wanted is not None and next_wanted < stop:
-                        yield ended[next_wanted - number]
-                        next_wanted = next(wanted, None)
-                elif stop > number:
-                    block = block[block.rfind(b"\n") + 1 :]
-                number = stop
-                if next_wanted == number:
-                    head.append(block)
-            if next_wanted is not None:
-                raise ValueError(f"line {next_wanted} is missing")
-
-    def _blocks(self, name: str, advance: Advance = lambda num_bytes: None) -> Iterator[bytes]:
-        """Yields the bytes of a file, decompressed; none of one that only some runs write."""
+    def row_groups(
+        self, name: str, columns: list[str], advance: Advance = _ignore
+    ) -> Iterator[pa.Table]:
+        """Yields columns of a Parquet file, one row group at a time."""
         path = self.file(name)
-        if name in _OPTIONAL and not files.exists(path):
-            return
-        with files.open_file(path) as stored:
-            num_read = 0
-            for block in read_blocks(decompressed(stored)):
-                advance(stored.tell() - num_read)
-                num_read = stored.tell()
-                yield block
+        with reading(path), open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+                advance(self.num_bytes(name) / file.num_row_groups)
 
 
-def _table(lines: list[bytes], schema: pa.Schema) -> pa.Table:
+def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Returns the record of a line; lone surrogates, which msgspec rejects, are escaped."""
+    try:
+        return decoder.decode(line)
+    except msgspec.DecodeError:
+        record = msgspec.convert(json.loads(line), dict[str, Any])
+        return msgspec.convert({k: _escaped(v) for k, v in record.items()}, decoder.type)
+
+
+def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
     data = b"\n".join(lines)
     try:
         table = pyarrow.json.read_json(
@@ -156,7 +148,7 @@ def _table(lines: list[bytes], schema: pa.Schema) -> pa.Table:
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except pa.ArrowInvalid:  # lone surrogates, which Arrow refuses; or damage, as json will tell
+    except pa.ArrowInvalid:  # lone surrogates, which Arrow rejects, or damage, which json reports
         records = msgspec.convert(list(map(json.loads, lines)), list[dict[str, Any]])
         escaped = [{name: _escaped(one.get(name)) for name in schema.names} for one in records]
         table = pa.Table.from_pylist(escaped, schema)
@@ -168,11 +160,3 @@ def _table(lines: list[bytes], schema: pa.Schema) -> pa.Table:
 
 def _escaped(value: object) -> object:
     return escape_surrogates(value) if isinstance(value, str) else value
-
-
-def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Returns the record of a line, which may hold lone surrogates: msgspec refuses them."""
-    try:
-        return decoder.decode(line)
-    except msgspec.DecodeError:
-        return msgspec.convert(json.loads(line), decoder.type)

@@ -1,44 +1,86 @@
-"""The report as one HTML file that loads nothing; colours of shares, for the picture too.
+"""The overlap report as one HTML file that loads nothing.
 
-Jinja escapes all data, and the page's policy allows no script but its own, which it names by hash.
-Shares have one hue from light to dark (on a dark page from dark to light), so that colour-blind
-readers and grey prints keep the order. The scale is that of the square root: most shares are
-small, and 0.1 % must not look like none.
+  progress_summary.json, Report, instances → page
+
+Jinja escapes all data, and the page's policy allows only its own script, by its hash.
 """
 
 import base64
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
+import msgspec
 from markupsafe import Markup
 
 from beam_pipeline import __version__
-from beam_pipeline.overlap.report.search_index import ROW_CHARS
-from beam_pipeline.overlap.report.sets import LEVELS
-from beam_pipeline.overlap.report.statistics import MAX_TABLE_ROWS, Statistics
-from beam_pipeline.overlap.report.tables import (
-    Table,
-    option_facts,
-    run_facts,
-    share_text,
-    started_text,
-    tables_of,
+from beam_pipeline.overlap.report.contents import (
+    LEVELS,
+    MARGIN_CHARS,
+    Removed,
+    Report,
+    Taken,
 )
+from beam_pipeline.overlap.report.instances import Instance
+from beam_pipeline.overlap.report.matrix import cell_colors, share_text
 from beam_pipeline.report.page import environment, part
-from beam_pipeline.report.tables import count_text, number_of
+from beam_pipeline.report.tables import Table, count_text, number_of
 
-LIGHT = ("#eaf2fb", "#a9cce8", "#4f97cd", "#1c62a5", "#08306b")
-DARK = ("#152c44", "#1f5180", "#3b86bd", "#86bfe4", "#e0f0fc")
-NONE_LIGHT, NONE_DARK = "#ffffff", "#171b21"
-# From these shares on, text has the other colour: its contrast is at least 4.5 to 1 everywhere.
-_WHITE_ON_LIGHT, _BLACK_ON_DARK = 0.4085, 0.1987
+_TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
+
+_REMOVED = (
+    *("contaminated documents", "dropped", "documents that remain of them"),
+    *("characters", "characters removed"),
+)
 
 
-def page(statistics: Statistics, tables: Mapping[str, Table] | None = None) -> bytes:
-    """Returns the page; its texts are in page.html.jinja, most of its tables in `tables`."""
+class Summary(msgspec.Struct):
+    """The part of progress_summary.json that is shown."""
+
+    started_at: str
+    ngram_lengths: list[int]
+    num_eval_files: int
+    num_train_files: int
+    num_shards: int
+    max_parallelism: int
+    options: dict[str, Any]
+    versions: dict[str, str]
+    counts: dict[str, Any]
+
+    @property
+    def started(self) -> str:
+        """When the run began, to the second."""
+        return f"{self.started_at[:19].replace('T', ' ')} UTC"
+
+    @property
+    def num_not_looked_up(self) -> int:
+        """How many evaluation rows were skipped as too short or without a word."""
+        skips = self.options["degenerate"] == "skip"
+        return self.counts.get("short_eval_rows", 0) + skips * self.counts["degenerate_eval_rows"]
+
+
+class Cap(NamedTuple):
+    """An option that left something out, and its effect."""
+
+    place: str  # the figures that it changes: sets or texts
+    flag: str
+    effect: str
+
+
+def page(
+    path: str,
+    summary: Summary,
+    report: Report,
+    instances: Sequence[Instance],
+    removed: Sequence[Removed] = (),
+) -> bytes:
+    """Returns the page; its texts are in page.html.jinja.
+
+    Args:
+      path: the output of the job.
+      removed: removals made from it.
+    """
     style, script, template = (
         part("beam_pipeline.overlap.report", f"page.{suffix}")
         for suffix in ("css", "js", "html.jinja")
@@ -53,14 +95,15 @@ def page(statistics: Statistics, tables: Mapping[str, Table] | None = None) -> b
         "quoted": shlex.quote,
     }
     html = templates.from_string(template).render(
-        statistics=statistics,
-        tables=tables_of(statistics) if tables is None else tables,
-        started=started_text(statistics),
-        run_facts=run_facts(statistics),
-        option_facts=option_facts(statistics),
+        path=path,
+        summary=summary,
+        report=report,
+        instances=instances,
+        caps=caps_of(summary, report),
+        tables={table.name: table for table in _tables(summary, report, removed)},
+        run_facts=_run_facts(path, summary, report),
+        option_facts=_option_facts(summary),
         levels=LEVELS,
-        max_table_rows=MAX_TABLE_ROWS,
-        row_chars=ROW_CHARS,
         style=Markup(style),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -74,24 +117,152 @@ def _cell_style(share: float) -> str:
     return "; ".join(f"--{name.replace('_', '-')}: {color}" for name, color in colors)
 
 
-class CellColors(NamedTuple):
-    """A cell's colours and those of its text, on a light and on a dark page."""
+def caps_of(summary: Summary, report: Report) -> list[Cap]:
+    """Returns the options that left something out, in the order of the page."""
+    options, counts, left_out = summary.options, summary.counts, report.left_out
+    short, degenerate = counts.get("short_eval_rows", 0), counts["degenerate_eval_rows"]
+    pairs, in_files = number_of(left_out.pairs, "pair"), number_of(left_out.files, "training file")
+    rows = [
+        (
+            "sets",
+            f"limit_test_instances={options['limit_test_instances']}",
+            options["limit_test_instances"],
+            "only the first rows of each evaluation set were looked up",
+        ),
+        ("sets", *_boilerplate_cap(options, report.num_boilerplate)),
+        (
+            "sets",
+            f"min_tokens={options['min_tokens']}",
+            short,
+            f"{number_of(short, 'shorter row')} not looked up",
+        ),
+        (
+            "sets",
+            "degenerate=skip",
+            degenerate if options["degenerate"] == "skip" else 0,
+            f"{number_of(degenerate, 'evaluation row')} without a word not looked up",
+        ),
+        ("texts", "details=none", options["details"] == "none", "the result has no texts"),
+        (
+            "texts",
+            f"max_details_per_pair={options['max_details_per_pair']}",
+            left_out.pairs,
+            f"{left_out.pair_matches:,} matches of {pairs} of an evaluation row and a training row "
+            "are not in the details",
+        ),
+        (
+            "texts",
+            f"max_details={options['max_details']}",
+            left_out.files,
+            f"{left_out.file_matches:,} matches of {in_files} are not in the details",
+        ),
+    ]
+    return [Cap(place, f"--{flag}", effect) for place, flag, count, effect in rows if count]
 
-    light: str
-    light_text: str
-    dark: str
-    dark_text: str
+
+def _boilerplate_cap(options: dict[str, Any], count: int) -> tuple[str, int, str]:
+    """Returns the flags by which n-grams of training documents are not counted."""
+    dropped = options["drop_ngrams"]
+    flags = [f"drop_ngrams={path}" for path in dropped]
+    if most := options["max_document_frequency"]:
+        flags.insert(0, f"max_document_frequency={most}")
+    where = "of training documents" if dropped else "in more training documents"
+    return " --".join(flags), count, f"{number_of(count, 'n-gram')} {where} not counted"
 
 
-def cell_colors(share: float) -> CellColors:
-    """Returns the colours of a share; 0 has the colour of the page."""
-    light, dark = (_at(LIGHT, share), _at(DARK, share)) if share > 0 else (NONE_LIGHT, NONE_DARK)
-    light_text = "#000000" if share < _WHITE_ON_LIGHT else "#ffffff"
-    dark_text = "#ffffff" if share < _BLACK_ON_DARK else "#000000"
-    return CellColors(light, light_text, dark, dark_text)
+# --- tables ---------------------------------------------------------------------------------------
 
 
-def _at(ramp: Sequence[str], share: float) -> str:
-    place = min(1.0, share) ** 0.5 * (len(ramp) - 1)
-    channels = zip(*(bytes.fromhex(color[1:]) for color in ramp), strict=True)
-    return "#" + "".join(f"{round(np.interp(place, range(len(ramp)), c)):02x}" for c in channels)
+def _tables(summary: Summary, report: Report, removed: Sequence[Removed]) -> Iterator[Table]:
+    """Yields the tables that have the usual form, named after what they show."""
+    columns = [*_text("evaluation set", "fields hit"), "rows"]
+    yield Table("Rows by the fields that were hit", columns, _values(report.fields), "fields")
+    verdicts = "instances", "clean", "in between", "dirty", "dirty by short texts alone"
+    columns = [*_text("evaluation set", "rule"), "n", *verdicts]
+    yield Table("Instances by rule", columns, _values(report.verdicts), "rules")
+    removal = report.removal
+    ways = list(_ways(removal.total))
+    yield Table("Ways of removal", _text("--remove", "takes"), ways, "ways")
+    lines = [line for one in removed for line in _removed_lines(one)]
+    columns = [*_text("clean corpus", "--remove", "evaluation set"), *_REMOVED]
+    yield Table("What removals took", columns, lines, "removed")
+    title, columns = "Contaminated documents by evaluation set", ["evaluation set", *_TAKEN]
+    yield Table(title, columns, [_values([one])[0][:-1] for one in removal.by_set], "by-set")
+    title, columns = "Contaminated documents by training file", ["training file", "texts", *_TAKEN]
+    files = [[one.name, one.num_texts, *_values([one])[0][1:-1]] for one in removal.by_file]
+    yield Table(title, columns, files, "by-file", removal.num_files - len(files))
+    title, columns = "Training files with a hit", ["training file", "instances"]
+    files = [[one.path, one.num_hit, _by_set(one.by_set)] for one in report.train_files]
+    columns += _text("by evaluation set")
+    yield Table(title, columns, files, "files", report.num_train_files - len(files))
+    title, columns = "N-grams that are not counted", ["n-gram", "n", "documents"]
+    ngrams = _values(report.boilerplate)
+    yield Table(title, columns, ngrams, "boilerplate", report.num_boilerplate - len(ngrams))
+    letters = sorted(summary.counts["dead_letters"].items(), key=lambda letter: -letter[1])
+    yield Table("Records that could not be read", ["reason", "records"], letters, "dead-letters")
+
+
+def _text(*headings: str) -> list[tuple[str, str]]:
+    return [(heading, "text") for heading in headings]
+
+
+def _values(structs: Sequence[msgspec.Struct]) -> list[tuple[Any, ...]]:
+    return list(map(msgspec.structs.astuple, structs))
+
+
+def _by_set(hits: dict[str, int]) -> str:
+    return ", ".join(f"{name} {number:,}" for name, number in hits.items())
+
+
+def _ways(taken: Taken) -> Iterator[list[str]]:
+    """Yields what each way of removal takes, in words; nothing if no document is contaminated."""
+    if not taken.num_documents:
+        return
+    characters = number_of(taken.num_shared_chars, "character")
+    yield ["document", f"{number_of(taken.num_documents, 'whole document')}"]
+    yield ["mask", f"{characters}, replaced by {number_of(taken.num_spans, 'mask')}"]
+    yield [
+        "split",
+        f"these characters and up to {MARGIN_CHARS} on each side, at most "
+        f"{taken.num_margin_chars:,} in all; then pieces under 200 characters",
+    ]
+
+
+def _removed_lines(removed: Removed) -> Iterator[list[Any]]:
+    way = str(removed.options["remove"])
+    for name, lost in [("all", removed.counts), *removed.by_evaluation_set.items()]:
+        yield [removed.path, way, name, *msgspec.structs.astuple(lost)]
+
+
+def _run_facts(path: str, summary: Summary, report: Report) -> list[tuple[str, str]]:
+    """Returns names and values of the run."""
+    counts = summary.counts
+    numbers = {
+        "evaluation files": summary.num_eval_files,
+        "evaluation rows": counts["eval_rows"],
+        "evaluation rows without a text": counts.get("eval_without_text"),
+        "evaluation rows without a word": counts["degenerate_eval_rows"],
+        "training files": summary.num_train_files,
+        "training rows": counts["train_rows"],
+        "training rows without a text": counts.get("train_without_text"),
+        "matches (evaluation row, training row, n-gram)": report.num_matches,
+        "matches of boilerplate, not counted": counts["matches"] - report.num_matches,
+        "matches in the details": counts["details"],
+        "matches left out of the details": counts["details_left_out"],
+        "index shards": summary.num_shards,
+        "maximum number of workers (0: chosen by the runner)": summary.max_parallelism,
+    }
+    return [
+        ("result", path),
+        ("started", summary.started),
+        *((f"version of {name}", version) for name, version in summary.versions.items()),
+        *((name, count_text(number)) for name, number in numbers.items() if number is not None),
+    ]
+
+
+def _option_facts(summary: Summary) -> list[tuple[str, str]]:
+    """Returns flags and values."""
+    return [
+        (f"--{name}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in summary.options.items()
+    ]

@@ -1,4 +1,4 @@
-"""What a page shows of a text, which may be megabytes long: shared places and their surroundings.
+"""The parts of a text, which may be megabytes long, that a page shows: shared places and around.
 
 text, shared ranges [start, end) in code points → text, shared text, numbers of omitted characters
 """
@@ -9,51 +9,37 @@ from typing import NamedTuple
 
 from beam_pipeline.overlap.results.row_overlaps import Span, merge_spans
 
-WHOLE_CHARS = 1_500  # a text no longer than that is shown whole
+WHOLE_CHARS = 1_500  # a text of at most this length is shown whole
 _AROUND_CHARS = 160
 _MIN_OMITTED_CHARS = 80
 _END_CHARS = 600  # of a span longer than twice that, the ends are shown
 _MAX_SPANS = 6
-_MAX_UNSEEN_CHARS = 20_000
 _JOINERS = "\u200d\ufe0e\ufe0f"  # zero width joiner, variation selectors
 _MAX_BACK_CHARS = 32
 
 
 class Piece(NamedTuple):
-    """A piece of a text; of an omitted one only the number of characters is kept."""
+    """A piece of a text; of an omitted one only the number of characters."""
 
     text: str
     is_shared: bool = False
     num_omitted: int = 0
 
 
-class Passages(NamedTuple):
-    """What is shown of a text, and the beginning of the shared text that is not, for search."""
-
-    pieces: list[Piece]
-    unseen: str
-
-
-def passages(text: str, spans: Sequence[Span]) -> Passages:
-    """Cuts a text into pieces: all of a short one, of a long one what is around shared places.
+def passages(text: str, spans: Sequence[Span]) -> list[Piece]:
+    """Cuts a text into pieces: a short one whole, a long one only around its shared places.
 
     Args:
       spans: the shared ranges, merged and not empty; of many the longest are shown.
     """
-    windows = _windows(text, spans)
     pieces: list[Piece] = []
     at = 0
-    for start, end in [*windows, (len(text), len(text))]:
+    for start, end in [*_windows(text, spans), (len(text), len(text))]:
         if at < start:
             pieces.append(Piece("", num_omitted=start - at))
         pieces += _pieces(text, spans, start, end)
         at = end
-    hidden = (
-        text[start:end]
-        for start, end in spans
-        if not any(first <= start and end <= last for first, last in windows)
-    )
-    return Passages(pieces, "\n".join(hidden)[:_MAX_UNSEEN_CHARS])
+    return pieces
 
 
 def _windows(text: str, spans: Sequence[Span]) -> list[Span]:

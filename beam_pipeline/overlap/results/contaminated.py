@@ -1,12 +1,11 @@
-"""The contaminated training documents, one row each, and the training files that were scanned.
+"""The tables that removal and attributes read; they do not depend on caps of details.
 
-  matches of a block, some at a time → rows of DOCUMENTS_SCHEMA, spans merged
-  work units → a row of TRAIN_FILES_SCHEMA for each training file
-
-Removal and attributes go by both tables. They do not depend on caps of details.
+matches of a block, some at a time → rows of DOCUMENTS_SCHEMA, spans merged
+work units → a row of TRAIN_FILES_SCHEMA for each training file
+texts of evaluation rows → hashes of their distinct tokens
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -14,9 +13,23 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.kernels import kernel
+from beam_pipeline.overlap.ngrams.index import distinct
+from beam_pipeline.overlap.ngrams.row_tokens import Texts
+from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
+from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.results.details import Evaluation
 from beam_pipeline.overlap.results.match_files import Block, ScannedUnit
-from beam_pipeline.overlap.results.output_files import escape_surrogates, make_table, strings_of
-from beam_pipeline.overlap.results.places import Places
+from beam_pipeline.overlap.results.matches import BlockMatches, Places, first_of_each
+from beam_pipeline.overlap.results.output_files import (
+    LazyFiles,
+    escape_surrogates,
+    make_table,
+    parquet_writer,
+    strings_of,
+)
+from beam_pipeline.storage.files import atomic_write
+from beam_pipeline.storage.parquet import open_parquet
 
 _SPANS = pa.list_(pa.struct([("start", pa.int32()), ("end", pa.int32())]))
 DOCUMENTS_SCHEMA = pa.schema(
@@ -41,7 +54,9 @@ TRAIN_FILES_SCHEMA = pa.schema(
         ("num_dead_letters", pa.int64()),
     ]
 )
+_TOKENS_SCHEMA = pa.schema([("token_hash", pa.uint64())]).with_metadata({"hash": HASH_NAME})
 _PLACE_BITS = 32
+_MIN_WAITING = 1 << 20  # hashes
 
 
 class MergedSpans(NamedTuple):
@@ -81,42 +96,40 @@ def _merge_neighbours(documents, bounds, starts, ends, merged):
 
 
 class ContaminatedDocuments:
-    """The documents of a block that have matches.
+    """Writes the documents of a work unit that have matches, those of a block at a time."""
 
-    Args:
-      datasets: the names of the evaluation sets.
-    """
-
-    def __init__(self, block: Block, scanned: ScannedUnit, datasets: Sequence[str]):
-        self._block, self._scanned, self._datasets = block, scanned, datasets
+    def __init__(self, files: LazyFiles, scanned: ScannedUnit, evaluation: Evaluation):
+        self._files, self._scanned, self._evaluation = files, scanned, evaluation
+        self._block: Block | None = None
         self._spans: list[MergedSpans] = []
         self._pairs: list[np.ndarray] = []
 
-    def add(
-        self, places: Places, of_places: np.ndarray, documents: np.ndarray, datasets: np.ndarray
-    ) -> None:
-        """Takes some matches.
-
-        Args:
-          places: of their n-grams in documents.
-          of_places: int64, the document of each n-gram.
-          documents: int64 [m], of the matches.
-          datasets: int64 [m], their evaluation sets.
-        """
+    def add(self, found: BlockMatches, places: Places) -> None:
+        """Takes some matches, in order, and the places of their n-grams in documents."""
+        if found.block is not self._block:
+            self.flush()
+            self._block = found.block
         merged = np.empty((3, len(places.starts)), np.int64)  # few of which are filled
+        of_places = found.block.documents[found.shared]
         count = _merge_neighbours(of_places, *places, merged)
         self._spans.append(merge_spans_of(*merged[:, :count]))
-        pairs = documents * len(self._datasets) + datasets
-        is_new = np.append(True, pairs[1:] != pairs[:-1])  # many are that before
-        self._pairs.append(np.unique(pairs[is_new]))
+        datasets = self._evaluation.instances.datasets_of(found.matches.rows)
+        pairs = found.matches.documents * len(self._evaluation.rows.datasets) + datasets
+        self._pairs.append(np.unique(pairs[first_of_each([pairs])]))
 
-    def table(self) -> pa.Table:
-        """Returns the documents as rows of DOCUMENTS_SCHEMA."""
-        block, num = self._block, len(self._block.rows)
+    def flush(self) -> None:
+        """Writes the documents of the last block."""
+        if self._block is not None:
+            writer = self._files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+            writer.write_table(self._table(self._block))
+            self._spans, self._pairs = [], []
+
+    def _table(self, block: Block) -> pa.Table:
+        num = len(block.rows)
         assert block.ids is not None
         spans = merge_spans_of(*map(np.concatenate, zip(*self._spans, strict=True)))
         by_document = np.searchsorted(spans.documents, np.arange(num + 1))
-        names = np.array(list(map(escape_surrogates, self._datasets)), object)
+        names = np.array(list(map(escape_surrogates, self._evaluation.rows.datasets)), object)
         order = np.argsort(names)
         place_of = np.argsort(order)  # a name's place among the sorted ones
         documents, datasets = np.divmod(np.unique(np.concatenate(self._pairs)), len(names))
@@ -154,3 +167,34 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
         totals = map(sum, zip(*counts, strict=True))
         rows.append((escape_surrogates(first.path), first.num_bytes, first.version, *totals))
     return make_table(rows, TRAIN_FILES_SCHEMA) if rows else TRAIN_FILES_SCHEMA.empty_table()
+
+
+# --- tokens -------------------------------------------------------------------------------------
+
+
+def write_eval_tokens(
+    path: str, temp_folder: str, texts: Iterable[Texts], tokenizer: Tokenizer
+) -> None:
+    """Writes the sorted hashes of the distinct tokens of some texts.
+
+    A removal checks that a mask has none of them, without the evaluation sets.
+    """
+    found, waiting, num_waiting = np.empty(0, np.uint64), [], 0
+    for utf8, bounds in texts:
+        for batch in token_batches(utf8, bounds, tokenizer):
+            waiting.append(distinct(batch.hashes.copy()))
+            num_waiting += len(waiting[-1])
+            if num_waiting > max(_MIN_WAITING, len(found)):
+                found, waiting, num_waiting = distinct(np.concatenate([found, *waiting])), [], 0
+    found = distinct(np.concatenate([found, *waiting]))
+    with (
+        atomic_write(path, temp_folder) as stream,
+        parquet_writer(stream, _TOKENS_SCHEMA) as writer,
+    ):
+        writer.write_table(pa.table([found], schema=_TOKENS_SCHEMA))
+
+
+def read_eval_tokens(path: str) -> np.ndarray:
+    """Returns the hashes, uint64, ascending."""
+    with open_parquet(path) as parquet:
+        return parquet.read().column("token_hash").to_numpy()

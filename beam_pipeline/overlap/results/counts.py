@@ -1,6 +1,7 @@
 """How often each n-gram of the evaluation side occurs in the training data, and in which share.
 
-  match files of a work unit → count_unit → PackedCounts of it by bucket of evaluation rows
+  match files of a work unit → measure_unit → ROW_COUNTS, UnitSize
+                             → pack_counts → PackedCounts by bucket of evaluation rows
                              → add_counts → the sum over all work units
 
 An n-gram of an evaluation row counts once, however often it occurs there. A work unit counts its
@@ -8,7 +9,6 @@ n-grams first and looks up the evaluation rows of each last, so rows that share 
 before that.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -16,9 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
-from beam_pipeline.overlap.results.match_files import Keep, count_ngrams, read_blocks
-from beam_pipeline.overlap.results.matches import Matches, expand_block
-from beam_pipeline.overlap.results.ordering import order_of
+from beam_pipeline.overlap.results.details import (
+    NONE,
+    DetailsOptions,
+    DetailsSize,
+    Evaluation,
+    UnitLines,
+)
+from beam_pipeline.overlap.results.match_files import Keep, ScannedUnit, count_ngrams, read_blocks
+from beam_pipeline.overlap.results.matches import first_of_each, order_of, read_matches
 
 ROWS_PER_BUCKET = 1 << 13
 # Keys are uint32, counts int64. An n-gram of a row is known by its first token there.
@@ -41,12 +47,13 @@ class Counts(NamedTuple):
     rows: np.ndarray  # ROW_COUNTS: documents with an n-gram of that length in common
 
 
-class MatchesSize(NamedTuple):
-    """How much there is to write of the matches."""
+class UnitSize(NamedTuple):
+    """How much there is to write of the matches of a work unit."""
 
     num_matches: int = 0
     num_places: int = 0  # on both sides, each match with all its places
     num_pairs: int = 0  # of a document and an evaluation row, by n
+    details: DetailsSize = DetailsSize()
 
 
 class PackedCounts(NamedTuple):
@@ -84,20 +91,34 @@ def unpack(data: bytes, dtype: np.dtype) -> np.ndarray:
     return records
 
 
-def count_unit(
-    paths: Sequence[str],
-    postings: Sequence[Postings],
-    keep: Keep | None = None,
-    totals: Counter[str] | None = None,
+def measure_unit(
+    scanned: ScannedUnit, evaluation: Evaluation, options: DetailsOptions, keep: Keep | None = None
+) -> tuple[np.ndarray, UnitSize]:
+    """Returns the ROW_COUNTS of a work unit, sorted, and the size of what there is to write."""
+    total, details = Sum(ROW_COUNTS, _ROW_KEYS), UnitLines(scanned, evaluation, options)
+    num_matches = num_places = 0
+    with_details = options.mode != NONE
+    for found in read_matches(scanned.paths, evaluation.postings, keep, with_details):
+        total.add(_count_rows(*found.pairs()[1:]))
+        num_matches += len(found.matches.rows)
+        num_train_places = np.diff(found.block.bounds)[found.matches.shared]
+        num_places += len(found.matches.tokens) + int(num_train_places.sum())
+        if with_details:
+            details.measure(found)
+    rows = total.records()
+    num_pairs = int(rows["documents"].sum())
+    return rows, UnitSize(num_matches, num_places, num_pairs, details.size)
+
+
+def pack_counts(
+    paths: Sequence[str], rows: np.ndarray, postings: Sequence[Postings], keep: Keep | None = None
 ) -> Iterator[tuple[int, PackedCounts]]:
     """Yields the counts of a work unit by bucket of evaluation rows, in bounded memory.
 
     Args:
+      rows: of `measure_unit`.
       postings: of each index shard.
-      totals: get the fields of MatchesSize added.
     """
-    totals = Counter() if totals is None else totals
-    rows = _rows_of(paths, postings, keep, totals)
     for bucket, here in _by_bucket(rows["number"]):
         yield bucket, PackedCounts.of(Counts(np.empty(0, NGRAM_COUNTS), rows[here]))
     for keep_part in _parts(paths, keep):
@@ -111,22 +132,6 @@ def count_unit(
             counts = _sum_by_key(np.concatenate(ngrams), _NGRAM_KEYS)
             if len(counts):
                 yield bucket, PackedCounts.of(Counts(counts, np.empty(0, ROW_COUNTS)))
-
-
-def _rows_of(
-    paths: Sequence[str], postings: Sequence[Postings], keep: Keep | None, totals: Counter[str]
-) -> np.ndarray:
-    """Returns the ROW_COUNTS of a work unit, sorted, and adds to the totals."""
-    total = Sum(ROW_COUNTS, _ROW_KEYS)
-    for block in read_blocks(paths, keep, with_texts=False):
-        num_train_places = np.diff(block.bounds)
-        for found in expand_block(block, postings, in_order=False):
-            total.add(_count_rows(found))
-            totals["num_matches"] += len(found.rows)
-            totals["num_places"] += len(found.tokens) + int(num_train_places[found.shared].sum())
-    rows = total.records()
-    totals["num_pairs"] += int(rows["documents"].sum())
-    return rows
 
 
 def _parts(paths: Sequence[str], keep: Keep | None) -> Iterator[Keep]:
@@ -148,12 +153,10 @@ def _by_bucket(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
         yield bucket, slice(*np.searchsorted(numbers, ends))
 
 
-def _count_rows(found: Matches) -> np.ndarray:
-    """Returns the ROW_COUNTS of some matches, in any order."""
-    # One number for each document, evaluation row and n.
-    num_rows, num_lengths = found.rows.max() + 1, found.lengths.max() + 1
-    each = np.unique((found.documents * num_rows + found.rows) * num_lengths + found.lengths)
-    keys, documents = np.unique(each % (num_rows * num_lengths), return_counts=True)
+def _count_rows(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Returns the ROW_COUNTS of evaluation rows and n, in any order, each of one document."""
+    num_lengths = lengths.max() + 1
+    keys, documents = np.unique(rows * num_lengths + lengths, return_counts=True)
     counts = np.empty(len(keys), ROW_COUNTS)
     counts["number"], counts["n"] = np.divmod(keys, num_lengths)
     counts["documents"] = documents
@@ -190,15 +193,6 @@ def _by_row(counts: np.ndarray, postings: Postings, located: Located, bucket: in
     for name in ("occurrences", "documents"):
         part[name] = counts[name][found.which]
     return part
-
-
-def _first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the places in sorted keys at which a key differs from the one before."""
-    differs = np.zeros(len(keys[0]), bool)
-    differs[:1] = True
-    for key in keys:
-        differs[1:] |= key[1:] != key[:-1]
-    return np.flatnonzero(differs)
 
 
 class Sum:
@@ -240,15 +234,16 @@ def add_counts(counts: Iterable[Counts]) -> Counts:
     return Counts(ngrams.records(), rows.records())
 
 
-def add_sizes(sizes: Iterable[MatchesSize]) -> MatchesSize:
-    """Returns the sum of sizes."""
-    return MatchesSize(*map(sum, zip(MatchesSize(), *sizes, strict=True)))
+def add_sizes(sizes: Iterable[UnitSize]) -> UnitSize:
+    """Returns the sum of sizes, without those of details."""
+    totals = zip(UnitSize()[:3], *(size[:3] for size in sizes), strict=True)
+    return UnitSize(*map(sum, totals))
 
 
 def _sum_by_key(counts: np.ndarray, names: Sequence[str]) -> np.ndarray:
     keys = [counts[name] for name in names]
     order = order_of(keys)
-    first = _first_of_each([key[order] for key in keys])
+    first = first_of_each([key[order] for key in keys])
     total = counts[order[first]]
     for name in set(counts.dtype.names or ()) - set(names):
         if len(counts):

@@ -1,9 +1,9 @@
-"""The lines of details: a record for each match, with both texts or without.
+"""The lines of overlap_details: a record for each match, with both texts or without.
 
-  Block, Matches → pieces of lines, each made once for all lines that share it → sizes, lines
+  BlockMatches → pieces of lines, each made once for all lines that share it → sizes, lines
 
-The size of every line is known from its pieces before any is written. Caps keep the first records
-in the order of (row, evaluation row, n, places there).
+The size of every line is known from its pieces before any line is written. Caps keep the first
+records in the order of (row, evaluation row, n, places there).
 """
 
 import functools
@@ -16,9 +16,12 @@ import pyarrow.compute as pc
 
 from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.token_texts import ngrams_of
 from beam_pipeline.overlap.results.instances import Instances
-from beam_pipeline.overlap.results.json_columns import (
+from beam_pipeline.overlap.results.match_files import Block, ScannedUnit
+from beam_pipeline.overlap.results.matches import BlockMatches, cut_by_weight, distinct
+from beam_pipeline.overlap.results.output_files import (
+    GzipMember,
+    LazyFiles,
     column_of,
     data_of,
     join_pieces,
@@ -26,23 +29,29 @@ from beam_pipeline.overlap.results.json_columns import (
     json_numbers,
     json_places,
     json_strings,
+    json_value,
     piece,
+    record_lines,
     record_pieces,
     sizes_of,
 )
-from beam_pipeline.overlap.results.match_files import Block, Keep, ScannedUnit, read_blocks
-from beam_pipeline.overlap.results.matches import (
-    Matches,
-    cut_by_weight,
-    expand_block,
-    take_lists,
-)
-from beam_pipeline.overlap.results.ordering import distinct
-from beam_pipeline.overlap.results.output_files import json_value
-from beam_pipeline.overlap.results.places import Places, places_of
 
 FULL, COMPACT, NONE = "full", "compact", "none"
 _LINE_BYTES_AT_A_TIME = 4 << 20
+
+
+class DetailsOptions(NamedTuple):
+    """Which details are written."""
+
+    mode: str = FULL  # --details
+    max_per_pair: int | None = None  # of a document and an evaluation row; None is no limit
+    max_total: int | None = None
+
+    @property
+    def has_caps(self) -> bool:
+        """Whether details may be left out."""
+        caps = self.max_per_pair, self.max_total
+        return self.mode != NONE and any(cap is not None for cap in caps)
 
 
 class Evaluation:
@@ -62,118 +71,51 @@ class Evaluation:
         return Instances(self.rows)
 
     def beginning_sizes(self, mode: str) -> np.ndarray:
-        """Returns how many bytes the beginning of a line has, of each evaluation row, int64."""
+        """Returns the bytes that the beginning of each evaluation row's lines has, int64."""
         if mode not in self._sizes:
-            parts = [sizes_of(evaluation_pieces(rows, mode)) for rows in self.rows.batches()]
+            parts = [sizes_of(_beginnings(rows, mode)) for rows in self.rows.batches()]
             self._sizes[mode] = np.concatenate([np.empty(0, np.int64), *parts])
         return self._sizes[mode]
 
 
 class DetailsSize(NamedTuple):
-    """The size of the details of a work unit before compression."""
+    """The size of the details of a work unit, before compression and without --max_details."""
 
-    num_records: int
-    num_bytes: int
+    num_bytes: int = 0  # of all matches
     num_kept: int = 0  # by --max_details_per_pair
     num_kept_bytes: int = 0
     max_bytes: int = 0  # of one record
     num_text_bytes: int = 0  # of training texts, with --details=compact
 
 
-class BlockMatches(NamedTuple):
-    """Some matches of a block, and the n-grams that they have."""
-
-    block: Block
-    matches: Matches
-    shared: np.ndarray  # int64 [u], the different n-grams of the matches, among those of the block
-    of_match: np.ndarray  # int64 [m], which of the u n-grams each match has
-
-    def eval_places(self, evaluation: Evaluation) -> Places:
-        """Returns the places of the m matches in evaluation rows."""
-        found = self.matches
-        texts = evaluation.postings[0].texts
-        return places_of(texts, found.rows, found.lengths, found.bounds, found.tokens)
-
-    def train_places(self) -> Places:
-        """Returns the places of the u n-grams in their documents."""
-        block = self.block
-        assert block.ends is not None
-        return Places(*take_lists(self.shared, block.bounds, block.starts, block.ends))
-
-    def lengths(self) -> np.ndarray:
-        """Returns n of the u n-grams."""
-        lengths = np.empty(len(self.shared), np.int64)
-        lengths[self.of_match] = self.matches.lengths
-        return lengths
-
-    def ngrams(self, evaluation: Evaluation) -> pa.LargeBinaryArray:
-        """Returns the u n-grams as UTF-8, from evaluation rows: they are the same in documents."""
-        found, texts = self.matches, evaluation.postings[0].texts
-        first = np.empty(len(self.shared), np.int64)
-        first[self.of_match] = texts.firsts[found.rows] + found.tokens[found.bounds[:-1]]
-        return ngrams_of(texts, first, self.lengths())
-
-    def is_in_first(self, most: int | None) -> np.ndarray:
-        """Tells which matches are among the first of their document and evaluation row."""
-        if most is None:
-            return np.ones(len(self.matches.rows), bool)
-        starts = self.pair_starts()
-        sizes = np.diff(np.append(starts, len(self.matches.rows)))
-        return np.arange(len(self.matches.rows)) - np.repeat(starts, sizes) < most
-
-    def pair_starts(self) -> np.ndarray:
-        """Returns the first match of each document and evaluation row."""
-        documents, rows = self.matches.documents, self.matches.rows
-        differs = (documents[1:] != documents[:-1]) | (rows[1:] != rows[:-1])
-        return np.flatnonzero(np.append(True, differs))
-
-
-def read_matches(
-    scanned: ScannedUnit, evaluation: Evaluation, keep: Keep | None
-) -> Iterator[BlockMatches]:
-    """Yields all matches of a work unit in their order, in bounded memory."""
-    for block in read_blocks(scanned.paths, keep):
-        for matches in expand_block(block, evaluation.postings):
-            shared, of_match = distinct(matches.shared)
-            yield BlockMatches(block, matches, shared, of_match)
-
-
 # --- lines --------------------------------------------------------------------------------------
 
 
-class DocumentPieces(NamedTuple):
+class _DocumentPieces(NamedTuple):
     """What the lines of the documents of a block have in common, a piece for each document."""
 
-    middle: pa.LargeBinaryArray  # behind n, up to the n-gram
+    block: Block
+    middle: pa.LargeBinaryArray  # after n, up to the n-gram
     end: pa.LargeBinaryArray
-    texts: pa.LargeBinaryArray  # lines of overlap_train_texts, with --details=compact
+    texts: pa.LargeBinaryArray | None  # lines of overlap_train_texts, with --details=compact
 
 
-def document_pieces(block: Block, scanned: ScannedUnit, mode: str) -> DocumentPieces:
-    """Makes the pieces of a block's documents.
-
-    Args:
-      mode: FULL, or COMPACT to leave the text out.
-    """
+def _document_pieces(block: Block, scanned: ScannedUnit, mode: str) -> _DocumentPieces:
     assert block.texts is not None and block.ids is not None
     path = b',"train_path":' + json_value(scanned.unit.path) + b',"train_row":'
     head: list = [piece(path), json_numbers(block.rows + scanned.row_offset)]
     text = [piece(b',"train_text":'), json_strings(block.texts)]
-    texts: list = [piece(b"{" + path[1:]), head[1], *text, piece(b"}\n")]
     middle = [*head, *(text if mode == FULL else ()), piece(b',"train_ngram":')]
-    has_id = block.ids.is_valid()
     ids = join_pieces([piece(b',"train_doc_id":'), json_strings(block.ids.fill_null(b""))])
-    end = pa.array([b""], pa.large_binary()).take(pa.array(np.zeros(len(block.rows), np.int64)))
-    end = pc.if_else(has_id, ids, end)
-    return DocumentPieces(
-        join_pieces(middle),
-        join_pieces([end, piece(b"}\n")]),
-        join_pieces(texts) if mode == COMPACT else end,
-    )
+    end = pc.if_else(block.ids.is_valid(), ids, piece(b""))
+    texts = None
+    if mode == COMPACT:
+        texts = join_pieces([piece(b"{" + path[1:]), head[1], *text, piece(b"}\n")])
+    return _DocumentPieces(block, join_pieces(middle), join_pieces([end, piece(b"}\n")]), texts)
 
 
-def evaluation_pieces(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBinaryArray:
-    """Returns how the lines of evaluation rows begin, up to the n-gram."""
+def _beginnings(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBinaryArray:
+    """Returns the beginnings of the lines of evaluation rows, up to the n-gram."""
     text = {"eval_text": json_strings(column_of(rows, "text"))} if mode == FULL else {}
     fields = {
         **json_fields(rows, "eval_dataset", "eval_path", "eval_row"),
@@ -183,7 +125,7 @@ def evaluation_pieces(rows: pa.Table | pa.RecordBatch, mode: str) -> pa.LargeBin
     return join_pieces([*record_pieces(fields), piece(b',"ngram":')])
 
 
-class Lines:
+class _Lines:
     """The lines of some matches.
 
     Attributes:
@@ -191,16 +133,16 @@ class Lines:
     """
 
     def __init__(
-        self, found: BlockMatches, documents: DocumentPieces, evaluation: Evaluation, mode: str
+        self, found: BlockMatches, documents: _DocumentPieces, evaluation: Evaluation, mode: str
     ):
         matches, of_match = found.matches, found.of_match
         self._rows, self._evaluation, self._mode = matches.rows, evaluation, mode
-        ngrams = json_strings(found.ngrams(evaluation)), of_match
-        # Behind the beginnings, which are of evaluation rows: pieces, and which each line has.
+        ngrams = json_strings(found.ngrams()), of_match
+        # After the beginnings, which are of evaluation rows: pieces, and which each line has.
         self._columns: list[tuple[pa.LargeBinaryArray, np.ndarray] | bytes] = [
             ngrams,
             b',"eval_offsets":',
-            (json_places(*found.eval_places(evaluation)), np.arange(len(of_match))),
+            (json_places(*found.eval_places()), np.arange(len(of_match))),
             b',"n":',
             (json_numbers(found.lengths()), of_match),
             (documents.middle, matches.documents),
@@ -222,8 +164,7 @@ class Lines:
             here = which[start:stop]
             rows, of_row = distinct(self._rows[here])
             table = self._evaluation.rows.take(rows, with_texts=self._mode == FULL)
-            beginnings = evaluation_pieces(table, self._mode)
-            columns: list = [beginnings.take(pa.array(of_row))]
+            columns: list = [_beginnings(table, self._mode).take(pa.array(of_row))]
             for column in self._columns:
                 if isinstance(column, bytes):
                     columns.append(piece(column))
@@ -232,28 +173,86 @@ class Lines:
             yield data_of(join_pieces(columns))
 
 
-def count_details(
-    scanned: ScannedUnit,
-    evaluation: Evaluation,
-    keep: Keep | None = None,
-    max_details_per_pair: int | None = None,
-    mode: str = FULL,
-) -> DetailsSize:
-    """Returns the exact size that the details of a work unit have without --max_details."""
-    total = np.zeros(4, np.int64)
-    text_bytes = max_bytes = 0
-    at: Block | None = None
-    documents = None
-    for found in read_matches(scanned, evaluation, keep):
-        if found.block is not at or documents is None:
-            at, documents = found.block, document_pieces(found.block, scanned, mode)
-            text_bytes += int(sizes_of(documents.texts).sum()) if mode == COMPACT else 0
-        sizes = Lines(found, documents, evaluation, mode).sizes
-        kept = sizes[found.is_in_first(max_details_per_pair)]
-        total += len(sizes), sizes.sum(), len(kept), kept.sum()
-        max_bytes = max(max_bytes, int(kept.max(initial=0)))
-    num_records, num_bytes, num_kept, kept_bytes = total.tolist()
-    return DetailsSize(num_records, num_bytes, num_kept, kept_bytes, max_bytes, text_bytes)
+class UnitLines:
+    """The lines of details of a work unit: `measure` or `write` takes its matches in order."""
+
+    def __init__(self, scanned: ScannedUnit, evaluation: Evaluation, options: DetailsOptions):
+        self._scanned, self._evaluation, self._options = scanned, evaluation, options
+        self._documents: _DocumentPieces | None = None
+        self._last_text = -1  # the last document of the block whose text has been written
+        self.size = DetailsSize()
+        self.num_written = self.num_left_out = 0
+
+    def _pieces(self, block: Block) -> tuple[_DocumentPieces, bool]:
+        """Returns the pieces of a block, and whether the block is new."""
+        is_new = self._documents is None or self._documents.block is not block
+        if self._documents is None or is_new:
+            self._documents = _document_pieces(block, self._scanned, self._options.mode)
+        return self._documents, is_new
+
+    def measure(self, found: BlockMatches) -> None:
+        """Adds the lines of some matches to `size`."""
+        documents, is_new = self._pieces(found.block)
+        sizes = _Lines(found, documents, self._evaluation, self._options.mode).sizes
+        kept = sizes[found.is_in_first(self._options.max_per_pair)]
+        num_bytes, num_kept, num_kept_bytes, max_bytes, num_text_bytes = self.size
+        if is_new and documents.texts is not None:
+            num_text_bytes += int(sizes_of(documents.texts).sum())
+        self.size = DetailsSize(
+            num_bytes + int(sizes.sum()),
+            num_kept + len(kept),
+            num_kept_bytes + int(kept.sum()),
+            max(max_bytes, int(kept.max(initial=0))),
+            num_text_bytes,
+        )
+
+    def write(self, found: BlockMatches, files: LazyFiles, quota: int | None) -> None:
+        """Writes the lines of some matches.
+
+        Args:
+          files: gets details.gz, train_texts.gz and left_out.
+          quota: how many lines the work unit may have.
+        """
+        documents, is_new = self._pieces(found.block)
+        if is_new:
+            self._last_text = -1
+        is_kept = found.is_in_first(self._options.max_per_pair)
+        if not is_kept.all():
+            files.get("left_out").write(self._left_out(found, is_kept))
+        kept = np.flatnonzero(is_kept)
+        if quota is not None:
+            room = quota - self.num_written
+            self.num_left_out += len(kept[room:])
+            kept = kept[:room]
+        if len(kept):
+            self.num_written += len(kept)
+            lines = _Lines(found, documents, self._evaluation, self._options.mode)
+            for data in lines.some(kept):
+                files.get("details.gz", GzipMember).write(data)
+            self._write_texts(found.matches.documents[kept], documents, files)
+
+    def _write_texts(self, which: np.ndarray, documents: _DocumentPieces, files: LazyFiles) -> None:
+        which = np.unique(which)
+        which = which[which > self._last_text]
+        if documents.texts is not None and len(which):
+            self._last_text = int(which[-1])
+            for at in which.tolist():
+                files.get("train_texts.gz", GzipMember).write(documents.texts[at].as_py())
+
+    def _left_out(self, found: BlockMatches, is_kept: np.ndarray) -> memoryview:
+        starts = found.pair_starts()
+        counts = np.add.reduceat(~is_kept, starts, dtype=np.int64)
+        starts, counts = starts[counts > 0], counts[counts > 0]
+        numbers, of_row = distinct(found.matches.rows[starts])
+        rows = self._evaluation.rows.take(numbers, with_texts=False).take(pa.array(of_row))
+        train_rows = found.block.rows[found.matches.documents[starts]] + self._scanned.row_offset
+        fields = {
+            **json_fields(rows, "eval_dataset", "eval_path", "eval_row"),
+            "train_path": piece(json_value(self._scanned.unit.path)),
+            "train_row": json_numbers(train_rows),
+            "num_left_out": json_numbers(counts),
+        }
+        return record_lines(fields)
 
 
 def quotas(num_kept: Sequence[int], max_details: int | None) -> list[int | None]:

@@ -1,9 +1,13 @@
-"""The instances of the evaluation sets that documents have something in common with.
+"""The instances of the evaluation sets, and the files that name those that are hit or clean.
 
   documents, evaluation rows, n → lines {eval_dataset, n, instance_ids, train_path, …}
+  hits                          → lines of overlap_stats, by training file too, and clean lists
 
 An instance is all rows of a set that have one id.
 """
+
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,77 +16,150 @@ import pyarrow.compute as pc
 from beam_pipeline.documents.batch import array_buffers, encode
 from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.token_texts import slices_of
-from beam_pipeline.overlap.results.json_columns import (
-    json_lines,
+from beam_pipeline.overlap.results.matches import first_of_each
+from beam_pipeline.overlap.results.output_files import (
+    column_of,
+    json_fields,
+    json_lists,
     json_numbers,
     json_strings,
-    piece,
+    record_lines,
 )
+
+_ROWS_AT_A_TIME = 1 << 16
 
 
 class Instances:
-    """The instances of all evaluation sets, numbered in the order of sets and ids."""
+    """The instances of all evaluation sets, numbered in the order of sets and ids.
+
+    Attributes:
+      of_row: int64 [rows], the number of each row's instance.
+      firsts: the number of the first instance of each set, and how many instances there are.
+    """
 
     def __init__(self, rows: EvaluationRows):
         names = pa.array(list(map(encode, rows.datasets)), pa.large_binary())
-        self._datasets = json_strings(names)
+        self.rows, self._datasets = rows, json_strings(names)
         # Each is the number of a set in 4 bytes, and an id.
         of_rows = pa.array(rows.instance_keys(), pa.large_binary()).dictionary_encode()
         order = pc.sort_indices(of_rows.dictionary)  # pyright: ignore[reportAttributeAccessIssue]
         rank = np.empty(len(order), np.int64)
         rank[order.to_numpy()] = np.arange(len(order))
-        self._of_row = rank[of_rows.indices.to_numpy()]
+        self.of_row = rank[of_rows.indices.to_numpy()]
         utf8, bounds = array_buffers(of_rows.dictionary.take(order))
         heads = [utf8[bounds[:-1] + at].astype(np.int64) << 24 - 8 * at for at in range(4)]
         self._dataset_of = np.sum(heads, axis=0)
         self._ids = json_strings(slices_of(utf8, bounds[:-1] + 4, bounds[1:]))
+        sets = np.arange(len(rows.datasets) + 1)
+        self.firsts: list[int] = np.searchsorted(self._dataset_of, sets).tolist()
 
     def datasets_of(self, rows: np.ndarray) -> np.ndarray:
         """Returns the numbers of the evaluation sets of evaluation rows."""
-        return self._dataset_of[self._of_row[rows]]
+        return self._dataset_of[self.of_row[rows]]
 
-    def lines(
+    def _grouped(
+        self, groups: np.ndarray, rows: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, pa.LargeBinaryArray]:
+        """Returns the instances of each group, evaluation set and n, in this order.
+
+        Args:
+          groups: int64 [m], with the evaluation rows that each has at some n.
+
+        Returns:
+          Groups, sets, n, and the lists of ids as JSON.
+        """
+        numbers = self.of_row[rows]
+        keys = groups, self._dataset_of[numbers], lengths, numbers
+        order = np.lexsort(keys[::-1])
+        keys = tuple(key[order] for key in keys)
+        distinct = first_of_each(keys)
+        keys = tuple(key[distinct] for key in keys)
+        firsts = first_of_each(keys[:3])
+        ids = self._ids.take(pa.array(keys[3]))
+        lists = json_lists(np.append(firsts, len(ids)), ids)
+        return keys[0][firsts], keys[1][firsts], keys[2][firsts], lists
+
+    def _fields(
+        self, datasets: np.ndarray, lengths: np.ndarray, ids: pa.LargeBinaryArray
+    ) -> dict[str, Any]:
+        return {
+            "eval_dataset": self._datasets.take(pa.array(datasets)),
+            "n": json_numbers(lengths),
+            "num_instances": json_numbers(np.diff(self.firsts)[datasets]),
+            "instance_ids": ids,
+        }
+
+    def document_lines(
         self,
         documents: np.ndarray,
         rows: np.ndarray,
         lengths: np.ndarray,
-        ends: pa.LargeBinaryArray,
-    ) -> pa.LargeBinaryArray:
+        fields: dict[str, Any],
+    ) -> memoryview:
         """Returns a line for each document, evaluation set and n, in this order.
 
         Args:
           documents: int64 [m], with evaluation rows and n that they share.
-          ends: the rest of the lines of each document, from `train_path` on.
+          fields: the last fields of the lines, as JSON: a column with an entry for each document.
         """
-        numbers = self._of_row[rows]
-        keys = documents, self._dataset_of[numbers], lengths, numbers
-        order = np.lexsort(keys[::-1])
-        documents, datasets, lengths, numbers = (key[order] for key in keys)
-        starts_line = _differs(documents, datasets, lengths)
-        is_first = starts_line | _differs(numbers)
-        line_of_id = np.cumsum(starts_line)[is_first] - 1
-        starts = np.flatnonzero(starts_line)
-        bounds = np.searchsorted(line_of_id, np.arange(len(starts) + 1))
-        ids = pa.LargeListArray.from_arrays(bounds, self._ids.take(pa.array(numbers[is_first])))
-        joined = pc.binary_join(ids, piece(b","))  # pyright: ignore[reportAttributeAccessIssue]
-        return json_lines(
-            [
-                piece(b'{"eval_dataset":'),
-                self._datasets.take(pa.array(datasets[starts])),
-                piece(b',"n":'),
-                json_numbers(lengths[starts]),
-                piece(b',"instance_ids":['),
-                joined,
-                piece(b"],"),
-                ends.take(pa.array(documents[starts])),
-            ]
+        documents, *found = self._grouped(documents, rows, lengths)
+        first = self._fields(*found)
+        del first["num_instances"]
+        which = pa.array(documents)
+        last = {
+            name: value.take(which) if isinstance(value, pa.Array) else value
+            for name, value in fields.items()
+        }
+        return record_lines(first | last)
+
+    def stats_lines(self, hits: np.ndarray, lengths: Sequence[int]) -> Iterator[memoryview]:
+        """Yields a line for each evaluation set and n that is configured or has a hit."""
+        _, datasets, found, ids = self._grouped(
+            np.zeros(len(hits), np.int64), hits["number"], hits["n"].astype(np.int64)
         )
+        keys = zip(datasets.tolist(), found.tolist(), strict=True)
+        lists = dict(zip(keys, ids.to_pylist(), strict=True))
+        sets = range(len(self.rows.datasets))
+        wanted = sorted({*lists, *((at, n) for at in sets for n in lengths)})
+        columns = np.array(wanted, np.int64).reshape(-1, 2).T
+        in_order = [lists.get(key, b"[]") for key in wanted]
+        yield record_lines(self._fields(*columns, pa.array(in_order, pa.large_binary())))
+
+    def path_lines(self, hits: np.ndarray, paths: dict[int, str]) -> memoryview:
+        """Returns a line for each training file, evaluation set and n that has a hit.
+
+        Args:
+          hits: FILE_HITS.
+          paths: of the training files, by number.
+        """
+        numbers, of_hit = np.unique(hits["file"], return_inverse=True)
+        names = [encode(paths[number]) for number in numbers.tolist()]
+        files, *found = self._grouped(of_hit, hits["number"], hits["n"].astype(np.int64))
+        path = json_strings(pa.array(names, pa.large_binary())).take(pa.array(files))
+        return record_lines({"train_path": path, **self._fields(*found)})
+
+    def clean_lines(self, dataset: int, hit: np.ndarray) -> Iterator[memoryview]:
+        """Yields the rows of a set whose instances have none of the rows of these numbers."""
+        is_left = np.zeros(self.firsts[-1], bool)
+        is_left[slice(*self.firsts[dataset : dataset + 2])] = True
+        is_left[self.of_row[hit]] = False
+        return row_lines(self.rows, np.flatnonzero(is_left[self.of_row]))
 
 
-def _differs(*keys: np.ndarray) -> np.ndarray:
-    """Tells where a key is not that before."""
-    differs = np.zeros(len(keys[0]), bool)
-    differs[:1] = True
-    for key in keys:
-        differs[1:] |= key[1:] != key[:-1]
-    return differs
+def row_lines(
+    rows: EvaluationRows, numbers: np.ndarray, **more: pa.LargeBinaryArray
+) -> Iterator[memoryview]:
+    """Yields lines {id, eval_path, eval_row, …} of evaluation rows, whose numbers ascend.
+
+    Args:
+      more: further fields as JSON.
+    """
+    for at in range(0, len(numbers), _ROWS_AT_A_TIME):
+        here = slice(at, at + _ROWS_AT_A_TIME)
+        table = rows.take(numbers[here], with_texts=False)
+        fields = {
+            "id": json_strings(column_of(table, "instance_id")),
+            **json_fields(table, "eval_path", "eval_row"),
+            **{name: column[here] for name, column in more.items()},
+        }
+        yield record_lines(fields)

@@ -23,6 +23,7 @@ SHORT_ROWS = "stats/overlap_short_rows.jsonl"
 TRAIN_TEXTS = "stats/overlap_train_texts.jsonl.gz"
 EVAL_TEXTS = "stats/overlap_eval_texts.jsonl.gz"
 DETAILS_LEFT_OUT = "stats/overlap_details_left_out.jsonl"
+REPORT = "stats/report.json"
 SUMMARY = "progress/progress_summary.json"
 INPUT_FILES = "progress/input_files.jsonl"
 DEAD_LETTER_FOLDER = "dead_letter"
@@ -37,7 +38,7 @@ PATTERNS = {
     "stats": r"overlap_(stats|stats_by_train_path|details_left_out|coverage|rules|fields)\.jsonl"
     r"|overlap_(boilerplate|short_rows)\.jsonl"
     r"|overlap_(details|ngrams|(train|eval)_texts)\.jsonl\.gz"
-    r"|overlap_(matches|documents|train_files|eval_tokens)\.parquet",
+    r"|overlap_(matches|documents|train_files|eval_tokens)\.parquet|report\.json",
     CLEAN_FOLDER: r".+\.jsonl",
     **{
         f"{RULES_FOLDER}/{name}": r".+\.(clean|between|dirty)\.jsonl"

@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.postings import Located, Postings
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, ngrams_of
-from beam_pipeline.overlap.results.match_files import Block
-from beam_pipeline.overlap.results.ordering import order_of
+from beam_pipeline.overlap.results.match_files import Block, Keep, read_blocks
 
 _PLACES_AT_A_TIME = 1 << 18  # on both sides, each match with all its places
 _TOKENS_PER_PLACE = 8  # of an n-gram's text, in memory
+_WORD_BITS = 64
+_MAX_RANGE_PER_VALUE = 8  # of the range of values that are looked up in a table
 
 
 class Matches(NamedTuple):
@@ -34,6 +36,85 @@ class Matches(NamedTuple):
     lengths: np.ndarray  # int64 [m], n
     bounds: np.ndarray  # int64 [m + 1], of the places in `tokens`
     tokens: np.ndarray  # int64, first tokens of the places, counted in the evaluation row
+
+
+class Places(NamedTuple):
+    """The places of n-grams in a text: [start, end) in code points, a list for each n-gram."""
+
+    bounds: np.ndarray  # int64 [m + 1]
+    starts: np.ndarray  # uint32
+    ends: np.ndarray  # uint32
+
+
+class BlockMatches(NamedTuple):
+    """Some matches of a block, and their n-grams."""
+
+    block: Block
+    matches: Matches
+    texts: TokenTexts  # the tokens of all evaluation rows
+    shared: np.ndarray  # int64 [u], the distinct n-grams of the matches, among those of the block
+    of_match: np.ndarray  # int64 [m], which of the u n-grams each match has
+
+    def eval_places(self) -> Places:
+        """Returns the places of the m matches in evaluation rows."""
+        found, texts = self.matches, self.texts
+        sizes = np.diff(found.bounds)
+        at = np.repeat(texts.firsts[found.rows], sizes) + found.tokens
+        ends = texts.ends[at + np.repeat(found.lengths, sizes) - 1]
+        return Places(found.bounds, texts.starts[at], ends)
+
+    def train_places(self) -> Places:
+        """Returns the places of the u n-grams in their documents."""
+        block = self.block
+        assert block.ends is not None
+        return Places(*take_lists(self.shared, block.bounds, block.starts, block.ends))
+
+    def lengths(self) -> np.ndarray:
+        """Returns n of the u n-grams."""
+        lengths = np.empty(len(self.shared), np.int64)
+        lengths[self.of_match] = self.matches.lengths
+        return lengths
+
+    def ngrams(self) -> pa.LargeBinaryArray:
+        """Returns the u n-grams as UTF-8, from evaluation rows: they are the same in documents."""
+        found = self.matches
+        first = np.empty(len(self.shared), np.int64)
+        first[self.of_match] = self.texts.firsts[found.rows] + found.tokens[found.bounds[:-1]]
+        return ngrams_of(self.texts, first, self.lengths())
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the documents, evaluation rows and n that have matches, each once."""
+        columns = self.matches.documents, self.matches.rows, self.matches.lengths
+        firsts = first_of_each(columns)
+        documents, rows, lengths = (column[firsts] for column in columns)
+        return documents, rows, lengths
+
+    def pair_starts(self) -> np.ndarray:
+        """Returns the first match of each document and evaluation row."""
+        return first_of_each((self.matches.documents, self.matches.rows))
+
+    def is_in_first(self, most: int | None) -> np.ndarray:
+        """Returns which matches are among the first of their document and evaluation row."""
+        if most is None:
+            return np.ones(len(self.matches.rows), bool)
+        starts = self.pair_starts()
+        sizes = np.diff(np.append(starts, len(self.matches.rows)))
+        return np.arange(len(self.matches.rows)) - np.repeat(starts, sizes) < most
+
+
+def read_matches(
+    paths: Sequence[str],
+    postings: Sequence[Postings],
+    keep: Keep | None = None,
+    with_texts: bool = True,
+) -> Iterator[BlockMatches]:
+    """Yields all matches in the match files of a work unit in order, in bounded memory."""
+    for block in read_blocks(paths, keep, with_texts):
+        for matches in expand_block(block, postings):
+            yield BlockMatches(block, matches, postings[0].texts, *distinct(matches.shared))
+
+
+# --- expansion ----------------------------------------------------------------------------------
 
 
 class _OfShard(NamedTuple):
@@ -56,14 +137,11 @@ def _by_shard(block: Block, postings: Sequence[Postings]) -> Iterator[_OfShard]:
             yield _OfShard(of_shard, which, of_shard.locate(block.ngrams[which]))
 
 
-def expand_block(
-    block: Block, postings: Sequence[Postings], in_order: bool = True
-) -> Iterator[Matches]:
+def expand_block(block: Block, postings: Sequence[Postings]) -> Iterator[Matches]:
     """Yields all matches of a block in bounded memory.
 
     Args:
       postings: of each index shard.
-      in_order: whether the matches of each piece are sorted.
     """
     shards = list(_by_shard(block, postings))
     lengths, weights = (np.empty(len(block.ngrams), np.int64) for _ in range(2))
@@ -88,7 +166,7 @@ def expand_block(
         for first_row, stop_row in ranges:
             matches = _expand(block, here, lengths, first_row, stop_row)
             if len(matches.rows):
-                yield _sorted(matches, postings[0].texts) if in_order else matches
+                yield _sorted(matches, postings[0].texts)
 
 
 def cut_by_weight(weights: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
@@ -175,3 +253,48 @@ def _copy_lists(which, bounds, values, taken):
             copied[to] = values[at]
             at += 1
     return copied
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+def first_of_each(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the places in sorted keys at which a key differs from the one before."""
+    differs = np.zeros(len(keys[0]), bool)
+    differs[:1] = True
+    for key in keys:
+        differs[1:] |= key[1:] != key[:-1]
+    return np.flatnonzero(differs)
+
+
+def order_of(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the order of records by keys of integers >= 0, the first key first.
+
+    >>> order_of([np.array([1, 0, 1]), np.array([2, 9, 1])]).tolist()
+    [1, 2, 0]
+    """
+    num_bits = [int(key.max(initial=0)).bit_length() for key in keys]
+    if sum(num_bits) > _WORD_BITS:
+        return np.lexsort(keys[::-1])
+    packed = np.zeros(len(keys[0]), np.uint64)
+    for key, bits in zip(keys, num_bits, strict=True):
+        packed = packed << np.uint64(bits) | key.astype(np.uint64)
+    return np.argsort(packed)
+
+
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `np.unique` with `return_inverse` returns of integers.
+
+    >>> [each.tolist() for each in distinct(np.array([7, 5, 7]))]
+    [[5, 7], [1, 0, 1]]
+    """
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    size = high - low + 1
+    if size > _MAX_RANGE_PER_VALUE * len(values):
+        return np.unique(values, return_inverse=True)
+    is_there = np.zeros(size, bool)
+    is_there[values - low] = True
+    found = np.flatnonzero(is_there)
+    numbers = np.empty(size, np.int64)
+    numbers[found] = np.arange(len(found))
+    return found + low, numbers[values - low]

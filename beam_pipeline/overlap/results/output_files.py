@@ -1,26 +1,32 @@
 """The formats of the files of an overlap run: JSON lines, gzip and Parquet.
 
-Workers compress gzip members, and the last step only joins them. zlib makes the same bytes on any
-processor; ISA-L, ten times as fast, chooses its code by the processor.
+JSON lines come from records, or for many lines at once from columns of pieces that Arrow joins;
+both give the same bytes. Workers compress gzip members, and the last step only joins them. zlib
+gives the same bytes on any processor; ISA-L, ten times as fast, depends on the processor.
 """
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, BinaryIO
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from beam_pipeline.documents.batch import decode
+from beam_pipeline.documents.batch import array_buffers, decode
 from beam_pipeline.storage.files import atomic_write, open_file
 
 _BLOCK_BYTES = 1 << 20
-_GZIP_FORMAT = 31  # what zlib calls wbits: a gzip header, without a name or a time
+_GZIP_FORMAT = 31  # zlib's wbits for a gzip header, without a name or a time
 _LEVEL = 3
 EMPTY_MEMBER = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP_FORMAT).flush()
+
+
+# --- JSON of one record -------------------------------------------------------------------------
 
 
 def json_line(record: Any) -> bytes:
@@ -34,6 +40,130 @@ def json_value(value: Any) -> bytes:
         return orjson.dumps(value)
     except TypeError:  # what orjson raises for a lone surrogate
         return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read_lines(path: str) -> Iterator[Any]:
+    """Yields the records of a file of JSON lines."""
+    with open_file(path) as stream:
+        yield from parse_lines(stream)
+
+
+def parse_lines(lines: Iterable[bytes]) -> Iterator[Any]:
+    """Yields the records of JSON lines."""
+    for line in lines:
+        try:
+            yield orjson.loads(line)
+        except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
+            yield json.loads(line)
+
+
+def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
+    """Writes records as a file of JSON lines."""
+    with atomic_write(path, temp_folder) as stream:
+        for record in records:
+            stream.write(json_line(record))
+
+
+# --- JSON of columns ----------------------------------------------------------------------------
+
+
+def piece(data: bytes) -> pa.LargeBinaryScalar:
+    """Returns a piece that is the same in each line."""
+    return pa.scalar(data, pa.large_binary())
+
+
+def join_pieces(columns: Sequence[Any]) -> pa.LargeBinaryArray:
+    """Returns the pieces of some columns, concatenated by row."""
+    return pc.binary_join_element_wise(*columns, piece(b""))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def json_lists(bounds: np.ndarray, pieces: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Returns pieces[bounds[i]:bounds[i + 1]] as JSON lists."""
+    lists = pa.LargeListArray.from_arrays(bounds, pieces)
+    joined = pc.binary_join(lists, piece(b","))  # pyright: ignore[reportAttributeAccessIssue]
+    return join_pieces([piece(b"["), joined, piece(b"]")])
+
+
+def record_pieces(fields: Mapping[str, Any]) -> list[Any]:
+    """Returns the pieces of objects of these fields, without the closing bracket."""
+    named = ((piece(b',"' + name.encode() + b'":'), value) for name, value in fields.items())
+    pieces = [each for pair in named for each in pair]
+    return [piece(b"{" + pieces[0].as_py()[1:]), *pieces[1:]]
+
+
+def record_lines(fields: Mapping[str, Any]) -> memoryview:
+    """Returns lines of objects of these fields, each with the bytes of `json_line`."""
+    lines = join_pieces([*record_pieces(fields), piece(b"}\n")])
+    odd = pc.match_substring(lines, b"\\ud")  # pyright: ignore[reportAttributeAccessIssue]
+    if pc.any(odd).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+        # With a lone surrogate, everything that is not ASCII is an escape.
+        texts = (line.as_py() for line in lines)
+        fixed = [json_line(json.loads(text)) if b"\\ud" in text else text for text in texts]
+        lines = pa.array(fixed, pa.large_binary())
+    return data_of(lines)
+
+
+def data_of(pieces: pa.LargeBinaryArray) -> memoryview:
+    """Returns all pieces, concatenated."""
+    return memoryview(array_buffers(pieces)[0])
+
+
+def sizes_of(pieces: pa.LargeBinaryArray) -> np.ndarray:
+    """Returns the number of bytes of each piece, int64."""
+    return np.diff(array_buffers(pieces)[1])
+
+
+def json_strings(strings: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+    """Returns strings, in UTF-8 as `encode` returns it, as JSON."""
+    try:
+        strings.cast(pa.large_string())
+    except pa.ArrowInvalid:  # lone surrogates
+        values = (json_value(decode(each)) for each in strings.to_pylist())
+        return pa.array(values, pa.large_binary())
+    utf8, _ = array_buffers(strings)
+    is_escaped = (utf8 < ord(" ")) | (utf8 == ord('"')) | (utf8 == ord("\\"))
+    for byte in np.unique(utf8[is_escaped])[::-1].tolist():  # the backslash before all others
+        escape = json_value(chr(byte))[1:-1]
+        strings = pc.replace_substring(strings, bytes([byte]), escape)  # pyright: ignore[reportAttributeAccessIssue]
+    return join_pieces([piece(b'"'), strings, piece(b'"')])
+
+
+def json_numbers(values: np.ndarray) -> pa.LargeBinaryArray:
+    """Returns integers as JSON."""
+    return pa.array(values).cast(pa.large_string()).cast(pa.large_binary())
+
+
+def json_floats(values: np.ndarray) -> pa.LargeBinaryArray:
+    """Returns at least one float64 as JSON."""
+    text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode()
+    split = pc.split_pattern(pa.array([text], pa.large_string()), ",")  # pyright: ignore[reportAttributeAccessIssue]
+    return split.flatten().cast(pa.large_binary())
+
+
+def json_places(bounds: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.LargeBinaryArray:
+    """Returns lists of places as JSON: `[[0,5],[9,12]]`."""
+    pairs = [piece(b"["), json_numbers(starts), piece(b","), json_numbers(ends), piece(b"]")]
+    return json_lists(bounds, join_pieces(pairs))
+
+
+def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    """Returns a column of a table as one array."""
+    column = rows.column(name)
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def json_fields(rows: pa.Table | pa.RecordBatch, *names: str) -> dict[str, pa.LargeBinaryArray]:
+    """Returns columns of integers or strings as JSON."""
+    columns = {name: column_of(rows, name) for name in names}
+    return {
+        name: json_numbers(column.to_numpy())
+        if pa.types.is_integer(column.type)
+        else json_strings(column)
+        for name, column in columns.items()
+    }
+
+
+# --- gzip and files -----------------------------------------------------------------------------
 
 
 class GzipMember:
@@ -88,6 +218,9 @@ class LazyFiles(ExitStack):
         return f"{self._prefix}.{name}" if name in self._open else None
 
 
+# --- Parquet and Arrow --------------------------------------------------------------------------
+
+
 def escape_surrogates(text: str) -> str:
     """Returns a text as Parquet takes it: lone surrogates as escapes, `\\ud800`."""
     return text.encode("utf-8", "backslashreplace").decode()
@@ -127,25 +260,3 @@ def make_table(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     """Returns rows, whose values are in the order of the schema, as a table."""
     columns = dict(zip(schema.names, zip(*rows, strict=True), strict=True))
     return pa.Table.from_pydict(columns, schema=schema)
-
-
-def read_lines(path: str) -> Iterator[Any]:
-    """Yields the records of a file of JSON lines."""
-    with open_file(path) as stream:
-        yield from parse_lines(stream)
-
-
-def parse_lines(lines: Iterable[bytes]) -> Iterator[Any]:
-    """Yields the records of JSON lines."""
-    for line in lines:
-        try:
-            yield orjson.loads(line)
-        except orjson.JSONDecodeError:  # a lone surrogate, which orjson refuses
-            yield json.loads(line)
-
-
-def write_lines(path: str, temp_folder: str, records: Iterable[Any]) -> None:
-    """Writes records as a file of JSON lines."""
-    with atomic_write(path, temp_folder) as stream:
-        for record in records:
-            stream.write(json_line(record))

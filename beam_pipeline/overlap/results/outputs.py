@@ -1,14 +1,14 @@
 """The end of an overlap run: files of work units and buckets become the files of the output.
 
-One process gathers in order: it joins gzip members (on `gs://` the server does), streams the table
-of matches, and makes stats and clean lists from which evaluation rows were hit. Its memory grows
-with the evaluation rows and the work units, not with the matches. The names of the files, and
-`.SUCCESS`, are left to the caller.
+  (group, [ExpandedUnit]) → FileGroup: of consecutive training files, joined by many workers
+  FileGroups, ExpandedUnits, BucketFiles → all files of the output but `.SUCCESS`, by one process
+
+So the last step opens a few files for each group, not for each work unit. It joins gzip members (on
+`gs://` the server does), streams the tables, and makes stats and clean lists from which evaluation
+rows were hit. Its memory grows with the evaluation rows and the work units, not with the matches.
 """
 
 import heapq
-from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -22,64 +22,160 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from beam_pipeline.dataset import dead_letters
-from beam_pipeline.documents.batch import decode
 from beam_pipeline.overlap.evaluation import EvaluationRow, EvaluationRows
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.contaminated import DOCUMENTS_SCHEMA, train_files_table
-from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, ExpandedUnit
-from beam_pipeline.overlap.results.file_groups import FILE_HITS, FileGroup
+from beam_pipeline.overlap.results.details import COMPACT, DetailsOptions
+from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
+from beam_pipeline.overlap.results.instances import Instances
+from beam_pipeline.overlap.results.match_files import letters_path
 from beam_pipeline.overlap.results.output_files import (
     EMPTY_MEMBER,
+    LazyFiles,
+    json_fields,
+    json_line,
+    json_numbers,
     parquet_writer,
     parse_lines,
     read_tables,
-    write_lines,
+    record_lines,
 )
 from beam_pipeline.overlap.results.row_overlaps import HITS, BucketFiles
 from beam_pipeline.overlap.results.rules import Rule
-from beam_pipeline.overlap.results.verdicts import rule_lines
+from beam_pipeline.overlap.results.verdicts import field_records, rule_lines
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import atomic_write, unique_path
 from beam_pipeline.storage.many_files import join_files, local_copies
 from beam_pipeline.storage.parquet import read_row_groups
 
+MAX_GROUPS = 512
+FILE_HITS = np.dtype([("file", "<u4"), *PAIRS.descr])
+_GROUP_FILES = "hits", "letters.parquet", "documents.parquet"
+_WORK_UNITS_PER_FILE = 1000  # of overlap_instances
 _ROWS_PER_GROUP = 1 << 16
 _VALUES_PER_GROUP = 1 << 22  # places, of 8 bytes
+_Chunks = Iterable[bytes | memoryview]
+
+
+# --- groups of training files -------------------------------------------------------------------
+
+
+class FileGroup(NamedTuple):
+    """The files of a group, None where there is nothing to write."""
+
+    number: int
+    hits_path: str | None  # FILE_HITS, sorted: the evaluation rows hit by each training file
+    matches_path: str | None  # for `read_tables`
+    letters_path: str | None  # of the training files
+    documents_path: str | None
+
+
+def group_of(file_number: int, num_files: int) -> int:
+    """Returns the group of a training file."""
+    return file_number * min(num_files, MAX_GROUPS) // num_files
+
+
+def join_units(
+    number: int, units: Iterable[ExpandedUnit], prefix: str, temp_folder: str
+) -> FileGroup:
+    """Writes the files of a group, in the order of its work units."""
+    ordered = sorted(units, key=lambda unit: unit.scanned.order)
+    with LazyFiles(prefix, temp_folder) as files:
+        with_hits = [unit for unit in ordered if unit.hits_path is not None]
+        copies = local_copies(unit.hits_path or "" for unit in with_hits)
+        numbers = (unit.scanned.order[0] for unit in with_hits)
+        for number_of_file, of_file in groupby(zip(numbers, copies, strict=True), itemgetter(0)):
+            files.get("hits").write(_hits(number_of_file, (path for _, path in of_file)).tobytes())
+        paths = (unit.documents_path for unit in ordered if unit.documents_path is not None)
+        for path in local_copies(paths):
+            for table in read_row_groups(path):
+                writer = files.get("documents.parquet", parquet_writer, schema=DOCUMENTS_SCHEMA)
+                writer.write_table(table)
+        with_letters = [unit.scanned for unit in ordered if unit.scanned.summary.letters]
+        paths = (letters_path(scanned.paths[0]) for scanned in with_letters)
+        for scanned, path in zip(with_letters, local_copies(paths), strict=True):
+            for table in read_row_groups(path):
+                rows = pa.array(table.column("row").to_numpy() + scanned.row_offset)
+                files.get(
+                    "letters.parquet", parquet_writer, schema=dead_letters.SCHEMA
+                ).write_table(table.set_column(1, "row", rows))
+    matches = [unit.matches_path for unit in ordered if unit.matches_path is not None]
+    matches_path = f"{prefix}.matches.arrow" if matches else None
+    if matches_path is not None:
+        join_files(matches_path, temp_folder, matches)
+    hits, letters, documents = map(files.path, _GROUP_FILES)
+    return FileGroup(number, hits, matches_path, letters, documents)
+
+
+def _hits(file_number: int, paths: Iterable[str]) -> np.ndarray:
+    """Returns the FILE_HITS of a training file, each once, from the PAIRS of its work units."""
+    found = np.empty(0, PAIRS)
+    for path in paths:
+        found = np.unique(np.append(found, np.fromfile(path, PAIRS)))
+    hits = np.empty(len(found), FILE_HITS)
+    hits["file"], hits["number"], hits["n"] = file_number, found["number"], found["n"]
+    return hits
+
+
+# --- the output ---------------------------------------------------------------------------------
 
 
 class Results(NamedTuple):
-    """What workers have written, in the order of the output."""
+    """What workers have written, in the order of the output, and what options ask for."""
 
     units: Sequence[ExpandedUnit]  # by path of the training file, then by row
     groups: Sequence[FileGroup]  # the same, joined
     buckets: Sequence[BucketFiles]  # by number of the evaluation row
-    boilerplate_paths: Sequence[str] | None  # of write_boilerplate_lines; None: nothing is filtered
-    has_caps: bool
-    has_texts: bool = False  # in files of their own
+    lengths: Sequence[int]  # the configured n, ascending, each once
+    details: DetailsOptions = DetailsOptions()
+    rules: Sequence[Rule] = ()
+    fields: Sequence[str] = ()  # of evaluation rows, if each is looked up by itself
+    boilerplate_paths: Sequence[str] | None = None  # of write_boilerplate_lines; None: all count
     short_rows: np.ndarray | None = None  # evaluation rows that are too short, and their tokens
+    letters_paths: Sequence[str] = ()  # of the evaluation sets
+
+    @property
+    def hits(self) -> np.ndarray:
+        """The HITS of all evaluation rows."""
+        hits = (np.frombuffer(bucket.hits, HITS) for bucket in self.buckets)
+        return np.concatenate([np.empty(0, HITS), *hits])
 
 
 def write_outputs(
-    output_path: str,
-    temp_folder: str,
-    rows: EvaluationRows,
-    lengths: Sequence[int],
-    results: Results,
-    num_files: int,
-    rules: Sequence[Rule] = (),
+    output_path: str, temp_folder: str, rows: EvaluationRows, results: Results
 ) -> list[str]:
-    """Writes all files of the output but `.SUCCESS`; returns their paths below the output.
+    """Writes the files of the output that come from match files; returns their names in it."""
+    lines, joined = _line_files(rows, results), _joined_files(results)
+    if results.details.has_caps:
+        by_file = unique_path(temp_folder, "left-out-by-file")
+        _write_chunks(by_file, temp_folder, map(json_line, _left_out_records(results.units)))
+        left_out = (unit.pairs_left_out_path for unit in results.units)
+        joined[layout.DETAILS_LEFT_OUT] = [*left_out, by_file]
+    with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
+        paths = [f"{output_path}/{name}" for name in lines]
+        list(pool.map(_write_chunks, paths, [temp_folder] * len(lines), lines.values()))
+    for name, parts in joined.items():
+        empty = EMPTY_MEMBER if name.endswith(".gz") else b""
+        paths = [path for path in parts if path is not None]
+        join_files(f"{output_path}/{name}", temp_folder, paths, empty)
+    tables = _write_tables(output_path, temp_folder, results)
+    with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
+        pq.write_table(train_files_table([unit.scanned for unit in results.units]), stream)
+    return sorted([*lines, *joined, *tables, layout.TRAIN_FILES])
 
-    Args:
-      lengths: the configured n, ascending, each once.
-      num_files: the number of files of overlap_instances.
-    """
-    units, buckets = results.units, results.buckets
-    hits = np.concatenate([np.empty(0, HITS), *(np.frombuffer(b.hits, HITS) for b in buckets)])
-    instances = _Instances(rows)
-    lines: dict[str, Iterable[dict]] = {
-        layout.STATS: _stats_records(instances, lengths, hits),
-        layout.STATS_BY_TRAIN_PATH: _path_records(instances, results),
+
+def _write_chunks(path: str, temp_folder: str, chunks: _Chunks) -> None:
+    with atomic_write(path, temp_folder) as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+
+
+def _line_files(rows: EvaluationRows, results: Results) -> dict[str, _Chunks]:
+    """Returns the contents of the files of JSON lines that are written here, by name."""
+    instances, hits, lengths = Instances(rows), results.hits, results.lengths
+    lines: dict[str, _Chunks] = {
+        layout.STATS: instances.stats_lines(hits, lengths),
+        layout.STATS_BY_TRAIN_PATH: _path_lines(instances, results),
     }
     names = iter(layout.clean_list_names(rows.datasets, tuple(lengths)))
     for dataset in range(len(rows.datasets)):
@@ -87,149 +183,72 @@ def write_outputs(
             found = hits
             if length is not None:
                 found = hits[hits["n"] == np.minimum(hits["num_tokens"], length)]
-            records = _clean_records(instances, dataset, found["number"])
-            lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = records
-    lines |= rule_lines(rules, rows, hits, instances.of_row, instances.firsts)
+            clean = instances.clean_lines(dataset, found["number"])
+            lines[f"{layout.CLEAN_FOLDER}/{next(names)}"] = clean
+    lines |= rule_lines(results.rules, instances, hits)
+    if results.fields:
+        lines[layout.FIELD_HITS] = map(json_line, field_records(rows, results.fields, hits))
     if results.boilerplate_paths is not None:
-        lines[layout.BOILERPLATE] = _boilerplate_records(results.boilerplate_paths)
+        lines[layout.BOILERPLATE] = _boilerplate_lines(results.boilerplate_paths)
     if results.short_rows is not None:
-        lines[layout.SHORT_ROWS] = _short_records(rows, *results.short_rows)
+        numbers, num_tokens = results.short_rows
+        fields = json_fields(rows.take(numbers, with_texts=False), *EvaluationRow._fields)
+        lines[layout.SHORT_ROWS] = [
+            record_lines({**fields, "num_tokens": json_numbers(num_tokens)})
+        ]
+    return lines
+
+
+def _joined_files(results: Results) -> dict[str, list[str | None]]:
+    """Returns the parts of the files that workers have written, by name."""
+    units, buckets = results.units, results.buckets
     joined: dict[str, list[str | None]] = {
         layout.DETAILS: [unit.details_path for unit in units],
         layout.NGRAMS: [bucket.ngrams_path for bucket in buckets],
         layout.COVERAGE: [bucket.coverage_path for bucket in buckets],
     }
-    if results.has_texts:
+    if results.details.mode == COMPACT:
         joined[layout.TRAIN_TEXTS] = [unit.train_texts_path for unit in units]
         joined[layout.EVAL_TEXTS] = [bucket.texts_path for bucket in buckets]
+    num_files = max(1, -(-len(units) // _WORK_UNITS_PER_FILE))
     for number in range(num_files):
         first, stop = (len(units) * at // num_files for at in (number, number + 1))
         name = f"tmp/overlap_instances-{number:05d}-of-{num_files:05d}.jsonl.gz"
         joined[name] = [unit.instances_path for unit in units[first:stop]]
-    if results.has_caps:
-        by_file = unique_path(temp_folder, "left-out-by-file")
-        write_lines(by_file, temp_folder, _left_out_records(units))
-        joined[layout.DETAILS_LEFT_OUT] = [*(unit.pairs_left_out_path for unit in units), by_file]
-    with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
-        paths = [f"{output_path}/{name}" for name in lines]
-        list(pool.map(write_lines, paths, [temp_folder] * len(lines), lines.values()))
-    for name, parts in joined.items():
-        empty = EMPTY_MEMBER if name.endswith(".gz") else b""
-        paths = [path for path in parts if path is not None]
-        join_files(f"{output_path}/{name}", temp_folder, paths, empty)
-    tables = _write_tables(output_path, temp_folder, results.groups)
-    with atomic_write(f"{output_path}/{layout.TRAIN_FILES}", temp_folder) as stream:
-        pq.write_table(train_files_table([unit.scanned for unit in units]), stream)
-    return sorted([*lines, *joined, *tables, layout.TRAIN_FILES])
+    return joined
 
 
-# --- stats and clean lists ----------------------------------------------------------------------
-
-
-class _Instances:
-    """The instances of each evaluation set: distinct ids of its rows that have a text.
-
-    Sets are numbered as given, instances in the order of sets and ids.
-
-    Attributes:
-      of_row: int64 [rows], the number of each row's instance.
-      firsts: the number of the first instance of each set, and how many instances there are.
-    """
-
-    def __init__(self, rows: EvaluationRows):
-        self.rows = rows
-        of_rows = rows.instance_keys()
-        self._keys = sorted(set(of_rows))
-        number_of = dict(zip(self._keys, range(len(self._keys)), strict=True))
-        self.of_row = np.fromiter(map(number_of.__getitem__, of_rows), np.int64, len(of_rows))
-        sets = range(len(rows.datasets) + 1)
-        self.firsts = [bisect_left(self._keys, number.to_bytes(4)) for number in sets]
-
-    def hit(self, hits: np.ndarray) -> dict[tuple[int, int], list[str]]:
-        """Returns the sorted ids of evaluation rows by set and n, from FILE_HITS or HITS."""
-        found = set(zip(self.of_row[hits["number"]].tolist(), hits["n"].tolist(), strict=True))
-        ids: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for number, n in sorted(found):
-            key = self._keys[number]
-            ids[int.from_bytes(key[:4]), n].append(decode(key[4:]))
-        return ids
-
-    def without(self, dataset: int, numbers: np.ndarray) -> Iterator[EvaluationRow]:
-        """Yields the rows of a set whose instances have none of the rows of these numbers."""
-        is_left = np.zeros(len(self._keys), bool)
-        is_left[slice(*self.firsts[dataset : dataset + 2])] = True
-        is_left[self.of_row[numbers]] = False
-        return self.rows.some(np.flatnonzero(is_left[self.of_row]))
-
-    def record(self, dataset: int, n: int, ids: list[str]) -> dict[str, Any]:
-        return {
-            "eval_dataset": self.rows.datasets[dataset],
-            "n": n,
-            "num_instances": self.firsts[dataset + 1] - self.firsts[dataset],
-            "instance_ids": ids,
-        }
-
-
-def _stats_records(
-    instances: _Instances, lengths: Sequence[int], hits: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    """Yields a record for each evaluation set and n that is configured or that has a hit."""
-    hit = instances.hit(hits)
-    for dataset in range(len(instances.rows.datasets)):
-        for n in sorted({*lengths, *(n for number, n in hit if number == dataset)}):
-            yield instances.record(dataset, n, hit.get((dataset, n), []))
-
-
-def _path_records(instances: _Instances, results: Results) -> Iterator[dict[str, Any]]:
-    """Yields a record for each training file, evaluation set and n that has a hit."""
+def _path_lines(instances: Instances, results: Results) -> Iterator[memoryview]:
+    """Yields a line for each training file, evaluation set and n that has a hit."""
     train_paths = {unit.scanned.order[0]: unit.scanned.unit.path for unit in results.units}
     paths = (group.hits_path for group in results.groups if group.hits_path is not None)
     for path in local_copies(paths):
-        hits = np.fromfile(path, FILE_HITS)
-        numbers, starts = np.unique(hits["file"], return_index=True)
-        for number, found in zip(numbers.tolist(), np.split(hits, starts[1:]), strict=True):
-            for key, ids in sorted(instances.hit(found).items()):
-                yield {"train_path": train_paths[number], **instances.record(*key, ids)}
+        yield instances.path_lines(np.fromfile(path, FILE_HITS), train_paths)
 
 
-def _clean_records(
-    instances: _Instances, dataset: int, hit: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    """Yields the rows of an evaluation set whose instance has no row that was hit."""
-    for row in instances.without(dataset, hit):
-        yield {"id": row.instance_id, "eval_path": row.eval_path, "eval_row": row.eval_row}
-
-
-# --- other files --------------------------------------------------------------------------------
-
-
-def _boilerplate_records(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the lines of sorted files in their order, each once."""
+def _boilerplate_lines(paths: Sequence[str]) -> Iterator[bytes]:
+    """Yields the lines of sorted files in their order."""
     key = itemgetter("n", "ngram")
     contents = [Path(path).read_bytes().splitlines() for path in local_copies(paths)]
-    for _, same in groupby(heapq.merge(*map(parse_lines, contents), key=key), key=key):
-        yield next(same)
-
-
-def _short_records(
-    rows: EvaluationRows, numbers: np.ndarray, num_tokens: np.ndarray
-) -> Iterator[dict[str, Any]]:
-    """Yields evaluation rows that are too short to count."""
-    for row, count in zip(rows.some(numbers), num_tokens.tolist(), strict=True):
-        yield {**row._asdict(), "num_tokens": count}
+    return map(json_line, heapq.merge(*map(parse_lines, contents), key=key))
 
 
 def _left_out_records(units: Sequence[ExpandedUnit]) -> Iterator[dict[str, Any]]:
-    """Yields how many details the cap on all left out, by training file."""
+    """Yields how many details --max_details left out, by training file."""
     for train_path, of_path in groupby(units, key=lambda unit: unit.scanned.unit.path):
         if count := sum(unit.num_left_out for unit in of_path):
             yield {"train_path": train_path, "num_left_out": count}
 
 
-def _write_tables(output_path: str, temp_folder: str, groups: Sequence[FileGroup]) -> list[str]:
-    """Writes the tables of all groups as one each; returns their paths below the output."""
-    matches = [group.matches_path for group in groups]
-    documents = [group.documents_path for group in groups]
+def _write_tables(output_path: str, temp_folder: str, results: Results) -> list[str]:
+    """Writes the tables of all groups as one each; returns their names in the output."""
+    groups, names = results.groups, [layout.MATCHES, layout.DOCUMENTS]
+    matches, documents, letters = (
+        [getattr(group, f"{name}_path") for group in groups]
+        for name in ("matches", "documents", "letters")
+    )
+    letters = [path for path in [*results.letters_paths, *letters] if path is not None]
+    names += [layout.DEAD_LETTERS] if letters else []
     for name, schema, parts, read in (
         (layout.MATCHES, MATCHES_SCHEMA, matches, read_tables),
         (layout.DOCUMENTS, DOCUMENTS_SCHEMA, documents, read_row_groups),
@@ -237,7 +256,15 @@ def _write_tables(output_path: str, temp_folder: str, groups: Sequence[FileGroup
         paths = (path for path in parts if path is not None)
         found = (table.cast(schema) for path in local_copies(paths) for table in read(path))
         _join_tables(f"{output_path}/{name}", temp_folder, schema, found)
-    return [layout.MATCHES, layout.DOCUMENTS]
+    if letters:
+        with (
+            atomic_write(f"{output_path}/{layout.DEAD_LETTERS}", temp_folder) as stream,
+            parquet_writer(stream, dead_letters.SCHEMA) as writer,
+        ):
+            for path in local_copies(letters):
+                for table in read_row_groups(path):
+                    writer.write_table(table)
+    return names
 
 
 def _join_tables(
@@ -277,19 +304,3 @@ def _join_tables(
                 start = stop
         if group:
             writer.write_table(pa.concat_tables(group).combine_chunks())
-
-
-def write_dead_letters(output_path: str, temp_folder: str, paths: Sequence[str]) -> str | None:
-    """Writes the dead letters of a job run as one file; returns its path below the output.
-
-    Args:
-      paths: of the letters of the evaluation sets and of each group of training files, in order.
-    """
-    if not paths:
-        return None
-    with atomic_write(f"{output_path}/{layout.DEAD_LETTERS}", temp_folder) as stream:
-        with parquet_writer(stream, dead_letters.SCHEMA) as writer:
-            for path in local_copies(paths):
-                for table in read_row_groups(path):
-                    writer.write_table(table)
-    return layout.DEAD_LETTERS

@@ -1,9 +1,9 @@
-"""Which evaluation instances are clean and which are dirty, by each rule.
+"""Which evaluation instances are clean and which are dirty by each rule, and which fields are hit.
 
   HITS → the highest score of each instance → overlap_rules, and a list for each set and verdict
+       → the scores of each field of a row → overlap_fields
 
-An instance has one verdict, so that its rows, if it has several, are in one list. Instances
-without a hit have a score of 0.
+An instance has one verdict, so all its rows are in one list. Without a hit its score is 0.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from beam_pipeline.overlap.evaluation import EvaluationRows
+from beam_pipeline.overlap.evaluation_sources import name_with_field
+from beam_pipeline.overlap.results.instances import Instances, row_lines
 from beam_pipeline.overlap.results.layout import RULES, rule_list_name
+from beam_pipeline.overlap.results.output_files import json_floats, json_line
 from beam_pipeline.overlap.results.rules import Rule, Verdict
 
 
@@ -41,7 +44,7 @@ class RuleResult:
         np.maximum.at(self._long_scores, instances[is_long], scores[is_long])
 
     def has(self, verdict: Verdict) -> np.ndarray:
-        """Tells of each instance whether it has a verdict."""
+        """Returns which instances have a verdict."""
         if verdict == "dirty":
             return self.scores >= self.rule.dirty_from
         if verdict == "clean":
@@ -66,45 +69,79 @@ class RuleResult:
 
 
 def rule_lines(
-    rules: Sequence[Rule],
-    rows: EvaluationRows,
-    hits: np.ndarray,
-    instance_of_row: np.ndarray,
-    firsts: Sequence[int],
-) -> dict[str, Iterable[dict[str, Any]]]:
-    """Returns the records of each file about rules, by its name.
-
-    Args:
-      instance_of_row: int64 [rows], the number of each row's instance.
-      firsts: the number of the first instance of each evaluation set, and of all instances.
-    """
+    rules: Sequence[Rule], instances: Instances, hits: np.ndarray
+) -> dict[str, Iterable[bytes | memoryview]]:
+    """Returns the lines of each file about rules, by its name."""
     if not rules:
         return {}
-    results = [RuleResult(rule, hits, instance_of_row, firsts[-1]) for rule in rules]
-    sets = [(name, slice(*firsts[at : at + 2])) for at, name in enumerate(rows.datasets)]
-    lines: dict[str, Iterable[dict[str, Any]]] = {
-        RULES: [result.record(*each) for each in sets for result in results]
-    }
+    of_row, firsts, datasets = instances.of_row, instances.firsts, instances.rows.datasets
+    results = [RuleResult(rule, hits, of_row, firsts[-1]) for rule in rules]
+    sets = [(name, slice(*firsts[at : at + 2])) for at, name in enumerate(datasets)]
+    records = (result.record(*each) for each in sets for result in results)
+    lines: dict[str, Iterable[bytes | memoryview]] = {RULES: map(json_line, records)}
     for result in results:
-        for dataset, instances in sets:
+        for dataset, of_set in sets:
             for verdict in result.rule.verdicts:
                 name = rule_list_name(result.rule.name, dataset, verdict)
-                lines[name] = _listed(result, verdict, rows, instance_of_row, instances)
+                lines[name] = _listed(result, verdict, instances, of_set)
     return lines
 
 
 def _listed(
-    result: RuleResult,
-    verdict: Verdict,
-    rows: EvaluationRows,
-    instance_of_row: np.ndarray,
-    instances: slice,
-) -> Iterator[dict[str, Any]]:
+    result: RuleResult, verdict: Verdict, instances: Instances, of_set: slice
+) -> Iterator[memoryview]:
     """Yields the rows of the instances of a set that have a verdict, with the instance's score."""
     chosen = np.zeros(len(result.scores), bool)
-    chosen[instances] = result.has(verdict)[instances]
-    numbers = np.flatnonzero(chosen[instance_of_row])
-    scores = result.scores[instance_of_row[numbers]].tolist()
-    for row, score in zip(rows.some(numbers), scores, strict=True):
-        place = {"id": row.instance_id, "eval_path": row.eval_path, "eval_row": row.eval_row}
-        yield {**place, "score": score}
+    chosen[of_set] = result.has(verdict)[of_set]
+    numbers = np.flatnonzero(chosen[instances.of_row])
+    if len(numbers):
+        scores = json_floats(result.scores[instances.of_row[numbers]])
+        yield from row_lines(instances.rows, numbers, score=scores)
+
+
+# --- fields -------------------------------------------------------------------------------------
+
+
+def _best(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the numbers of texts, ascending, their coverage and n-gram coverage at the best n."""
+    numbers, of_hit = np.unique(hits["number"], return_inverse=True)
+    coverage, ngram_coverage = np.zeros((2, len(numbers)))
+    np.maximum.at(coverage, of_hit, hits["num_covered_tokens"] / hits["num_tokens"])
+    shares = hits["num_shared_places"] / hits["num_informative_places"]
+    np.maximum.at(ngram_coverage, of_hit, shares)
+    return numbers, coverage, ngram_coverage
+
+
+def field_records(
+    rows: EvaluationRows, fields: Sequence[str], hits: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """Yields a record for each evaluation row of which a field was hit.
+
+    With --eval_fields=each the texts of a field are an evaluation set of their own, `SET:FIELD`.
+
+    Args:
+      fields: of a row, in order.
+      hits: HITS of the texts.
+    """
+    # By the place of its evaluation set, path and row.
+    found: dict[tuple[int, str, int], dict[str, Any]] = {}
+    numbers, *scores = _best(hits)
+    for row, *shares in zip(rows.some(numbers), *(each.tolist() for each in scores), strict=True):
+        place = rows.datasets.index(row.eval_dataset)
+        field = fields[place % len(fields)]
+        record = found.setdefault(
+            (place // len(fields), row.eval_path, row.eval_row),
+            {
+                "eval_dataset": row.eval_dataset.removesuffix(name_with_field("", field)),
+                "instance_id": row.instance_id,
+                "eval_path": row.eval_path,
+                "eval_row": row.eval_row,
+                "fields_hit": [],
+                "coverage": {},
+                "ngram_coverage": {},
+            },
+        )
+        record["fields_hit"].append(field)
+        record["coverage"][field], record["ngram_coverage"][field] = shares
+    for key in sorted(found):
+        yield found[key]

@@ -19,7 +19,7 @@ from training import build_dataset
 
 if TYPE_CHECKING:
     from training.maxtext import feed as feeding
-    from training.maxtext.throughput import throughput_text
+    from training.maxtext.feed import throughput_text
 
 pytestmark = pytest.mark.slow  # imports JAX, a second
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow  # imports JAX, a second
 def _jax() -> None:
     global feeding, throughput_text
     from training.maxtext import feed as feeding
-    from training.maxtext.throughput import throughput_text
+    from training.maxtext.feed import throughput_text
 
 
 @pytest.fixture

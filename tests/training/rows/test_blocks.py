@@ -21,7 +21,7 @@ from tests.support.probe_rows_on_disk import (
     write_dataset,
     write_records,
 )
-from training.rows.blocks import BLOCK_BYTES, is_intact, record_offsets
+from training.raw_shards.blocks import BLOCK_BYTES, is_intact, record_offsets
 from training.rows.row_table import find_shards, load_rows
 from training.rows.shard_reader import ShardReader
 

@@ -151,7 +151,7 @@ def test_a_shard_in_place_of_another_of_the_same_size_is_found_out(tmp_path: Pat
     one.write_bytes(other.read_bytes())
     other.write_bytes(data)
     for use in users(dataset):
-        line = refusal_of(use, "(src_id, row_index, n_measurements)", "rows.parquet says")
+        line = refusal_of(use, "(src_id, row_index, n_measurements)", "differ from rows.parquet")
         assert re.search(rf"({one}|{other}) record \d+: ", line)
 
 

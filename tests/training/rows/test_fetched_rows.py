@@ -142,7 +142,7 @@ def test_compressed_rows_need_a_cache(gcs: Gcs, tmp_path: Path) -> None:
     folder = uploaded(gcs, dataset)
     refusal_of(
         lambda: build_dataset(config_of(folder)),
-        *(folder, OPTIONS, "give a cache_dir"),
+        *(folder, OPTIONS, "set cache_dir"),
         kind=UsageError,
     )
     assert build_dataset(config_of(folder, cache_dir=str(tmp_path / "cache")))

@@ -14,7 +14,7 @@ import pytest
 
 from beam_pipeline.errors import ProbelineError
 from tests.support.repository import ROOT
-from training.rows.mapped_arrays import MappedArrays
+from training.rows.row_table import MappedArrays
 
 
 @pytest.fixture

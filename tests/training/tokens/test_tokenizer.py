@@ -18,8 +18,8 @@ from tests.support.helpers import as_number
 from tests.support.properties import num_examples
 from tests.support.waiting import HANG_S
 from training.tokens import tokenizer
-from training.tokens.field_orders import FIELD_ORDERS
 from training.tokens.tokenizer import (
+    FIELD_ORDERS,
     MAX_MEASUREMENT_TOKENS,
     ROLE_NAMES,
     decode,

@@ -270,7 +270,8 @@ def test_two_lists_of_untouched_instances_need_two_names() -> None:
 
 def bounded(processes: int, *flags: str) -> PipelineOptions:
     options = PipelineOptions([*flags])
-    bound_parallelism(options, processes, at_most=2)
+    bound_parallelism(options, processes)
+    runners.use_cores(options, at_most=2)
     return options
 
 

@@ -15,9 +15,8 @@ from beam_pipeline.overlap import DeconConfig, NGramConfig, run_train_test_overl
 from beam_pipeline.overlap.__main__ import main
 from beam_pipeline.overlap.job import room, scanning
 from beam_pipeline.overlap.job.preparing import Job
-from beam_pipeline.overlap.results.counts import MatchesSize
-from beam_pipeline.overlap.results.details import DetailsSize
-from tests.support.docs_commands import all_blocks
+from beam_pipeline.overlap.results.counts import UnitSize, add_sizes
+from tests.support import documents
 from tests.support.overlap_jobs import corpus, files_below, flags  # noqa: F401 (fixture)
 
 
@@ -86,9 +85,9 @@ def test_the_estimate_is_no_less_than_what_is_written(
     estimated = []
     check = room.check_room
 
-    def kept(sizes: Sequence[DetailsSize], matches: MatchesSize, job: Job) -> None:
-        estimated.append(matches)
-        check(sizes, matches, job)
+    def kept(sizes: Sequence[UnitSize], job: Job) -> None:
+        estimated.append(add_sizes(sizes))
+        check(sizes, job)
 
     monkeypatch.setattr(room, "check_room", kept)
     assert main([*flags(corpus), "--details=none"]) == 0
@@ -110,7 +109,11 @@ def test_compact_details_are_joined_with_their_texts(
     assert main([*flags(corpus), "--overwrite", "--details=compact"]) == 0
     (corpus / "out").rename(corpus / "overlap")
     monkeypatch.chdir(corpus)
-    (query,) = (block.text for block in all_blocks() if block.text.startswith("FROM 'overlap/"))
+    (query,) = (
+        block.text
+        for block in documents.blocks("docs/overlap.md")
+        if block.text.startswith("FROM 'overlap/")
+    )
     with duckdb.connect() as connection:
         joined = connection.sql(query).to_arrow_table().to_pylist()
 

@@ -14,15 +14,15 @@ import pytest
 
 from beam_pipeline.documents.reading import WorkUnit
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.jobs import output_folder, output_lease
+from beam_pipeline.jobs import frame, output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER, JobRun
 from beam_pipeline.overlap.evaluation import match_evaluation
 from beam_pipeline.overlap.job import gathering
 from beam_pipeline.overlap.job.config import DeconConfig, NGramConfig
 from beam_pipeline.overlap.job.launch import output_files
 from beam_pipeline.overlap.job.preparing import Job, Prepared, read_evaluation_sets
+from beam_pipeline.overlap.results.counts import UnitSize
 from beam_pipeline.overlap.results.expansion import MATCHES_SCHEMA, PAIRS, ExpandedUnit
-from beam_pipeline.overlap.results.file_groups import group_of
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
 from beam_pipeline.overlap.results.output_files import (
     GzipMember,
@@ -30,6 +30,7 @@ from beam_pipeline.overlap.results.output_files import (
     json_line,
     make_table,
 )
+from beam_pipeline.overlap.results.outputs import group_of
 from beam_pipeline.storage import gcs as gcs_storage
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
@@ -46,6 +47,11 @@ class ExpandedRun(NamedTuple):
     prepared: Prepared
     units: list[ExpandedUnit]
 
+    @property
+    def sizes(self) -> list[Any]:
+        """The size of each work unit."""
+        return [(unit.scanned, UnitSize(1)) for unit in self.units]
+
     def join_groups(self) -> list[Any]:
         """Does the step `Join training files` of each group."""
         groups: dict[int, list[ExpandedUnit]] = defaultdict(list)
@@ -55,8 +61,11 @@ class ExpandedRun(NamedTuple):
 
     def finish(self, groups: list[Any]) -> None:
         """Does the step `Finish`."""
-        marker, counts = self.run.marker, {"dead_letters": {}}
-        gathering.finish(b"", self.job, marker, self.prepared, counts, self.units, groups, [])
+        sides = self.prepared, {"dead_letters": {}}, self.sizes, self.units, groups, []
+        write, tidy = (
+            partial(step, self.job) for step in (gathering.write_results, gathering.tidy_up)
+        )
+        frame.commit(b"", self.run, frame.Commit("Finish", write, tidy=tidy), *sides)
 
 
 @contextlib.contextmanager
@@ -67,7 +76,7 @@ def a_run(gcs: Gcs, folder: Path, num_units: int, num_files: int) -> Iterator[Ex
         input_path=output, decontaminate_source=sources, output_path=output, ngram=NGramConfig(2)
     )
     with taken(output) as run:
-        job = Job(config, run.folder, 1, num_files)
+        job = Job(config, run, 1, num_files)
         prepared = read_evaluation_sets(match_evaluation(sources), job)
         with ThreadPoolExecutor(gcs_storage.REQUESTS_AT_A_TIME) as pool:
             units = list(pool.map(partial(_unit, job, num_units), range(num_units)))
@@ -89,7 +98,7 @@ def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
     contents = member.getvalue(), member.getvalue(), table.getvalue(), np.zeros(1, PAIRS).tobytes()
     for name, data in zip(_FILES, contents, strict=True):
         gcs_storage.write_object(f"{prefix}.{name}", data, 0)
-    return ExpandedUnit(scanned, 1, len(json_line(row)), 0, *(f"{prefix}.{n}" for n in _FILES))
+    return ExpandedUnit(scanned, 1, 0, *(f"{prefix}.{n}" for n in _FILES))
 
 
 @contextlib.contextmanager
@@ -139,17 +148,17 @@ def test_another_attempt_or_another_run_is_faster(
     monkeypatch.setattr(output_lease, "LEASE_S", 0.0)
     with a_run(gcs, tmp_path, 4, 2) as expanded, contextlib.ExitStack() as successor:
         groups, output = expanded.join_groups(), expanded.job.config.output_path
-        original = getattr(gathering, at)
+        original = getattr(output_folder, at)
 
         def overtaken(*arguments: Any) -> None:
-            monkeypatch.setattr(gathering, at, original)
+            monkeypatch.setattr(output_folder, at, original)
             if is_lost:
                 successor.enter_context(taken(output))
             else:
                 expanded.finish(groups)
             original(*arguments)
 
-        monkeypatch.setattr(gathering, at, overtaken)
+        monkeypatch.setattr(output_folder, at, overtaken)
         if is_lost:
             with pytest.raises(ProbelineError):
                 expanded.finish(groups)

@@ -117,7 +117,9 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, dict[str, An
     return corpus, files_of(folder / "out")
 
 
-@pytest.mark.parametrize("step", ["finish", "expand", "write_evaluation_rows", "count_ngrams"])
+@pytest.mark.parametrize(
+    "step", ["write_results", "expand", "write_evaluation_rows", "count_ngrams"]
+)
 def test_a_step_that_is_repeated_changes_nothing(
     once: tuple[Corpus, dict[str, Any]], tmp_path: Path, monkeypatch, step: str
 ) -> None:

@@ -51,7 +51,7 @@ KILLS = [
             ("preparing.build_index", 2),
             ("scanning.write_match_file", 1),
             ("files.rename", 3),
-            ("gathering.count_unit", 2),
+            ("gathering.measure_unit", 2),
             ("gathering.expand_unit", 3),
             ("gathering.remove_folder", 1),
         )
@@ -117,7 +117,7 @@ def test_a_killed_run_is_gone_on_with(whole: Whole, tmp_path: Path, kill: tuple[
 def test_match_files_of_other_options_are_not_used(tmp_path: Path, change: str) -> None:
     corpus = make_corpus(tmp_path / "in", 21, num_files=4)
     flags = ["--ngram_length=2", "--tokenizer=default"]
-    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), *flags)
+    killed = in_a_process(corpus, tmp_path / "out", ("gathering.measure_unit", 1), *flags)
     assert killed.returncode == -9
     if change == "corpus":
         path = next((tmp_path / "in" / "eval").rglob("0.*"))
@@ -135,7 +135,9 @@ def test_match_files_of_other_options_are_not_used(tmp_path: Path, change: str) 
 @pytest.mark.slow
 def test_a_run_without_skip_existing_begins_anew(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, 21)
-    killed = in_a_process(corpus, tmp_path / "out", ("gathering.count_unit", 1), "--ngram_length=2")
+    killed = in_a_process(
+        corpus, tmp_path / "out", ("gathering.measure_unit", 1), "--ngram_length=2"
+    )
     again = in_a_process(corpus, tmp_path / "out", UNHARMED, "--ngram_length=2")
     assert units_read(again) == units_read(killed) != []
 

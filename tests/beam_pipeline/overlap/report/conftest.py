@@ -1,13 +1,24 @@
-"""The page that several modules look at."""
+"""An output of the job with something in every section of the report, and its page."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support.overlap_report import made_with_everything
+from tests.support.overlap_report import SETS, TRAINING, page_of, run
+
+EVERYTHING = (
+    *("--max_document_frequency=2", "--rules=llama2", "--min_tokens=3"),
+    *("--max_details_per_pair=100", "--max_details=1000"),
+)
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report with something in every section; the output and other formats lie beside it."""
-    return made_with_everything(tmp_path_factory.mktemp("page"))
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output; tests do not change it."""
+    return run(tmp_path_factory.mktemp("everything"), SETS, TRAINING, *EVERYTHING)
+
+
+@pytest.fixture(scope="session")
+def page(output: Path) -> Path:
+    """The page of the output."""
+    return page_of(output)

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,56 +11,68 @@ import pytest
 from markupsafe import escape
 
 from beam_pipeline.errors import ProbelineError
+from beam_pipeline.overlap.job.config import DeconConfig
+from beam_pipeline.overlap.job.manifest import options_of
 from beam_pipeline.overlap.report import __main__ as report
+from beam_pipeline.overlap.report.contents import read_contents
+from beam_pipeline.overlap.report.output import Output
+from beam_pipeline.overlap.report.page import Summary, caps_of
+from beam_pipeline.overlap.results.layout import SUMMARY
 from tests.support.engines import Gcs
-from tests.support.overlap_folder import write_output
-from tests.support.overlap_report import SETS, TRAINING
 from tests.support.repository import ROOT
 from tests.support.warm_python import warm_python
 
 
-def test_the_same_output_gives_the_same_page(page: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.html"
-    assert report.main([str(page.parent / "output"), "--html", str(again)]) == 0
-    assert again.read_bytes() == page.read_bytes()
+def test_equal_outputs_give_equal_pages_and_an_image(
+    output: Path, page: Path, tmp_path: Path
+) -> None:
+    argv = [str(output), f"--html={tmp_path}/again.html", f"--png={tmp_path}/matrix.png"]
+    assert report.main(argv) == 0
+    assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_output_on_gs(page: Path, tmp_path: Path, gcs: Gcs) -> None:
+def test_an_output_on_gs(output: Path, page: Path, tmp_path: Path, gcs: Gcs) -> None:
     bucket = gcs.make_bucket()
-    gcs.upload(page.parent / "output", f"{bucket}/run[1]")
+    gcs.upload(output, f"{bucket}/run[1]")
     html = tmp_path / "gs.html"
     assert report.main([f"{bucket}/run[1]/", f"--html={html}"]) == 0
-    local = page.read_text().replace(str(page.parent / "output"), f"{bucket}/run[1]")
-    command = f"--result_path {bucket}/run[1]"
-    quoted = escape(f"--result_path '{bucket}/run[1]'")
-    assert html.read_text() == local.replace(command, str(quoted))
-    assert report.main([str(page.parent / "output"), f"--html={bucket}/report.html"]) == 0
+    path, remote = str(output), f"{bucket}/run[1]"
+    local = page.read_text().replace(f"overlap: {path}<", f"overlap: {remote}<")
+    local = local.replace(f"<bdi>{path}</bdi>", f"<bdi>{remote}</bdi>", 2)
+    quoted = f"--result_path {escape(f"'{remote}'")}"
+    assert html.read_text() == local.replace(f"--result_path {path}", quoted)
+    assert report.main([path, f"--html={bucket}/report.html"]) == 0
     from beam_pipeline.storage.files import open_file
 
     assert open_file(f"{bucket}/report.html").read() == page.read_bytes()
 
 
 def refusal(capsys: pytest.CaptureFixture, *argv: object) -> tuple[int, str]:
+    capsys.readouterr()
     code = report.main([str(argument) for argument in argv])
     out, error = capsys.readouterr()
     assert out == "" and error.startswith("error: ") and error.count("\n") == 1
     return code, error
 
 
-def test_an_unfinished_output_is_refused(tmp_path: Path, capsys) -> None:
+def test_an_unfinished_output(tmp_path: Path, capsys) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         code, error = refusal(capsys, folder)
         assert code == 2 and "has no .SUCCESS" in error and str(folder) in error
     code, error = refusal(capsys, "strange://bucket/out")
     assert code == 2 and "strange://bucket/out" in error
+    with pytest.raises(ProbelineError, match=r"no \.SUCCESS"):
+        report.write_report(str(tmp_path))
 
 
 @pytest.mark.parametrize("argv", [["--instances=-1"], ["--instances=1001"], ["--instances=x"], []])
-def test_flags_are_checked(tmp_path: Path, capsys, argv: list[str]) -> None:
+def test_invalid_flags(tmp_path: Path, capsys, argv: list[str]) -> None:
     code, _ = refusal(capsys, *([tmp_path] if argv else []), *argv)
     assert code == 2
 
 
+@pytest.mark.parametrize("damage", ["cut", "other fields", "gone"])
 @pytest.mark.parametrize(
     "name",
     [
@@ -68,38 +81,69 @@ def test_flags_are_checked(tmp_path: Path, capsys, argv: list[str]) -> None:
         "stats/overlap_stats_by_train_path.jsonl",
         "stats/overlap_coverage.jsonl",
         "stats/overlap_details.jsonl.gz",
-        "stats/overlap_ngrams.jsonl.gz",
         "stats/overlap_matches.parquet",
         "stats/overlap_documents.parquet",
+        "stats/report.json",
     ],
 )
-@pytest.mark.parametrize("damage", ["cut", "other fields", "gone"])
-def test_a_damaged_output_is_named(tmp_path: Path, capsys, name: str, damage: str) -> None:
-    write_output(tmp_path, SETS, TRAINING, (3,))
-    path = tmp_path / name
-    if damage == "gone":
-        path.unlink()
-    elif damage == "cut":
-        path.write_bytes(path.read_bytes()[:-9])
-    else:
+def test_a_damaged_output(output: Path, tmp_path: Path, capsys, name: str, damage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(output, copy)
+    path = copy / name
+    data = path.read_bytes()
+    (copy / "stats/report.json").unlink()  # so that the other files are read
+    if damage == "cut":
+        path.write_bytes(data[:-9])
+    elif damage == "other fields":
         data = b'{"something": "else"}\n'
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        if name.startswith("progress"):
-            return
+    elif name != "stats/report.json":
+        path.unlink()
     html = tmp_path / "report.html"
-    code, error = refusal(capsys, tmp_path, f"--html={html}")
+    if (name, damage) == ("stats/report.json", "gone"):  # as an older version left it
+        assert report.main([str(copy), f"--html={html}"]) == 0
+        return
+    code, error = refusal(capsys, copy, f"--html={html}")
     assert code == 1 and name in error and not html.exists()
 
 
-def test_a_page_that_cannot_be_written(page: Path, tmp_path: Path, capsys) -> None:
+def test_a_page_that_cannot_be_written(output: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "file").touch()
-    code, error = refusal(capsys, page.parent / "output", f"--html={tmp_path / 'file/report.html'}")
+    code, error = refusal(capsys, output, f"--html={tmp_path / 'file/report.html'}")
     assert code == 1 and "cannot write" in error
+
+
+def test_caps_name_the_options_that_are_set(output: Path) -> None:
+    folder = Output(str(output))
+    summary, figures = folder.record(SUMMARY, Summary), read_contents(folder, [3, 5, 11])
+    figures.num_boilerplate = 7
+    figures.left_out.pairs, figures.left_out.pair_matches = 1, 8
+    for given, flags, where in (
+        ({"max_document_frequency": 3}, "--max_document_frequency=3", "in more training documents"),
+        ({"drop_ngrams": "a.jsonl"}, "--drop_ngrams=a.jsonl", "of training documents"),
+        (
+            {"max_document_frequency": 3, "drop_ngrams": ("a", "b")},
+            "--max_document_frequency=3 --drop_ngrams=a --drop_ngrams=b",
+            "of training documents",
+        ),
+    ):
+        names = {"input_path": "c", "decontaminate_source": "e", "output_path": "o"}
+        config = DeconConfig(**names, max_details_per_pair=5, **given)
+        summary.options = options_of(config)
+        assert caps_of(summary, figures) == [
+            ("sets", flags, f"7 n-grams {where} not counted"),
+            (
+                "texts",
+                "--max_details_per_pair=5",
+                "8 matches of 1 pair of an evaluation row and a training row are not in the "
+                "details",
+            ),
+        ]
 
 
 @pytest.mark.parametrize(("package", "argv"), [("jinja2", []), ("matplotlib", ["--png=x.png"])])
 def test_a_missing_package_is_named_with_its_extra(
-    page: Path, tmp_path: Path, package: str, argv: list[str]
+    output: Path, tmp_path: Path, package: str, argv: list[str]
 ) -> None:
     script = (
         "import sys, importlib.util as u; find = u.find_spec; "
@@ -107,7 +151,7 @@ def test_a_missing_package_is_named_with_its_extra(
         "from beam_pipeline.overlap.report.__main__ import main; sys.exit(main())"
     )
     result = subprocess.run(
-        [*warm_python(), "-c", script, str(page.parent / "output"), *argv],
+        [*warm_python(), "-c", script, str(output), *argv],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -118,7 +162,7 @@ def test_a_missing_package_is_named_with_its_extra(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_is_light_until_it_reads() -> None:
+def test_the_command_imports_nothing_heavy_until_it_reads() -> None:
     heavy = ("apache_beam", "pyarrow", "numpy", "numba", "matplotlib", "jinja2")
     script = (
         "import sys, beam_pipeline.overlap.report.__main__; "
@@ -126,8 +170,3 @@ def test_the_command_is_light_until_it_reads() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, cwd=ROOT)
     assert result.stdout.strip() == b"[]", result.stderr
-
-
-def test_errors_of_python_callers(tmp_path: Path) -> None:
-    with pytest.raises(ProbelineError, match=r"no \.SUCCESS"):
-        report.write_report(str(tmp_path))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from beam_pipeline.overlap.results import counts, row_places
+from beam_pipeline.overlap.results import counts, row_overlaps
 from beam_pipeline.overlap.results.counts import (
     NGRAM_COUNTS,
     NGRAM_KEYS,
@@ -25,8 +25,7 @@ from beam_pipeline.overlap.results.counts import (
     pack,
     unpack,
 )
-from beam_pipeline.overlap.results.json_columns import json_floats
-from beam_pipeline.overlap.results.output_files import json_value
+from beam_pipeline.overlap.results.output_files import json_floats, json_value
 from beam_pipeline.overlap.results.row_overlaps import write_bucket
 from tests.support.overlap_gathering import read_bytes, read_records, rows_of, tokens_of_rows
 from tests.support.overlap_hits import EvalRow
@@ -55,9 +54,9 @@ def test_counts_travel_in_a_few_bytes() -> None:
 def test_adding_up_many_units_holds_little_more_than_the_sum(monkeypatch) -> None:
     monkeypatch.setattr(counts, "_MIN_PENDING", 10)
     sizes = []
-    first_of_each = counts._first_of_each
+    first_of_each = counts.first_of_each
     monkeypatch.setattr(
-        counts, "_first_of_each", lambda keys: sizes.append(len(keys[0])) or first_of_each(keys)
+        counts, "first_of_each", lambda keys: sizes.append(len(keys[0])) or first_of_each(keys)
     )
     part = np.zeros(20, ROW_COUNTS)
     part["number"], part["documents"] = np.arange(20), 2**40
@@ -165,7 +164,7 @@ def test_cutting_the_rows_of_a_bucket_changes_no_line(tmp_path: Path, monkeypatc
     )
     texts = tokens_of_rows(rows, DEFAULT)
     files = [write_bucket(f"{tmp_path}/whole", str(tmp_path), found, rows, texts)]
-    monkeypatch.setattr(row_places, "_TOKENS_AT_A_TIME", 1)
+    monkeypatch.setattr(row_overlaps, "_TOKENS_AT_A_TIME", 1)
     files.append(write_bucket(f"{tmp_path}/cut", str(tmp_path), found, rows, texts))
     one, other = ([read_bytes(path) for path in each[:2]] + [each.hits] for each in files)
     assert one == other

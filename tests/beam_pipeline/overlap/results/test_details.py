@@ -12,9 +12,13 @@ import pytest
 from beam_pipeline.documents.batch import encode
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
 from beam_pipeline.overlap.results import details, match_files, matches
-from beam_pipeline.overlap.results.details import COMPACT, FULL, count_details, quotas
-from beam_pipeline.overlap.results.json_columns import json_sizes, json_strings
-from beam_pipeline.overlap.results.output_files import GzipMember, json_line, json_value
+from beam_pipeline.overlap.results.details import COMPACT, quotas
+from beam_pipeline.overlap.results.output_files import (
+    GzipMember,
+    json_line,
+    json_strings,
+    json_value,
+)
 from beam_pipeline.storage.files import atomic_write
 from tests.support.helpers import quick_and_slow
 from tests.support.overlap_gathering import Cut, Gathering, read_records
@@ -66,9 +70,9 @@ def test_a_template_of_all_rows_gives_the_bytes_of_the_reference(
     assert found.records() == expected
     wanted = lines_of(expected[DETAILS])
     assert lines_in(f"{found.output}/{DETAILS}") == wanted
-    assert sum(size.num_records for size in found.sizes) == len(wanted)
-    assert sum(size.num_bytes for size in found.sizes) == sum(map(len, wanted))
-    assert max(size.max_bytes for size in found.sizes) == max(map(len, wanted))
+    assert sum(size.num_matches for size in found.sizes) == len(wanted)
+    assert sum(size.details.num_bytes for size in found.sizes) == sum(map(len, wanted))
+    assert max(size.details.max_bytes for size in found.sizes) == max(map(len, wanted))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,7 @@ def test_caps_are_those_of_the_reference(tmp_path: Path, caps) -> None:
     found = gathered(tmp_path, options)
     assert found.records() == expected_outputs(ROWS, DOCUMENTS, options)
     if most is None:
-        size = sum(size.num_kept_bytes for size in found.sizes)
+        size = sum(size.details.num_kept_bytes for size in found.sizes)
         assert size == sum(map(len, lines_in(f"{found.output}/{DETAILS}")))
 
 
@@ -103,9 +107,9 @@ def test_compact_details_with_their_texts_are_the_full_ones(tmp_path: Path) -> N
         record["train_text"] = by_row[record["train_path"], record["train_row"]]
         joined.append(record)
     assert joined == expected_outputs(ROWS, DOCUMENTS, OPTIONS)[DETAILS]
-    size = count_details(found.units[0], found.evaluation, mode=COMPACT)
-    assert size.num_bytes < count_details(found.units[0], found.evaluation, mode=FULL).num_bytes
-    assert size.num_text_bytes > 0
+    full = gathered(tmp_path / "full")
+    compact, whole = (run.sizes[0].details for run in (found, full))
+    assert compact.num_bytes < whole.num_bytes and compact.num_text_bytes > 0
 
 
 def test_strings_as_json_are_those_of_one_by_one() -> None:
@@ -118,7 +122,6 @@ def test_strings_as_json_are_those_of_one_by_one() -> None:
         strings = pa.array(list(map(encode, texts)), pa.large_binary())
         wanted = list(map(json_value, texts))
         assert json_strings(strings).to_pylist() == wanted
-        assert json_sizes(strings).tolist() == list(map(len, wanted))
 
 
 def test_quotas_add_up_to_the_cap() -> None:

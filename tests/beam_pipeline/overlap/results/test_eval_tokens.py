@@ -8,7 +8,7 @@ import pytest
 from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.overlap.ngrams.token_batches import token_batches
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS
-from beam_pipeline.overlap.results import eval_tokens
+from beam_pipeline.overlap.results import contaminated
 
 DEFAULT = TOKENIZERS["default"]
 TEXTS = [
@@ -19,16 +19,16 @@ TEXTS = [
 
 @pytest.mark.parametrize("min_waiting", [1, 30, 1 << 20])
 def test_each_token_is_there_once_in_order(tmp_path: Path, monkeypatch, min_waiting: int) -> None:
-    monkeypatch.setattr(eval_tokens, "_MIN_WAITING", min_waiting)
+    monkeypatch.setattr(contaminated, "_MIN_WAITING", min_waiting)
     path = str(tmp_path / "tokens.parquet")
-    eval_tokens.write_eval_tokens(path, str(tmp_path), TEXTS, DEFAULT)
+    contaminated.write_eval_tokens(path, str(tmp_path), TEXTS, DEFAULT)
     hashes = [batch.hashes for text in TEXTS for batch in token_batches(*text, DEFAULT)]
     wanted = np.unique(np.concatenate(hashes))
     assert len(wanted) == 201
-    assert eval_tokens.read_eval_tokens(path).tolist() == wanted.tolist()
+    assert contaminated.read_eval_tokens(path).tolist() == wanted.tolist()
 
 
 def test_no_texts_have_no_tokens(tmp_path: Path) -> None:
     path = str(tmp_path / "tokens.parquet")
-    eval_tokens.write_eval_tokens(path, str(tmp_path), [], DEFAULT)
-    assert eval_tokens.read_eval_tokens(path).tolist() == []
+    contaminated.write_eval_tokens(path, str(tmp_path), [], DEFAULT)
+    assert contaminated.read_eval_tokens(path).tolist() == []

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.overlap.results.ordering import distinct, order_of
+from beam_pipeline.overlap.results.matches import distinct, order_of
 from tests.support.properties import num_examples
 
 KEYS = st.tuples(*[st.integers(0, 9) | st.integers(0, 2**32 - 1)] * 2, st.integers(0, 2**40))

@@ -11,14 +11,10 @@ import pytest
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
 from beam_pipeline.overlap.results import counts, layout, outputs
+from beam_pipeline.overlap.results.details import DetailsOptions
 from beam_pipeline.overlap.results.expansion import ExpandedUnit
-from beam_pipeline.overlap.results.file_groups import join_units
 from beam_pipeline.overlap.results.match_files import write_match_file
-from beam_pipeline.overlap.results.outputs import (
-    Results,
-    write_dead_letters,
-    write_outputs,
-)
+from beam_pipeline.overlap.results.outputs import Results, join_units, write_outputs
 from beam_pipeline.overlap.results.rules import PUBLISHED, threshold_rule
 from tests.support.engines import Gcs
 from tests.support.helpers import quick_and_slow
@@ -108,7 +104,7 @@ def check(
 def test_every_record_is_that_of_brute_force(tmp_path: Path, monkeypatch, seed: int) -> None:
     monkeypatch.setattr(counts, "ROWS_PER_BUCKET", random.Random(seed).choice([1, 2, 100]))
     monkeypatch.setattr(counts, "_NGRAMS_AT_A_TIME", random.Random(seed).choice([2, 9, 1000]))
-    cut = Cut(1 + seed % 3, 1 + seed % 4, seed % 2 == 1, 1 + seed % 5)
+    cut = Cut(1 + seed % 3, 1 + seed % 4, seed % 2 == 1)
     check(tmp_path, *corpus(seed), some_options(seed), cut)
 
 
@@ -155,7 +151,7 @@ def test_nothing_in_common_gives_empty_files(tmp_path: Path) -> None:
     found = check(tmp_path, rows, training, Options((2, 3), TOKENIZERS["default"]))
     assert found.expanded == [ExpandedUnit(unit) for unit in found.units]
     members = [read_bytes(f"{found.output}/{name}") for name in found.names if ".gz" in name]
-    assert len(members) == 4
+    assert len(members) == 3
     for member in members:  # which gzip itself takes; it refuses a file of no bytes
         assert member[:2] == b"\x1f\x8b" and gzip.decompress(member) == b""
     assert read_records(f"{found.output}/clean/arc.jsonl") == [
@@ -166,9 +162,8 @@ def test_nothing_in_common_gives_empty_files(tmp_path: Path) -> None:
 def test_no_training_data_at_all(tmp_path: Path) -> None:
     rows = rows_of([EvalRow("arc", "/e", 0, "1", "one"), EvalRow("gsm", "/f", 0, "1", "one")])
     output = str(tmp_path / "out")
-    names = write_outputs(
-        output, str(tmp_path / "t"), rows, (5,), Results([], [], [], None, True), 1
-    )
+    results = Results([], [], [], (5,), DetailsOptions(max_total=0))
+    names = write_outputs(output, str(tmp_path / "t"), rows, results)
     assert [record["num_instances"] for record in read_records(f"{output}/{layout.STATS}")] == [
         1, 1
     ]  # fmt: skip
@@ -298,13 +293,13 @@ def test_dead_letters_get_the_rows_of_their_files(tmp_path: Path) -> None:
         summary = write_match_file(path, temp, [(batch, NOTHING), (batch_of([]), NOTHING)])
         units.append(ExpandedUnit(scanned_unit("/c", [(path, summary)], first_row, number)))
     group = join_units(0, reversed(units), str(tmp_path / "group"), temp)
-    assert group.letters_path is not None
-    output = str(tmp_path / "out")
-    assert write_dead_letters(output, temp, [group.letters_path]) == layout.DEAD_LETTERS
+    rows, output = rows_of([EvalRow("arc", "/e", 0, "1", "one")]), str(tmp_path / "out")
+    assert layout.DEAD_LETTERS in write_outputs(output, temp, rows, Results([], [group], [], (5,)))
     letters = pq.read_table(f"{output}/{layout.DEAD_LETTERS}").to_pylist()
     assert [letter["row"] for letter in letters] == [3, 8, 103, 108]
     assert letters[0] == {"file": "/c", "row": 3, "reason": "json_invalid", "value": "{"}
-    assert write_dead_letters(output, temp, []) is None
+    names = write_outputs(str(tmp_path / "none"), temp, rows, Results([], [], [], (5,)))
+    assert layout.DEAD_LETTERS not in names
 
 
 def test_an_output_on_gcs(gcs: Gcs) -> None:

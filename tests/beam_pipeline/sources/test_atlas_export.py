@@ -1,0 +1,253 @@
+"""RIPE Atlas results as daily dumps and as a BigQuery export give the same dataset.
+
+The export has the forms that Parquet has for a list of structs. Every dataset must have the same
+bytes and hold the results.
+"""
+
+import bz2
+import ipaddress
+import json
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from beam_pipeline.sources import atlas, measurements
+from beam_pipeline.sources.options import AtlasSource
+from tests.support import documents
+from tests.support.bigquery import BIGQUERY_SCHEMA, PING_TYPE
+from tests.support.helpers import as_number
+from tests.support.job_runs import files_of, history, make_dataset, read_rows
+from tests.support.repository import ROOT
+
+DAY, START = "2026-11-01", 1_793_491_200  # its first second
+PINGS: list[dict[str, Any]] = [
+    {"rtt": 12.25, "ttl": 51},
+    {"rtt": 7},
+    {"rtt": 1635.5, "ttl": 51, "dup": 1},
+    {"rtt": 3.5, "srcaddr": "198.51.100.9"},
+    {"x": "*"},
+    {"error": "sendto failed: Network is unreachable"},
+    {"error": "Destination host unreachable", "rtt": 9.5},
+]
+SENT_ONLY = {"late": 1, "ttl": 60}  # neither an RTT nor a failure
+
+
+def make_results(num_results: int) -> list[dict[str, Any]]:
+    """Returns results of both families as RIPE Atlas has them, some of which cannot be used."""
+    rng = np.random.default_rng(6)
+    results = []
+    for number in range(num_results):
+        probe, target, is_ipv6 = rng.integers(1, 9), rng.integers(1, 4), rng.random() < 0.4
+        result: dict[str, Any] = {
+            "fw": 5080,
+            "type": "ping",
+            "msm_id": 1001,
+            "prb_id": int(probe),
+            "timestamp": START + int(rng.integers(0, 40)),
+            "af": 6 if is_ipv6 else 4,
+            "from": f"2001:db8::{probe}" if is_ipv6 else f"192.0.2.{probe}",
+            "src_addr": f"2001:db8::{probe}" if is_ipv6 else f"192.168.1.{probe % 3}",
+            "dst_addr": f"2001:DB8:1::{target}" if is_ipv6 else f"198.51.100.{target}",
+            "result": [PINGS[i] for i in rng.integers(0, len(PINGS), rng.integers(1, 6))],
+        }
+        if number % 10 == 3:
+            result["result"] = []
+        elif number % 10 == 5:
+            result["result"] = [PINGS[0], SENT_ONLY]
+        elif number % 10 == 7:
+            del result[("from", "dst_addr", "timestamp")[number // 10 % 3]]
+        results.append(result)
+    return [*results, *results[:10]]  # the same results once more
+
+
+RESULTS = make_results(120)
+
+
+def expected(results: list[dict[str, Any]], source: str) -> tuple[dict, Counter]:
+    """Returns each probe's measurements, and how many dead letters have each (result, reason)."""
+    probes, letters = defaultdict(list), Counter()
+    needed = {"timestamp": "event_time", source: "src_addr", "dst_addr": "dst_addr"}
+    for number, result in enumerate(results):
+        missing = [f"{column}_null" for name, column in needed.items() if name not in result]
+        if not result["result"]:
+            letters[number, "no_results"] += 1
+        for entry in result["result"]:
+            if missing or entry is SENT_ONLY:
+                letters[number, missing[0] if missing else "rtt_null"] += 1
+                continue
+            rtt = -1.0 if "x" in entry or "error" in entry else float(entry["rtt"])
+            measurement = (result["timestamp"] * 1_000_000, as_number(result["dst_addr"]), rtt)
+            probes[str(ipaddress.ip_address(result[source]))].append(measurement)
+    return {probe: sorted(found) for probe, found in probes.items()}, letters
+
+
+# --- dumps and exports ----------------------------------------------------------------------------
+
+
+def write_dumps(folder: Path, results: list[dict[str, Any]], hours: int = 3) -> Path:
+    """Writes a file per hour, as the daily dumps do."""
+    folder.mkdir(parents=True)
+    for hour, part in enumerate(np.array_split(np.arange(len(results)), hours)):
+        lines = "".join(json.dumps(results[i]) + "\n" for i in part)
+        (folder / f"ping-{DAY}T{hour:02}00.bz2").write_bytes(bz2.compress(lines.encode()))
+    return folder / "ping-*.bz2"
+
+
+class Layout(NamedTuple):
+    """What may differ between two Parquet files with the same rows."""
+
+    level: str = "element"  # the name of what is between a list and its fields
+    nullable: bool = True
+    compression: str = "snappy"
+    row_group_size: int = 1000
+    columns: tuple[str, ...] = ()  # all of the table's, unless some are named
+
+
+def export_schema(layout: Layout) -> pa.Schema:
+    element = pa.field(layout.level, PING_TYPE, nullable=layout.nullable)
+    pings = pa.field("pings", pa.list_(element), nullable=layout.nullable)
+    schema = BIGQUERY_SCHEMA.set(BIGQUERY_SCHEMA.get_field_index("pings"), pings)
+    return pa.schema([schema.field(name) for name in layout.columns or schema.names])
+
+
+def as_export_row(number: int, result: dict[str, Any], layout: Layout) -> dict[str, Any]:
+    pings = [
+        {
+            **{name: entry.get(name) for name in ("rtt", "ttl", "dup")},
+            "timeout": "x" in entry,
+            "error": "error" in entry if number % 2 else ("error" in entry or None),
+            "error_message": entry.get("error"),
+            "reply_src_addr": entry.get("srcaddr"),
+        }
+        for entry in result["result"]
+    ]
+    time = result.get("timestamp")
+    return {
+        **{name: result.get(name) for name in ("af", "prb_id", "msm_id", "src_addr", "dst_addr")},
+        "synth_addr": result.get("from"),
+        "start_time": None if time is None else time * 1_000_000,
+        "packets_sent": len(pings),
+        "pings": None if not pings and layout.nullable and number % 20 == 3 else pings,
+    }
+
+
+def write_export(
+    folder: Path, results: list[dict[str, Any]], layout: Layout | None = None, num_files: int = 4
+) -> Path:
+    """Writes files as EXPORT DATA names them."""
+    folder.mkdir(parents=True)
+    layout = layout or Layout()
+    rows = [as_export_row(number, result, layout) for number, result in enumerate(results)]
+    for file, part in enumerate(np.array_split(np.arange(len(rows)), num_files)):
+        pq.write_table(
+            pa.Table.from_pylist([rows[i] for i in part], export_schema(layout)),
+            folder / f"ping-{file:012}.parquet",
+            compression=layout.compression,
+            row_group_size=layout.row_group_size,
+            use_compliant_nested_type=layout.level == "element",
+            store_schema=False,  # only Arrow's own writers leave one in the file
+        )
+    return folder / "ping-*.parquet"
+
+
+def letters_of(dataset: Path) -> Counter:
+    """Returns how many dead letters have each (result, reason), whatever the files."""
+    letters = pq.read_table(dataset / "dead_letter").to_pylist()
+    first_rows, num_rows = {}, 0
+    for path in sorted({letter["file"] for letter in letters}):
+        first_rows[path] = num_rows
+        if path.endswith(".parquet"):
+            num_rows += pq.read_metadata(path).num_rows
+        else:
+            num_rows += bz2.decompress(Path(path).read_bytes()).count(b"\n")
+    return Counter(
+        (first_rows[letter["file"]] + letter["row"], letter["reason"]) for letter in letters
+    )
+
+
+@pytest.fixture(scope="module", params=["from", "src_addr"])
+def of_dumps(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path]:
+    """A source and the dataset of the daily dumps with it."""
+    folder = tmp_path_factory.mktemp("dumps")
+    dumps = write_dumps(folder / "in", RESULTS)
+    return request.param, make_dataset(dumps, folder / "out", f"--atlas_source={request.param}")
+
+
+def test_daily_dumps(of_dumps: tuple[str, Path]) -> None:
+    source, dataset = of_dumps
+    probes, letters = expected(RESULTS, source)
+    assert history(read_rows(dataset)) == probes
+    assert letters_of(dataset) == letters
+    reasons = {reason for _, reason in letters}
+    assert reasons >= {"no_results", "rtt_null", "dst_addr_null", "event_time_null"}
+    assert any(":" in probe for probe in probes) and any("." in probe for probe in probes)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        Layout(nullable=False, compression="zstd"),
+        Layout(level="item", row_group_size=7),
+        Layout(columns=("start_time", "synth_addr", "src_addr", "dst_addr", "af", "pings")),
+    ],
+    ids=["element", "required", "item", "few-columns"],
+)
+def test_an_export_is_the_same_as_the_dumps(
+    of_dumps: tuple[str, Path], tmp_path: Path, layout: Layout
+) -> None:
+    source, dumps = of_dumps
+    export = write_export(tmp_path / "in", RESULTS, layout)
+    flags = ("--input_format=atlas_bigquery", f"--atlas_source={source}")
+    dataset = make_dataset(export, tmp_path / "out", *flags)
+    assert files_of(dataset) == files_of(dumps)
+    assert letters_of(dataset) == letters_of(dumps)
+
+
+# --- docs/ripe_atlas.md ---------------------------------------------------------------------------
+
+
+def selected(statement: str) -> set[str]:
+    """Returns the columns that a statement selects; fields of an array as `array.field`."""
+    match = re.search(r"^SELECT\n(.*?)\nFROM", statement, re.DOTALL | re.MULTILINE)
+    assert match
+    names = set()
+    for item in match[1].split(",\n"):
+        fields = re.fullmatch(
+            r"ARRAY\(SELECT AS STRUCT (.*) FROM UNNEST\((\w+)\)\) AS \2", item.strip()
+        )
+        names |= {f"{fields[2]}.{f}" for f in fields[1].split(", ")} if fields else {item.strip()}
+    return names
+
+
+@pytest.mark.parametrize("source", ["from", "src_addr"])
+def test_the_documented_export_has_the_columns_of_the_job(
+    source: AtlasSource, tmp_path: Path
+) -> None:
+    (statement,) = (
+        b.text for b in documents.blocks("docs/ripe_atlas.md") if b.text.startswith("EXPORT DATA")
+    )
+    if source == "src_addr":
+        statement = statement.replace("synth_addr", "src_addr")
+    write_export(tmp_path / "in", RESULTS)
+    schema = pq.ParquetFile(tmp_path / "in" / "ping-000000000000.parquet").schema
+    read = {path.replace(".list.element.", ".") for path in atlas.bigquery_columns(schema, source)}
+    assert selected(statement) == read
+
+
+def test_documented_reasons_of_dead_letters() -> None:
+    page = (ROOT / "docs" / "ripe_atlas.md").read_text()
+    (bullet,) = re.findall(
+        r"^- \*\*Dead letters\.\*\*.*?(?=^\S|\Z)", page, re.DOTALL | re.MULTILINE
+    )
+    named = set(re.findall(r"`([a-z_]+)`", bullet))
+    assert {"no_results", "dns_error", "rtt_null"} <= named
+    assert named <= {*atlas.LINE_REASONS, *measurements.REASONS}

@@ -1,0 +1,213 @@
+"""One small run of every bench, and the tables that they write; how runs are measured and kept."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from beam_pipeline.dataset import row_codec
+from benchmarks import ROOT, ablation, estimate, learning, planetlab, results, runner, table
+from benchmarks.peers import common
+from benchmarks.results import Results, Run
+
+BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
+LESS_TRAINING = ("network_curriculum=128x2", "steps=4", "checkpoint_period=2")
+RUNS = {
+    "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars beam",
+    "growing": "--base 20k --days 10k --num_probes=50",
+    "engines": "--sizes 5k --engines memory --num_probes=20",
+    "loading": "--datasets arrow-64k-zstd --loaders seed plan1 shards cache --num_workers 0 1 "
+    "--num_threads 0 --step_ms 1 --seconds 0.1 --batch_size 8 --num_measurements 20000",
+    "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
+    "overlap": "--mb=10 --peer_mb=10 --growth_rows=2000 --lengths=5 --formats=parquet "
+    "--contenders probeline joined",
+    "recall": "--num_rows=48 --num_per_kind=4 --num_background=9 --contenders=probeline",
+}
+MODULES = {"overlap": "bench_overlap", "recall": "overlap_recall"}
+
+
+def check_results(name: str, folder: Path) -> Results:
+    """Checks that a bench left good runs, no path of this machine, and a table for the docs."""
+    (path,) = folder.glob(f"results/{name}-*.json")
+    assert str(folder) not in path.read_text() and str(ROOT) not in path.read_text()
+    found = results.load(path)
+    assert found.runs and [run.error for run in found.runs if run.error] == []
+    document = folder / "document.md"
+    document.write_text(f"before\n<!-- bench:{name} -->\nold\n<!-- /bench:{name} -->\nafter\n")
+    flags = [f"--bench={name}", f"--document={document}", f"--results={folder}/results"]
+    assert table.main(flags) == 0
+    assert "old" not in document.read_text() and "\n| " in document.read_text()
+    return found
+
+
+def run_module(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_bench_runs(name: str, tmp_path: Path) -> None:
+    folders = [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results", "--rounds=1"]
+    done = run_module(MODULES.get(name, name), *RUNS[name].split(), *folders)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_results(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bench", "flags"), [(learning, []), (ablation, ["--variants", "no repeats"])]
+)
+def test_a_bench_of_training_runs(
+    bench, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = ("--num_measurements=30000", "--num_probes=200", "--num_anchors=50", "--seed=1")
+    less = ("--num_contexts=8", "--num_rtt=50", "--num_train_contexts=8", "--num_train_rows=50")
+    monkeypatch.setattr(learning, "NETWORK", network)
+    monkeypatch.setattr(learning, "EXTENT", less)
+    (tmp_path / "work").mkdir()
+    folders = [f"--data_dir={tmp_path}/work", f"--results={tmp_path}/results"]
+    assert bench.main([*folders, "--seeds", "3", *flags, "--recipe", *LESS_TRAINING]) == 0
+    (run,) = check_results(bench.__name__.rpartition(".")[2], tmp_path).runs
+    assert 2 < run.figures["bits"] < 12
+
+
+@pytest.mark.slow
+def test_the_bench_of_sampling_runs_on_planetlab(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    for number in (1, 2):
+        matrix = rng.uniform(1, 300, size=(300, 300))
+        np.savetxt(tmp_path / f"PlanetLabData_{number}", matrix, fmt="%g", delimiter="\t")
+    measured = tmp_path / "planetlab.parquet"
+    assert planetlab.main([str(tmp_path), str(measured)]) == 0
+    flags = [f"--planetlab={measured}", f"--data_dir={tmp_path}/work", "--seeds", "3"]
+    flags += [f"--results={tmp_path}/results", "--variants", "strides", "--recipe", *LESS_TRAINING]
+    done = run_module("sampling", *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_results("sampling_planetlab", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.gcs
+def test_the_benches_of_far_larger_runs(tmp_path: Path, gcs: object) -> None:
+    folders = [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]
+    done = run_module("overlap_scale", "--mb", "20", "40", "--eval_rows", "20", "200", *folders)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_results("overlap_scale", tmp_path)
+
+
+def test_a_failed_run_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("no JSON\n")
+    flags = [f"--corpus={tmp_path}/in.jsonl", f"--evaluation={tmp_path}/in.jsonl", "--rounds=1"]
+    folders = [f"--data_dir={tmp_path}/data", f"--results={tmp_path}/results"]
+    done = run_module("bench_overlap", *flags, "--lengths=5", "--contenders=joined", *folders)
+    assert done.returncode == 1
+    (path,) = (tmp_path / "results").glob("overlap-*.json")
+    assert "JSONDecodeError" in str(results.load(path).runs[-1].error)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+def measured(script: str) -> dict:
+    done = run_module("measure", "--", sys.executable, "-c", script)
+    usage = json.loads(done.stderr.splitlines()[-1])
+    assert usage["exit_code"] == done.returncode
+    return usage
+
+
+def test_measure_counts_children_and_orphans() -> None:
+    child = f"subprocess.run([sys.executable, '-c', {BURN!r}])"
+    orphan = f"subprocess.Popen([sys.executable, '-c', {BURN!r}], start_new_session=True)"
+    nested = f"import subprocess, sys\n{orphan}\n"
+    script = f"import subprocess, sys\n{child}\nsubprocess.run([sys.executable, '-c', {nested!r}])"
+    usage = measured(script)
+    assert usage["exit_code"] == 0 and usage["cpu_s"] >= 0.8
+
+
+def test_measure_sees_peaks_and_exit_codes() -> None:
+    script = "b = bytearray(200 << 20); b[::4096] = b'x' * len(b[::4096]); raise SystemExit(3)"
+    usage = measured(script)
+    assert usage["exit_code"] == 3 and usage["peak_mib"] >= 200
+
+
+@pytest.mark.parametrize("bench", ["bench_overlap", "grouping"])
+def test_a_bench_imports_nothing_large(bench: str) -> None:
+    """The peak memory of a child is never below what its parent used."""
+    script = f"import sys, benchmarks.{bench}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not {"apache_beam", "numba", "jax"} & {*done.stdout.split()}
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def make_results(*seconds: float | None, hour: int = 10) -> Results:
+    """Returns runs of one case, some of which failed."""
+    case = {"contender": "main", "num_measurements": 1_000_000}
+    runs = [
+        Run(case, {} if s is None else {"cpu_s": s}, "no" if s is None else None, number)
+        for number, s in enumerate(seconds)
+    ]
+    found = Results("grouping", f"2026-11-21T{hour}:00:00+00:00", {"rounds": 3}, runs=runs)
+    found.machine |= {"cores": 2, "memory_gib": 24}
+    return found
+
+
+def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
+    early, late = make_results(1.0), make_results(2.0, hour=11)
+    for found, name in ((early, ""), (late, "-2")):
+        path = results.path_for(found, tmp_path)
+        assert path.name == f"grouping-2026-11-21-2cpu-24gib{name}.json"
+        results.save(found, path)
+        assert results.load(path) == found
+    both = replace(late, runs=[*early.runs, *late.runs])
+    assert results.newest("grouping", tmp_path) == both
+    with pytest.raises(FileNotFoundError, match="run the bench first"):
+        results.newest("overlap", tmp_path)
+
+
+def test_medians_omit_failed_runs() -> None:
+    (line,) = results.medians(make_results(0.5, 9.0, None, 0.4).runs)
+    assert (line.num_runs, line.num_failed, line.figures) == (4, 1, {"cpu_s": 0.5})
+
+
+def test_rounds_begin_with_different_cases() -> None:
+    bench = runner.Bench.__new__(runner.Bench)
+    bench.args = runner.argparse.Namespace(rounds=2)
+    assert [case for _, case in bench.rounds(["a", "b"])] == ["a", "b", "b", "a"]
+
+
+# --- estimates and peers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_gb", "billed"), [(0, 0), (100, 25), (250, 62.5), (350, 112.5), (5220, 2597.5)]
+)
+def test_shuffle_is_billed_by_tiers(num_gb: float, billed: float) -> None:
+    assert estimate.billed_shuffle_gb(num_gb, estimate.Prices()) == pytest.approx(billed)
+
+
+def test_costs_are_use_times_price() -> None:
+    use = estimate.Use(
+        vcpu_hours=100,
+        wall_hours=1,
+        commit_hours=0.1,
+        shuffle_gb=100,
+        temporary_gb=300,
+        output_gb=1,
+        class_a=10_000,
+        class_b=100_000,
+    )
+    costs = estimate.costs_of(use, estimate.Prices(), estimate.Assumptions())
+    assert sum(costs.values()) == pytest.approx(5.6 + 1.4228 + 0.0675 + 0.275 + 0.09 + 1.4)
+
+
+def test_peers_write_the_schemas_of_the_product() -> None:
+    assert common.RECORD_SCHEMA.equals(row_codec.RECORD_SCHEMA)
+    assert common.MEASUREMENT_SCHEMA.equals(row_codec.MEASUREMENT_SCHEMA)

@@ -1,0 +1,273 @@
+"""The analysis of padding: what it measures is true, and a good dataset passes its checks."""
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from tests.support.dataset_analysis import BRIEF, analyse, dataset_of, results
+from tests.support.helpers import quick_and_slow
+from training.analyze_padding import main
+from training.extent import AnalysisExtent
+from training.rows.row_source import ProbeRowDataSource
+from training.sampler import ProbeRowSampler
+from training.statistics.analysis import (
+    SIZE_NAMES,
+    SMALL,
+    draw_rows,
+    families_of,
+    measure,
+    size_classes,
+)
+from training.statistics.collector import repeats_of
+from training.statistics.summary import summarise
+from training.tokens.draws import MODE_NAMES
+from training.tokens.example_faults import BATCH_KEYS, decoded, segments_of
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
+
+PICTURES = (
+    *("padding.png", "modes.png", "contexts_per_row.png", "repeats.png"),
+    *("window_spans.png", "strides.png"),
+    *("tokens_per_measurement.png", "bytes_per_measurement.png"),
+)
+
+
+@pytest.fixture(scope="session")
+def dataset_with_repeats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three probes that ping the same forty destinations in turn."""
+    return dataset_of(tmp_path_factory.mktemp("padding"), [700] * 3, num_destinations=40)
+
+
+# --- good datasets ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", quick_and_slow(["arrow", "compact"], ["compact"]))
+def test_good_dataset_passes(
+    encoding: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, figures = analyse(request.getfixturevalue(f"{encoding}_dataset"), tmp_path / "out")
+    assert code == 0
+    found = results(figures)
+    assert found.pop("modes_small") in ("pass", "not applicable")
+    assert set(found.values()) == {"pass"}
+    out = capsys.readouterr().out
+    for title in ("Padding", "Timestamp modes", "Strides", "Checks", "rows read"):
+        assert title in out
+    for check in figures["checks"]:
+        assert check["name"] in out and check["measured"]
+    assert figures["sample"]["rows_read"] <= 40
+    assert figures["sample"]["batches"] == 4
+    assert figures["encoding"] == encoding
+    rows = figures["figures"]["rows"]
+    assert sum(line["rows"] for line in rows) == figures["sample"]["rows"]
+    strides = [line["stride"] for line in figures["figures"]["strides"]]
+    assert strides == sorted(strides) and strides[0] == 1
+
+
+def test_repeats_by_kind_of_context(dataset_with_repeats: Path, tmp_path: Path) -> None:
+    code, figures = analyse(dataset_with_repeats, tmp_path, "--repeat_share=0.25")
+    assert code == 0
+    lines = {line["contexts_of"]: line for line in figures["figures"]["repeats"]}
+    few, others = lines["few destinations"], lines["any destinations"]
+    assert few["share"] == pytest.approx(0.25, abs=0.06)  # 4 σ of 1,000 draws
+    assert few["share"] + others["share"] == pytest.approx(1)
+    assert few["median"] > 0.7 > 0.5 > others["median"]
+
+
+def test_repeats_equal_those_of_decoded_measurements(dataset_with_repeats: Path) -> None:
+    sampler = ProbeRowSampler(256, seed=1, repeat_share=0.5)
+    row = ProbeRowDataSource(str(dataset_with_repeats))[0]
+    contexts = sampler.contexts(row)
+    batch = {key: np.stack([c.example[key] for c in contexts]) for key in BATCH_KEYS}
+    found = repeats_of(parse(batch["targets"], batch["targets_segmentation"]))
+    assert len({context.has_repeats for context in contexts}) == 2
+    for example, share in enumerate(found.tolist()):
+        (tokens,) = segments_of(batch, example)
+        whole = [m for m in decoded(tokens)[0] if m.dst_addr is not None and m.rtt_ms is not None]
+        assert share == pytest.approx(1 - len({m.dst_addr for m in whole}) / len(whole))
+
+
+@pytest.mark.slow
+def test_figures_are_not_empty(compact_dataset: Path, tmp_path: Path) -> None:
+    analyse(compact_dataset, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*PICTURES, "figures.json"}
+    for name in PICTURES:
+        image = imread(tmp_path / name)
+        assert image.shape[0] > 400 and image.shape[1] > 1000
+        colors = np.unique((image[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
+        assert len(colors) > 20, name
+        assert 0.5 < (image[..., :3] == 1).all(axis=2).mean() < 0.99, name
+
+
+@pytest.mark.slow
+def test_small_rows_alone(small_dataset: Path, tmp_path: Path) -> None:
+    code, figures = analyse(small_dataset, tmp_path)
+    assert code == 0
+    found = results(figures)
+    absent = {name for name, result in found.items() if result == "not applicable"}
+    assert absent == {"num_contexts", "modes_large", "context_padding"}
+    assert found["modes_small"] == found["batch_padding"] == "pass"
+    padding = {(x["of"], x["group"]): x for x in figures["figures"]["padding"]}
+    assert padding["batches of build_dataset", "all"]["mean"] == 0
+    assert padding["small rows, if not packed", "all"]["mean"] > 0.5
+    assert figures["figures"]["strides"] == figures["figures"]["spans"] == []
+    assert all((tmp_path / name).stat().st_size > 5000 for name in PICTURES)
+
+
+@pytest.mark.slow
+def test_same_seed_same_figures(compact_dataset: Path) -> None:
+    def figures(seed: int) -> dict[str, Any]:
+        return summarise(measure(str(compact_dataset), AnalysisExtent(seed=seed, max_rows=5)))
+
+    assert figures(0) == figures(0)
+    assert figures(0) != figures(1)
+
+
+@pytest.mark.slow
+def test_test_split_and_crop_size(compact_dataset: Path, tmp_path: Path) -> None:
+    code, figures = analyse(compact_dataset / "test", tmp_path, "--crop-size=256")
+    assert code == 0
+    assert figures["split"] == "test"
+    assert figures["options"]["crop_size"] == 256
+
+
+@pytest.mark.slow
+def test_some_shards_only(compact_dataset: Path, tmp_path: Path) -> None:
+    code, figures = analyse(compact_dataset / "train/*_00001-*", tmp_path)
+    assert code == 0
+    assert results(figures)["row_count"] == "not applicable"
+
+
+# --- what is measured is true -------------------------------------------------------------------
+
+
+def test_figures_of_small_rows_agree_with_the_sampler(small_dataset: Path) -> None:
+    figures = measure(str(small_dataset), AnalysisExtent(seed=3, max_rows=30, num_batches=1))
+    source, sampler = ProbeRowDataSource(str(small_dataset)), ProbeRowSampler(seed=3)
+    padding, modes = [], []
+    for number in figures.sampled["number"].tolist():
+        row = source[number]
+        for epoch in range(figures.epochs.small):
+            examples = list(sampler.examples(row, epoch))
+            padding += [float((e["targets_segmentation"] == 0).mean()) for e in examples]
+            if len(row["measurements"]) >= MIN_MEASUREMENTS_FOR_MODE:
+                modes.append(sampler.contexts(row, epoch)[0].mode)  # drawn by the same key
+    assert figures.padded["padding"].tolist() == padding
+    lines = {line["mode"]: line for line in summarise(figures)["modes"]}
+    assert len(modes) >= 1000
+    for name in MODE_NAMES:
+        assert lines[name]["small_share"] == pytest.approx(modes.count(name) / len(modes))
+
+
+def test_figures_of_large_rows_agree_with_the_sampler(arrow_dataset: Path) -> None:
+    figures = measure(str(arrow_dataset), AnalysisExtent(max_rows=12, num_batches=1))
+    source, sampler = ProbeRowDataSource(str(arrow_dataset)), ProbeRowSampler(seed=0)
+    spans = []
+    for number in figures.sampled["number"][figures.sampled["size"] != SMALL].tolist():
+        row = source[number]
+        for epoch in range(figures.epochs.large):
+            for context in sampler.contexts(row, epoch):
+                first = row["measurements"][context.first]["event_time"]
+                last = row["measurements"][context.first + context.window - 1]["event_time"]
+                spans.append((last - first) / timedelta(seconds=1))
+    assert figures.contexts["span_seconds"].tolist() == pytest.approx(spans)
+    line = next(x for x in summarise(figures)["spans"] if x["group"] == "all")
+    assert line["median_seconds"] == pytest.approx(np.median(spans))
+    density = next(x for x in summarise(figures)["density"] if x["group"] == "all")
+    assert density["tokens_none"] < density["tokens_partial"] < density["tokens_full"]
+
+
+def test_rows_are_drawn_evenly_over_sizes_and_families() -> None:
+    sizes = np.repeat([0, 1, 5], [900, 90, 10])
+    families = np.tile([0, 1], 500)
+    drawn = draw_rows(sizes, families, 100, seed=1)
+    assert len(drawn) in (99, 100) and drawn[0] == 0 and (np.diff(drawn) > 0).all()
+    counts = {
+        (s, f): int(((sizes[drawn] == s) & (families[drawn] == f)).sum())
+        for s in (0, 1, 5)
+        for f in (0, 1)
+    }
+    assert counts[5, 0] == counts[5, 1] == 5
+    assert all(20 <= counts[s, f] <= 25 for s in (0, 1) for f in (0, 1))
+    assert np.array_equal(drawn, draw_rows(sizes, families, 100, seed=1))
+    assert not np.array_equal(drawn, draw_rows(sizes, families, 100, seed=2))
+    assert np.array_equal(draw_rows(sizes, families, 5000, seed=1), np.arange(1000))
+    assert np.array_equal(draw_rows(sizes, families, 1, seed=1), [0])
+
+
+def test_sizes_and_families(arrow_dataset: Path) -> None:
+    rows = ProbeRowDataSource(str(arrow_dataset)).rows
+    sampler = ProbeRowSampler()
+    source = ProbeRowDataSource(str(arrow_dataset))
+    sizes, families = size_classes(rows, 1024), families_of(rows)
+    for number in range(len(rows)):
+        row = source[number]
+        n = len(row["measurements"])
+        assert (sizes[number] == SMALL) == sampler.is_small(row)
+        if sizes[number] != SMALL:
+            assert SIZE_NAMES[sizes[number]] == ("≤ 100" if n <= 100 else "≤ 1,000")
+        versions = {m["ip_version"] for m in row["measurements"]}
+        versions.add(6 if ":" in row["src_addr"] else 4)
+        assert families[number] == {(4,): 0, (6,): 1, (4, 6): 2}[tuple(sorted(versions))]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--max_rows=0"], "--max_rows=0 is under 1"),
+        (["--num-batches=-1"], "--num_batches=-1"),
+        (["--crop_size=10"], "crop_size is 10: it must be 64 or more"),
+        (["--bogus"], "unrecognized arguments: --bogus"),
+    ],
+)
+def test_invalid_flags(
+    flags: list[str], words: str, compact_dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(compact_dataset), *flags]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "no finished dataset" in capsys.readouterr().err
+
+
+def test_output_that_is_a_file(
+    compact_dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert main([str(compact_dataset), f"--output={tmp_path}/file"]) == 2
+    assert "cannot write into" in capsys.readouterr().err
+
+
+def test_without_matplotlib(
+    compact_dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main([str(compact_dataset), *BRIEF, f"--output={tmp_path}"]) == 2
+    assert "pip install 'probeline[report]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_needs_neither_beam_nor_matplotlib_for_tables(compact_dataset: Path) -> None:
+    script = (
+        "import sys; from training.analyze_padding import main; "
+        f"code = main([{str(compact_dataset)!r}, '--max_rows=5', '--num_batches=1']); "
+        "sys.exit(code + 10 * ('apache_beam' in sys.modules) + 20 * ('matplotlib' in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0

@@ -1,0 +1,379 @@
+"""The feed report: its figures equal those of the batches, and invalid batches are refused."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from beam_pipeline.dataset.layout import Encoding
+from beam_pipeline.errors import UsageError
+from tests.support.batches import Batch
+from tests.support.contexts import measured as measurements
+from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
+from tests.support.probe_rows_on_disk import CROP
+from training.statistics.feed_report import FeedReport
+from training.tokens.kinds import measurement_text
+from training.tokens.tokenizer import Measurement, encode
+
+PICTURES = ("padding", "modes", "segments", "repeats", "windows", "rtt", "tokens")
+CROP_SIZE = 128
+
+
+def files_of(host: int) -> set[str]:
+    pictures = {f"{name}-host{host}.png" for name in PICTURES}
+    return {*pictures, f"feed-host{host}.json", f"decoded-host{host}.txt"}
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def numbers_in(folder: Path, host: int = 0) -> dict[str, Any]:
+    return json.loads((folder / f"feed-host{host}.json").read_bytes())
+
+
+def context(src_addr: str, *seconds: int | None, failed: int = 0) -> np.ndarray:
+    """Returns the tokens of a measurement for each second, None being untold; some have failed."""
+    rtts = [-1.0 if number < failed else 1.0 for number in range(len(seconds))]
+    rows = [
+        (1_000_000 * (second or 0), "8.8.8.8", rtt)
+        for second, rtt in zip(seconds, rtts, strict=True)
+    ]
+    is_timed = np.array([second is not None for second in seconds])
+    return encode(src_addr, measurements(*rows), is_timed)
+
+
+def crops(*examples: Sequence[np.ndarray]) -> Batch:
+    """Lays contexts down as `batches.packing` does, one list an example; cuts them at the end."""
+    inputs, targets, segments, positions = np.zeros((4, len(examples), CROP_SIZE), np.int32)
+    for example, contexts in enumerate(examples):
+        at = 0
+        for segment, tokens in enumerate(contexts, 1):
+            n = min(len(tokens) - 1, CROP_SIZE - at)
+            inputs[example, at : at + n] = tokens[:n]
+            targets[example, at : at + n] = tokens[1 : n + 1]
+            segments[example, at : at + n] = segment
+            positions[example, at : at + n] = np.arange(n)
+            at += n
+    return {
+        "inputs": inputs,
+        "inputs_segmentation": segments,
+        "inputs_position": positions,
+        "targets": targets,
+        "targets_segmentation": segments.copy(),
+        "targets_position": positions.copy(),
+    }
+
+
+FULL = context("192.0.2.1", 1000, 1100, 1400)  # 58 tokens
+NONE = context("192.0.2.2", None, None, None, failed=1)  # 40 tokens
+PARTIAL = context("192.0.2.2", 1000, None, None, None)  # 65 tokens
+CUT = context("192.0.2.3", *range(2000, 2080, 10))  # 135 tokens, the crop ends in the last one
+PADDING_ONLY = crops([])
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Three examples, a quarter, half and nothing of them padding."""
+    return crops([FULL, NONE], [PARTIAL], [CUT])
+
+
+# --- figures ------------------------------------------------------------------------------
+
+
+def test_statistics_of_a_batch(batch: Batch, tmp_path: Path) -> None:
+    lines: list[str] = []
+    report = FeedReport(str(tmp_path / "new" / "folder"), 3, num_steps=2, log=lines.append)
+    report.add(batch)
+    assert names_in(tmp_path / "new" / "folder") == set()
+    report.add(PADDING_ONLY)
+    assert names_in(tmp_path / "new" / "folder") == files_of(3)
+    numbers = numbers_in(tmp_path / "new" / "folder", 3)
+    assert numbers["host_index"] == 3
+    step = {
+        "step": 0,
+        "examples": 3,
+        "crop_size": 128,
+        "real_tokens": 288,
+        "padding": 0.25,
+        "segments": 4,
+        "segments_decoded": 4,
+        "full": 2,
+        "partial": 1,
+        "none": 1,
+    }
+    nothing = dict.fromkeys(("real_tokens", "segments", "segments_decoded"), 0)
+    nothing |= dict.fromkeys(("full", "partial", "none"), 0)
+    assert numbers["steps"] == [step, step | nothing | {"step": 1, "examples": 1, "padding": 1}]
+    counted, decoded = numbers["counted"], numbers["decoded"]
+    assert [counted[name] for name in ("examples", "real_tokens", "segments")] == [4, 288, 4]
+    padding = counted["padding"]
+    assert [padding[name] for name in ("number", "mean", "min", "median", "max")] == [
+        *(4, (0.25 + 0.5 + 1) / 4, 0, 0.375, 1)
+    ]
+    assert counted["segments_per_example"]["max"] == 2
+    assert counted["measurements_per_segment"]["mean"] == (3 + 3 + 4 + 8) / 4
+    assert counted["modes"] == [
+        {"measurements_at_least": 1, "full": 2, "partial": 1, "none": 1},
+        {"measurements_at_least": 10, "full": 0, "partial": 0, "none": 0},
+    ]
+    assert counted["kinds_in_the_first_batch"] == {
+        "padding": 96,
+        "start": 18,
+        "source": 90,
+        "destination": 88,
+        "time": 45,
+        "RTT": 46,
+        "failed": 1,
+    }
+    assert decoded["segments"] == 4
+    assert (decoded["measurements_with_rtt"], decoded["failed"]) == (17, 1)
+    assert (decoded["rtt_ms"]["number"], decoded["rtt_ms"]["mean"]) == (16, 1)
+    spans = decoded["span_seconds"]
+    assert (spans["number"], spans["min"], spans["max"]) == (2, 60, 400)
+    assert decoded["largest_sources"] == {"192.0.2.2": 2, "192.0.2.1": 1, "192.0.2.3": 1}
+    assert decoded["contexts_per_source"]["number"] == 3
+    assert lines == [
+        "step 0: [3, 128], 288 tokens, padding 25.00 %, 4 segments: 2 full, 1 partial, 1 none; "
+        "192.0.2.1 → 8.8.8.8 1.000 ms 1970-01-01 00:16:40",
+        "step 1: [1, 128], 0 tokens, padding 100.00 %, 0 segments: 0 full, 0 partial, 0 none; "
+        "no measurement",
+        f"figures of 2 steps are in {tmp_path / 'new' / 'folder'}",
+    ]
+    text = (tmp_path / "new" / "folder" / "decoded-host3.txt").read_text()
+    assert text.count("\n  ") == 18
+    assert (
+        "step 0, example 0, segment 2 of 40 tokens: 3 measurements, 0 with their time\n"
+        "  192.0.2.2       → 8.8.8.8               failed  –\n"
+        "  192.0.2.2       → 8.8.8.8             1.000 ms  –\n"
+    ) in text
+    assert text.endswith("  192.0.2.3       → –                          –  –  (cut)\n")
+
+
+@pytest.mark.parametrize(
+    ("measurement", "text"),
+    [
+        (Measurement(is_whole=False), "–               → –                          –  –  (cut)"),
+        (
+            Measurement("2001:db8::1", "::1", 12.8, 1 << 60),
+            "2001:db8::1     → ::1                12.800 ms  second 1152921504606846976",
+        ),
+    ],
+)
+def test_measurement_text(measurement: Measurement, text: str) -> None:
+    assert measurement_text(measurement) == text
+
+
+@all_variants
+def test_real_batches_pass(mixed: dict[Encoding, Path], variant: str) -> None:
+    lines: list[str] = []
+    report = FeedReport(None, 0, log=lines.append)
+    batches = expected_batches(mixed["compact"], variant, 25)
+    for batch in batches:
+        report.add(batch)
+    report.close()
+    assert len(lines) == 16
+    assert all(f": [8, {CROP}], " in line for line in lines)
+    num_segments = int(batches[0]["inputs_segmentation"].max(axis=1).sum())
+    assert f" {num_segments} segments: " in lines[0]
+
+
+@pytest.mark.parametrize("log_rtt", [False, True])
+def test_log_rtt_is_decoded(log_rtt: bool) -> None:
+    lines: list[str] = []
+    report = FeedReport(None, 0, num_steps=1, log=lines.append, log_rtt=log_rtt)
+    tokens = encode("192.0.2.1", measurements((0, "8.8.8.8", 17.25)), log_rtt=log_rtt)
+    report.add(crops([tokens]))
+    assert " 17.248 ms" in lines[0]
+
+
+@pytest.mark.slow
+def test_figures_of_real_batches_are_not_empty(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
+    report = FeedReport(str(tmp_path), 0)
+    batches = expected_batches(mixed["compact"], "packed", 25)
+    for batch in batches:
+        report.add(batch)
+    assert names_in(tmp_path) == files_of(0)
+    for name in PICTURES:
+        image = imread(tmp_path / f"{name}-host0.png")
+        assert image.shape[0] > 400 and image.shape[1] > 1000
+        colors = (image[..., :3] * 255).astype(np.int64) @ (65536, 256, 1)
+        assert len(np.unique(colors)) > 20, name
+    numbers = numbers_in(tmp_path)
+    assert len(numbers["steps"]) == 16
+    segments = sum(int(b["inputs_segmentation"].max(axis=1).sum()) for b in batches[:16])
+    assert numbers["counted"]["segments"] == numbers["decoded"]["segments"] == segments
+    real = sum(int((b["inputs_segmentation"] > 0).sum()) for b in batches[:16])
+    assert numbers["counted"]["real_tokens"] == real
+    assert numbers["decoded"]["span_seconds"]["number"] > 20
+    heads = [line for line in (tmp_path / "decoded-host0.txt").open() if line.startswith("step ")]
+    assert len(heads) == 6
+
+
+@pytest.mark.slow
+def test_hosts_share_a_folder(batch: Batch, tmp_path: Path) -> None:
+    for host in (0, 1):
+        report = FeedReport(str(tmp_path), host)
+        for _ in range(host + 1):
+            report.add(batch)
+        report.close()
+    assert names_in(tmp_path) == files_of(0) | files_of(1)
+    assert [len(numbers_in(tmp_path, host)["steps"]) for host in (0, 1)] == [1, 2]
+    report.add(batch)
+    report.close()
+    assert len(numbers_in(tmp_path, 1)["steps"]) == 2
+
+
+def test_batch_of_padding_only(tmp_path: Path) -> None:
+    report = FeedReport(str(tmp_path), 0, num_steps=1)
+    report.add(PADDING_ONLY)
+    assert names_in(tmp_path) == files_of(0)
+    assert numbers_in(tmp_path)["decoded"]["rtt_ms"] == {
+        "number": 0,
+        **dict.fromkeys(("mean", "min", "p10", "median", "p90", "max")),
+    }
+
+
+def test_no_batches(tmp_path: Path) -> None:
+    FeedReport(str(tmp_path), 0).close()
+    assert names_in(tmp_path) == set()
+
+
+# --- bounds ---------------------------------------------------------------------------
+
+
+def test_batches_after_the_last_step_are_ignored(batch: Batch) -> None:
+    lines: list[str] = []
+    report = FeedReport("", 0, num_steps=2, log=lines.append)
+    for _ in range(2):
+        report.add(batch)
+    batch["targets"] = batch["inputs"]
+    report.add(batch)
+    report.close()
+    assert len(lines) == 2
+
+
+def test_report_is_off_without_folder_and_log() -> None:
+    FeedReport(None, 0).add({})
+
+
+def test_decoded_examples_are_bounded_without_log(tmp_path: Path) -> None:
+    batch = crops(*[[FULL, NONE]] * 40)
+    batch["inputs"][4, 0] = 11  # of 32 examples out of 40, the fifth is not one
+    report = FeedReport(str(tmp_path), 0, num_steps=1)
+    report.add(batch)
+    (step,) = numbers_in(tmp_path)["steps"]
+    assert (step["segments"], step["segments_decoded"]) == (80, 64)
+    assert numbers_in(tmp_path)["decoded"]["segments"] == 64
+    refusal_of(lambda: FeedReport(None, 0, log=print).add(batch), "example 4 position 0")
+
+
+# --- invalid batches ---------------------------------------------------------------------
+
+
+def put(name: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
+    """Returns what changes one number of the batch."""
+
+    def damage(batch: Batch) -> None:
+        batch[name][example, position] = value
+
+    return damage
+
+
+def put_both(suffix: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
+    def damage(batch: Batch) -> None:
+        for side in ("inputs", "targets"):
+            batch[f"{side}{suffix}"][example, position] = value
+
+    return damage
+
+
+def make_undecodable(batch: Batch) -> None:
+    batch["inputs"][0, 58] = batch["targets"][0, 57] = 11
+
+
+def drop_positions(batch: Batch) -> None:
+    del batch["targets_position"]
+
+
+def make_wide(batch: Batch) -> None:
+    batch["inputs"] = batch["inputs"].astype(np.int64)
+
+
+def make_flat(batch: Batch) -> None:
+    batch["inputs"] = batch["inputs"].reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (put("inputs", 1, 5, 267), "example 1 position 5: 267 in inputs is no token"),
+        (put("targets", 1, 5, -1), "example 1 position 5: -1 in targets is no token"),
+        (put("targets", 1, 5, 9), "example 1 position 5: the target is 9, the next input is 3"),
+        (put("targets_segmentation", 2, 7, 2), "example 2 position 7: inputs and targets have"),
+        (put("targets_position", 2, 7, 2), "example 2 position 7: inputs and targets have"),
+        (put("inputs", 1, 127, 1), "example 1 position 127: padding is not zero everywhere"),
+        (put_both("_segmentation", 0, 20, 3), "example 0 position 20: segments are not numbered"),
+        (put_both("_position", 0, 57, 57), "example 0 position 57: positions do not count from 0"),
+        (make_undecodable, "example 0 position 57: segment 2, which begins there, does not decode"),
+        (drop_positions, "the arrays are inputs, "),
+        (make_wide, "inputs is int64 [3, 128]"),
+        (make_flat, "inputs is int32 [384]"),
+    ],
+)
+def test_invalid_batch(damage: Callable[[Batch], None], words: str, batch: Batch) -> None:
+    report = FeedReport(None, 5, log=lambda line: None)
+    report.add(batch)
+    damage(batch)
+    refusal_of(lambda: report.add(batch), "step 1 on host 5: ", words, "analyze_padding")
+
+
+def test_segment_of_two_probes(batch: Batch) -> None:
+    two = crops([np.append(FULL, PARTIAL)])
+    refusal_of(lambda: FeedReport(None, 0, log=print).add(two), "it holds several probes")
+
+
+def test_steps_before_an_invalid_batch_are_drawn(batch: Batch, tmp_path: Path) -> None:
+    report = FeedReport(str(tmp_path), 0)
+    report.add(batch)
+    make_undecodable(batch)
+    refusal_of(lambda: report.add(batch), "step 1")
+    report.close()
+    numbers = numbers_in(tmp_path)
+    assert len(numbers["steps"]) == 1 and numbers["decoded"]["segments"] == 4
+    assert numbers["decoded"]["measurements_with_rtt"] == 17
+
+
+# --- invalid arguments -----------------------------------------------------------------------
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    words = ("grain_visualization_dir needs matplotlib", "pip install 'probeline[report]'")
+    refusal_of(lambda: FeedReport(str(tmp_path), 0), *words, kind=UsageError)
+    FeedReport(None, 0, log=print)
+
+
+def test_unwritable_folder(tmp_path: Path) -> None:
+    words = ("grain_visualization_dir is gs://bucket/pictures", "local folders only")
+    refusal_of(lambda: FeedReport("gs://bucket/pictures", 0), *words, kind=UsageError)
+    (tmp_path / "file").write_text("")
+    refusal_of(lambda: FeedReport(f"{tmp_path}/file", 0), f"cannot write into {tmp_path}/file")
+
+
+def test_zero_steps() -> None:
+    refusal_of(lambda: FeedReport(None, 0, num_steps=0), "num_steps is 0", kind=UsageError)
+
+
+def test_needs_neither_grain_nor_jax() -> None:
+    script = (
+        "import sys, training.statistics.feed_report; "
+        "sys.exit(len({'grain', 'jax', 'apache_beam', 'matplotlib'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0

@@ -1,0 +1,371 @@
+"""The figures of an analysis and of a feed report, by the names of their files."""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from beam_pipeline.report.plots import (
+    COLORS,
+    log_bins,
+    percent_histogram,
+    say_none,
+    span_axis,
+    two_axes,
+)
+from beam_pipeline.report.tables import percent
+from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
+from training.statistics.collector import mode_counts
+from training.statistics.feed import Feed
+from training.statistics.summary import (
+    expected_contexts,
+    mode_lines,
+    padding_line,
+    padding_lines,
+    repeats_by_kind,
+    stride_lines,
+    untimed_shares,
+)
+from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
+from training.tokens.kinds import FIELD_NAMES, MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
+
+_FIELD_COLORS = ("white", "black", COLORS[4], COLORS[0], COLORS[2], COLORS[3], COLORS[1])
+_MAX_EXAMPLES = 64  # in the figure of tokens
+_MIN_RTT_MS = 0.001
+
+
+# --- panels of both -----------------------------------------------------------------------------
+
+
+def _draw_untimed(axes: Axes, shares: np.ndarray, what: str) -> None:
+    axes.set_title("Measurements without timestamp, mode partial")
+    if not len(shares):
+        say_none(f"partial {what}", axes)
+        return
+    percent_histogram(axes, shares, COLORS[2], step=5)
+    axes.set(xlabel="share of the measurements, %", ylabel=what)
+
+
+def _draw_spans(axes: Axes, spans: dict[str, np.ndarray]) -> None:
+    """Draws histograms of spans in seconds, one upon the other, by their labels."""
+    values = {label: np.maximum(group, 1) for label, group in spans.items()}
+    together = np.concatenate(list(values.values()))
+    axes.hist(
+        list(values.values()),
+        log_bins(together, 50),
+        stacked=True,
+        color=COLORS[: len(values)],
+        label=list(values),
+    )
+    axes.set_xlabel("logarithmic; below 1 s shown as 1 s")
+    span_axis(axes, together, "x")
+
+
+def _draw_whole_numbers(
+    axes: Axes, values: np.ndarray, color: str, absent: str, **settings: str
+) -> None:
+    """Draws how often each number occurs, several to a bar if they are far apart."""
+    axes.set(**settings)
+    if not len(values):
+        say_none(absent, axes)
+        return
+    smallest, largest = int(values.min()), int(values.max())
+    width = 1 + (largest - smallest) // 40
+    bins = np.arange(smallest, largest + width + 1, width) - 0.5
+    axes.hist(values, bins.tolist(), color=color)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None:
+    """Draws histograms of the share of repeats, one upon the other, by their labels."""
+    axes.set(xlabel="share of the measurements whose destination came before, %", ylabel=what)
+    if not any(map(len, repeats.values())):
+        say_none(what, axes)
+        return
+    axes.hist(
+        [100 * shares for shares in repeats.values()],
+        np.linspace(0, 100, 41).tolist(),
+        stacked=True,
+        color=COLORS[: len(repeats)],
+        label=[f"{name}: {len(shares):,} {what}" for name, shares in repeats.items()],
+    )
+    axes.legend(fontsize=8)
+
+
+# --- of a dataset -------------------------------------------------------------------------------
+
+
+def _padding(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure, (3, 2))
+    all_lines = list(padding_lines(statistics))
+    kinds = list(dict.fromkeys(line["of"] for line in all_lines))
+    lines = [line for line in all_lines if line["examples"]][::-1]
+    labels = [f"{line['of']}: {line['group']}" for line in lines]
+    means = [100 * line["mean"] for line in lines]
+    bars = left.barh(labels, means, color=[COLORS[kinds.index(line["of"])] for line in lines])
+    left.bar_label(bars, [f"{mean:.3g} %" for mean in means], padding=3, fontsize=7)
+    left.set(xlim=(0, 115), xlabel="mean padding, % of the crop", title="Padding by kind")
+    left.tick_params(axis="y", labelsize=7)
+    right.set(title="Small rows: what packing saves", xlabel="padding of an example, %")
+    if not len(statistics.padded):
+        say_none("small rows", right)
+        return
+    padded = statistics.padded["padding"]
+    percent_histogram(right, padded, COLORS[1], label="a row alone")
+    right.axvline(100 * padded.mean(), color="black", linestyle="--", label="mean, alone")
+    packed = padding_line(all_lines, "batches of build_dataset")["mean"]
+    if packed is not None:
+        right.axvline(100 * packed, color=COLORS[0], linewidth=3, label="mean, packed in batches")
+    right.set(ylabel="examples", ylim=(0, 1.3 * right.get_ylim()[1]))  # the legend above the bars
+    right.legend(fontsize=8)
+
+
+def _modes(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure)
+    places = np.arange(len(MODE_NAMES))
+    lines = list(mode_lines(statistics))
+    left.bar(places, [100 * x["expected"] for x in lines], 0.8, color="0.88", label="expected")
+    for shift, rows in ((-0.2, "large"), (0.2, "small")):
+        if lines[0][f"{rows}_draws"]:
+            left.errorbar(
+                places + shift,
+                [100 * x[f"{rows}_share"] for x in lines],
+                [100 * x[f"{rows}_bound"] for x in lines],
+                fmt="o",
+                capsize=5,
+                color=COLORS[rows == "small"],
+                label=f"{rows} rows, {lines[0][f'{rows}_draws']:,} draws",
+            )
+    left.set_xticks(places, MODE_NAMES)
+    left.set(ylabel="share, %", title="Timestamp modes, with 4 σ of a binomial draw", ylim=0)
+    left.legend(fontsize=8)
+    shares = untimed_shares(statistics, PARTIAL)
+    _draw_untimed(right, shares, "contexts")
+    for share in (MIN_UNTIMED, MAX_UNTIMED) if len(shares) else ():
+        right.axvline(100 * share, color="black", linestyle="--")
+
+
+def _contexts_per_row(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure)
+    everything = statistics.rows.n_measurements
+    n = np.unique(np.geomspace(1, everything.max(), 300).astype(np.int64))
+    left.step(n, expected_contexts(n), color="0.7", label="min(⌈n / 30⌉, 16)", where="post")
+    is_small = statistics.sampled["size"] == SMALL
+    for name, color, chosen in (("large rows", 0, ~is_small), ("small rows, packed", 1, is_small)):
+        if chosen.any():
+            rows = statistics.sampled[chosen]
+            x, y = rows["num_measurements"], rows["num_contexts"]
+            left.scatter(x, y, 12, color=COLORS[color], label=name)
+    left.set(xscale="log", xlabel="measurements of the row", ylabel="contexts an epoch, K")
+    left.set_title("Contexts per row, rows sampled")
+    bins = np.geomspace(1, everything.max() + 1, 40)
+    for size, name in enumerate(SIZE_NAMES):
+        if (statistics.sizes == size).any():
+            label = name if size == SMALL else f"large, {name}"
+            right.hist(everything[statistics.sizes == size], bins, color=COLORS[size], label=label)
+    right.set(xscale="log", yscale="log", xlabel="measurements of the row", ylabel="rows")
+    right.set_title(f"All {len(everything):,} rows by size")
+    for axes in (left, right):
+        axes.legend(fontsize=8)
+
+
+def _repeats(figure: Figure, statistics: Statistics) -> None:
+    axes: Axes = figure.subplots()
+    _draw_repeats(axes, repeats_by_kind(statistics), "contexts")
+    axes.set_title("Contexts of large rows: destinations that come again")
+
+
+def _window_spans(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure)
+    contexts = statistics.contexts
+    left.set(title="Time between the ends of a window", ylabel="contexts")
+    right.set(title="Windows by their size", xlabel="measurements of the window")
+    if not len(contexts):
+        say_none("large rows", left, right)
+        return
+    sizes, spans = contexts["size"], contexts["span_seconds"]
+    occurring = np.unique(sizes).tolist()
+    _draw_spans(left, {f"rows {SIZE_NAMES[size]}": spans[sizes == size] for size in occurring})
+    left.legend(fontsize=8)
+    for size, color in zip(occurring, COLORS, strict=False):
+        some = contexts[sizes == size]
+        heights = np.maximum(some["span_seconds"], 1)
+        right.scatter(some["window"], heights, 4, color=color, alpha=0.5)
+    right.set(xscale="log", ylabel="time between its ends")
+    span_axis(right, spans, "y")
+
+
+def _strides(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure)
+    left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
+    right.set(title="Time that their contexts span", xlabel="stride")
+    lines = list(stride_lines(statistics))
+    if not lines:
+        say_none("large rows", left, right)
+        return
+    labels = [f"{line['stride']}" for line in lines]
+    bars = left.bar(labels, [100 * line["share"] for line in lines], color=COLORS[0])
+    left.bar_label(bars, [f"{line['contexts']}" for line in lines], fontsize=7)
+    strided = statistics.strided[statistics.strided["size"] != SMALL]
+    spans = np.maximum(strided["span_seconds"], 1)
+    by_stride = [spans[strided["window"] == line["stride"]] for line in lines]
+    right.boxplot(by_stride, tick_labels=labels, whis=(0, 100))
+    span_axis(right, spans, "y")
+    for axes in (left, right):
+        axes.tick_params(axis="x", labelsize=7)
+
+
+def _tokens(figure: Figure, statistics: Statistics) -> None:
+    families = np.unique(statistics.sampled["family"]).tolist()
+    contexts = statistics.contexts[statistics.contexts["whole_measurements"] > 0]
+    values = contexts["whole_tokens"] / contexts["whole_measurements"]
+    panels = figure.subplots(1, max(1, len(families)), squeeze=False)[0]
+    for axes, family in zip(panels, families, strict=False):
+        is_family = contexts["family"] == family
+        axes.set(title=f"{FAMILIES[family]} rows", xlabel="tokens per measurement")
+        if not is_family.any():
+            say_none("large rows of this family", axes)
+            continue
+        some = values[is_family]
+        bins = np.linspace(math.floor(some.min()), math.ceil(some.max() + 0.01), 60)
+        for mode, name in enumerate(MODE_NAMES):
+            in_mode = some[contexts["mode"][is_family] == mode]
+            axes.hist(in_mode, bins, color=COLORS[mode], alpha=0.7, label=f"mode {name}")
+        axes.set_ylabel("contexts")
+        axes.legend(fontsize=8)
+
+
+def _bytes(figure: Figure, statistics: Statistics) -> None:
+    left, right = two_axes(figure)
+    rows = statistics.sampled
+    left.set_title("Bytes of the encoded measurements")
+    right.set_title("Bytes of the whole record")
+    if not len(rows):
+        say_none("rows that could be read", left, right)
+        return
+    n = rows["num_measurements"]
+    tokens, largest = rows["untimed_tokens"] / n, (rows["record_bytes"] / n).max()
+    ticks = [t for t in (10, 14, 20, 30, 40, 60, 100, 200, 500, 1000) if t <= 1.3 * largest]
+    for axes, name in ((left, "measurements_bytes"), (right, "record_bytes")):
+        for family in np.unique(rows["family"]).tolist():
+            some, color = rows["family"] == family, COLORS[family]
+            for values, marker, what in ((rows[name] / n, "o", "bytes"), (tokens, "_", "tokens")):
+                label = f"{FAMILIES[family]}: {what}"
+                axes.scatter(n[some], values[some], 12, color=color, marker=marker, label=label)
+        axes.set(xscale="log", yscale="log", xlabel="measurements of the row")
+        axes.set_ylabel("bytes, and tokens without time, per measurement")
+        axes.set_ylim(0.8 * min(10.0, tokens.min()), 1.3 * largest)
+        axes.set_yticks(ticks, [str(t) for t in ticks])
+        axes.set_yticks([], minor=True)
+    left.legend(fontsize=8)
+
+
+# --- of what training was fed -------------------------------------------------------------------
+
+
+def _feed_padding(figure: Figure, feed: Feed) -> None:
+    left, right = two_axes(figure)
+    percent_histogram(left, feed.all.padding, COLORS[0])
+    left.set(title="Padding of an example", xlabel="share of the crop, %", ylabel="examples")
+    for label, take in (("max", np.max), ("mean", np.mean)):
+        right.plot([100 * take(each.padding) for each in feed.batches], ".-", label=label)
+    right.set(title="Padding by step", xlabel="step", ylabel="share of the crop, %", ylim=(-2, 102))
+    right.legend(fontsize=8)
+
+
+def _feed_modes(figure: Figure, feed: Feed) -> None:
+    left, right = two_axes(figure)
+    segments = feed.all.segments
+    left.set(title="Timestamp modes, as the tokens show them", ylabel="share of segments, %")
+    for shift, minimum, name in (
+        (-0.2, 1, "all segments"),
+        (0.2, MIN_MEASUREMENTS_FOR_MODE, f"of {MIN_MEASUREMENTS_FOR_MODE} measurements or more"),
+    ):
+        counts = np.array(list(mode_counts(segments, minimum).values()))
+        places = np.arange(len(MODE_NAMES)) + shift
+        heights, label = 100 * counts / max(1, counts.sum()), f"{name}: {counts.sum():,}"
+        left.bar(places, heights, 0.4, color=COLORS[shift > 0], label=label)
+    left.set_xticks(range(len(MODE_NAMES)), MODE_NAMES)
+    left.legend(fontsize=8)
+    some = segments[timestamp_modes(segments, segments["fills_crop"]) == PARTIAL]
+    _draw_untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
+
+
+def _feed_segments(figure: Figure, feed: Feed) -> None:
+    left, right = two_axes(figure)
+    segments, sources = feed.all.num_segments, np.array(list(feed.sources.values()))
+    names = {"title": "Segments of an example", "xlabel": "segments", "ylabel": "examples"}
+    _draw_whole_numbers(left, segments, COLORS[0], "examples", **names)
+    names = {"title": "Contexts of a source, decoded", "xlabel": "contexts"}
+    _draw_whole_numbers(right, sources, COLORS[1], "sources", **names, ylabel="source addresses")
+
+
+def _feed_repeats(figure: Figure, feed: Feed) -> None:
+    axes: Axes = figure.subplots()
+    _draw_repeats(axes, {"all": feed.all.repeats}, "segments")
+    axes.set_title("Segments: destinations that come again")
+
+
+def _feed_windows(figure: Figure, feed: Feed) -> None:
+    left, right = two_axes(figure)
+    left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
+    if feed.spans_seconds:
+        _draw_spans(left, {"": np.array(feed.spans_seconds, float)})
+    else:
+        say_none("decoded segments with two timestamps", left)
+    measurements = feed.all.segments["num_measurements"]
+    names = {"title": "Measurements of a segment", "xlabel": "measurements", "ylabel": "segments"}
+    _draw_whole_numbers(right, measurements, COLORS[1], "segments", **names)
+
+
+def _feed_rtt(figure: Figure, feed: Feed) -> None:
+    axes: Axes = figure.subplots()
+    rtts = np.array(feed.rtts_ms)
+    answered = np.maximum(rtts[rtts >= 0], _MIN_RTT_MS)
+    axes.set_title("RTT of decoded measurements")
+    if not len(answered):
+        say_none("answered pings", axes)
+        return
+    failed = percent(1 - len(answered) / len(rtts))
+    axes.set_title(f"RTT of {len(rtts):,} decoded measurements, of which {failed} failed")
+    axes.hist(answered, log_bins(answered, 80), color=COLORS[0])
+    axes.set(xscale="log", xlabel="ms, logarithmic", ylabel="measurements")
+
+
+def _feed_tokens(figure: Figure, feed: Feed) -> None:
+    figure.set_size_inches(16, 6)  # a point per token
+    axes: Axes = figure.subplots()
+    fields, colors = feed.fields[:_MAX_EXAMPLES], np.array([to_rgb(c) for c in _FIELD_COLORS])
+    axes.imshow(colors[fields], aspect="auto", interpolation="nearest")
+    title = f"Tokens of the first batch, {len(fields)} of {len(feed.fields)} examples"
+    axes.set(title=title, xlabel="position", ylabel="example")
+    patches = [
+        Patch(facecolor=color, edgecolor="grey", label=name)
+        for color, name in zip(_FIELD_COLORS, FIELD_NAMES, strict=True)
+    ]
+    figure.legend(handles=patches, loc="outside right upper", fontsize=8)
+
+
+DRAWINGS = {
+    "padding": _padding,
+    "modes": _modes,
+    "contexts_per_row": _contexts_per_row,
+    "repeats": _repeats,
+    "window_spans": _window_spans,
+    "strides": _strides,
+    "tokens_per_measurement": _tokens,
+    "bytes_per_measurement": _bytes,
+}
+FEED_DRAWINGS = {
+    "padding": _feed_padding,
+    "modes": _feed_modes,
+    "segments": _feed_segments,
+    "repeats": _feed_repeats,
+    "windows": _feed_windows,
+    "rtt": _feed_rtt,
+    "tokens": _feed_tokens,
+}

@@ -1,0 +1,258 @@
+"""Summarises `Statistics` as tables for a terminal, JSON and the checks.
+
+A summary is a list of lines per table, a line a dict. Shares are between 0 and 1; a missing value
+is None.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from beam_pipeline.report.tables import Table
+from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
+from training.statistics.collector import distribution
+from training.tokens.draws import MODE_NAMES
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
+
+Line = dict[str, Any]
+Summary = dict[str, list[Line]]
+
+MODE_SHARES = (0.4, 0.3, 0.3)
+CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # what planning.num_contexts is checked against
+SPAN_BANDS = {"< 1 min": 60.0, "< 1 h": 3600.0, "< 1 day": 86400.0, "more": math.inf}
+MIN_MEASUREMENTS_FOR_SHARE = 20  # of a context, for its share of timestamps to mean something
+NUM_DEVIATIONS = 4
+_NAMES = {"mode": MODE_NAMES, "family": FAMILIES, "size": SIZE_NAMES}
+
+
+def summarise(statistics: Statistics) -> Summary:
+    """Returns all tables by name: rows, padding, modes, repeats, spans, strides, density."""
+    return {
+        "rows": list(_rows(statistics)),
+        "padding": list(padding_lines(statistics)),
+        "modes": list(mode_lines(statistics)),
+        "repeats": list(_repeats(statistics)),
+        "spans": list(_spans(statistics)),
+        "strides": list(stride_lines(statistics)),
+        "density": list(_density(statistics)),
+    }
+
+
+_TITLES = {
+    "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
+    "padding": "Padding",
+    "modes": f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ",
+    "repeats": "Measurements of large rows' contexts whose destination came before",
+    "spans": "Windows of large rows: time between their ends",
+    "strides": "Strides of large rows (ProbeWindowSampler)",
+    "density": "Tokens and bytes per measurement, of the rows sampled",
+}
+_NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
+
+
+def tables(summary: Summary) -> Iterator[Table]:
+    """Yields the tables of a summary for a terminal."""
+    for name, title in _TITLES.items():
+        lines = [line for line in summary[name] if line.get("examples") != 0]
+        keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
+        columns = [
+            (key.removesuffix("_seconds").replace("_", " "), _format(name, key, lines))
+            for key in keys
+        ]
+        yield Table(title, columns, [[line[key] for key in keys] for line in lines])
+
+
+def _format(table: str, key: str, lines: Sequence[Line]) -> str:
+    """Returns the format of a column, by its name and its first value."""
+    value = next((line[key] for line in lines if line[key] is not None), None)
+    if not lines or isinstance(value, str):
+        return "text"
+    if isinstance(value, int) or table == "rows":
+        return "count"
+    if key.endswith("_seconds"):
+        return "span"
+    if table == "density":
+        return "decimals2"
+    return "percent3" if "padding" in (table, key.removeprefix("mean_")) else "percent"
+
+
+def sample_text(statistics: Statistics) -> str:
+    """Returns a sentence on what was measured."""
+    extent, epochs = statistics.extent, statistics.epochs
+    return (
+        f"{statistics.dataset.path}, split {statistics.shards.split}, {statistics.encoding}: "
+        f"{len(statistics.sampled):,} of {len(statistics.rows):,} rows read, the first and others "
+        f"drawn evenly over sizes and families (seed {extent.seed}); {len(statistics.contexts):,} "
+        f"contexts of large rows (epochs: {epochs.large}), {len(statistics.padded):,} examples of "
+        f"small rows ({epochs.small}), {len(statistics.strided):,} contexts by strides "
+        f"({epochs.strided}); {statistics.num_batches} batches of {statistics.batch_size} examples "
+        f"(mixed_rows=1); crop size {extent.crop_size}"
+    )
+
+
+def expected_contexts(n_measurements: np.ndarray) -> np.ndarray:
+    """Returns how many contexts each large row should give per epoch: int64."""
+    return np.clip(-(-n_measurements // CONTEXTS_PER_MEASUREMENTS), 1, MAX_CONTEXTS)
+
+
+def _rows(statistics: Statistics) -> Iterator[Line]:
+    rows = statistics.rows
+    for size, name in enumerate(SIZE_NAMES):
+        chosen = statistics.sizes == size
+        if not chosen.any():
+            continue
+        k = expected_contexts(rows.n_measurements[chosen])
+        counts = (int(k.min()), float(np.median(k)), int(k.max()), int(k.sum()))
+        names = ("min_contexts", "median_contexts", "max_contexts", "contexts_an_epoch")
+        yield {
+            "size": name,
+            "rows": int(chosen.sum()),
+            "measurements": int(rows.n_measurements[chosen].sum()),
+            "sampled": int((statistics.sampled["size"] == size).sum()),
+            **dict(zip(names, [None] * 4 if size == SMALL else counts, strict=True)),
+        }
+
+
+def _groups(lines: np.ndarray, *by: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields name and mask of all lines, and of those in each mode, family or size that occurs."""
+    yield "all", np.ones(len(lines), bool)
+    for key in by:
+        for value, name in enumerate(_NAMES[key]):
+            if (lines[key] == value).any():
+                yield f"{key} {name}", lines[key] == value
+
+
+# --- padding and modes --------------------------------------------------------------------------
+
+
+def padding_lines(statistics: Statistics) -> Iterator[Line]:
+    groups = [("batches of build_dataset", "all", statistics.batch_padding)]
+    for of, table, by in (
+        ("contexts of large rows", statistics.contexts, ("mode", "family", "size")),
+        ("small rows, if not packed", statistics.padded, ("family",)),
+    ):
+        chosen_by = _groups(table, *by)
+        groups += [(of, name, table["padding"][chosen]) for name, chosen in chosen_by]
+    strided = statistics.strided
+    is_small = strided["size"] == SMALL
+    for name, chosen in (("large rows", ~is_small), ("small rows", is_small)):
+        groups.append(("contexts by strides", name, strided["padding"][chosen]))
+    for of, name, values in groups:
+        yield {"of": of, "group": name, **distribution(values, "examples")}
+
+
+def padding_line(lines: Sequence[Line], of: str) -> Line:
+    """Returns the line about all examples of a kind among `padding_lines`."""
+    return next(x for x in lines if (x["of"], x["group"]) == (of, "all"))
+
+
+def binomial_bound(share: float, draws: int) -> float:
+    """Returns how far an observed share may be off: NUM_DEVIATIONS standard deviations."""
+    return NUM_DEVIATIONS * math.sqrt(share * (1 - share) / draws)
+
+
+def mode_lines(statistics: Statistics) -> Iterator[Line]:
+    visits = statistics.visits
+    visits = visits[visits["num_measurements"] >= MIN_MEASUREMENTS_FOR_MODE]
+    modes = {"large": statistics.contexts["mode"], "small": timestamp_modes(visits, False)}
+    for mode, (name, share) in enumerate(zip(MODE_NAMES, MODE_SHARES, strict=True)):
+        line: Line = {"mode": name, "expected": share}
+        for rows, values in modes.items():
+            draws = len(values)
+            line[f"{rows}_draws"] = draws
+            line[f"{rows}_share"] = float((values == mode).mean()) if draws else None
+            line[f"{rows}_bound"] = binomial_bound(share, draws) if draws else None
+        untimed = distribution(untimed_shares(statistics, mode), unit="_untimed")
+        yield line | {
+            name: untimed[name] for name in ("min_untimed", "mean_untimed", "max_untimed")
+        }
+
+
+def untimed_shares(statistics: Statistics, mode: int) -> np.ndarray:
+    """Returns the share of measurements without timestamp of a mode's contexts: float64.
+
+    Contexts of fewer than MIN_MEASUREMENTS_FOR_SHARE measurements do not count.
+    """
+    contexts, num = statistics.contexts, statistics.contexts["num_measurements"]
+    chosen = (contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
+    return 1 - contexts["num_timed"][chosen] / num[chosen]
+
+
+def repeats_by_kind(statistics: Statistics) -> dict[str, np.ndarray]:
+    """Returns the repeats of the contexts of large rows, by whether few destinations were drawn."""
+    contexts = statistics.contexts
+    names = {"any destinations": False, "few destinations": True}
+    return {
+        name: contexts["repeats"][contexts["has_repeats"] == has_repeats]
+        for name, has_repeats in names.items()
+    }
+
+
+def _repeats(statistics: Statistics) -> Iterator[Line]:
+    for name, shares in repeats_by_kind(statistics).items():
+        if len(shares):
+            share = len(shares) / len(statistics.contexts)
+            yield {"contexts_of": name, "share": share, **distribution(shares, "contexts")}
+
+
+# --- windows, strides, sizes --------------------------------------------------------------------
+
+
+def _spans(statistics: Statistics) -> Iterator[Line]:
+    contexts = statistics.contexts
+    for name, chosen in _groups(contexts, "family", "size"):
+        spans = contexts["span_seconds"][chosen]
+        bands = np.searchsorted(list(SPAN_BANDS.values()), spans, "right")
+        if len(spans):
+            yield {
+                "group": name,
+                **distribution(spans, "contexts", "_seconds"),
+                **{band: float((bands == at).mean()) for at, band in enumerate(SPAN_BANDS)},
+            }
+
+
+def stride_lines(statistics: Statistics) -> Iterator[Line]:
+    """Yields a line per stride of large rows: small ones always have stride 1."""
+    strided = statistics.strided
+    strided = strided[strided["size"] != SMALL]
+    for stride in np.unique(strided["window"]):
+        chosen = strided[strided["window"] == stride]
+        yield {
+            "stride": int(stride),
+            "share": len(chosen) / len(strided),
+            **distribution(chosen["span_seconds"], "contexts", "_seconds"),
+            "mean_padding": float(chosen["padding"].mean()),
+        }
+
+
+def _density(statistics: Statistics) -> Iterator[Line]:
+    """Yields tokens and bytes per measurement."""
+    sampled, contexts = statistics.sampled, statistics.contexts
+    shards = [statistics.shards.shards[number] for number in statistics.shards.chosen]
+    file_bytes = sum(s.num_bytes for s in shards) / sum(s.num_measurements for s in shards)
+    for name, chosen in _groups(sampled, "family", "size"):
+        rows = sampled[chosen]
+        drawn = contexts[np.isin(contexts["number"], rows["number"])]
+        num = int(rows["num_measurements"].sum())
+        if len(rows):
+            yield {
+                "group": name,
+                "rows": len(rows),
+                "measurements": num,
+                **{
+                    f"tokens_{mode}": _tokens_per_measurement(drawn[drawn["mode"] == number])
+                    for number, mode in enumerate(MODE_NAMES)
+                },
+                **{
+                    column: int(rows[column].sum()) / num
+                    for column in ("untimed_tokens", "measurements_bytes", "record_bytes")
+                },
+                "file_bytes": file_bytes if name == "all" else None,
+            }
+
+
+def _tokens_per_measurement(contexts: np.ndarray) -> float | None:
+    measurements = int(contexts["whole_measurements"].sum())
+    return int(contexts["whole_tokens"].sum()) / measurements if measurements else None

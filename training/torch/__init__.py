@@ -1,1 +1,0 @@
-"""PyTorch with this data. `training.torch_dataset` is the way in, which loads without PyTorch."""
