@@ -117,7 +117,7 @@ def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.Capture
     assert main(flags(corpus)) == 0
     before = files_below(corpus / "out")
     for more, message in (
-        (["--ngram_length=0"], "--ngram_length=0 is outside of 1 to 2147483647"),
+        (["--ngram_length=0"], "--ngram_length=0 is outside 1 to 2147483647"),
         (["--input_path=nowhere"], "--input_path=nowhere matches no file of documents"),
         (["--decontaminate_source=nowhere"], "--decontaminate_source=nowhere matches no file"),
         (["--streaming"], "--streaming: the input is files that end"),
