@@ -43,7 +43,7 @@ def error_of(capsys: pytest.CaptureFixture, code: int, arguments: list[str]) -> 
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("│┃ \n").replace("┃", "│").split("│")]
+    return re.split(r"\s{2,}", line.strip())
 
 
 def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture) -> None:
