@@ -162,9 +162,9 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
             )
             for each in (scanned.summary for scanned in parts)
         ]
-        first = parts[0].unit
         totals = map(sum, zip(*counts, strict=True))
-        rows.append((escape_surrogates(first.path), first.num_bytes, first.version, *totals))
+        file = parts[0].unit.file.file
+        rows.append((escape_surrogates(file.path), file.num_bytes, file.version, *totals))
     return make_table(rows, TRAIN_FILES_SCHEMA) if rows else TRAIN_FILES_SCHEMA.empty_table()
 
 
