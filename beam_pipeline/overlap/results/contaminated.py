@@ -162,9 +162,10 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
             )
             for each in (scanned.summary for scanned in parts)
         ]
+        first = parts[0].unit
         totals = map(sum, zip(*counts, strict=True))
-        file = parts[0].unit.file.file
-        rows.append((escape_surrogates(file.path), file.num_bytes, file.version, *totals))
+        path, num_bytes, version = first.file.file
+        rows.append((escape_surrogates(path), num_bytes, version, *totals))
     return make_table(rows, TRAIN_FILES_SCHEMA) if rows else TRAIN_FILES_SCHEMA.empty_table()
 
 
