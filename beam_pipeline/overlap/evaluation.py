@@ -33,8 +33,8 @@ from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_
 from beam_pipeline.documents.reading import field_names, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.ngrams.mapped_files import map_file
-from beam_pipeline.overlap.ngrams.row_tokens import Texts
+from beam_pipeline.overlap.ngrams.arrays import map_file
+from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 # Strings are UTF-8 with the three bytes of lone surrogates, which Arrow's own strings cannot hold.

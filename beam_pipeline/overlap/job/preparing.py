@@ -44,7 +44,7 @@ from beam_pipeline.overlap.ngrams.index import (
     write_index,
 )
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.row_tokens import (
+from beam_pipeline.overlap.ngrams.token_batches import (
     MAX_TOKEN_BYTES,
     count_long_tokens,
     count_places,
