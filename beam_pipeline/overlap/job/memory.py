@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from beam_pipeline.jobs.monitoring import logged
-from beam_pipeline.overlap.ngrams.mapped_files import hand_pages_back
+from beam_pipeline.overlap.ngrams.arrays import hand_pages_back
 
 _M_ARENA_MAX = -8  # of glibc's malloc.h
 _not_of_glibc = (OSError, AttributeError, TypeError)  # what calls of other C libraries raise

@@ -18,7 +18,7 @@ from apache_beam.io.filesystems import FileSystems
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
@@ -44,7 +44,7 @@ from beam_pipeline.overlap.ngrams.index import (
     write_index,
 )
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.row_tokens import (
+from beam_pipeline.overlap.ngrams.token_batches import (
     MAX_TOKEN_BYTES,
     count_long_tokens,
     count_places,

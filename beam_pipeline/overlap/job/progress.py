@@ -13,7 +13,7 @@ import orjson
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.documents.batch import DocumentBatch
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.results import layout
 from beam_pipeline.overlap.results.output_files import json_line
@@ -29,7 +29,7 @@ class Heartbeat:
 
     def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
         # Training files count from 1, and so do their work units and index shards.
-        name = f"progress-{unit.file_number + 1:05d}"
+        name = f"progress-{unit.file.number + 1:05d}"
         if unit.number or index_shard:
             name += f"-{unit.number + 1:05d}"
         if index_shard:

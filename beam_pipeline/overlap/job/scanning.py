@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from beam_pipeline.documents.batch import DocumentBatch
-from beam_pipeline.documents.reading import (
+from beam_pipeline.documents.files import (
     WORK_UNIT_BYTES,
-    DocumentFile,
+    InputFile,
     WorkUnit,
     cut_into_work_units,
-    read_work_unit,
 )
+from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.overlap.job.memory import freeing_step
 from beam_pipeline.overlap.job.preparing import Job, Prepared
@@ -44,12 +44,12 @@ _MIN_GROUPS = 256
 
 
 def plan_work_units(
-    file_number: int, file: DocumentFile, text_field: str, num_groups: int
+    file_number: int, file: InputFile, text_field: str, num_groups: int
 ) -> Iterator[tuple[str, WorkUnit]]:
     """Yields the work units of a file, keyed by group (`count_groups`)."""
     for unit in cut_into_work_units(file, text_field, WORK_UNIT_BYTES):
         key = str(int(unit.name, 16) % num_groups) if num_groups else unit.name
-        yield key, unit._replace(file_number=file_number)
+        yield key, unit._replace(file=file._replace(number=file_number))
 
 
 def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int:
@@ -87,7 +87,7 @@ class Scan(beam.DoFn):
     def process(
         self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
     ) -> Iterator[tuple[str, ScannedUnit]]:
-        units = sorted(keyed[1], key=lambda unit: (unit.file_number, unit.number))
+        units = sorted(keyed[1], key=lambda unit: (unit.file.number, unit.number))
         shards = range(prepared.num_index_shards)
         summaries: list[list[ScanSummary]] = [[] for _ in units]
         # One index shard is in memory at a time.
@@ -119,7 +119,7 @@ class Scan(beam.DoFn):
     def _read_and_match(
         self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat
     ) -> Iterator[tuple[DocumentBatch, SharedNgrams]]:
-        for batch in read_work_unit(unit, self._job.fields):
+        for batch in read_texts(unit, self._job.fields):
             shared = matcher.shared(batch.utf8, batch.bounds)
             yield batch, shared
             counter("overlap_text_bytes").inc(len(batch.utf8))

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import distinct
-from beam_pipeline.overlap.ngrams.row_tokens import Texts
-from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_batches import Texts, token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.details import Evaluation

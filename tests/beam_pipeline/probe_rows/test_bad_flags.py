@@ -21,8 +21,8 @@ NOT_UTF_8 = os.fsdecode(b"\xff")
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--max_row_size_mb=--", "-- is no value"),
-        ("--num-shards=--", "-- is no value"),
+        ("--max_row_size_mb=--", "-- is not a value"),
+        ("--num-shards=--", "-- is not a value"),
         ("--output=", "--output is empty"),
         ("--input=", "--input is empty"),
         ("--output=o\0", "NUL character"),
@@ -35,7 +35,7 @@ NOT_UTF_8 = os.fsdecode(b"\xff")
         ("--output=s3://b/o", r"pip install 'apache-beam\[aws\]'"),
         ("--output=hdfs://b/o", r"pip install 'apache-beam\[hadoop\]'"),
         ("--input=azfs://a/b/i", r"pip install 'apache-beam\[azure\]'"),
-        ("--output=http://b/o", "nothing here reads or writes http://"),
+        ("--output=http://b/o", "http:// is not supported"),
         ("--direct_num_workers=-1", "0 for all cores"),
         ("--runner=InteractiveRunner", "for notebooks"),
         ("--type_check_strictness=ALL_REQUIRED", "leave them out"),

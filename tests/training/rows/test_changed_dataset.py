@@ -284,4 +284,4 @@ def test_changed_objects_are_refused(mixed: dict[Encoding, Path], gcs: Gcs, tmp_
     for use in users(f"{bucket}/rows/train/*.arrayrecord"):
         refusal_of(use, f"{name} has {len(data) - 5} bytes, not {len(data)}")
     for use in users(f"{bucket}/nothing"):
-        refusal_of(use, f"{bucket}/nothing holds no finished dataset")
+        refusal_of(use, f"{bucket}/nothing is not a finished dataset")

@@ -110,7 +110,7 @@ def test_rules_add_their_lengths() -> None:
     [
         ("--rules=gpt4", "there is no rule 'gpt4'; give none, or some of gpt3, palm, llama2"),
         ("--rules=palm,", "there is no rule ''"),
-        ("--threshold=1.5", "--threshold=1.5 is outside of 0 to 1"),
+        ("--threshold=1.5", "--threshold=1.5 is outside 0 to 1"),
     ],
 )
 def test_a_rule_that_does_not_exist(given: str, message: str) -> None:
@@ -217,16 +217,16 @@ def test_a_config_cannot_be_changed() -> None:
         ({"eval_text_field": ["a", 7]}, "--eval_text_field=7 is a int: give a string"),
         ({"eval_fields": "each"}, "--eval_fields=each needs the fields"),
         ({"eval_fields": "each", "eval_text_field": "a/b"}, "evaluation set 'mmlu:a/b' cannot"),
-        ({"num_shards": -1}, "--num_shards=-1 is outside of 0 to 10000"),
+        ({"num_shards": -1}, "--num_shards=-1 is outside 0 to 10000"),
         ({"num_shards": "3"}, "--num_shards='3' is not an integer"),
         ({"processes": 1.5}, "--processes=1.5 is not an integer"),
         ({"processes": True}, "--processes=True is not an integer"),
-        ({"limit_test_instances": -1}, "--limit_test_instances=-1 is outside of 0 to "),
-        ({"index_memory_mb": -1}, "--index_memory_mb=-1 is outside of 0 to "),
+        ({"limit_test_instances": -1}, "--limit_test_instances=-1 is outside 0 to "),
+        ({"index_memory_mb": -1}, "--index_memory_mb=-1 is outside 0 to "),
         ({"degenerate": "drop"}, "--degenerate=drop: give emit or skip"),
-        ({"max_details": -2}, "--max_details=-2 is outside of -1 to "),
-        ({"max_details_per_pair": -2}, "--max_details_per_pair=-2 is outside of -1 to "),
-        ({"max_document_frequency": -1}, "--max_document_frequency=-1 is outside of 0 to "),
+        ({"max_details": -2}, "--max_details=-2 is outside -1 to "),
+        ({"max_details_per_pair": -2}, "--max_details_per_pair=-2 is outside -1 to "),
+        ({"max_document_frequency": -1}, "--max_document_frequency=-1 is outside 0 to "),
         ({"skip_existing": "false"}, "--skip_existing='false': give True or False"),
         ({"overwrite": 1}, "--overwrite=1: give True or False"),
     ],
@@ -241,8 +241,8 @@ def test_what_cannot_be_is_refused_in_one_line(values: dict, message: str) -> No
     ("given", "message"),
     [
         ([], "--ngram_length is empty"),
-        (0, "--ngram_length=0 is outside of 1 to "),
-        ([5, 2**31], "--ngram_length=2147483648 is outside of 1 to 2147483647"),
+        (0, "--ngram_length=0 is outside 1 to "),
+        ([5, 2**31], "--ngram_length=2147483648 is outside 1 to 2147483647"),
         ("15", "--ngram_length='15' is not an integer"),
     ],
 )

@@ -63,7 +63,7 @@ def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture
     assert below[1].startswith("Without a text: 1 training and 0 evaluation records; ")
     letters = corpus / "out/dead_letter"
     assert below[2] == f"1 dead letter in {letters}: 1 json_not_an_object"
-    assert below[3].startswith("Warning: nearly any text matches 1 evaluation row of empty ")
+    assert below[3].startswith("Warning: 1 evaluation row with only empty tokens, which ")
     left_out = corpus / "out/stats/overlap_details_left_out.jsonl"
     matches = (len(SHARED.split()) - 4) + (len(SHARED.split()) - 11)
     assert below[0].endswith(f": {matches} matches")
@@ -117,7 +117,7 @@ def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.Capture
     assert main(flags(corpus)) == 0
     before = files_below(corpus / "out")
     for more, message in (
-        (["--ngram_length=0"], "--ngram_length=0 is outside of 1 to 2147483647"),
+        (["--ngram_length=0"], "--ngram_length=0 is outside 1 to 2147483647"),
         (["--input_path=nowhere"], "--input_path=nowhere matches no file of documents"),
         (["--decontaminate_source=nowhere"], "--decontaminate_source=nowhere matches no file"),
         (["--streaming"], "--streaming: the input is files that end"),
@@ -368,9 +368,11 @@ def test_the_summary_names_what_was_not_looked_up_or_counted(
     write_lines(corpus / "eval/other.jsonl", {"id": "o0", "text": SHARED}, again)
     assert main([*flags(corpus), *few]) == 0
     said = capsys.readouterr().out
-    skipped = "Not looked up, so without a hit: 1 evaluation row"
-    assert f"{skipped} of empty tokens alone, by --degenerate=skip\n" in said
-    assert f"{skipped} of fewer tokens, by --min_tokens=6, see {corpus}/out/stats/" in said
+    skipped = "Not looked up: 1 evaluation row"
+    assert f"{skipped} with only empty tokens, because of --degenerate=skip\n" in said
+    assert (
+        f"{skipped} with fewer tokens, because of --min_tokens=6, see {corpus}/out/stats/" in said
+    )
 
 
 def test_matches_of_boilerplate_are_not_among_the_matches(

@@ -7,13 +7,16 @@ from typing import Any
 import orjson
 import pytest
 
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.overlap.job import progress
 from beam_pipeline.overlap.job.progress import Heartbeat, read_summary, write_summary
+from beam_pipeline.storage.matching import FileVersion
 
 
 def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
-    unit = WorkUnit("corpus/a.jsonl", 100, "jsonl", 0, 100, (), 0, 0, file_number, number)
+    version = FileVersion("corpus/a.jsonl", 100, 0)
+    file = InputFile(version, "jsonl", number=file_number)
+    unit = WorkUnit(file, number, 1, 0, 100)
     return Heartbeat(str(folder), str(folder / "temp"), unit, shard)
 
 
