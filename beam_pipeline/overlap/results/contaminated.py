@@ -164,7 +164,8 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
         ]
         first = parts[0].unit
         totals = map(sum, zip(*counts, strict=True))
-        rows.append((escape_surrogates(first.path), first.num_bytes, first.version, *totals))
+        path, num_bytes, version = first.file.file
+        rows.append((escape_surrogates(path), num_bytes, version, *totals))
     return make_table(rows, TRAIN_FILES_SCHEMA) if rows else TRAIN_FILES_SCHEMA.empty_table()
 
 

@@ -58,14 +58,19 @@ def test_a_job_server_that_does_not_answer_is_one_line_at_once(tmp_path: Path) -
         given = ["--input=i", f"--output={tmp_path}/o", f"--job_endpoint={endpoint}"]
         runners = ["PortableRunner", "FlinkRunner"]
         for _, beam_options in (parse([*given, f"--runner={name}"]) for name in runners):
-            with pytest.raises(UsageError, match=f"--job_endpoint={endpoint}: there is no job ser"):
+            with pytest.raises(
+                UsageError, match=f"--job_endpoint={endpoint}: no job server is lis"
+            ):
                 check_job_server(beam_options)
         assert main([*given, "--runner=PortableRunner"]) == 2
         listening.listen()
         check_job_server(parse([*given, "--runner=PortableRunner"])[1])
     for flags, message in (
         (["--runner=PortableRunner"], "needs --job_endpoint: give HOST:PORT"),
-        (["--runner=SparkRunner", "--job_endpoint=nowhere"], "--job_endpoint=nowhere: there is no"),
+        (
+            ["--runner=SparkRunner", "--job_endpoint=nowhere"],
+            "--job_endpoint=nowhere: no job server",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             check_job_server(parse(["--input=i", "--output=o", *flags])[1])
