@@ -4,19 +4,16 @@ It comes from the files of the finished output, not from counters of workers.
 """
 
 import shlex
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from apache_beam.io.filesystems import FileSystems
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.report.contents import Report, Verdicts, read_contents
+from beam_pipeline.overlap.report.contents import Report, read_contents
 from beam_pipeline.overlap.report.output import Output
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
@@ -26,42 +23,32 @@ from beam_pipeline.overlap.results.layout import (
     STATS,
 )
 from beam_pipeline.overlap.results.output_files import read_lines
-from beam_pipeline.report.tables import number_of
+from beam_pipeline.report.tables import Table, number_of
+from beam_pipeline.report.terminal import new_console, print_table
 
 
 def print_summary(config: DeconConfig, output: str, seconds: float) -> None:
     """Prints the overlap of each evaluation set, what caps left out, and the next command."""
-    console = Console(file=sys.stdout, highlight=False)
+    console = new_console()
     summary, report = read_summary(output), read_contents(Output(output), config.lengths)
-    console.print(_table(output, read_lines(FileSystems.join(output, STATS))))
+    print_table(console, _hits(output))
     if report.verdicts:
-        console.print(_rule_table(report.verdicts))
+        columns = ["evaluation set", ("rule", "text"), *("n", "instances")]
+        rows = [msgspec.structs.astuple(one)[:-1] for one in report.verdicts]
+        print_table(console, Table("", [*columns, "clean", "between", "dirty"], rows))
     for line in _lines(config, output, summary, report, seconds):
         console.print(printable(line), soft_wrap=True, markup=False)
 
 
-def _table(output: str, stats: Iterable[dict[str, Any]]) -> Table:
-    # Text, since square brackets in a plain string are markup.
-    table = Table("evaluation set", "n", "instances", "hit", "share", title=Text(output))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in stats:
+def _hits(output: str) -> Table:
+    """Returns the instances that are hit, by evaluation set and n."""
+    rows = []
+    for line in read_lines(FileSystems.join(output, STATS)):
         instances, hit = line["num_instances"], len(line["instance_ids"])
-        share = f"{hit / instances:.2%}" if instances else "-"
-        numbers = (str(line["n"]), f"{instances:,}", f"{hit:,}", share)
-        table.add_row(Text(line["eval_dataset"]), *numbers)
-    return table
-
-
-def _rule_table(verdicts: Iterable[Verdicts]) -> Table:
-    """Returns the numbers of clean and dirty instances by rule."""
-    table = Table("evaluation set", "rule", "n", "instances", "clean", "between", "dirty")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for one in verdicts:
-        numbers = one.n, one.num_instances, one.num_clean, one.num_between, one.num_dirty
-        table.add_row(Text(one.eval_dataset), one.rule, *(f"{number:,}" for number in numbers))
-    return table
+        share = hit / instances if instances else None
+        rows.append([line["eval_dataset"], line["n"], instances, hit, share])
+    columns = ["evaluation set", "n", "instances", "hit", ("share", "percent2")]
+    return Table(output, columns, rows)
 
 
 def _lines(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,20 +44,19 @@ def error_of(capsys: pytest.CaptureFixture, code: int, arguments: list[str]) -> 
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("│┃ \n").replace("┃", "│").split("│")]
+    return re.split(r"\s{2,}", line.strip())
 
 
 def test_the_table_says_what_was_hit(corpus: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(flags(corpus, "--max_details_per_pair=1")) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    rows = [cells(line) for line in out.splitlines() if "│" in line or "┃" in line]
-    assert rows == [
+    assert [row for row in map(cells, out.splitlines()) if len(row) == 5] == [
         ["evaluation set", "n", "instances", "hit", "share"],
-        ["music", "5", "3", "1", "33.33%"],
-        ["music", "12", "3", "1", "33.33%"],
-        ["[x]", "5", "1", "0", "0.00%"],
-        ["[x]", "12", "1", "0", "0.00%"],
+        ["music", "5", "3", "1", "33.33 %"],
+        ["music", "12", "3", "1", "33.33 %"],
+        ["[x]", "5", "1", "0", "0.00 %"],
+        ["[x]", "12", "1", "0", "0.00 %"],
     ]
     below = out.splitlines()[-6:]
     assert below[0].startswith("6 texts of 1 training file and 4 rows of 2 evaluation files in ")
@@ -79,7 +79,7 @@ def test_nothing_is_said_of_what_is_not_there(corpus: Path, capsys: pytest.Captu
     write_lines(corpus / "eval/music-1a2b3c/test.jsonl", {"id": "\ud800", "text": SHARED})
     assert main(flags(corpus)) == 0
     out = capsys.readouterr().out
-    assert ["music", "5", "1", "1", "100.00%"] in [cells(line) for line in out.splitlines()]
+    assert ["music", "5", "1", "1", "100.00 %"] in [cells(line) for line in out.splitlines()]
     for word in ("Without", "dead letters", "Warning", "left out"):
         assert word not in out
 
@@ -97,7 +97,7 @@ def test_the_next_command_can_be_copied(corpus: Path, capsys: pytest.CaptureFixt
     assert main(flags(corpus, f"--output_path={output}")) == 0
     out = capsys.readouterr().out
     assert f"overlap.report '{output}'" in out.splitlines()[-1]
-    assert "[b]" in out.partition("┏")[0]  # the title
+    assert "[b]" in out.partition("evaluation set")[0]  # the title
     config = DeconConfig(input_path="a", decontaminate_source="b", output_path=str(output))
     print_summary(config, str(output), 1.5)  # as often as one likes
     assert capsys.readouterr().out.splitlines()[-1] == out.splitlines()[-1]
@@ -120,7 +120,7 @@ def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.Capture
         (["--ngram_length=0"], "--ngram_length=0 is outside 1 to 2147483647"),
         (["--input_path=nowhere"], "--input_path=nowhere matches no file of documents"),
         (["--decontaminate_source=nowhere"], "--decontaminate_source=nowhere matches no file"),
-        (["--streaming"], "--streaming: the input is files that end"),
+        (["--streaming"], "--streaming: the input is bounded"),
         (["--max_detail=3"], "did you mean --max_details?"),
         (["--processes=3", "--runner=PrismRunner"], "PrismRunner has no such setting"),
     ):
@@ -291,7 +291,7 @@ def test_input_and_output_on_gs(corpus: Path, gcs: Gcs, capsys: pytest.CaptureFi
     gcs.upload(corpus, bucket)
     assert main(flags(bucket)) == 0
     out = capsys.readouterr().out
-    assert ["music", "12", "3", "1", "33.33%"] in [cells(line) for line in out.splitlines()]
+    assert ["music", "12", "3", "1", "33.33 %"] in [cells(line) for line in out.splitlines()]
     assert out.splitlines()[-1] == f"Next: python -m beam_pipeline.overlap.report {bucket}/out"
     line = error_of(capsys, 2, flags(bucket))
     assert f"--output_path={bucket}/out holds a finished result" in line
@@ -339,7 +339,7 @@ def test_a_job_on_dataflow_is_waited_for(
     (job,) = dataflow.jobs
     assert job.environment.worker_pools[0].autoscaling_settings.max_num_workers == 7
     assert f"Dataflow job {job.id}" in err
-    assert ["music", "12", "3", "1", "33.33%"] in [cells(line) for line in out.splitlines()]
+    assert ["music", "12", "3", "1", "33.33 %"] in [cells(line) for line in out.splitlines()]
     names = {name.partition("/")[0] for name in stored_objects(f"{bucket}/out")}
     assert names == {"stats", "clean", "progress", "tmp", "dead_letter", SUCCESS_NAME}
 
