@@ -16,7 +16,7 @@ from rich.text import Text
 
 from beam_pipeline.errors import printable
 from beam_pipeline.overlap.job.config import DeconConfig
-from beam_pipeline.overlap.job.progress import read_summary
+from beam_pipeline.overlap.job.manifest import read_summary
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     DEAD_LETTER_FOLDER,

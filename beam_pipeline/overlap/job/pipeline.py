@@ -25,7 +25,6 @@ from beam_pipeline.overlap.job.preparing import (
     build_index_shard,
     read_evaluation_sets,
 )
-from beam_pipeline.overlap.job.room import set_quotas
 from beam_pipeline.overlap.job.scanning import Scan, count_groups, number_rows, plan_work_units
 from beam_pipeline.overlap.results.boilerplate import check_ngrams
 from beam_pipeline.overlap.results.outputs import group_of
@@ -112,7 +111,7 @@ def build(
     quotas: Any = AsDict(
         pipeline
         | "Begin quotas" >> beam.Impulse()
-        | "Set quotas" >> beam.FlatMap(set_quotas, job, AsList(sizes))
+        | "Set quotas" >> beam.FlatMap(gathering.set_quotas, job, AsList(sizes))
     )
     buckets: Any = (
         counts

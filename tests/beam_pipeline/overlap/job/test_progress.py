@@ -8,8 +8,9 @@ import orjson
 import pytest
 
 from beam_pipeline.documents.reading import WorkUnit
-from beam_pipeline.overlap.job import progress
-from beam_pipeline.overlap.job.progress import Heartbeat, read_summary, write_summary
+from beam_pipeline.overlap.job import scanning
+from beam_pipeline.overlap.job.manifest import read_summary, write_summary
+from beam_pipeline.overlap.job.scanning import Heartbeat
 
 
 def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
@@ -30,7 +31,7 @@ def lines(folder: Path) -> dict[str, dict]:
 
 def test_a_heartbeat_is_written_over_while_the_work_goes_on(tmp_path: Path, monkeypatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(scanning.time, "monotonic", lambda: now[0])
     beat = heartbeat(tmp_path)
     beat.count(*read(10, 1000, 900, 0))
     assert not (tmp_path / "progress").exists()  # not yet half a minute
