@@ -173,6 +173,7 @@ def _find_boilerplate(
     totals: Any,
 ) -> tuple[Any, Any]:
     """Returns BucketBoilerplate of each bucket, and the path of the file that lists it all."""
+    most = job.config.max_document_frequency
     dropped: Any = AsSingleton(
         pipeline
         | "Files of n-grams" >> beam.Create([files])
@@ -183,7 +184,8 @@ def _find_boilerplate(
         | "Count documents"
         >> beam.FlatMap(boilerplate_steps.count_documents).with_output_types(tuple[int, bytes])
         | "Group by n-gram" >> beam.GroupByKey()
-        | "Find boilerplate" >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped)
+        | "Find boilerplate"
+        >> beam.Map(boilerplate_steps.list_boilerplate, job, prepared, dropped, most)
     )
     path = (
         pipeline
