@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
 
-.PHONY: setup demo test test-repo engines test-slow gcs-emulator chromium quality format generate bench docs notebook notebook-run lock clean
+.PHONY: setup demo test test-repo engines test-slow test-rest gcs-emulator chromium quality format generate bench docs notebook notebook-run lock clean
 
 # .venv has the extras of setup.py that a target needs, in the versions of requirements.txt.
 EXTRAS_demo := beam,maxtext,report
@@ -26,8 +26,8 @@ demo: $(or $(wildcard $(VENV)/.ready-dev),$(VENV)/.ready-demo)
 
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-# Minutes, for every change; the steps below, which CI runs too, have the rest. PKG=overlap runs the
-# tests of one package, by its path below beam_pipeline, training or tests.
+# Minutes, for every change. PKG=overlap runs the tests of one package, by its path below beam_pipeline,
+# training or tests. CI also runs make test-rest, which is the three steps after this one together.
 PKG ?=
 TESTS = $(if $(PKG),$(wildcard tests/$(PKG) tests/beam_pipeline/$(PKG) tests/training/$(PKG)),tests)
 QUICK = not slow and not flink and not prism and not browser
@@ -43,9 +43,14 @@ test-repo: setup
 engines: setup
 	CI=true $(PYTEST) -m "flink or prism" tests
 
-# Memory, kills, training runs, and every property with all its examples.
+# Memory, kills, training runs, and every property with more examples; PROFILE=exhaustive has all.
+PROFILE ?= thorough
 test-slow: setup
-	$(PYTEST) -m "(slow or property) and not flink and not prism" --hypothesis-profile=thorough tests
+	$(PYTEST) -m "(slow or property) and not flink and not prism" --hypothesis-profile=$(PROFILE) tests
+
+# All that make test leaves out, in one session: engines, browsers and environments start once.
+test-rest: setup
+	CI=true $(PYTEST) -m "slow or property or repo or browser or flink or prism" --hypothesis-profile=$(PROFILE) tests
 
 # Builds the emulator of gs:// that the quick suite needs, so that Go's 100 CPU-seconds are not in its
 # budget. Without this, the first test that needs it does.
@@ -61,8 +66,8 @@ quality: setup
 	$(BIN)/ruff check .
 	$(BIN)/pyright --warnings
 
-# Everything that is derived from code or results: template metadata, the manifest's schema, tables in
-# the docs. PICTURES=1 also draws curves and takes screenshots.
+# Writes what is derived from code or results: template metadata, the manifest's schema, tables in the
+# docs. PICTURES=1 also draws curves and takes screenshots.
 generate: setup
 	$(BIN)/python -m scripts.generate $(if $(PICTURES),--pictures)
 

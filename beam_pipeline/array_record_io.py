@@ -37,7 +37,6 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from beam_pipeline.dataset.rows import READER_OPTIONS
 from beam_pipeline.errors import ProbelineError, one_line
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.shards.io_arguments import element_type, known_text, refuse
 from beam_pipeline.shards.staging import Records, StageRecords
 from beam_pipeline.shards.writing import RecordWriter, ShardInfo, ShardTarget, WriteShards
 from beam_pipeline.storage.files import is_gcs, is_local, local_copy, remove_folder
@@ -397,3 +396,36 @@ def _open_reader(path: str) -> Generator[ArrayRecordReader]:
             raise ProbelineError(
                 f"{path} is not a readable ArrayRecord file: {one_line(error)}"
             ) from error
+
+
+def refuse(name: str, value: Any, reason: str) -> None:
+    """Raises ValueError for an argument of Beam's transforms that has no meaning in ours."""
+    if value is not None:
+        raise ValueError(f"{name} is {value!r}; leave it out, since {reason}")
+
+
+def known_text(name: str, value: str | ValueProvider) -> str:
+    """Returns an argument as a text that is known when the pipeline is built.
+
+    Raises:
+      ValueError: it is known only when the job runs.
+      TypeError: it is no text.
+    """
+    if isinstance(value, ValueProvider):
+        if not value.is_accessible():
+            raise ValueError(
+                f"{name} is known only when the job runs: give a text, or start the job from a "
+                "Flex Template, where options are known when the pipeline is built"
+            )
+        value = value.get()
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str or a ValueProvider of one, not {value!r}")
+    return value
+
+
+def element_type(coder: coders.Coder) -> Any:
+    """Returns the type of what a coder encodes, Any if it does not tell."""
+    try:
+        return coder.to_type_hint()
+    except NotImplementedError:  # of Beam's base class: a coder need not tell
+        return Any

@@ -42,7 +42,7 @@ def _run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
 
 
 def _print_summary(options: Options, dataset: Dataset, seconds: float) -> None:
-    from beam_pipeline.probe_rows.summary import print_summary
+    from beam_pipeline.probe_rows.progress import print_summary
 
     print_summary(options, dataset, seconds)
 

@@ -1,14 +1,13 @@
-"""Measures what a dataset gives in training, and runs a checklist over it.
+"""Measures what a dataset gives in training, and checks it.
 
   python -m training.analyze_padding rows
   python -m training.analyze_padding rows/test --output=figures --max_rows=1000
 
 Tables of padding, timestamp modes, contexts per row, window spans, strides, and tokens and bytes
-per measurement; with --output also as figures (matplotlib) and, with the checklist, as
-figures.json. It measures a sample, which it describes: seconds, not minutes, whatever the size of
-the dataset.
+per measurement; with --output also figures (matplotlib) and, with the checks, figures.json. It
+measures a sample, so it takes seconds, whatever the size of the dataset.
 
-Exit code 0: every check that applies passes. 1: one fails. 2: the analysis cannot be run.
+Exit code 0: every applicable check passes. 1: one fails. 2: the analysis cannot be run.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import run_command
 from beam_pipeline.cli.flags import OneLineParser, add_flags
 from training.extent import AnalysisExtent
 
 if TYPE_CHECKING:
-    from training.padding.checklist import Check
-    from training.padding.statistics import Statistics
+    from training.statistics.analysis import Statistics
+    from training.statistics.checks import Check
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +35,7 @@ def make_parser() -> OneLineParser:
     """Returns the parser of the flags."""
     parser = OneLineParser(
         "training.analyze_padding",
-        "Padding, modes, windows and sizes of a dataset in training; a checklist.",
+        "Padding, modes, windows and sizes of a dataset in training, with checks.",
         "rows --output figures",
     )
     parser.add_argument(
@@ -50,38 +48,52 @@ def make_parser() -> OneLineParser:
 
 def _run(argv: Sequence[str]) -> int:
     args = make_parser().parse_args(argv)
-    extent = AnalysisExtent(
-        **{item.name: getattr(args, item.name) for item in dataclasses.fields(AnalysisExtent)}
-    )
-    from beam_pipeline.report.plots import prepare_folder
-    from beam_pipeline.report.terminal import progress_bar
-    from training.padding.checklist import FAIL, run_checks
-    from training.padding.measuring import measure
-    from training.padding.tables import print_tables
+    names = [item.name for item in dataclasses.fields(AnalysisExtent)]
+    extent = AnalysisExtent(**{name: getattr(args, name) for name in names})
+    from beam_pipeline.report.plots import prepare_folder, write_results
+    from beam_pipeline.report.tables import Table
+    from beam_pipeline.report.terminal import new_console, print_table, progress_bar, say
+    from training.statistics.analysis import measure
+    from training.statistics.checks import FAIL, NOT_APPLICABLE, PASS, run_checks
+    from training.statistics.summary import sample_text, summarise, tables
 
     folder = prepare_folder(args.output, "--output") if args.output else None
     with progress_bar("measure", extent.max_rows + extent.num_batches) as advance:
         statistics = measure(args.dataset, extent, advance)
-    checks = run_checks(statistics)
-    print_tables(statistics, checks)
+    summary = summarise(statistics)
+    checks = run_checks(statistics, summary)
+    console = new_console()
+    say(console, sample_text(statistics))
+    for table in tables(summary):
+        print_table(console, table)
+    columns = [(name, "text") for name in ("check", "measured", "result")]
+    styles = {PASS: "green", FAIL: "bold red", NOT_APPLICABLE: "yellow"}
+    print_table(console, Table("Checks", columns, checks), styles)
     if folder is not None:
-        _write(folder, statistics, checks)
-    print(f"\n{_conclusion(statistics, checks)}")
+        from training.statistics.plots import DRAWINGS
+
+        place = _place(statistics)
+        content = {**place, **_content(statistics), "figures": summary}
+        content["checks"] = [check._asdict() for check in checks]
+        note = " · ".join(place.values())
+        names = write_results(folder, "figures.json", content, note, DRAWINGS, statistics)
+        print(f"\nwritten to {folder}: {', '.join(names)}")
+    print(f"\n{statistics.files}: {_conclusion(checks)}")
     return 1 if any(check.result == FAIL for check in checks) else 0
 
 
-def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
-    from beam_pipeline.report.plots import write_results
-    from training.padding.plots import DRAWINGS
-    from training.padding.tables import sample_text
-
-    place = {
+def _place(statistics: Statistics) -> dict[str, str]:
+    return {
         "dataset": statistics.dataset.path,
         "split": statistics.shards.split,
         "encoding": statistics.encoding,
     }
-    content = {
-        **place,
+
+
+def _content(statistics: Statistics) -> dict[str, Any]:
+    from training.statistics.summary import sample_text
+
+    return {
         "options": dataclasses.asdict(statistics.extent),
         "sample": {
             "text": sample_text(statistics),
@@ -92,20 +104,15 @@ def _write(folder: Path, statistics: Statistics, checks: list[Check]) -> None:
             "batch_size": statistics.batch_size,
             "bad_rows": statistics.bad_rows,
         },
-        "figures": statistics.summary,
-        "checks": [dataclasses.asdict(check) for check in checks],
     }
-    note = " · ".join(place.values())
-    names = write_results(folder, "figures.json", content, note, DRAWINGS, statistics)
-    print(f"\nwritten to {folder}: {', '.join(names)}")
 
 
-def _conclusion(statistics: Statistics, checks: list[Check]) -> str:
-    from training.padding.checklist import FAIL, NOT_APPLICABLE
-
-    failed = [check.name for check in checks if check.result == FAIL]
-    absent = [check.name for check in checks if check.result == NOT_APPLICABLE]
-    text = f"{statistics.files}: {len(checks) - len(failed) - len(absent)} checks pass"
+def _conclusion(checks: Sequence[Check]) -> str:
+    names: dict[str, list[str]] = {"pass": [], "not applicable": [], "FAIL": []}
+    for check in checks:
+        names[check.result].append(check.name)
+    passed, absent, failed = names.values()
+    text = f"{len(passed)} checks pass"
     text += f", {len(absent)} not applicable ({', '.join(absent)})" if absent else ""
     if failed:
         text += (

@@ -13,11 +13,18 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from beam_pipeline.dataset.addresses import format_any
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE, sort_groups, widen
-from beam_pipeline.probe_rows.chunks import Chunk, have_span, join_chunks, place, spans_of
+from beam_pipeline.dataset.sorted_run import NARROW, WIDE, distinct, sort_groups, widen
+from beam_pipeline.probe_rows.chunks import (
+    Chunk,
+    counts_of,
+    have_span,
+    join_chunks,
+    place,
+    spans_of,
+    unpack,
+)
 from beam_pipeline.probe_rows.external_sort import Span, UnreadRun, as_array
 from beam_pipeline.probe_rows.pregroup import rank
-from beam_pipeline.probe_rows.probe_table import counts_of, unpack
 from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
@@ -127,7 +134,7 @@ class Bucket:
             yield History([self.src_addrs[probe] for probe in of_kind.tolist()], run, bounds)
 
 
-class _Aside:
+class _SpillBuffer:
     """Payloads in memory, and beyond `memory_bytes` in a local file."""
 
     def __init__(self, memory_bytes: int, folder: str):
@@ -150,20 +157,20 @@ def _readers(
     chunks: Iterable[Chunk], reader: ClaimReader, memory_bytes: int, local_folder: str
 ) -> "list[_ChunkReader]":
     """Returns the readers of chunks, of small ones joined as they arrive."""
-    aside = _Aside(memory_bytes, local_folder)
+    buffer = _SpillBuffer(memory_bytes, local_folder)
     readers, small, small_bytes = [], [], 0
     for chunk in chunks:
         if not chunk.is_small:
-            readers.append(_ChunkReader.of_chunk(chunk, reader, aside))
+            readers.append(_ChunkReader.of_chunk(chunk, reader, buffer))
             continue
         small.append(chunk)
         small_bytes += chunk.num_bytes
         if small_bytes >= joined_bytes(memory_bytes):
-            readers.append(_ChunkReader.of_joined(small, aside))
+            readers.append(_ChunkReader.of_joined(small, buffer))
             small, small_bytes = [], 0
     if small:
-        readers.append(_ChunkReader.of_joined(small, aside))
-    aside.close()
+        readers.append(_ChunkReader.of_joined(small, buffer))
+    buffer.close()
     return readers
 
 
@@ -197,23 +204,23 @@ class _ChunkReader:
         self._at = 0
 
     @classmethod
-    def of_chunk(cls, chunk: Chunk, reader: ClaimReader, aside: _Aside) -> Self:
+    def of_chunk(cls, chunk: Chunk, reader: ClaimReader, buffer: _SpillBuffer) -> Self:
         """Returns the reader of a chunk as it is."""
         narrow, wide = (
-            aside.put(run) if isinstance(run, bytes) else PayloadReader(run, reader)
+            buffer.put(run) if isinstance(run, bytes) else PayloadReader(run, reader)
             for run in (chunk.narrow, chunk.wide)
         )
         spans = np.frombuffer(chunk.spans, np.int64).reshape(-1, 2)
         return cls(unpack([reader.read(chunk.probes)]), spans, narrow, wide)
 
     @classmethod
-    def of_joined(cls, chunks: Sequence[Chunk], aside: _Aside) -> Self:
+    def of_joined(cls, chunks: Sequence[Chunk], buffer: _SpillBuffer) -> Self:
         """Returns the reader of small chunks, joined to one."""
         joined = join_chunks(chunks)
         table = joined.table()
         spans = spans_of(joined, counts_of(table).sum(axis=0))[1]
         narrow, wide = (
-            aside.put(memoryview(run.view(np.uint8))) for run in (joined.narrow, joined.wide)
+            buffer.put(memoryview(run.view(np.uint8))) for run in (joined.narrow, joined.wide)
         )
         return cls(table, spans, narrow, wide)
 
@@ -238,3 +245,32 @@ class _ChunkReader:
         for (dtype, runs), lengths in zip(self._runs, self._counts, strict=True):
             if count := int(lengths[at]):
                 yield UnreadRun(dtype == WIDE, count * dtype.itemsize, runs, span)
+
+
+class DuplicateFilter:
+    """Drops equal measurements of a probe but one, and counts them in `num_dropped`.
+
+    Two are equal if their records are: time, destination and RTT as the dataset stores them. Equal
+    records are neighbours in a merged run, whatever file, work unit or generation they came from.
+    """
+
+    def __init__(self) -> None:
+        self.num_dropped = 0
+
+    def filter_history(self, history: History) -> History:
+        """Returns whole histories without duplicates; their records are overwritten."""
+        run, bounds = distinct(history.run, history.bounds)
+        self.num_dropped += len(history.run) - len(run)
+        return History(history.src_addrs, run, bounds)
+
+    def filter_blocks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yields consecutive blocks of one sorted run without duplicates, none of them empty."""
+        last = None
+        for block in blocks:
+            rest, _ = distinct(block, np.array([0, len(block)]))
+            if last is not None and rest[:1].tobytes() == last:
+                rest = rest[1:]
+            self.num_dropped += len(block) - len(rest)
+            if len(rest):
+                last = rest[-1:].tobytes()
+                yield rest

@@ -2,11 +2,14 @@
 
 Runs are opened in the order of their first records and merged block by block. Of the blocks in
 memory everything is final that no unread record comes before. Runs that do not overlap, usually
-those of files that each cover a period, are so read once, whole. See `merge_plan`.
+those of files that each cover a period, are so read once, whole.
 
   run 1  |==a==|=======        a, b: the block in memory of each open run; the bound is the
   run 2  |==b==|====           smallest of their last records, and what comes before the first
   run 3           |========    record of the next run. What is final leaves in order.
+
+Only the size and the span of a run are known, the times of its first and last record. If more runs
+overlap than the memory has blocks for, some of them are merged to one first (`merged_first`).
 """
 
 from collections import deque
@@ -17,7 +20,6 @@ import numpy as np
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE, count_up_to, merge, widen
 from beam_pipeline.jobs.messages import Message
-from beam_pipeline.probe_rows.merge_plan import blocks, merged_first
 from beam_pipeline.shards.claim_checks import (
     ClaimReader,
     ClaimWriter,
@@ -29,9 +31,9 @@ from beam_pipeline.storage.files import crc32c
 
 
 class SortedRun(Message, frozen=True):
-    """A sorted run as packed bytes, inline or stored; `is_wide` tells WIDE records from NARROW."""
+    """A sorted run as packed bytes, inline or stored."""
 
-    is_wide: bool
+    is_wide: bool  # WIDE records, not NARROW ones
     payload: Payload
 
     @property
@@ -227,3 +229,65 @@ class _Head:
         """Removes the first records from the block and returns them."""
         taken, self.block = self.block[:count], self.block[count:]
         return taken
+
+
+MAX_FAN_IN = 32  # large runs that are open at a time
+
+
+# --- the plan of a merge -------------------------------------------------------------------------
+
+
+def smallest_block(memory_bytes: int) -> int:
+    """Returns how much of a large run is at least in memory while it is open."""
+    return max(memory_bytes // MAX_FAN_IN, 1)
+
+
+def merged_first(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) -> np.ndarray:
+    """Returns which runs are to be merged to one first, int64 [0 or 2 and more].
+
+    Args:
+      spans: int64 [n, 2], ascending by their beginnings.
+      num_bytes: int64 [n], the sizes of the runs.
+    """
+    block = smallest_block(memory_bytes)
+    needed = np.minimum(num_bytes, block)
+    open_bytes = _open_at_starts(spans, needed)
+    at = int(np.argmax(open_bytes))
+    excess = int(open_bytes[at]) - block * MAX_FAN_IN
+    if excess <= 0:
+        return np.zeros(0, np.int64)
+    time = spans[at, 0]
+    here = np.flatnonzero((spans[:, 0] <= time) & (spans[:, 1] >= time))
+    here = here[np.argsort(num_bytes[here], kind="stable")]  # the smallest, which costs least
+    together = np.cumsum(needed[here])
+    enough = int(np.searchsorted(together, excess + block)) + 1
+    return here[: min(enough, int(np.searchsorted(together, block * MAX_FAN_IN, "right")))]
+
+
+def blocks(spans: np.ndarray, num_bytes: np.ndarray, memory_bytes: int) -> np.ndarray:
+    """Returns how much of each run may be in memory while it is open, int64 [n].
+
+    However many are open, it is `memory_bytes` in all at most. Small runs are held whole, and large
+    ones share what is left where most are open. The arguments are those of `merged_first`.
+    """
+    smallest = smallest_block(memory_bytes)
+    is_large = num_bytes > smallest
+    small = _open_at_starts(spans, np.where(is_large, 0, num_bytes))
+    large = _open_at_starts(spans, is_large.astype(np.int64))
+    share = np.maximum((memory_bytes - small) // np.maximum(large, 1), smallest)
+    ends = np.searchsorted(spans[:, 0], spans[:, 1], "right")
+    allowed = num_bytes.copy()
+    for run in np.flatnonzero(is_large).tolist():
+        allowed[run] = min(num_bytes[run], share[run : ends[run]].min())
+    return allowed
+
+
+def _open_at_starts(spans: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Returns the weight of all runs that are open when each begins; ends are inclusive."""
+    starts, ends = spans[:, 0], np.sort(spans[:, 1])
+    begun = np.append(0, np.cumsum(weights))
+    ended = np.append(0, np.cumsum(weights[np.argsort(spans[:, 1], kind="stable")]))
+    return (
+        begun[np.searchsorted(starts, starts, "right")]
+        - ended[np.searchsorted(ends, starts, "left")]
+    )

@@ -28,9 +28,14 @@ from beam_pipeline.dataset.row_codec import RowKey, content_bytes, surely_fit
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter, distribution, logged
-from beam_pipeline.probe_rows.bucket import Bucket, History, LargeHistory, num_buckets
+from beam_pipeline.probe_rows.bucket import (
+    Bucket,
+    DuplicateFilter,
+    History,
+    LargeHistory,
+    num_buckets,
+)
 from beam_pipeline.probe_rows.chunks import Chunk, store_chunks
-from beam_pipeline.probe_rows.duplicates import DuplicateFilter
 from beam_pipeline.probe_rows.external_sort import ExternalSort, SortedRun
 from beam_pipeline.probe_rows.job import Workspace
 from beam_pipeline.probe_rows.pregroup import pregroup

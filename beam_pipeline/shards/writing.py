@@ -35,8 +35,7 @@ from beam_pipeline.errors import ProbelineError, explained_os_errors, one_line
 from beam_pipeline.jobs.messages import Message
 from beam_pipeline.jobs.monitoring import counter, distribution, logged
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.shard_records import ArrivingRecords, ShardRecords
-from beam_pipeline.shards.staging import StagedRecords
+from beam_pipeline.shards.staging import ArrivingRecords, ShardRecords, StagedRecords
 from beam_pipeline.storage import files
 from beam_pipeline.storage.many_files import Move, local_copies, move_files
 

@@ -1,6 +1,40 @@
-"""A job that kills itself at a chosen call, and the calls that tests choose."""
+"""Jobs that kill themselves: at the n-th change of a folder, or at a chosen call.
 
-_SCRIPT = """
+The first works for every job and every step, whatever its functions are called: Python reports
+each file that it opens, renames, links or removes to an audit hook.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.warm_python import warm_python
+
+_AT_CHANGE = """
+import os, signal, sys
+folder, at, log = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+{setup}
+changes, program = 0, os.getpid()
+def hook(event, arguments):
+    global changes
+    if event not in ("open", "os.rename", "os.link", "os.remove", "os.rmdir", "os.mkdir"):
+        return
+    if event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        return
+    if str(arguments[0]).startswith(folder) and os.getpid() == program:
+        changes += 1
+        if changes == at:
+            os.kill(program, signal.SIGKILL)
+sys.addaudithook(hook)
+from {module} import main
+code = main(sys.argv[4:])
+count = changes
+open(log, "w").write(str(count))
+sys.exit(code)
+"""
+
+_AT_CALL = """
 import os, signal, sys
 import beam_pipeline.probe_rows.bucket as bucket
 import beam_pipeline.{module} as module
@@ -19,19 +53,12 @@ sys.exit(main(sys.argv[1:]))
 
 BUCKET_ROWS = 100
 
-# Of each phase of the job: the module, what holds the function, its name, and which call of it.
+# Of phases of the job: the module, what holds the function, its name, and which call of it.
 KILL_POINTS = {
-    "reading": ("probe_rows.grouping", "module", "read_piece", 2),
     "closing chunks": ("shards.claim_checks", "module.ClaimWriter", "close", 1),
     "sorting": ("probe_rows.bucket", "module.Bucket", "histories", 3),
-    "cutting rows": ("probe_rows.row_splitting", "module", "fit", 5),
     "staging": ("shards.staging", "module.StageRecords", "process", 4),
     "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
-    "writing the index": ("shards.writing", "module", "_write_index", 2),
-    "renaming the first shard": ("storage.many_files", "module", "_move", 1),
-    "renaming another shard": ("storage.many_files", "module", "_move", 3),
-    "before the data card": ("probe_rows.commit", "module", "write_card", 1),
-    "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
     "before _SUCCESS": ("dataset.manifest", "module", "success_stamp", 1),
 }
 
@@ -41,6 +68,26 @@ def kill_script(module: str, owner: str, name: str, after: int) -> str:
 
     Its probes are in many buckets, so that a kill comes between two of them.
     """
-    return _SCRIPT.format(
+    return _AT_CALL.format(
         module=module, owner=owner, name=name, after=after, bucket_rows=BUCKET_ROWS
+    )
+
+
+def run_and_kill(
+    module: str, setup: str, folder: Path, at: int, flags: Sequence[str], log: Path
+) -> subprocess.CompletedProcess[str]:
+    """Runs a program that kills itself before it changes a folder for the n-th time.
+
+    Args:
+      module: has the function `main`.
+      setup: statements that run first, such as sizes of work units.
+      at: from 1 on; 0 never kills.
+      log: gets the number of changes if the program ends.
+    """
+    script = _AT_CHANGE.format(module=module, setup=setup)
+    return subprocess.run(
+        [*warm_python(), "-c", script, str(folder), str(at), str(log), *flags],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1790000000"},
     )

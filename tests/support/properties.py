@@ -1,11 +1,12 @@
-"""How many examples Hypothesis tries: few in the quick suite, all in the slow one.
+"""How many examples Hypothesis tries: few in the quick suite, more with `--hypothesis-profile`.
 
-`make test-slow` runs every property again with `--hypothesis-profile=thorough`.
+`make test-slow` runs every property again as `thorough`; `PROFILE=exhaustive` takes the numbers
+that tests give.
 """
 
 from hypothesis import HealthCheck, settings
 
-_NUM_EXAMPLES = {"quick": 15, "thorough": 100}  # of a property that does not say
+_NUM_EXAMPLES = {"quick": 15, "thorough": 40, "exhaustive": 100}  # the default of a property
 
 for name, number in _NUM_EXAMPLES.items():
     settings.register_profile(
@@ -17,7 +18,10 @@ for name, number in _NUM_EXAMPLES.items():
 settings.load_profile("quick")
 
 
-def num_examples(thorough: int, quick: int = _NUM_EXAMPLES["quick"]) -> int:
-    """Returns how many examples a property gets, given the numbers for the two suites."""
-    is_thorough = settings().max_examples == _NUM_EXAMPLES["thorough"]
-    return thorough if is_thorough else min(thorough, quick)
+def num_examples(exhaustive: int, quick: int = _NUM_EXAMPLES["quick"]) -> int:
+    """Returns how many examples a property gets, from its numbers for two of the profiles."""
+    number = settings().max_examples
+    if number <= _NUM_EXAMPLES["quick"]:
+        return min(exhaustive, quick)
+    share = min(1, number / _NUM_EXAMPLES["exhaustive"])
+    return max(min(exhaustive, quick), round(exhaustive * share))

@@ -1,7 +1,7 @@
 """Loss in bits by kind of token and by timestamp mode, beside that of two unigrams.
 
-A unigram knows how often each token occurs in the training split; the other one knows each token's
-kind, too, which a model has to find out.
+One unigram has the frequency of each token in the training split; the other one also has each
+token's kind, which a model has to find out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed, parse
-from training.tokens.tokenizer import VOCABULARY_SIZE
+from training.statistics.collector import count_tokens
+from training.tokens.example_faults import Batch
+from training.tokens.kinds import KIND_NAMES, MODE_CLASSES, NOTHING, Parsed
 
 _SMOOTHING = 0.01  # added to every count
 
@@ -44,15 +45,9 @@ class Unigrams(NamedTuple):
     num_tokens: int
 
 
-def count_unigrams(batches: Iterable[dict[str, np.ndarray]]) -> Unigrams:
+def count_unigrams(batches: Iterable[Batch]) -> Unigrams:
     """Counts the targets of batches of `build_dataset`."""
-    counts = np.zeros(len(KIND_NAMES) * VOCABULARY_SIZE, np.int64)
-    for batch in batches:
-        kinds = parse(batch["targets"], batch["targets_segmentation"]).kinds
-        is_token = kinds != NOTHING
-        cells = kinds[is_token].astype(np.int64) * VOCABULARY_SIZE + batch["targets"][is_token]
-        counts += np.bincount(cells, minlength=len(counts))
-    counts = counts.reshape(len(KIND_NAMES), VOCABULARY_SIZE)
+    counts = count_tokens(batches)
     return Unigrams(_bits(counts), _bits(counts.sum(axis=0)), int(counts.sum()))
 
 

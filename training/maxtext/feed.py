@@ -19,7 +19,7 @@ from etils import epath
 from training.batches.column_cache import CacheUse, cache_use
 from training.batches.states import reshard_states
 from training.dataset import Batch, BatchDataset, BatchIterator
-from training.padding.feed_report import FeedReport
+from training.statistics.feed_report import FeedReport
 
 _SEGMENTATION = "targets_segmentation"  # 0 is padding
 

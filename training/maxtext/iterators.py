@@ -31,7 +31,7 @@ from training.dataset import build_dataset
 from training.maxtext.curriculum import Shares, Stage, check_shares, stages_of
 from training.maxtext.feed import Feed, FeedIterator
 from training.maxtext.loss_weights import keep_targets, weights_of_kinds
-from training.padding.feed_report import FeedReport
+from training.statistics.feed_report import FeedReport
 from training.tokens.tokenizer import VOCABULARY_SIZE
 
 TESTED_VERSION = "0.2.5"

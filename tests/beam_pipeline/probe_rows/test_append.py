@@ -1,4 +1,4 @@
-"""Adding to a dataset is what one job over all input writes; a kill leaves the old or the new."""
+"""Appending to a dataset writes what one job over all input writes (kills: jobs/test_kills.py)."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from beam_pipeline.main import main
 from beam_pipeline.storage.gcs import delete_object
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Flink, Gcs, stored_objects
-from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.helpers import measurements_table
 from tests.support.job_runs import files_of, make_dataset, write_input
 from tests.support.kills import kill_script
 from tests.support.properties import num_examples
@@ -227,56 +227,6 @@ def test_two_runs_never_add_at_once(old: Path, new_input: Path, tmp_path: Path) 
     finally:
         process.kill()
         process.communicate()
-
-
-# Of each phase: the module, what holds the function, its name, and which of its calls.
-_KILLS = {
-    "reading": ("probe_rows.grouping", "module", "read_piece", (1, 2, 3, 5)),
-    "closing chunks": ("shards.claim_checks", "module.ClaimWriter", "close", (1,)),
-    "sorting": ("probe_rows.bucket", "module.Bucket", "histories", (1, 5)),
-    "staging": ("shards.staging", "module.StageRecords", "process", (1, 4)),
-    "writing shards": ("shards.writing", "module.WriteShard", "_write", (1, 3)),
-    "writing the index": ("shards.writing", "module", "_write_index", (2,)),
-    "renaming": ("storage.many_files", "module", "_move", (1, 3, 5, 7)),
-    "keeping dead letters": ("probe_rows.commit", "module", "copy_files", (1,)),
-    "before the data card": ("probe_rows.commit", "module", "write_card", (1,)),
-    "small files": ("storage.many_files", "module", "write_durably", (1, 2, 3, 4, 5, 6)),
-    "committing": ("dataset.manifest", "module", "success_stamp", (1,)),
-    "switching": ("probe_rows.commit", "module", "switch", (1,)),
-    "writing": ("probe_rows.switch", "module", "write_guarded", (1, 2, 3)),
-    "naming": ("storage.many_files", "module", "_copied", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
-    "linking": ("storage.many_files", "module.os", "link", (1, 4, 8)),
-    "replacing": ("storage.files", "module.os", "replace", (1, 6, 12, 14, 16, 18)),
-    "removing": ("storage.files", "module", "delete_files", (1, 2)),
-    "removing the next generation": ("storage.files", "module", "remove_folder", (1, 2)),
-    "tidying up": ("jobs.output_folder", "module", "remove_folder", (1,)),
-}
-KILLS = [f"{phase} {after}" for phase, (*_, calls) in _KILLS.items() for after in calls]
-
-
-@pytest.mark.parametrize("kill", quick_and_slow(KILLS, ("naming 4",)))
-def test_a_kill_leaves_the_old_or_the_new(
-    old: Path, new_input: Path, whole: dict[str, bytes], tmp_path: Path, kill: str
-) -> None:
-    rows = copied(old, tmp_path)
-    phase, _, after = kill.rpartition(" ")
-    module, owner, name, _ = _KILLS[phase]
-    script = kill_script(module, owner, name, int(after))
-    flags = [f"--input={new_input}", f"--output={rows}", "--append", "--inline_bytes=0"]
-    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
-    left = open_dataset(str(rows))
-    is_old = len(left.manifest.generations) == 1
-    assert files_of(Path(left.path)) == (files_of(old) if is_old else whole)
-    assert verify.main([str(left.path)]) == 0
-    assert append(new_input, rows) == 0
-    assert files_of(rows) == whole and verify.main([str(rows)]) == 0
-    assert {path.name for path in rows.iterdir()} == {"train", "test", "dead_letter", *TOLD}
-    assert len(open_dataset(str(rows)).manifest.generations) == 2
-
-
-def test_there_are_enough_kills() -> None:
-    assert len(KILLS) >= 40
 
 
 def test_a_filesystem_without_hard_links(

@@ -16,11 +16,16 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.probe_rows.bucket import Bucket, History, LargeHistory, num_buckets
-from beam_pipeline.probe_rows.chunks import LARGE_RUN_RECORDS, Chunk, store_chunks
+from beam_pipeline.probe_rows.chunks import (
+    LARGE_RUN_RECORDS,
+    NUM_COLUMNS,
+    Chunk,
+    pack,
+    store_chunks,
+)
 from beam_pipeline.probe_rows.external_sort import ExternalSort
 from beam_pipeline.probe_rows.grouping import SORT_MEMORY_BYTES
 from beam_pipeline.probe_rows.pregroup import Grouped, pregroup
-from beam_pipeline.probe_rows.probe_table import NUM_COLUMNS, pack
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter, Payload, StoredPayload
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from tests.support.buckets import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows import merge_plan
+from beam_pipeline.probe_rows import external_sort
 from beam_pipeline.probe_rows.external_sort import (
     ExternalSort,
     SortedRun,
@@ -117,7 +117,7 @@ KNOWN = st.sets(st.integers(0, 25))
 def test_any_runs_come_out_as_sorted_gives_them(
     tmp_path, monkeypatch, groups, memory_bytes, fan_in, inline_bytes, known
 ):
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
     assert_plain_sort(tmp_path, groups, memory_bytes, inline_bytes, known)
 
 
@@ -136,7 +136,7 @@ def test_runs_that_are_disjoint_touch_overlap_or_lie_in_others(
     tmp_path, monkeypatch, records, borders, overlaps, times, memory_bytes, fan_in, known, random
 ):
     """Stretches of a history, prolonged into those behind them; times are few: borders tie."""
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
     history = sorted((time % times, *others) for time, *others in records)
     bounds = sorted({0, *(border for border in borders if border < len(history)), len(history)})
     groups = [
@@ -151,7 +151,7 @@ def test_runs_that_are_disjoint_touch_overlap_or_lie_in_others(
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("fan_in", [3, 64])
 def test_many_merges_of_many_runs(tmp_path, monkeypatch, fan_in, wide, memory_bytes):
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", fan_in)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", fan_in)
     run = make_run(400, seed=1, wide=wide, ties=True)
     blocks = sort_all(tmp_path, store(tmp_path, cut(run, 15, seed=2)), memory_bytes).blocks
     assert tuples_of(blocks) == records_as_tuples(run)
@@ -160,7 +160,7 @@ def test_many_merges_of_many_runs(tmp_path, monkeypatch, fan_in, wide, memory_by
 
 def test_narrow_and_wide_runs_meet_in_one_order(tmp_path, monkeypatch):
     """Only one group of runs has a wide one, so widths differ between the merges too."""
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 3)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
     runs = [*cut(make_run(600, seed=3, ties=True), 11, seed=4), make_run(40, seed=5, wide=True)]
     blocks = sort_all(tmp_path, store(tmp_path, runs), 2_000).blocks
     assert len(blocks) > 5
@@ -221,7 +221,7 @@ def test_runs_that_touch_or_overlap_their_neighbours_are_read_once(tmp_path):
 
 def test_only_what_overlaps_too_much_is_merged_first(tmp_path, monkeypatch):
     """Disjoint runs before and after a crowd of twelve are read once, whole."""
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 8)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 8)
     run = make_run(10_000, seed=28)
     crowd = cut(run[4_000:5_200], 12, seed=29)
     runs = [*np.split(run[:4_000], 20), *crowd, *np.split(run[5_200:], 24)]
@@ -248,7 +248,7 @@ def test_runs_without_spans_are_joined_to_runs_of_about_the_memory_allowed(tmp_p
 @pytest.mark.parametrize(("num_runs", "merged"), [(3, 0), (4, 2), (5, 3), (9, 9), (27, 54)])
 def test_no_more_runs_than_the_fan_in_are_merged_at_a_time(tmp_path, monkeypatch, num_runs, merged):
     """And no more than it takes: of four runs, two are merged before the last merge."""
-    monkeypatch.setattr(merge_plan, "MAX_FAN_IN", 3)
+    monkeypatch.setattr(external_sort, "MAX_FAN_IN", 3)
     run = make_run(num_runs * 20, seed=23)
     stored = store(tmp_path, [run[at::num_runs].copy() for at in range(num_runs)])
     found = sort_all(tmp_path, stored, 300)

@@ -162,11 +162,9 @@ def test_lost_and_refused_requests_change_nothing(
 # --- kills --------------------------------------------------------------------------------------
 
 KILL_POINTS = {
-    "writing shards": ("shards.writing", "module.WriteShard", "_write", 2),
     "between two uploads": ("storage.gcs", "module", "upload", 2),
     "between copying and removing": ("storage.gcs", "module", "delete_objects", 2),
     "renaming a shard": ("storage.many_files", "module", "_move", 3),
-    "before the manifest": ("probe_rows.commit", "module", "write_success", 1),
     "before _SUCCESS": ("dataset.manifest", "module", "success_stamp", 1),
     "before the marker goes": ("jobs.output_lease", "module.Marker", "release", 1),
 }

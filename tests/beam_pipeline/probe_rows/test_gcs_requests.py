@@ -15,8 +15,7 @@ from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.frame import inspected
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.shards.claim_checks import READS_AT_A_TIME, ClaimReader, StoredPayload
-from beam_pipeline.shards.shard_records import ShardRecords
-from beam_pipeline.shards.staging import Records, StageRecords
+from beam_pipeline.shards.staging import Records, ShardRecords, StageRecords
 from beam_pipeline.sources import inputs
 from beam_pipeline.storage import gcs
 from tests.support.engines import Gcs

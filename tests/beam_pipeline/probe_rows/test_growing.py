@@ -178,5 +178,5 @@ def test_verify_finds_duplicates_where_there_must_be_none(
     before = files_of(rows)
     again = write_input(tmp_path / "again", same)
     assert main([f"--input={again}", f"--output={rows}", "--append"]) == 1
-    assert "its option duplicates is drop: it was altered" in error_line(capsys)
+    assert "its option duplicates is drop: it was modified" in error_line(capsys)
     assert files_of(rows) == before and open_dataset(str(rows)).manifest.generations

@@ -1,4 +1,7 @@
-"""A run that is killed at any point leaves nothing that looks finished; the next one is whole."""
+"""Signals to a run: SIGTERM, a run that waits, and a kill of the runner beside the worker.
+
+Kills at every change of the output are in jobs/test_kills.py, for all jobs.
+"""
 
 import os
 import signal
@@ -13,7 +16,7 @@ import pytest
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.main import main
-from tests.support.helpers import measurements_table, quick_and_slow
+from tests.support.helpers import measurements_table
 from tests.support.job_runs import FLAGS, files_of, make_dataset
 from tests.support.kills import KILL_POINTS, kill_script
 from tests.support.waiting import HANG_S, wait_until
@@ -32,37 +35,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return files_of(make_dataset(source, tmp_path_factory.mktemp("whole") / "out"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", quick_and_slow(KILL_POINTS, ("sorting", "before _SUCCESS")))
-def test_a_kill_changes_nothing(
-    source: Path, expected: dict[str, bytes], tmp_path: Path, phase: str
-) -> None:
-    script = kill_script(*KILL_POINTS[phase])
-    output = tmp_path / "out"
-    flags = [f"--input={source}", f"--output={output}", "--inline_bytes=0", *FLAGS]
-    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
-    assert list(output.rglob("*")), "nothing was begun: the kill came too early to matter"
-    with pytest.raises(ProbelineError, match="no finished dataset"):
-        open_dataset(str(output))
-    again = make_dataset(source, output)
-    assert files_of(again) == expected
-    left = {path.name for path in again.iterdir()}
-    assert left == {"train", "test", "README.md", "croissant.json", "manifest.json", "_SUCCESS"}
-    assert {str(p.relative_to(again)) for p in again.glob("t*/*")} == set(expected)
-
-
-def test_a_kill_after_success_leaves_a_finished_dataset(
-    source: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    script = kill_script("jobs.output_folder", "module", "remove_folder", 1)
-    output = tmp_path / "out"
-    flags = [f"--input={source}", f"--output={output}", *FLAGS]
-    process = subprocess.run([*warm_python(), "-c", script, *flags], capture_output=True)
-    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
-    assert open_dataset(str(output)) and files_of(output) == expected
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import __main__ as inspect
 from beam_pipeline.main import main
-from beam_pipeline.probe_rows.input_datasets import sort_inputs
+from beam_pipeline.probe_rows.launch import sort_inputs
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.verify import __main__ as verify
 from tests.support.engines import Gcs

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beam_pipeline.probe_rows.probe_table import NUM_COLUMNS, pack, unpack
+from beam_pipeline.probe_rows.chunks import NUM_COLUMNS, pack, unpack
 from tests.support.helpers import MAPPED_IPV4
 
 _VALUE = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1))

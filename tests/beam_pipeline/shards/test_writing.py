@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.layout import shard_of
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.shards import shard_records
+from beam_pipeline.shards import staging
 from beam_pipeline.shards.claim_checks import ClaimReader
-from beam_pipeline.shards.shard_records import ShardRecords
-from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords, serialised
+from beam_pipeline.shards.staging import (
+    Records,
+    ShardRecords,
+    StagedRecords,
+    StageRecords,
+    serialised,
+)
 from beam_pipeline.shards.writing import (
     AssignToShards,
     Finalise,
@@ -69,8 +74,8 @@ PAIRS = st.tuples(
 def test_records_come_by_key_then_length_then_checksum_in_batches_of_bounded_size(
     tmp_path, monkeypatch, bundles, inline_bytes, batch_bytes, random
 ):
-    monkeypatch.setattr(shard_records, "_BATCH_BYTES", batch_bytes)
-    monkeypatch.setattr(shard_records, "_FRAMING_BYTES", 3)
+    monkeypatch.setattr(staging, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(staging, "_FRAMING_BYTES", 3)
     staged = [EMPTY, *stage(tmp_path, bundles, inline_bytes)]
     random.shuffle(staged)
     reader = ClaimReader()
@@ -135,7 +140,7 @@ class KeptRecords:
 def test_records_are_encoded_many_at_a_time_each_with_its_own_attributes(
     tmp_path, monkeypatch, batch_bytes
 ):
-    monkeypatch.setattr(shard_records, "_BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(staging, "_BATCH_BYTES", batch_bytes)
     sizes = []
 
     def encode(payloads: list[bytes], attributes: pa.Table) -> list[bytes]:
@@ -269,4 +274,4 @@ def test_a_batch_of_small_records_is_bounded_by_what_they_become(tmp_path):
     records = ShardRecords(stage(tmp_path, [pairs]), SCHEMA, reader)
     largest = max(end - start for start, end in records.batches())
     reader.close()
-    assert largest * 1216 <= 4 * shard_records._BATCH_BYTES
+    assert largest * 1216 <= 4 * staging._BATCH_BYTES

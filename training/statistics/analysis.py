@@ -1,49 +1,157 @@
 """Measures what the rows of a dataset become in training: padding, modes, windows, sizes.
 
 In goes a dataset, out come `Statistics`. Rows are sampled evenly over sizes and address families,
-so that the few largest are among them; what rows.parquet has is taken of all rows. Memory is one
+so that the few largest are among them; figures from rows.parquet are of all rows. Memory is one
 row with its contexts, one batch, and some 100 bytes per context.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.dataset import row_codec
+from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.errors import ProbelineError
 from training.batches.config import DataConfig
 from training.batches.mixture import check_single
 from training.batches.planning import HostPlan, fitting
 from training.dataset import BatchDataset
 from training.extent import AnalysisExtent
-from training.padding.statistics import (
-    CONTEXT,
-    FAMILIES,
-    PADDED,
-    ROW,
-    SMALL,
-    VISIT,
-    Epochs,
-    Statistics,
-    families_of,
-    padding_of,
-    repeats_of,
-    size_classes,
-)
-from training.padding.summary import summarise
 from training.rows.row_source import ProbeRowDataSource
+from training.rows.row_table import RowTable, ShardSet
 from training.rows.shard_reader import ShardReader
 from training.sampler import Context, Example, ProbeRowSampler, ProbeWindowSampler
+from training.statistics import collector
+from training.statistics.collector import BatchStatistics
 from training.tokens import example_faults
 from training.tokens.draws import MODE_NAMES
-from training.tokens.example_faults import Batch
-from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, parse
+from training.tokens.example_faults import Batch, Tally
+from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE
+
+FAMILIES = ("IPv4", "IPv6", "both")
+SIZE_NAMES = ("small", "≤ 100", "≤ 1,000", "≤ 10,000", "≤ 100,000", "> 100,000")
+_SIZE_ENDS = (100, 1_000, 10_000, 100_000)
+SMALL = 0  # its index in SIZE_NAMES; the other sizes are large rows, by measurements
 
 _MIN_DRAWS = 1_000  # of the timestamp mode, and of strides
 _MAX_BATCH_SIZE = 32
 _DECODED_PER_BATCH = 4
 _US_PER_SECOND = 1_000_000
+
+
+# --- tables: the first columns are the row's number, and its size and family as in `Statistics` ---
+
+
+def _table(counts: str, **others: type) -> np.dtype:
+    columns = ("number", "size", "family", *counts.split())
+    return np.dtype([*((name, np.int64) for name in columns), *others.items()])
+
+
+# A row that was read. Bytes are those of its record and of the measurements in it; num_contexts
+# is 0 if it is small.
+ROW = _table("num_measurements untimed_tokens record_bytes measurements_bytes num_contexts")
+# A context; `window` is the stride of a strided one, `whole_` counts all measurements but the
+# last, which can be cut; `repeats` are as `collector.repeats_of` returns them.
+CONTEXT = _table(
+    "mode num_tokens num_measurements num_timed window whole_measurements whole_tokens",
+    has_repeats=np.bool_,
+    repeats=np.float64,
+    span_seconds=np.float64,
+    padding=np.float64,
+)
+VISIT = _table("num_measurements num_timed")  # of a small row in one epoch
+PADDED = _table("", padding=np.float64)  # an example of a small row alone, or of a part of it
+_TABLES = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT, "visits": VISIT}
+_TABLES |= {"padded": PADDED}
+
+
+class Epochs(NamedTuple):
+    """The epochs in which each sampled row was drawn: large and small rows, and by strides."""
+
+    large: int
+    small: int
+    strided: int
+
+
+@dataclass
+class Statistics:
+    """What was measured of a dataset; `rows` has all its rows, the tables below are a sample.
+
+    Attributes:
+      sizes, families: index into SIZE_NAMES and FAMILIES of each row, int64 [rows].
+      sampled: ROW.
+      contexts, strided: CONTEXT, of `ProbeRowSampler` (large rows) and `ProbeWindowSampler`.
+      visits, padded: VISIT and PADDED, of small rows.
+      batch_padding: float64, of each example of the batches of build_dataset.
+      batch_error: why there are no, or no more, batches.
+      bad_rows: why rows could not be used.
+      examples: examples and decoded segments that were checked, and their faults.
+    """
+
+    files: str
+    extent: AnalysisExtent
+    shards: ShardSet
+    rows: RowTable
+    sizes: np.ndarray
+    families: np.ndarray
+    sampled: np.ndarray = field(default_factory=partial(np.zeros, 0, ROW))
+    contexts: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
+    strided: np.ndarray = field(default_factory=partial(np.zeros, 0, CONTEXT))
+    visits: np.ndarray = field(default_factory=partial(np.zeros, 0, VISIT))
+    padded: np.ndarray = field(default_factory=partial(np.zeros, 0, PADDED))
+    batch_padding: np.ndarray = field(default_factory=partial(np.zeros, 0, np.float64))
+    batch_size: int = 0
+    num_batches: int = 0
+    batch_error: str | None = None
+    bad_rows: list[str] = field(default_factory=list)
+    epochs: Epochs = field(default=Epochs(0, 0, 0))
+    examples: Tally = field(default_factory=Tally)
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.shards.dataset
+
+    @property
+    def encoding(self) -> str:
+        """How the rows hold their measurements, by the manifest."""
+        return str(self.dataset.manifest.options.get("measurement_encoding", "unknown"))
+
+    def collect(self, batch: Batch, num_examples: int) -> BatchStatistics | None:
+        """Checks a batch; returns its statistics, or None if it breaks a rule."""
+        found = fault = None
+        try:
+            found = collector.collect(batch, (num_examples, self.extent.crop_size))
+        except ProbelineError as error:
+            fault = str(error)
+        self.examples.take(fault, num_examples)
+        return found
+
+    def decode(
+        self,
+        where: str,
+        batch: Batch,
+        example: int,
+        row_facts: tuple[str, int, int, str | None] | None = None,
+    ) -> None:
+        """Decodes the segments of an example and checks their measurements.
+
+        Args:
+          row_facts: the arguments of `context_fault`, if all segments are of one row.
+        """
+        try:
+            segments = collector.decode_example(batch, example)
+        except ProbelineError as error:
+            self.examples.take(f"{where}: {error}")
+            return
+        for _, measurements in segments:
+            fault = example_faults.time_fault(measurements)
+            if row_facts:
+                fault = example_faults.context_fault(measurements, *row_facts) or fault
+            self.examples.take(fault and f"{where}: {fault}")
 
 
 def measure(
@@ -69,7 +177,6 @@ def measure(
     numbers = draw_rows(statistics.sizes, statistics.families, extent.max_rows, extent.seed)
     _RowMeasurer(statistics, source, numbers).run(numbers, advance)
     _measure_batches(statistics, advance)
-    statistics.summary = summarise(statistics)
     return statistics
 
 
@@ -93,43 +200,21 @@ def draw_rows(sizes: np.ndarray, families: np.ndarray, max_rows: int, seed: int)
     return np.unique(np.concatenate(drawn))
 
 
-def _check_batch(statistics: Statistics, batch: Batch, size: int) -> bool:
-    """Checks a batch as a whole; returns whether its arrays have the right shapes."""
-    tallies = statistics.tallies
-    fault = example_faults.shape_fault(batch, size, statistics.extent.crop_size)
-    tallies["shapes"].take(fault, size)
-    if fault is None:
-        tallies["targets"].take(example_faults.target_fault(batch), size)
-        tallies["positions"].take(example_faults.position_fault(batch), size)
-    return fault is None
+def size_classes(rows: RowTable, crop_size: int) -> np.ndarray:
+    """Returns the index into SIZE_NAMES of each row: int64 [rows]."""
+    classes = 1 + np.searchsorted(_SIZE_ENDS, rows.n_measurements, "left")
+    return np.where(rows.untimed_tokens <= crop_size, SMALL, classes)
 
 
-def _decode(
-    statistics: Statistics,
-    where: str,
-    batch: Batch,
-    example: int,
-    row_facts: tuple[str, int, int, str | None] | None = None,
-) -> None:
-    """Decodes the segments of an example and checks their measurements.
-
-    Args:
-      row_facts: the arguments of `context_fault`, if all segments are of one row.
-    """
-    for tokens in example_faults.segments_of(batch, example):
-        measurements, fault = example_faults.decoded(tokens)
-        if row_facts:
-            fault = fault or example_faults.context_fault(measurements, *row_facts)
-        time_fault = example_faults.time_fault(measurements)
-        for name, found in (("decodes", fault), ("context_order", time_fault)):
-            statistics.tallies[name].take(found and f"{where}: {found}")
-
-
-# --- rows ---------------------------------------------------------------------------------------
+def families_of(rows: RowTable) -> np.ndarray:
+    """Returns the index into FAMILIES of each row, by source and destinations: int64 [rows]."""
+    has_ipv6 = rows.src_is_ipv6 | (rows.num_ipv6 > 0)
+    has_ipv4 = ~rows.src_is_ipv6 | (rows.num_ipv6 < rows.n_measurements)
+    return np.where(has_ipv6 & has_ipv4, 2, np.where(has_ipv6, 1, 0))
 
 
 class _RowMeasurer:
-    """Measures the sampled rows, each read and dropped again."""
+    """Measures the sampled rows, one at a time."""
 
     def __init__(self, statistics: Statistics, source: ProbeRowDataSource, numbers: np.ndarray):
         extent = statistics.extent
@@ -140,21 +225,19 @@ class _RowMeasurer:
             extent.crop_size, seed=extent.seed, repeat_share=extent.repeat_share
         )
         self._window_sampler = ProbeWindowSampler(extent.crop_size, seed=extent.seed)
-        dtypes = {"sampled": ROW, "contexts": CONTEXT, "strided": CONTEXT}
-        dtypes |= {"visits": VISIT, "padded": PADDED}
-        self._tables = {name: [np.zeros(0, dtype)] for name, dtype in dtypes.items()}
+        self._tables = {name: [np.zeros(0, dtype)] for name, dtype in _TABLES.items()}
         is_small = statistics.sizes[numbers] == SMALL
         n = statistics.rows.n_measurements[numbers]
         contexts = sum(self._sampler.num_contexts(count) for count in n[~is_small].tolist())
         visits = int((is_small & (n >= MIN_MEASUREMENTS_FOR_MODE)).sum())
-        # Enough epochs for _MIN_DRAWS; ceil(_MIN_DRAWS / 0) is none.
+        # Enough epochs for _MIN_DRAWS; none without any draw.
         large, small, strided = (
             -(-_MIN_DRAWS // draws) if draws else 0 for draws in (contexts, visits, len(numbers))
         )
         statistics.epochs = Epochs(large, max(1, small), strided)
 
     def run(self, numbers: np.ndarray, advance: Callable[[float], None]) -> None:
-        """Measures all rows; those that cannot be used become `bad_rows`."""
+        """Measures all rows; unusable ones become `bad_rows`."""
         for number in numbers.tolist():
             try:
                 self._measure(number)
@@ -183,9 +266,8 @@ class _RowMeasurer:
         row = (number, size, statistics.families[number])
         counts = (record.n_measurements, statistics.rows.untimed_tokens[number], record.num_bytes)
         num_contexts = len(contexts) // max(1, epochs.large)
-        others = (len(record.measurements), num_contexts, _is_in_order(record, times_us))
         tables = {
-            "sampled": np.array([(*row, *counts, *others)], ROW),
+            "sampled": np.array([(*row, *counts, len(record.measurements), num_contexts)], ROW),
             "contexts": self._contexts(contexts, times_us),
             "strided": self._contexts(strided, times_us, strided=True),
             **self._visits(visits),
@@ -199,29 +281,29 @@ class _RowMeasurer:
         for example, mode in examples:
             batch = {name: values[np.newaxis] for name, values in example.items()}
             row_facts = (record.src_addr, first, last, mode)
-            _decode(statistics, f"row {number}", batch, 0, row_facts)
+            statistics.decode(f"row {number}", batch, 0, row_facts)
 
-    def _stack(self, examples: Sequence[Example]) -> dict[str, np.ndarray]:
+    def _collect(self, examples: Sequence[Example]) -> BatchStatistics | None:
+        if not examples:
+            return None
         batch = {name: np.stack([e[name] for e in examples]) for name in examples[0]}
-        _check_batch(self._statistics, batch, len(examples))
-        return batch
+        return self._statistics.collect(batch, len(examples))
 
     def _contexts(
         self, contexts: Sequence[Context], times_us: np.ndarray, strided: bool = False
     ) -> np.ndarray:
         """Checks contexts of a row and returns them as CONTEXT."""
+        found = self._collect([context.example for context in contexts])
+        if found is None:
+            return np.zeros(0, CONTEXT)
         lines = np.zeros(len(contexts), CONTEXT)
-        if not contexts:
-            return lines
-        batch = self._stack([context.example for context in contexts])
-        parsed = parse(batch["targets"], batch["targets_segmentation"])
         lines["mode"] = [MODE_NAMES.index(context.mode) for context in contexts]
         for name in ("num_tokens", "num_measurements", "num_timed", "window", "has_repeats"):
             lines[name] = [getattr(context, name) for context in contexts]
-        lines["padding"] = padding_of(batch)
-        lines["repeats"] = repeats_of(parsed)
-        lines["whole_measurements"] = parsed.segments["num_measurements"] - 1
-        lines["whole_tokens"] = parsed.segments["whole_tokens"]
+        lines["padding"] = found.padding
+        lines["repeats"] = found.repeats
+        lines["whole_measurements"] = found.segments["num_measurements"] - 1
+        lines["whole_tokens"] = found.segments["whole_tokens"]
         first = np.array([context.first for context in contexts])
         steps = (
             lines["window"] * (lines["num_measurements"] - 1) if strided else lines["window"] - 1
@@ -232,11 +314,11 @@ class _RowMeasurer:
     def _visits(self, visits: Sequence[Sequence[Example]]) -> dict[str, np.ndarray]:
         """Checks the examples of a small row in some epochs; returns VISIT and PADDED."""
         examples = [example for visit in visits for example in visit]
+        found = self._collect(examples)
+        if found is None:
+            return {"visits": np.zeros(0, VISIT), "padded": np.zeros(0, PADDED)}
         tables = {"visits": np.zeros(len(visits), VISIT), "padded": np.zeros(len(examples), PADDED)}
-        if not examples:
-            return tables
-        batch = self._stack(examples)
-        segments = parse(batch["targets"], batch["targets_segmentation"]).segments
+        segments = found.segments
         ends = np.cumsum([len(visit) for visit in visits])
         begins = np.append(0, ends[:-1])
         # The last example of a visit is whole; the others end with a measurement that may be cut.
@@ -246,25 +328,15 @@ class _RowMeasurer:
         num_timed = segments["num_timed"] - (is_cut & segments["is_last_timed"])
         tables["visits"]["num_measurements"] = np.add.reduceat(num_measurements, begins)
         tables["visits"]["num_timed"] = np.add.reduceat(num_timed, begins)
-        tables["padded"]["padding"] = padding_of(batch)
+        tables["padded"]["padding"] = found.padding
         return tables
-
-
-def _is_in_order(row: row_codec.ProbeRow, times_us: np.ndarray) -> bool:
-    """Returns whether times ascend between the ends that the record gives (to the second)."""
-    expected = np.array([row.first_timestamp_us, row.last_timestamp_us]) // _US_PER_SECOND
-    ends = times_us[[0, -1]] // _US_PER_SECOND
-    return bool((np.diff(times_us) >= 0).all() and (ends == expected).all())
-
-
-# --- batches ------------------------------------------------------------------------------------
 
 
 def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -> None:
     """Takes the first batches of an endless dataset, as large as the rows allow."""
     extent = statistics.extent
     rng = np.random.default_rng(extent.seed)
-    # Padding is the same whatever the order; with mixed_rows=1 few rows are read.
+    # Padding does not depend on the order; with mixed_rows=1 few rows are read.
     config = DataConfig(
         statistics.files,
         batch_size=_MAX_BATCH_SIZE,
@@ -280,10 +352,10 @@ def _measure_batches(statistics: Statistics, advance: Callable[[float], None]) -
     padding = [statistics.batch_padding]
     try:
         for number, batch in enumerate(itertools.islice(batches, extent.num_batches)):
-            if _check_batch(statistics, batch, size):
-                padding.append(padding_of(batch))
+            if found := statistics.collect(batch, size):
+                padding.append(found.padding)
                 for example in rng.choice(size, min(size, _DECODED_PER_BATCH), replace=False):
-                    _decode(statistics, f"batch {number} example {example}", batch, example)
+                    statistics.decode(f"batch {number} example {example}", batch, example)
             statistics.num_batches += 1
             advance(1)
     except ProbelineError as error:

@@ -1,27 +1,23 @@
-"""Summarises `Statistics` as tables for people, JSON and the checklist, so that they all agree.
+"""Summarises `Statistics` as tables for a terminal, JSON and the checks.
 
-A table is a list of lines, a line a dict. Shares are between 0 and 1; a value that does not exist
+A summary is a list of lines per table, a line a dict. Shares are between 0 and 1; a missing value
 is None.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from training.padding.statistics import (
-    FAMILIES,
-    SIZE_NAMES,
-    SMALL,
-    Statistics,
-    Summary,
-    distribution,
-)
-from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
+from beam_pipeline.report.tables import Table
+from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
+from training.statistics.collector import distribution
+from training.tokens.draws import MODE_NAMES
 from training.tokens.kinds import MIN_MEASUREMENTS_FOR_MODE, timestamp_modes
 
 Line = dict[str, Any]
+Summary = dict[str, list[Line]]
 
 MODE_SHARES = (0.4, 0.3, 0.3)
 CONTEXTS_PER_MEASUREMENTS, MAX_CONTEXTS = 30, 16  # what planning.num_contexts is checked against
@@ -35,13 +31,65 @@ def summarise(statistics: Statistics) -> Summary:
     """Returns all tables by name: rows, padding, modes, repeats, spans, strides, density."""
     return {
         "rows": list(_rows(statistics)),
-        "padding": list(_padding(statistics)),
-        "modes": list(_modes(statistics)),
+        "padding": list(padding_lines(statistics)),
+        "modes": list(mode_lines(statistics)),
         "repeats": list(_repeats(statistics)),
         "spans": list(_spans(statistics)),
-        "strides": list(_strides(statistics)),
+        "strides": list(stride_lines(statistics)),
         "density": list(_density(statistics)),
     }
+
+
+_TITLES = {
+    "rows": "Rows and contexts, of all rows (small: packed, without K contexts)",
+    "padding": "Padding",
+    "modes": f"Timestamp modes; a bound is {NUM_DEVIATIONS} σ",
+    "repeats": "Measurements of large rows' contexts whose destination came before",
+    "spans": "Windows of large rows: time between their ends",
+    "strides": "Strides of large rows (ProbeWindowSampler)",
+    "density": "Tokens and bytes per measurement, of the rows sampled",
+}
+_NOT_PRINTED = ("mean_seconds", "min_seconds")  # to save width
+
+
+def tables(summary: Summary) -> Iterator[Table]:
+    """Yields the tables of a summary for a terminal."""
+    for name, title in _TITLES.items():
+        lines = [line for line in summary[name] if line.get("examples") != 0]
+        keys = [key for key in (lines[0] if lines else [name]) if key not in _NOT_PRINTED]
+        columns = [
+            (key.removesuffix("_seconds").replace("_", " "), _format(name, key, lines))
+            for key in keys
+        ]
+        yield Table(title, columns, [[line[key] for key in keys] for line in lines])
+
+
+def _format(table: str, key: str, lines: Sequence[Line]) -> str:
+    """Returns the format of a column, by its name and its first value."""
+    value = next((line[key] for line in lines if line[key] is not None), None)
+    if not lines or isinstance(value, str):
+        return "text"
+    if isinstance(value, int) or table == "rows":
+        return "count"
+    if key.endswith("_seconds"):
+        return "span"
+    if table == "density":
+        return "decimals2"
+    return "percent3" if "padding" in (table, key.removeprefix("mean_")) else "percent"
+
+
+def sample_text(statistics: Statistics) -> str:
+    """Returns a sentence on what was measured."""
+    extent, epochs = statistics.extent, statistics.epochs
+    return (
+        f"{statistics.dataset.path}, split {statistics.shards.split}, {statistics.encoding}: "
+        f"{len(statistics.sampled):,} of {len(statistics.rows):,} rows read, the first and others "
+        f"drawn evenly over sizes and families (seed {extent.seed}); {len(statistics.contexts):,} "
+        f"contexts of large rows (epochs: {epochs.large}), {len(statistics.padded):,} examples of "
+        f"small rows ({epochs.small}), {len(statistics.strided):,} contexts by strides "
+        f"({epochs.strided}); {statistics.num_batches} batches of {statistics.batch_size} examples "
+        f"(mixed_rows=1); crop size {extent.crop_size}"
+    )
 
 
 def expected_contexts(n_measurements: np.ndarray) -> np.ndarray:
@@ -79,7 +127,7 @@ def _groups(lines: np.ndarray, *by: str) -> Iterator[tuple[str, np.ndarray]]:
 # --- padding and modes --------------------------------------------------------------------------
 
 
-def _padding(statistics: Statistics) -> Iterator[Line]:
+def padding_lines(statistics: Statistics) -> Iterator[Line]:
     groups = [("batches of build_dataset", "all", statistics.batch_padding)]
     for of, table, by in (
         ("contexts of large rows", statistics.contexts, ("mode", "family", "size")),
@@ -95,9 +143,9 @@ def _padding(statistics: Statistics) -> Iterator[Line]:
         yield {"of": of, "group": name, **distribution(values, "examples")}
 
 
-def padding_line(summary: Summary, of: str) -> Line:
-    """Returns the line of the padding of all examples of a kind."""
-    return next(x for x in summary["padding"] if (x["of"], x["group"]) == (of, "all"))
+def padding_line(lines: Sequence[Line], of: str) -> Line:
+    """Returns the line about all examples of a kind among `padding_lines`."""
+    return next(x for x in lines if (x["of"], x["group"]) == (of, "all"))
 
 
 def binomial_bound(share: float, draws: int) -> float:
@@ -105,7 +153,7 @@ def binomial_bound(share: float, draws: int) -> float:
     return NUM_DEVIATIONS * math.sqrt(share * (1 - share) / draws)
 
 
-def _modes(statistics: Statistics) -> Iterator[Line]:
+def mode_lines(statistics: Statistics) -> Iterator[Line]:
     visits = statistics.visits
     visits = visits[visits["num_measurements"] >= MIN_MEASUREMENTS_FOR_MODE]
     modes = {"large": statistics.contexts["mode"], "small": timestamp_modes(visits, False)}
@@ -116,30 +164,20 @@ def _modes(statistics: Statistics) -> Iterator[Line]:
             line[f"{rows}_draws"] = draws
             line[f"{rows}_share"] = float((values == mode).mean()) if draws else None
             line[f"{rows}_bound"] = binomial_bound(share, draws) if draws else None
-        untimed = distribution(untimed_shares(statistics, mode)[0], unit="_untimed")
+        untimed = distribution(untimed_shares(statistics, mode), unit="_untimed")
         yield line | {
             name: untimed[name] for name in ("min_untimed", "mean_untimed", "max_untimed")
         }
 
 
-def untimed_shares(statistics: Statistics, mode: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the share of measurements without timestamp of a mode's contexts, and their sizes.
+def untimed_shares(statistics: Statistics, mode: int) -> np.ndarray:
+    """Returns the share of measurements without timestamp of a mode's contexts: float64.
 
     Contexts of fewer than MIN_MEASUREMENTS_FOR_SHARE measurements do not count.
     """
     contexts, num = statistics.contexts, statistics.contexts["num_measurements"]
     chosen = (contexts["mode"] == mode) & (num >= MIN_MEASUREMENTS_FOR_SHARE)
-    return 1 - contexts["num_timed"][chosen] / num[chosen], num[chosen]
-
-
-def partial_outside(statistics: Statistics) -> tuple[int, int]:
-    """Returns how many partial contexts were checked, and how many have a wrong untimed share.
-
-    The share is drawn before the number of measurements is known, which it fits to within two.
-    """
-    shares, num = untimed_shares(statistics, PARTIAL)
-    outside = (shares < MIN_UNTIMED - 2 / num) | (shares > MAX_UNTIMED + 2 / num)
-    return len(shares), int(outside.sum())
+    return 1 - contexts["num_timed"][chosen] / num[chosen]
 
 
 def repeats_by_kind(statistics: Statistics) -> dict[str, np.ndarray]:
@@ -175,7 +213,7 @@ def _spans(statistics: Statistics) -> Iterator[Line]:
             }
 
 
-def _strides(statistics: Statistics) -> Iterator[Line]:
+def stride_lines(statistics: Statistics) -> Iterator[Line]:
     """Yields a line per stride of large rows: small ones always have stride 1."""
     strided = statistics.strided
     strided = strided[strided["size"] != SMALL]

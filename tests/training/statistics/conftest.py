@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damaged_dataset import arrow_dataset, compact_dataset, copy
-from tests.support.padding_analysis import dataset_of
+from tests.support.dataset_analysis import dataset_of
 
 __all__ = ["arrow_dataset", "compact_dataset", "copy"]
 

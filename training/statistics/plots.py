@@ -1,4 +1,4 @@
-"""The figures of `Statistics` and of `FeedStatistics`, by the names of their files."""
+"""The figures of an analysis and of a feed report, by the names of their files."""
 
 import math
 
@@ -18,12 +18,16 @@ from beam_pipeline.report.plots import (
     two_axes,
 )
 from beam_pipeline.report.tables import percent
-from training.padding.feed_report import FeedStatistics
-from training.padding.statistics import FAMILIES, SIZE_NAMES, SMALL, Statistics, mode_counts
-from training.padding.summary import (
+from training.statistics.analysis import FAMILIES, SIZE_NAMES, SMALL, Statistics
+from training.statistics.collector import mode_counts
+from training.statistics.feed import Feed
+from training.statistics.summary import (
     expected_contexts,
+    mode_lines,
     padding_line,
+    padding_lines,
     repeats_by_kind,
+    stride_lines,
     untimed_shares,
 )
 from training.tokens.draws import MAX_UNTIMED, MIN_UNTIMED, MODE_NAMES, PARTIAL
@@ -97,8 +101,9 @@ def _draw_repeats(axes: Axes, repeats: dict[str, np.ndarray], what: str) -> None
 
 def _padding(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure, (3, 2))
-    kinds = list(dict.fromkeys(line["of"] for line in statistics.summary["padding"]))
-    lines = [line for line in statistics.summary["padding"] if line["examples"]][::-1]
+    all_lines = list(padding_lines(statistics))
+    kinds = list(dict.fromkeys(line["of"] for line in all_lines))
+    lines = [line for line in all_lines if line["examples"]][::-1]
     labels = [f"{line['of']}: {line['group']}" for line in lines]
     means = [100 * line["mean"] for line in lines]
     bars = left.barh(labels, means, color=[COLORS[kinds.index(line["of"])] for line in lines])
@@ -112,7 +117,7 @@ def _padding(figure: Figure, statistics: Statistics) -> None:
     padded = statistics.padded["padding"]
     percent_histogram(right, padded, COLORS[1], label="a row alone")
     right.axvline(100 * padded.mean(), color="black", linestyle="--", label="mean, alone")
-    packed = padding_line(statistics.summary, "batches of build_dataset")["mean"]
+    packed = padding_line(all_lines, "batches of build_dataset")["mean"]
     if packed is not None:
         right.axvline(100 * packed, color=COLORS[0], linewidth=3, label="mean, packed in batches")
     right.set(ylabel="examples", ylim=(0, 1.3 * right.get_ylim()[1]))  # the legend above the bars
@@ -122,7 +127,7 @@ def _padding(figure: Figure, statistics: Statistics) -> None:
 def _modes(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     places = np.arange(len(MODE_NAMES))
-    lines = statistics.summary["modes"]
+    lines = list(mode_lines(statistics))
     left.bar(places, [100 * x["expected"] for x in lines], 0.8, color="0.88", label="expected")
     for shift, rows in ((-0.2, "large"), (0.2, "small")):
         if lines[0][f"{rows}_draws"]:
@@ -138,7 +143,7 @@ def _modes(figure: Figure, statistics: Statistics) -> None:
     left.set_xticks(places, MODE_NAMES)
     left.set(ylabel="share, %", title="Timestamp modes, with 4 σ of a binomial draw", ylim=0)
     left.legend(fontsize=8)
-    shares, _ = untimed_shares(statistics, PARTIAL)
+    shares = untimed_shares(statistics, PARTIAL)
     _draw_untimed(right, shares, "contexts")
     for share in (MIN_UNTIMED, MAX_UNTIMED) if len(shares) else ():
         right.axvline(100 * share, color="black", linestyle="--")
@@ -198,7 +203,7 @@ def _strides(figure: Figure, statistics: Statistics) -> None:
     left, right = two_axes(figure)
     left.set(title="Strides of large rows", xlabel="stride", ylabel="share of contexts, %")
     right.set(title="Time that their contexts span", xlabel="stride")
-    lines = statistics.summary["strides"]
+    lines = list(stride_lines(statistics))
     if not lines:
         say_none("large rows", left, right)
         return
@@ -262,19 +267,19 @@ def _bytes(figure: Figure, statistics: Statistics) -> None:
 # --- of what training was fed -------------------------------------------------------------------
 
 
-def _feed_padding(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_padding(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
-    percent_histogram(left, np.concatenate(feed.padding), COLORS[0])
+    percent_histogram(left, feed.all.padding, COLORS[0])
     left.set(title="Padding of an example", xlabel="share of the crop, %", ylabel="examples")
     for label, take in (("max", np.max), ("mean", np.mean)):
-        right.plot([100 * take(values) for values in feed.padding], ".-", label=label)
+        right.plot([100 * take(each.padding) for each in feed.batches], ".-", label=label)
     right.set(title="Padding by step", xlabel="step", ylabel="share of the crop, %", ylim=(-2, 102))
     right.legend(fontsize=8)
 
 
-def _feed_modes(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_modes(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
-    segments = np.concatenate(feed.segments)
+    segments = feed.all.segments
     left.set(title="Timestamp modes, as the tokens show them", ylabel="share of segments, %")
     for shift, minimum, name in (
         (-0.2, 1, "all segments"),
@@ -290,34 +295,34 @@ def _feed_modes(figure: Figure, feed: FeedStatistics) -> None:
     _draw_untimed(right, 1 - some["num_timed"] / some["num_measurements"], "segments")
 
 
-def _feed_segments(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_segments(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
-    segments, sources = np.concatenate(feed.num_segments), np.array(list(feed.sources.values()))
+    segments, sources = feed.all.num_segments, np.array(list(feed.sources.values()))
     names = {"title": "Segments of an example", "xlabel": "segments", "ylabel": "examples"}
     _draw_whole_numbers(left, segments, COLORS[0], "examples", **names)
     names = {"title": "Contexts of a source, decoded", "xlabel": "contexts"}
     _draw_whole_numbers(right, sources, COLORS[1], "sources", **names, ylabel="source addresses")
 
 
-def _feed_repeats(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_repeats(figure: Figure, feed: Feed) -> None:
     axes: Axes = figure.subplots()
-    _draw_repeats(axes, {"all": np.concatenate(feed.repeats)}, "segments")
+    _draw_repeats(axes, {"all": feed.all.repeats}, "segments")
     axes.set_title("Segments: destinations that come again")
 
 
-def _feed_windows(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_windows(figure: Figure, feed: Feed) -> None:
     left, right = two_axes(figure)
     left.set(title="Time between a segment's first and last timestamp", ylabel="segments")
     if feed.spans_seconds:
         _draw_spans(left, {"": np.array(feed.spans_seconds, float)})
     else:
         say_none("decoded segments with two timestamps", left)
-    measurements = np.concatenate(feed.segments)["num_measurements"]
+    measurements = feed.all.segments["num_measurements"]
     names = {"title": "Measurements of a segment", "xlabel": "measurements", "ylabel": "segments"}
     _draw_whole_numbers(right, measurements, COLORS[1], "segments", **names)
 
 
-def _feed_rtt(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_rtt(figure: Figure, feed: Feed) -> None:
     axes: Axes = figure.subplots()
     rtts = np.array(feed.rtts_ms)
     answered = np.maximum(rtts[rtts >= 0], _MIN_RTT_MS)
@@ -331,7 +336,7 @@ def _feed_rtt(figure: Figure, feed: FeedStatistics) -> None:
     axes.set(xscale="log", xlabel="ms, logarithmic", ylabel="measurements")
 
 
-def _feed_tokens(figure: Figure, feed: FeedStatistics) -> None:
+def _feed_tokens(figure: Figure, feed: Feed) -> None:
     figure.set_size_inches(16, 6)  # a point per token
     axes: Axes = figure.subplots()
     fields, colors = feed.fields[:_MAX_EXAMPLES], np.array([to_rgb(c) for c in _FIELD_COLORS])

@@ -1,4 +1,4 @@
-"""The report of the first steps: its numbers are true, and a batch that is wrong is named."""
+"""The feed report: its figures equal those of the batches, and invalid batches are refused."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.batches import Batch
 from tests.support.contexts import measured as measurements
 from tests.support.loader_helpers import all_variants, expected_batches, refusal_of
 from tests.support.probe_rows_on_disk import CROP
-from training.padding.feed_report import FeedReport
+from training.statistics.feed_report import FeedReport
 from training.tokens.kinds import measurement_text
 from training.tokens.tokenizer import Measurement, encode
 
@@ -84,10 +84,10 @@ def batch() -> Batch:
     return crops([FULL, NONE], [PARTIAL], [CUT])
 
 
-# --- what it tells ------------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------
 
 
-def test_the_numbers_are_those_of_the_batch(batch: Batch, tmp_path: Path) -> None:
+def test_statistics_of_a_batch(batch: Batch, tmp_path: Path) -> None:
     lines: list[str] = []
     report = FeedReport(str(tmp_path / "new" / "folder"), 3, num_steps=2, log=lines.append)
     report.add(batch)
@@ -166,12 +166,12 @@ def test_the_numbers_are_those_of_the_batch(batch: Batch, tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_measurement_in_words(measurement: Measurement, text: str) -> None:
+def test_measurement_text(measurement: Measurement, text: str) -> None:
     assert measurement_text(measurement) == text
 
 
 @all_variants
-def test_real_batches_are_right(mixed: dict[Encoding, Path], variant: str) -> None:
+def test_real_batches_pass(mixed: dict[Encoding, Path], variant: str) -> None:
     lines: list[str] = []
     report = FeedReport(None, 0, log=lines.append)
     batches = expected_batches(mixed["compact"], variant, 25)
@@ -185,7 +185,7 @@ def test_real_batches_are_right(mixed: dict[Encoding, Path], variant: str) -> No
 
 
 @pytest.mark.parametrize("log_rtt", [False, True])
-def test_rtts_are_shown_as_they_were_told(log_rtt: bool) -> None:
+def test_log_rtt_is_decoded(log_rtt: bool) -> None:
     lines: list[str] = []
     report = FeedReport(None, 0, num_steps=1, log=lines.append, log_rtt=log_rtt)
     tokens = encode("192.0.2.1", measurements((0, "8.8.8.8", 17.25)), log_rtt=log_rtt)
@@ -194,9 +194,7 @@ def test_rtts_are_shown_as_they_were_told(log_rtt: bool) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_of_real_batches_show_something(
-    mixed: dict[Encoding, Path], tmp_path: Path
-) -> None:
+def test_figures_of_real_batches_are_not_empty(mixed: dict[Encoding, Path], tmp_path: Path) -> None:
     report = FeedReport(str(tmp_path), 0)
     batches = expected_batches(mixed["compact"], "packed", 25)
     for batch in batches:
@@ -219,7 +217,7 @@ def test_pictures_of_real_batches_show_something(
 
 
 @pytest.mark.slow
-def test_hosts_share_a_folder_and_may_end_early(batch: Batch, tmp_path: Path) -> None:
+def test_hosts_share_a_folder(batch: Batch, tmp_path: Path) -> None:
     for host in (0, 1):
         report = FeedReport(str(tmp_path), host)
         for _ in range(host + 1):
@@ -232,7 +230,7 @@ def test_hosts_share_a_folder_and_may_end_early(batch: Batch, tmp_path: Path) ->
     assert len(numbers_in(tmp_path, 1)["steps"]) == 2
 
 
-def test_nothing_but_padding_is_drawn(tmp_path: Path) -> None:
+def test_batch_of_padding_only(tmp_path: Path) -> None:
     report = FeedReport(str(tmp_path), 0, num_steps=1)
     report.add(PADDING_ONLY)
     assert names_in(tmp_path) == files_of(0)
@@ -242,15 +240,15 @@ def test_nothing_but_padding_is_drawn(tmp_path: Path) -> None:
     }
 
 
-def test_without_batches_nothing_is_written(tmp_path: Path) -> None:
+def test_no_batches(tmp_path: Path) -> None:
     FeedReport(str(tmp_path), 0).close()
     assert names_in(tmp_path) == set()
 
 
-# --- how much is done ---------------------------------------------------------------------------
+# --- bounds ---------------------------------------------------------------------------
 
 
-def test_after_the_last_step_nothing_is_done(batch: Batch) -> None:
+def test_batches_after_the_last_step_are_ignored(batch: Batch) -> None:
     lines: list[str] = []
     report = FeedReport("", 0, num_steps=2, log=lines.append)
     for _ in range(2):
@@ -261,11 +259,11 @@ def test_after_the_last_step_nothing_is_done(batch: Batch) -> None:
     assert len(lines) == 2
 
 
-def test_without_folder_and_log_nothing_is_done() -> None:
+def test_report_is_off_without_folder_and_log() -> None:
     FeedReport(None, 0).add({})
 
 
-def test_without_log_some_examples_are_decoded(tmp_path: Path) -> None:
+def test_decoded_examples_are_bounded_without_log(tmp_path: Path) -> None:
     batch = crops(*[[FULL, NONE]] * 40)
     batch["inputs"][4, 0] = 11  # of 32 examples out of 40, the fifth is not one
     report = FeedReport(str(tmp_path), 0, num_steps=1)
@@ -276,7 +274,7 @@ def test_without_log_some_examples_are_decoded(tmp_path: Path) -> None:
     refusal_of(lambda: FeedReport(None, 0, log=print).add(batch), "example 4 position 0")
 
 
-# --- what is wrong is named ---------------------------------------------------------------------
+# --- invalid batches ---------------------------------------------------------------------
 
 
 def put(name: str, example: int, position: int, value: int) -> Callable[[Batch], None]:
@@ -329,19 +327,19 @@ def make_flat(batch: Batch) -> None:
         (make_flat, "inputs is int32 [384]"),
     ],
 )
-def test_a_wrong_batch(damage: Callable[[Batch], None], words: str, batch: Batch) -> None:
+def test_invalid_batch(damage: Callable[[Batch], None], words: str, batch: Batch) -> None:
     report = FeedReport(None, 5, log=lambda line: None)
     report.add(batch)
     damage(batch)
     refusal_of(lambda: report.add(batch), "step 1 on host 5: ", words, "analyze_padding")
 
 
-def test_a_segment_of_two_probes(batch: Batch) -> None:
+def test_segment_of_two_probes(batch: Batch) -> None:
     two = crops([np.append(FULL, PARTIAL)])
     refusal_of(lambda: FeedReport(None, 0, log=print).add(two), "it holds several probes")
 
 
-def test_what_came_before_a_wrong_batch_is_drawn(batch: Batch, tmp_path: Path) -> None:
+def test_steps_before_an_invalid_batch_are_drawn(batch: Batch, tmp_path: Path) -> None:
     report = FeedReport(str(tmp_path), 0)
     report.add(batch)
     make_undecodable(batch)
@@ -352,7 +350,7 @@ def test_what_came_before_a_wrong_batch_is_drawn(batch: Batch, tmp_path: Path) -
     assert numbers["decoded"]["measurements_with_rtt"] == 17
 
 
-# --- what cannot be begun -----------------------------------------------------------------------
+# --- invalid arguments -----------------------------------------------------------------------
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,20 +360,20 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     FeedReport(None, 0, log=print)
 
 
-def test_folders_that_cannot_be_written_into(tmp_path: Path) -> None:
+def test_unwritable_folder(tmp_path: Path) -> None:
     words = ("grain_visualization_dir is gs://bucket/pictures", "local folders only")
     refusal_of(lambda: FeedReport("gs://bucket/pictures", 0), *words, kind=UsageError)
     (tmp_path / "file").write_text("")
     refusal_of(lambda: FeedReport(f"{tmp_path}/file", 0), f"cannot write into {tmp_path}/file")
 
 
-def test_no_steps() -> None:
+def test_zero_steps() -> None:
     refusal_of(lambda: FeedReport(None, 0, num_steps=0), "num_steps is 0", kind=UsageError)
 
 
 def test_needs_neither_grain_nor_jax() -> None:
     script = (
-        "import sys, training.padding.feed_report; "
+        "import sys, training.statistics.feed_report; "
         "sys.exit(len({'grain', 'jax', 'apache_beam', 'matplotlib'} & sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
