@@ -373,7 +373,7 @@ def _records(file: _File, tracker: OffsetRestrictionTracker) -> Iterator[bytes]:
 
 
 def _is_read_in_place(path: str) -> bool:
-    """Tells whether ArrayRecord itself reads a path."""
+    """Returns whether ArrayRecord itself reads a path."""
     return is_local(path) or is_gcs(path)
 
 

@@ -1,8 +1,8 @@
-"""Bytes in kernels, many at a time: bits that tell which of 64 bytes lie in a range, and words.
+"""Bytes in kernels, 64 at a time: masks of the bytes in a range, and words.
 
-A processor compares 64 bytes in a few steps, and a bit each is what tells of them without a branch:
-what a kernel looks for are the bits that are set. numba has no such types, hence the LLVM below.
-Nothing checks bounds: arrays must have the 64 or 8 bytes from `at` on.
+A processor compares 64 bytes in a few steps without a branch; the result is a mask with one bit per
+byte. numba has no vector types, hence the LLVM below. Bounds are not checked: arrays must have 64
+or 8 bytes from `at` on.
 """
 
 from typing import Any
@@ -79,7 +79,7 @@ def _generate_first(typing_context, mask):
     return types.uint64(types.uint64), generate
 
 
-# mask_of(data, at, low, span): bit i tells whether low <= data[at + i] <= low + span.
+# mask_of(data, at, low, span): bit i is low <= data[at + i] <= low + span.
 mask_of: Any = intrinsic(_generate_mask)
 # copy_block(data, at, low, span, add, target, to) copies 64 bytes; those in the range become + add.
 copy_block: Any = intrinsic(_generate_copy)
@@ -100,8 +100,8 @@ def low_bits(count):
 def put_bits(mask, first, places, count):
     """Writes first + i for each bit i to places[count:], which needs room for 7 more.
 
-    Returns `count` and the number of bits. Eight are written without asking whether there are as
-    many: processors guess the number of bits wrong.
+    Returns `count` plus the number of bits. Always writes eight at a time, since the number of bits
+    would be mispredicted by the processor.
     """
     num_bits = count_bits(mask)
     for written in range(np.uint64(0), num_bits, _EIGHT):

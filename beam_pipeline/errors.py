@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 class ProbelineError(Exception):
-    """A failure that a user can meet: the message says what failed, why, and what to do.
+    """An error for users: the message is what failed, why, and the cure.
 
     Example:
 
@@ -22,7 +22,7 @@ class ProbelineError(Exception):
 
 
 class UsageError(ProbelineError):
-    """The command or the call cannot be run as given; a program ends with exit code 2.
+    """An invalid command or call; a program ends with exit code 2.
 
     Example:
 
@@ -36,7 +36,7 @@ class UsageError(ProbelineError):
 
 
 class DetachedError(ProbelineError):
-    """The launcher stopped waiting for a job that goes on elsewhere."""
+    """The launcher stopped waiting for a job that continues remotely."""
 
     exit_code = 130
 
@@ -44,8 +44,7 @@ class DetachedError(ProbelineError):
 def same_src_id(src_id: int, one: str, other: str) -> ProbelineError:
     """Returns the error for two probes with the same identifier."""
     return ProbelineError(
-        f"probes {one} and {other} have the same src_id {src_id}: leave one of them out of the "
-        "input"
+        f"probes {one} and {other} have the same src_id {src_id}: remove one of them from the input"
     )
 
 
@@ -93,7 +92,7 @@ def one_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text for a terminal: control characters, and bytes of no encoding, as escapes."""
+    """Returns a text for a terminal, with control characters and undecodable bytes as escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -116,15 +115,13 @@ def explained(action: str, path: str, error: Exception) -> ProbelineError:
 
 
 def _cause(error: Exception) -> Exception:
-    """Returns what the storage itself has answered.
+    """Returns the storage's own error.
 
-    A filesystem of Beam collects errors; an upload in chunks only tells its status, not the reason.
+    Beam's filesystems collect errors; an upload in chunks reports its status without the reason.
     """
     collected: dict[object, object] = getattr(error, "exception_details", None) or {}
     error = next((cause for cause in collected.values() if isinstance(cause, Exception)), error)
-    if (
-        type(error).__name__ != "InvalidResponse"
-    ):  # of google-cloud-storage; where is its own affair
+    if type(error).__name__ != "InvalidResponse":  # of google-cloud-storage
         return error
     from google.api_core import exceptions
 

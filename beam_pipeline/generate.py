@@ -6,7 +6,7 @@
 Writes `measurements-00000-of-00004.parquet`, …, in time order within and across files, and the
 truth behind them in `truth/probes.parquet` and `truth/anchors.parquet`. The same flags give the
 same bytes. Memory does not grow with the number of measurements (about 210 MiB for 5,000 probes),
-only with the network, by about 2 KiB a probe.
+only with the network, by about 2 KiB per probe.
 """
 
 import math
@@ -32,7 +32,10 @@ class Options(NetworkOptions):
 
     output: str = flag("Local folder to write into.", group="output")
     num_files: int | None = flag(
-        "By default, at most 5 M rows a file and at least 4 files.", None, type=int, group="output"
+        "By default, at most 5 M rows per file and at least 4 files.",
+        None,
+        type=int,
+        group="output",
     )
     overwrite: bool = flag(
         "Replace the measurements in --output.", False, action="store_true", group="output"
@@ -90,8 +93,8 @@ def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
     finished = list(folder.glob("measurements-*.parquet"))
     if finished and not overwrite:
         raise UsageError(
-            f"--output={folder} already holds {len(finished)} measurements-*.parquet and must "
-            "hold none; choose another folder or add --overwrite to replace them"
+            f"--output={folder} already has {len(finished)} measurements-*.parquet; choose another "
+            "folder or pass --overwrite to replace them"
         )
     for path in [*finished, *folder.glob("measurements-*.parquet.*tmp")]:
         path.unlink()

@@ -1,6 +1,6 @@
 """`kernel`: compiles with numba, and caches the result for the next process.
 
-numba's own cache fails in three ways, each of which ends in wrong results or a crash:
+numba's own cache fails in three ways, with wrong results or a crash:
 
   - A kernel is compiled again when its own file changes, but not when a function that it calls
     changes in another file. Here the key of the cache covers everything that a kernel calls.
@@ -104,7 +104,7 @@ def _codes(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _is_plain(value: object) -> bool:
-    """Tells whether `repr` describes a value completely."""
+    """Returns whether `repr` describes a value completely."""
     if isinstance(value, tuple):
         return all(_is_plain(part) for part in value)
     return isinstance(value, (int, float, str, bytes, np.generic, np.dtype))
@@ -116,5 +116,5 @@ def _nothing():
 
 
 def load() -> None:
-    """Loads what the first call of any kernel loads, 0.2 CPU-seconds."""
+    """Loads numba's runtime, which takes 0.2 CPU-seconds, by calling an empty kernel."""
     _nothing()

@@ -1,7 +1,7 @@
 """Names that a package exports, each loaded from its module when it is first used.
 
-`import beam_pipeline` stays light, and `from beam_pipeline import WriteToArrayRecord` loads Beam. A
-package's `__init__.pyi` says the same to type checkers and editors; a test compares the two.
+`import beam_pipeline` stays light, and `from beam_pipeline import WriteToArrayRecord` loads Beam.
+`__init__.pyi` declares the names for type checkers and editors; a test compares the two.
 """
 
 import importlib
@@ -17,7 +17,7 @@ def exporting(
 
     Args:
       package: the package's `__name__`.
-      modules: for each module, below the package, the names that it gives, with spaces between.
+      modules: for each module below the package, its exported names, separated by spaces.
 
     Example:
 

@@ -103,7 +103,7 @@ def _loading(results: Results) -> Iterator[Headline]:
             if line.case["dataset"] == dataset and Case(**line.case).is_plain
         }
         if {"shards", "cache"} <= found.keys():
-            peers = {LOADERS[n]: f"{found[n]:.2f}" for n in ("plan1", "seed") if n in found}
+            peers = {LOADERS[n]: f"{found[n]:.2f}" for n in ("seed",) if n in found}
             own = f"**{found['shards']:.1f}** shards, **{found['cache']:.1f}** cache"
             yield Headline(question, "M tokens/CPU-second", own, peers)
 

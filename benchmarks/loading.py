@@ -27,7 +27,6 @@ from benchmarks.loading_cases import (
     SHAPES,
     Case,
     cases,
-    chunked,
     folder_name,
     obstacle,
 )
@@ -55,7 +54,6 @@ def _run(argv: Sequence[str]) -> int:
     add("--seconds", type=float, default=2, help="measured in each run")
     add("--batch_size", type=int, default=256)
     add("--num_measurements", type=int, default=20_000_000, help="small, mixed: a tenth of it")
-    add("--chunked_measurements", type=int, default=1_000_000, help="at most, of plan1")
     args = parser.parse_args(argv)
     if args.gcs and "gcs" not in args.loaders:
         args.loaders.append("gcs")
@@ -80,7 +78,7 @@ class LoadingBench(Bench):
 
     @property
     def stored(self) -> dict[str, dict]:
-        """What is known of each dataset, by name; of its chunks as plan1, of its cache as cache."""
+        """What is known of each dataset, by name; of its cache as cache."""
         return self.results.options["stored"]
 
     def obstacle(self, case: Case) -> str | None:
@@ -89,8 +87,6 @@ class LoadingBench(Bench):
             return reason
         if case.dataset not in self.stored:
             return "the dataset could not be made"
-        if case.loader == "plan1" and "plan1" not in self.stored[case.dataset]:
-            return "its chunks could not be made"
         return None
 
     def empty_cache(self, case: Case) -> str | None:
@@ -99,7 +95,7 @@ class LoadingBench(Bench):
         return None if is_filled else "its cache was not filled"
 
     def make(self, dataset: str) -> None:
-        """Makes a dataset and its padded buckets, and notes what they take on disk."""
+        """Makes a dataset and notes what it takes on disk."""
         args = self.args
         self.say(f"making {dataset}")
         given = (dataset, args.num_measurements, args.seed, args.data_dir)
@@ -111,27 +107,12 @@ class LoadingBench(Bench):
                 endpoint = os.environ["STORAGE_EMULATOR_HOST"]
                 target = self._bucket_folder(dataset)
                 runner.call("benchmarks.engine_servers:upload", rows, target, endpoint)
-            if "plan1" in args.loaders and dataset in chunked(args.datasets):
-                described["plan1"] = self._chunks(dataset, rows)
         except RuntimeError as error:
             self.say(str(error))
             return
         runner.read_all(rows.rglob("*.arrayrecord"))
 
-    def _chunks(self, dataset: str, rows: Path) -> dict[str, int]:
-        """Makes padded buckets of a dataset unless they exist; returns their counts."""
-        chunks = self._folder("chunks", dataset)
-        if (chunks / "counts.json").exists():
-            return json.loads((chunks / "counts.json").read_text())
-        options = SHAPES[dataset].array_record_options
-        return runner.call(
-            "benchmarks.peers.plan1_buckets:convert",
-            *(rows / "train/*.arrayrecord", chunks, options, self.args.chunked_measurements),
-        )
-
     def _folder(self, kind: str, dataset: str) -> Path:
-        if kind == "chunks":
-            kind = f"chunks-{self.args.chunked_measurements}"
         name = folder_name(kind, dataset, self.args.num_measurements, self.args.seed)
         return self.args.data_dir / name
 
@@ -185,8 +166,6 @@ class LoadingBench(Bench):
             flags["cycle"] = 1  # what they take does not come in bursts
         if case.loader == "seed" or "8m" in case.dataset:
             flags["batch_size"] = self.results.options["small_batch_size"]
-        if case.loader == "plan1":
-            flags["files"] = self._folder("chunks", case.dataset)
         if case.loader == "cache":
             filled = self._folder("cache", case.dataset)
             flags["cache_dir"] = folder / "cache" if case.request_ms else filled

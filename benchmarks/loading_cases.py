@@ -37,7 +37,6 @@ DEFAULT_DATASETS = (
 
 LOADERS = {
     "seed": "sampler in plain Python",
-    "plan1": "padded buckets",
     "shards": "Probeline, shards",
     "cache": "Probeline, cache",
     "gcs": "Probeline, gs:// emulator",
@@ -82,9 +81,8 @@ def cases(
     """Returns all cases, those included that cannot run here.
 
     Workers, threads and the step are varied on the first dataset only, gs:// on the first two.
-    Padded buckets know no row size or encoding: one case for each source and compression.
     """
-    limited = {"plan1": chunked(datasets), "gcs": datasets[:2]}
+    limited = {"gcs": datasets[:2]}
     chosen = [
         Case(dataset, loader)
         for dataset in datasets
@@ -108,15 +106,6 @@ def cases(
     return chosen
 
 
-def chunked(datasets: Sequence[str]) -> list[str]:
-    """Returns the first dataset of each source and compression."""
-    firsts: dict[tuple[str, str], str] = {}
-    for dataset in datasets:
-        shape = SHAPES[dataset]
-        firsts.setdefault((shape.source, shape.array_record_options), dataset)
-    return list(firsts.values())
-
-
 def obstacle(case: Case) -> str | None:
     """Returns why a case cannot run here, or None."""
     if case.loader == "seed" and SHAPES[case.dataset].measurement_encoding == "compact":
@@ -130,5 +119,5 @@ def obstacle(case: Case) -> str | None:
 
 
 def folder_name(kind: str, dataset: str, num_measurements: int, seed: int) -> str:
-    """Returns the name, below --data_dir, of a dataset's rows, chunks or cache."""
+    """Returns the name, below --data_dir, of a dataset's rows or cache."""
     return f"{kind}-{dataset}-{num_measurements}-{seed}"

@@ -57,10 +57,6 @@ def loader(args: argparse.Namespace) -> Callable[[], Batches]:
         from benchmarks.peers import seed_sampler
 
         return partial(seed_sampler.batches, f"{args.files}/*.arrayrecord", args.batch_size)
-    if args.loader == "plan1":
-        from benchmarks.peers import plan1_buckets
-
-        return partial(plan1_buckets.batches, Path(args.files), args.batch_size)
     from training.dataset import DataConfig, build_dataset
 
     config = DataConfig(
@@ -194,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="One run of the loading bench.")
     add = parser.add_argument
     add("--loader", required=True, choices=LOADERS)
-    add("--files", required=True, help="a split's folder; of plan1, that of its chunks")
+    add("--files", required=True, help="a split's folder")
     add("--output", required=True, type=Path)
     add("--batch_size", type=int, default=256)
     add("--num_workers", type=int, default=0)

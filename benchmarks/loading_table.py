@@ -1,6 +1,7 @@
 """The tables of the loading bench: speed, a training step, slow requests, padding and storage."""
 
 import statistics
+from dataclasses import replace
 from typing import Any
 
 from benchmarks import markdown as md
@@ -101,8 +102,6 @@ def _storage(datasets: dict[str, dict]) -> str:
         kinds = {"probe rows": stored}
         if "cache" in stored:
             kinds["column cache"] = {**stored, **stored["cache"]}
-        if "plan1" in stored:
-            kinds["padded buckets"] = stored["plan1"]
         for kind, counted in kinds.items():
             per_measurement = counted["file_bytes"] / max(counted["measurements"], 1)
             numbers = [f"{counted['measurements']:,}", f"{counted['records']:,}"]
@@ -120,9 +119,7 @@ def _notes(results: Results) -> list[str]:
         "in that time, peak memory of all of the run. Files are in the page cache.",
         f"Batches of rows of 8 MiB have {options['small_batch_size']} examples, since the data "
         "makes few such rows, and so have those of the sampler in plain Python, since one could "
-        "take longer than a run. Padded buckets are only read: their tokens were made beforehand, "
-        "the same in every epoch and with all timestamps; one record a chunk, with the ArrayRecord "
-        "options of the rows.",
+        "take longer than a run.",
     ]
     fills = [
         f"{dataset} {stored['cache']['fill_s']:.1f} s"
@@ -150,7 +147,10 @@ def _notes(results: Results) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """Returns all tables and the notes."""
+    """Returns all tables and the notes, without loaders that are no longer compared."""
+    runs = [run for run in results.runs if run.case["loader"] in LOADERS]
+    skipped = [skip for skip in results.skipped if skip["loader"] in LOADERS]
+    results = replace(results, runs=runs, skipped=skipped)
     lines = medians(results.runs)
     slow = [line for line in lines if line.case.get("request_ms")]
     stepped = [line for line in lines if line.case["step_ms"]]

@@ -5,13 +5,20 @@ and writes a bucket, which has one ten-thousandth of the probes and a small chun
 the job's own DoFns in a plain loop, payloads inline as on Dataflow. Linux only.
 """
 
+import ctypes
+import gc
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from array_record.python.array_record_module import ArrayRecordWriter
 
 from beam_pipeline.dataset.addresses import MAPPED_IPV4
 from beam_pipeline.dataset.layout import DatasetOptions
@@ -25,9 +32,11 @@ from beam_pipeline.probe_rows.options import parse
 from beam_pipeline.probe_rows.pregroup import Grouped, rank
 from beam_pipeline.probe_rows.row_splitting import CutRows, OpenRows
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
-from beam_pipeline.shards.staging import Records, StagedRecords
+from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords
+from beam_pipeline.shards.writing import ShardTarget, WriteShard
 from beam_pipeline.sources.inputs import UNIT_ROWS, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
+from benchmarks.measure import memory_mib
 from benchmarks.random_probes import (
     FIRST_DESTINATION,
     INTERVAL_US,
@@ -37,10 +46,36 @@ from benchmarks.random_probes import (
     write_measurements,
 )
 from benchmarks.scale import INLINE_BYTES
-from benchmarks.worker import Steps, shard_writer, staged
 
 _WARM_UP_MEASUREMENTS = 200_000  # of the bucket
 _CHUNKS_AT_A_TIME = 1000
+
+
+class _Steps:
+    """Figures by name: `STEP_mib`, the process's peak during a step, `_cpu_s` and `_wall_s`."""
+
+    def __init__(self) -> None:
+        _give_back_memory()
+        self.figures: dict[str, float] = {"start_mib": memory_mib("VmRSS")}
+
+    @contextmanager
+    def measured(self, step: str) -> Iterator[None]:
+        _give_back_memory()
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.figures |= {
+            f"{step}_mib": memory_mib("VmHWM"),
+            f"{step}_cpu_s": time.process_time() - cpu,
+            f"{step}_wall_s": time.perf_counter() - wall,
+        }
+
+
+def _give_back_memory() -> None:
+    """Returns to the system what allocators keep of the steps before."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _chunks(num_measurements: int, num_probes: int) -> Iterator[Chunk]:
@@ -87,7 +122,31 @@ def _records(
             split = None if segment.is_last else split
 
 
-def _bucket(steps: Steps, num_measurements: int, num_probes: int, folder: Path) -> dict[str, int]:
+def _staged(
+    records: Iterable[Records], workspace: Workspace, inline_bytes: int
+) -> list[StagedRecords]:
+    """Stages records as one bundle does."""
+    stage = StageRecords(workspace.below("records"), inline_bytes, probe_rows.ATTRIBUTES)
+    stage.start_bundle()
+    found = [out for some in records for out in stage.process(some, 0, GlobalWindow())]
+    return found + [last.value for last in stage.finish_bundle()]
+
+
+def _shard_writer(
+    folder: Path, options: DatasetOptions, encode: Callable[[list[bytes], pa.Table], list[bytes]]
+) -> WriteShard:
+    """Returns the DoFn that writes shards into a folder, ready to process one."""
+    open_writer = partial(ArrayRecordWriter, options=options.array_record_options)
+    prefix, template, temp = f"{folder}/shard", "-SSSSS-of-NNNNN", str(folder / "t")
+    target = ShardTarget(
+        prefix, "", template, open_writer, temp, probe_rows.ATTRIBUTES, encode=encode
+    )
+    writer = WriteShard([target])
+    writer.setup()
+    return writer
+
+
+def _bucket(steps: _Steps, num_measurements: int, num_probes: int, folder: Path) -> dict[str, int]:
     """Sorts, cuts, stages and writes a bucket; returns its bytes and counts."""
     options = parse(["--input=x", "--output=x"])[0].dataset_options()
     workspace = Workspace(str(folder), INLINE_BYTES)
@@ -95,9 +154,9 @@ def _bucket(steps: Steps, num_measurements: int, num_probes: int, folder: Path) 
     with steps.measured("sort"):
         records = list(_records(chunks, workspace, options))
     with steps.measured("stage"):
-        rows = staged(records, workspace, INLINE_BYTES)
+        rows = _staged(records, workspace, INLINE_BYTES)
     encode = partial(probe_rows.encode, row_format=options.row_format)
-    writer = shard_writer(folder, options, encode)
+    writer = _shard_writer(folder, options, encode)
     with steps.measured("write"):
         (written,) = writer.process((0, rows), [1])
         writer.teardown()
@@ -114,7 +173,7 @@ def _num_stored(rows: StagedRecords) -> int:
     return rows.batch(probe_rows.ATTRIBUTES)["inline"].null_count
 
 
-def _unit(steps: Steps, data: Path, folder: Path, rows_in_all: int) -> None:
+def _unit(steps: _Steps, data: Path, folder: Path, rows_in_all: int) -> None:
     """Pre-groups the first work unit of some files, as one of a run of `rows_in_all`."""
     files = [inspect(file, ReadOptions()) for file in match_files([f"{data}/*.parquet"])]
     unit = plan_units(files)[0]._replace(rows_in_all=rows_in_all)
@@ -138,9 +197,9 @@ def measure(num_probes: int, num_measurements: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="many-probes-") as name:
         folder = Path(name)
         write_measurements(folder / "unit", UNIT_ROWS, num_probes, seed=1)
-        _bucket(Steps(), _WARM_UP_MEASUREMENTS, num_probes, folder / "warm-up")
-        _unit(Steps(), folder / "unit", folder / "warm-up", num_measurements)
-        steps, of_bucket = Steps(), num_measurements // MAX_BUCKETS
+        _bucket(_Steps(), _WARM_UP_MEASUREMENTS, num_probes, folder / "warm-up")
+        _unit(_Steps(), folder / "unit", folder / "warm-up", num_measurements)
+        steps, of_bucket = _Steps(), num_measurements // MAX_BUCKETS
         _unit(steps, folder / "unit", folder / "run", num_measurements)
         found = _bucket(steps, of_bucket, num_probes, folder / "run")
         return steps.figures | found | {"unit_rows": UNIT_ROWS, "measurements": of_bucket}

@@ -14,11 +14,8 @@ import orjson
 import pyarrow.parquet as pq
 
 from beam_pipeline.documents.batch import DocumentBatch, decode
-from beam_pipeline.documents.reading import (
-    cut_into_work_units,
-    match_documents,
-    read_work_unit,
-)
+from beam_pipeline.documents.files import cut_into_work_units, match_documents
+from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.overlap.results.layout import MATCHES, NGRAMS, SUMMARY
 from benchmarks.peers.joined_strings import ngrams_of, tokens_of
 
@@ -39,7 +36,7 @@ def batches(path: str) -> Iterator[DocumentBatch]:
     """Yields the texts of a file or a folder."""
     for file in match_documents([path]):
         for unit in cut_into_work_units(file):
-            yield from read_work_unit(unit)
+            yield from read_texts(unit)
 
 
 def ngrams(output: str, evaluation: str) -> dict[str, Any]:

@@ -5,10 +5,10 @@
 A run of 35 B measurements is represented by two parts: all of its probes for a slice of time, which
 have its chunks and work units, and some of its probes for all of the time, which have its
 histories. Also measured: short histories, ten or a hundred measurements for each of a million
-probes or more; a hot probe; the job on Prism, on Flink and against an emulator of GCS; one worker's
-thread step by step; and one work unit and one bucket of a run of 35 B measurements, by the number
-of its probes. All use --inline_bytes=65536, as on Dataflow, and otherwise the defaults. Results go
-to results/; `benchmarks.estimate` computes costs from them.
+probes or more; a hot probe; the job on Prism, on Flink and against an emulator of GCS; and one work
+unit and one bucket of a run of 35 B measurements, by the number of its probes. All use
+--inline_bytes=65536, as on Dataflow, and otherwise the defaults. Results go to results/;
+`benchmarks.estimate` computes costs from them.
 """
 
 import sys
@@ -26,7 +26,6 @@ from benchmarks.runner import WARM_UP_MEASUREMENTS, Bench, Found, appears_whole
 
 INLINE_BYTES = 64 << 10
 CHUNK_RECORDS = 200
-MIN_HOT_MEASUREMENTS = 2_200_000  # of a probe that outgrows the memory of sorting
 NUM_PROBES = 10_000  # about as many as RIPE Atlas has
 PROBE_MEASUREMENTS = 2_500_000  # of each of few probes
 MANY_SHARDS = 100
@@ -110,7 +109,6 @@ def _round(bench: Bench, number: int) -> Iterator[Run]:
     for shape in shapes(bench.args.sizes):
         if bench.can_run(shape.case, _obstacle(shape)):
             yield _measured(bench, shape, number)
-    yield _thread(bench, number)
     for turn in range(_BUCKET_TURNS):  # they take seconds, so that one may be disturbed
         for num_probes in MANY_PROBES:
             yield _bucket(bench, num_probes, number * _BUCKET_TURNS + turn)
@@ -172,19 +170,6 @@ def _measured(bench: Bench, shape: Shape, number: int) -> Run:
             return Found({}, f"{read:,} rows were read, not {given:,}")
 
         return bench.measured(shape.case, number, command, check)
-
-
-def _thread(bench: Bench, number: int) -> Run:
-    """Measures one thread of a worker; its first step reads a work unit of the largest size."""
-    large = max(bench.args.sizes)
-    data, size = _data(bench, _all_probes(large)), max(MIN_HOT_MEASUREMENTS, large // 2)
-    command = runner.call_command("benchmarks.worker:measure", f"{data}/*.parquet", size)
-    return bench.measured(
-        Shape("one thread", size, 1).case,
-        number,
-        lambda _: command,
-        lambda _, printed: Found(runner.json_lines(printed)[-1]),
-    )
 
 
 def _bucket(bench: Bench, num_probes: int, number: int) -> Run:

@@ -56,38 +56,12 @@ _MEASURED: md.Columns = {
     "from GCS": _each("downloaded_bytes"),
     "peak MiB": md.figure("peak_mib"),
 }
-_STEPS = {
-    "unit": "pre-group a unit of 2 M rows",
-    "sort": "sort the hot probe",
-    "cut": "cut it into rows, stage them",
-    "shard": "write one shard of them",
-}
 
 
 def measured(lines: list[Median]) -> str:
     """Returns the table of the job's runs: CPU and bytes a measurement."""
     jobs = [line for line in lines if line.case["shape"] not in _APART]
     return md.results_table(_MEASURED, jobs, num_named=3, num_words=2)
-
-
-def thread(lines: list[Median]) -> str:
-    """Returns the table of one worker's thread, or says that it is missing."""
-    line = next((line for line in lines if line.case["shape"] == "one thread"), None)
-    if line is None or not line.figures:
-        return "The steps of one thread were not measured."
-    figures = line.figures
-    rows = [["Python, Beam, compiled code", f"{figures['start_mib']:,.0f}", "", ""]]
-    for step, title in _STEPS.items():
-        names = (f"{step}_mib", f"{step}_cpu_s", f"{step}_wall_s")
-        peak_mib, cpu_s, wall_s = (figures[name] for name in names)
-        rows.append([title, f"{peak_mib:,.0f}", f"{cpu_s:.1f}", f"{wall_s:.1f}"])
-    size = line.case["num_measurements"] / 1e6
-    shard_mib = figures["shard_run_bytes"] / (1 << 20)
-    note = (
-        f"The hot probe has {size:g} M measurements in chunks of 200, its times are whole seconds, "
-        f"so that many tie; the shard holds {shard_mib:,.0f} MiB of its rows as they are staged."
-    )
-    return md.table(("step", "peak MiB", "CPU s", "wall s"), rows) + "\n\n" + note
 
 
 def many_probes(lines: list[Median]) -> str:
@@ -212,8 +186,6 @@ def markdown(results: Results) -> str:
         f"**Measured**, one work unit and one bucket of {md.size(LARGE_RUN)} measurements, CPU in "
         "nanoseconds and bytes a measurement; ratios are to the first line:",
         many_probes(lines),
-        "**Measured**, one thread of a worker, step by step:",
-        thread(lines),
         "**Estimated** from these figures, not measured (`benchmarks/estimate.py` has the "
         "formulas):",
         estimates(lines, prices, assumed),

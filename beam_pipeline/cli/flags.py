@@ -12,8 +12,7 @@ and argparse settings of each flag are in one place.
     add_flags(parser, fields(Options))
     options = Options(**vars(parser.parse_args(argv)))
 
-A parser is made, and --help printed, before a program loads Beam, NumPy or anything else that takes
-a time that a person notices; tests/beam_pipeline/cli/test_probeline.py holds that.
+Parsers and --help do not import Beam, NumPy or other slow modules; a test checks this.
 """
 
 import argparse
@@ -30,18 +29,15 @@ COMMAND = "probeline"
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """The parser of a program: dashes or underscores in flags, errors are UsageErrors.
-
-    The program is called `python -m module`, or `probeline rows` if that is how it was started.
+    """The parser of a program: flags with dashes or underscores, errors are UsageErrors.
 
     Args:
-      example: arguments that make a command to copy, shown below the flags; "" shows none.
+      example: arguments of an example command shown below the flags.
       epilog: a sentence after the flags.
-      name: what the program is called in any case.
+      name: name of the program; by default `python -m module`, or `probeline rows` if so started.
 
     Attributes:
-      example: these arguments.
-      flags: every flag but --help and --version, as argparse describes it.
+      flags: every flag except --help and --version, as argparse describes it.
       repeatable: the names of flags that may be given several times.
     """
 
@@ -87,11 +83,11 @@ class OneLineParser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] of all its overloads
         self, args: Any = None, namespace: Any = None
     ) -> Any:
-        """Parses a command line whose flags may be written with dashes."""
+        """Parses a command line; flags may have dashes for underscores."""
         flags = normalise_flags(args or ())
         for text in flags:
             if text.startswith("--") and text.endswith("=--"):  # argparse makes a list of it
-                self.error(f"{text}: -- is no value")
+                self.error(f"{text}: -- is not a value")
         return super().parse_known_args(flags, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -121,13 +117,11 @@ def flag(
     """Returns a dataclass field that is a flag; without a default the flag is required.
 
     Args:
-      help_text: the help, without the default, which is appended.
-      default: the default.
-      limits: the smallest and the largest value, None for no largest; see `check_flags`.
+      help_text: the help; the default is appended.
+      limits: the smallest and the largest value, None for no limit; see `check_flags`.
       group: the heading in --help.
       affects: the stage of the job whose result depends on the value; "" if none does.
-      argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`; the
-        type of a number is that of the field.
+      argument: further arguments of `argparse.ArgumentParser.add_argument`, such as `choices`.
     """
     settings = {"help": help_text, "limits": limits, "group": group, "affects": affects, **argument}
     return field(default=default, metadata=settings)
@@ -136,7 +130,7 @@ def flag(
 def job_parser(
     module: str, description: str, example: str, flags: Iterable[Field[Any]]
 ) -> OneLineParser:
-    """Returns the parser of a job's own flags; unknown flags are Beam's."""
+    """Returns the parser of a job's flags; all others are flags of Beam."""
     epilog = "All other flags go to Apache Beam, such as --runner=DataflowRunner."
     parser = OneLineParser(module, description, example, epilog)
     add_flags(parser, flags)
@@ -144,7 +138,7 @@ def job_parser(
 
 
 def add_flags(parser: OneLineParser, flags: Iterable[Field[Any]]) -> None:
-    """Adds fields that `flag` made; a repeatable flag that is not given is None."""
+    """Adds fields made by `flag`; a repeatable flag is None if it is not given."""
     for item in flags:
         argument = dict(item.metadata)
         help_text = argument.pop("help").replace("%", "%%")
@@ -238,5 +232,5 @@ def _check_value(item: Field[Any], value: Any, is_text: bool) -> None:
 def check_range(name: str, value: float, low: float, high: float | None) -> None:
     """Raises UsageError unless the value of a flag is within its limits, both included."""
     if math.isnan(value) or value < low or (high is not None and value > high):
-        limit = f"is outside of {low} to {high}" if high is not None else f"is under {low}"
+        limit = f"is outside {low} to {high}" if high is not None else f"is under {low}"
         raise UsageError(f"--{name}={value} {limit}")

@@ -2,8 +2,8 @@
 
   probeline rows --input 'data/*.parquet' --output rows
 
-is `python -m beam_pipeline.main --input …` with a shorter name, in usage and messages, too. Only
-the program that is asked for is imported.
+is `python -m beam_pipeline.main --input …` with a shorter name, also in usage and messages. Only
+the requested program is imported.
 """
 
 import argparse
@@ -48,20 +48,20 @@ PROGRAMS = {
     ),
     "remove": Program(
         "beam_pipeline.overlap.remove",
-        "write training text anew without what an overlap found",
+        "write training text without the overlap that was found",
         tidies_up=True,
     ),
     "attributes": Program(
         "beam_pipeline.overlap.attributes",
-        "write what an overlap found of each training document",
+        "write the overlap of each training document as attributes",
         tidies_up=True,
     ),
-    "report": Program("beam_pipeline.overlap.report.__main__", "write the page of an overlap"),
+    "report": Program("beam_pipeline.overlap.report.__main__", "write the report of an overlap"),
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command; the arguments of a subcommand are left as they are."""
+    """Returns the parser of the command, which leaves the arguments of a subcommand unparsed."""
     width = max(map(len, PROGRAMS))
     commands = "\n".join(f"  {name:{width}}  {each.summary}" for name, each in PROGRAMS.items())
     parser = OneLineParser(
@@ -71,7 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
         f"{COMMAND} COMMAND --help shows the flags of a command.",
         name=COMMAND,
     )
-    parser.add_argument("command", metavar="COMMAND", choices=PROGRAMS, help="one of those above")
+    parser.add_argument("command", metavar="COMMAND", choices=PROGRAMS, help="one of these")
     parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     return parser
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from beam_pipeline.cli.command import tidy_up_on_sigterm
-from beam_pipeline.convert.options import ConvertOptions, make_parser, parse
+from beam_pipeline.convert.options import MANIFEST, ConvertOptions, make_parser, parse
 from beam_pipeline.jobs import program
 
 if TYPE_CHECKING:
@@ -34,14 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: ConvertOptions, beam_options: PipelineOptions) -> dict[str, Any] | None:
-    from beam_pipeline.convert import launch
+    from beam_pipeline.convert import job
 
-    return launch.run(options, beam_options)
+    return job.run(options, beam_options)
 
 
 def _print_summary(options: ConvertOptions, manifest: dict[str, Any], seconds: float) -> None:
-    from beam_pipeline.convert.layout import MANIFEST
-
     counts = manifest["counts"]
     num_bytes = sum(shard["num_bytes"] for shard in manifest["shards"])
     print(

@@ -1,4 +1,4 @@
-"""The flags of the conversion. Nothing heavy is imported here."""
+"""The flags of the conversion, and the names of its files. Nothing heavy is imported here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +12,7 @@ from beam_pipeline.storage.files import check_path
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
 
+MANIFEST, SUCCESS, DEAD_LETTERS = "convert_manifest.json", ".SUCCESS", "dead_letters"
 FORMATS = ("jsonl", "parquet", "tfrecord")
 RECORDS = ("bytes", "json", "tf_example")
 # group_size:1 makes each record readable by itself, as Grain reads them.
@@ -44,27 +45,27 @@ class ConvertOptions:
     """
 
     input: tuple[str, ...] = flag(
-        "File, folder or glob, on any Beam filesystem; may be given again.",
+        "File, folder or glob, on any Beam filesystem; may be repeated.",
         action="append",
         group="input",
     )
-    output: str = flag("Folder of the shards, which are called as it is.", group="output")
+    output: str = flag("Folder of the shards, which are named after it.", group="output")
     input_format: str = flag(
-        "What the input is; auto looks at each file.",
+        "Format of the input; auto detects it for each file.",
         "auto",
         choices=("auto", *FORMATS),
         group="input",
     )
     record: str = flag(
-        "What a record becomes: bytes, those of the line, of the TFRecord or of one column "
-        "(--fields) of Parquet; json, those of the line if it is JSON; tf_example, the fields of "
-        "a JSON object or a row. auto is tf_example for Parquet, else bytes.",
+        "Content of an output record: bytes of the line, the TFRecord or one column (--fields) of "
+        "Parquet; json, the line if it is valid JSON; tf_example, the fields of a JSON object or "
+        "row. auto is tf_example for Parquet and bytes otherwise.",
         "auto",
         choices=("auto", *RECORDS),
         group="records",
     )
     fields: str = flag(
-        "Fields of JSON objects, or columns, to take, several with a comma between; all if empty.",
+        "Comma-separated fields of JSON objects, or columns, to keep; all if empty.",
         "",
         group="records",
     )
@@ -82,10 +83,10 @@ class ConvertOptions:
         group="input",
     )
     num_shards: int = flag(
-        "Number of shards; 0 lets --shard_bytes decide.", 0, (0, 99_999), group="output"
+        "Number of shards; 0 derives it from --shard_bytes.", 0, (0, 99_999), group="output"
     )
     shard_bytes: int = flag(
-        "Bytes of records in a shard, about, before compression.",
+        "Approximate bytes of records per shard, before compression.",
         256 << 20,
         (1, 1 << 50),
         group="output",
@@ -103,15 +104,15 @@ class ConvertOptions:
         if self.num_shards and self.shard_bytes != ConvertOptions.shard_bytes:
             raise UsageError(
                 f"--num_shards={self.num_shards} and --shard_bytes={self.shard_bytes} both set the "
-                "number of shards: give one of them"
+                "number of shards: pass one of them"
             )
         names = self.field_names()
         if "" in names or len(set(names)) < len(names):
             raise UsageError(
-                f"--fields={printable(self.fields)}: give each name once, with a comma between"
+                f"--fields={printable(self.fields)}: list each name once, separated by commas"
             )
         if names and self.record == "json":
-            raise UsageError("--record=json takes whole lines: leave --fields out")
+            raise UsageError("--record=json copies whole lines: leave --fields out")
         check_writer_options(self.array_record_options, DEFAULT_RECORD_OPTIONS)
 
     def field_names(self) -> tuple[str, ...]:
@@ -119,7 +120,7 @@ class ConvertOptions:
         return tuple(self.fields.split(",")) if self.fields else ()
 
     def record_options(self) -> RecordOptions:
-        """Returns what workers need to know."""
+        """Returns the options that workers need."""
         return RecordOptions(
             self.input_format,
             self.record,

@@ -3,8 +3,8 @@
 `tf_example` is the other form of a record. Streams are built from compact buffers, without validity
 bitmaps or slice offsets, so that their bytes follow from their values alone.
 
-Arrow takes 40 µs to write a record, whatever is in it. So it writes one, and a kernel fills in what
-differs in others. All of a record is words of 8 bytes:
+Arrow takes 40 µs to write a record of any size. So it writes one as a template, and a kernel fills
+in the differences of others. A record consists of words of 8 bytes:
 
   schema | metadata: sizes and places of buffers | buffers, the measurements among them | end
 """
@@ -149,7 +149,7 @@ def _frame(
 
 @njit
 def place_buffers(words, start, buffers_at, body_bytes_at, sizes):
-    """Writes where the buffers of a batch lie into its metadata, given their bytes, in a kernel."""
+    """Writes the places of a batch's buffers, given their sizes, into its metadata."""
     at = 0
     for number in range(len(sizes)):
         words[start + buffers_at + 2 * number] = at
@@ -159,7 +159,7 @@ def place_buffers(words, start, buffers_at, body_bytes_at, sizes):
 
 
 class Template(NamedTuple):
-    """What streams of one batch have in common, but for the words that depend on its rows."""
+    """The words of a stream of one batch, and where those are that depend on its rows."""
 
     words: np.ndarray  # int64, the schema and the metadata
     buffers_at: int  # the word where the places and sizes of the buffers begin
@@ -239,5 +239,5 @@ def decode_record(record: bytes) -> RowColumns:
 
 def _plain(value: pa.Scalar) -> Any:
     if isinstance(value, pa.TimestampScalar):
-        return value.value  # not every int64 is a date
+        return value.value  # an int64 may be out of the range of dates
     return value.as_buffer() if value.type == pa.binary() else value.as_py()

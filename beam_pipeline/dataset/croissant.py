@@ -1,14 +1,13 @@
-"""The description of a dataset for programs: croissant.json in its folder, in Croissant 1.1.
+"""croissant.json: the description of a dataset for dataset search engines, catalogues and loaders.
 
-Search engines for datasets, catalogues and loaders read it: mlcommons.org/croissant/1.1, and
-mlcommons.org/croissant/RAI/1.0 for `rai:`. It names `manifest.json` and each `rows.parquet` with
-their SHA-256. The shards are a set of files, and the manifest has the SHA-256 of each, so a
-thousand shards are described as briefly as one. Paths are relative: a copy describes itself. Who
-published it where, and under which license, is not known here.
+The format is Croissant 1.1 (mlcommons.org/croissant/1.1, and mlcommons.org/croissant/RAI/1.0 for
+`rai:`). The SHA-256 of `manifest.json` and of each `rows.parquet` is listed here; those of the
+shards are in the manifest, so the file does not grow with their number. Paths are relative, so a
+copy describes itself. The publisher and the license are unknown here.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -103,6 +102,11 @@ _SPLIT_COUNTS = {
     "num_bytes": "Bytes of the split's shards.",
 }
 _SPLIT_TYPES = {"train": "cr:TrainingSplit", "test": "cr:TestSplit"}
+_HASHES = f"{MANIFEST_NAME} has the SHA-256 of each file."
+_MEASUREMENTS = (
+    "The measurements by time, then dst_addr, then rtt: an Arrow IPC stream or the compact "
+    f"encoding, see measurement_encoding in {MANIFEST_NAME}."
+)
 
 
 def write_croissant(
@@ -116,7 +120,7 @@ def croissant(manifest: Manifest, totals: Mapping[str, SplitTotals], data: bytes
     """Returns the description as JSON-LD.
 
     Args:
-      totals: of the splits; those that are missing say no time.
+      totals: of the splits; without them the time frame is left out.
       data: the bytes of the manifest.
     """
     node = {
@@ -160,83 +164,82 @@ def _responsible_ai(manifest: Manifest, totals: Mapping[str, SplitTotals]) -> No
     }
 
 
-# --- files --------------------------------------------------------------------------------------
+def _node(kind: str, name: str, description: str, **more: Any) -> Node:
+    return {"@type": kind, "@id": name, "name": name, "description": description, **more}
 
 
 def _distribution(manifest: Manifest, data: bytes) -> Iterator[Node]:
-    yield {
-        **_file(MANIFEST_NAME, "Options, counts, and the checksums of every file."),
-        "contentSize": f"{len(data)} B",
-        "encodingFormat": "application/json",
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
+    """Yields the files: the manifest, the row indexes, the shards, the dead letters."""
+    yield _node(
+        "cr:FileObject",
+        MANIFEST_NAME,
+        "Options, counts, and the checksums of every file.",
+        contentUrl=MANIFEST_NAME,
+        contentSize=f"{len(data)} B",
+        encodingFormat="application/json",
+        sha256=hashlib.sha256(data).hexdigest(),
+    )
     for name, split in splits_of(manifest).items():
-        yield {
-            **_file(f"{name}/{INDEX_NAME}", f"The row index of {name}: one line per row."),
-            "encodingFormat": _PARQUET,
-            "sha256": split.index_sha256,
-        }
-    yield {
-        **_file_set("shards", f"The rows, one record each. {_HASHES}"),
-        "encodingFormat": _SHARD_FORMATS[manifest.output_format],
-        "includes": [f"{name}/*.{manifest.output_format}" for name in splits_of(manifest)],
-    }
+        yield _node(
+            "cr:FileObject",
+            path := f"{name}/{INDEX_NAME}",
+            f"The row index of {name}: one line per row.",
+            contentUrl=path,
+            encodingFormat=_PARQUET,
+            sha256=split.index_sha256,
+        )
+    yield _node(
+        "cr:FileSet",
+        "shards",
+        f"The rows, one record each. {_HASHES}",
+        encodingFormat=_SHARD_FORMATS[manifest.output_format],
+        includes=[f"{name}/*.{manifest.output_format}" for name in splits_of(manifest)],
+    )
     if manifest.dead_letter_files:
-        yield {
-            **_file_set("dead_letters", f"Input rows that break a rule, with reasons. {_HASHES}"),
-            "encodingFormat": _PARQUET,
-            "includes": [f"{DEAD_LETTER_FOLDER}/*.parquet"],
-        }
-
-
-_HASHES = f"{MANIFEST_NAME} has the SHA-256 of each file."
-
-
-def _file(path: str, description: str) -> Node:
-    named = {"@type": "cr:FileObject", "@id": path, "name": path, "description": description}
-    return {**named, "contentUrl": path}
-
-
-def _file_set(name: str, description: str) -> Node:
-    return {"@type": "cr:FileSet", "@id": name, "name": name, "description": description}
-
-
-# --- records ------------------------------------------------------------------------------------
+        yield _node(
+            "cr:FileSet",
+            "dead_letters",
+            f"Input rows that break a rule, with reasons. {_HASHES}",
+            encodingFormat=_PARQUET,
+            includes=[f"{DEAD_LETTER_FOLDER}/*.parquet"],
+        )
 
 
 def _record_sets(manifest: Manifest) -> Iterator[Node]:
-    yield _splits(manifest)
-    for name in splits_of(manifest):
-        record_set, path = f"{name}_row_index", f"{name}/{INDEX_NAME}"
-        fields = _fields(record_set, {"fileObject": {"@id": path}}, INDEX_SCHEMA)
-        description = f"The lines of {path}: where each row of {name} is, and what it holds."
-        keys = [{"@id": f"{record_set}/{column}"} for column in ("shard", "position")]
-        yield {**_record_set(record_set, description, fields), "key": keys}
-    yield _record_set("rows", "The records of the shards.", _record_fields("rows"))
-
-
-def _splits(manifest: Manifest) -> Node:
-    """Returns the splits with their numbers, as records within the description."""
+    """Yields the splits with their numbers, the lines of the row indexes, and the rows."""
     types: dict[str, Any] = {"name": "sc:Text", "url": ["sc:URL", "cr:Split"]}
     types |= dict.fromkeys(_SPLIT_COUNTS, "cr:Int64")
     texts = {"name": "Name of the split.", "url": "What it is for.", **_SPLIT_COUNTS}
-    fields = [_field(f"splits/{name}", types[name], texts[name]) for name in types]
-    return {
-        **_record_set("splits", "A probe is in one split only.", fields),
-        "dataType": "cr:Split",
-        "key": {"@id": "splits/name"},
-        "data": [_split(name, split) for name, split in splits_of(manifest).items()],
-    }
+    yield _node(
+        "cr:RecordSet",
+        "splits",
+        "A probe is in one split only.",
+        field=[_field(f"splits/{name}", kind, texts[name]) for name, kind in types.items()],
+        dataType="cr:Split",
+        key={"@id": "splits/name"},
+        data=[_split_record(name, split) for name, split in splits_of(manifest).items()],
+    )
+    for name in splits_of(manifest):
+        record_set, path = f"{name}_row_index", f"{name}/{INDEX_NAME}"
+        source = {"fileObject": {"@id": path}}
+        yield _node(
+            "cr:RecordSet",
+            record_set,
+            f"The lines of {path}: where each row of {name} is, and what it holds.",
+            field=[_column_field(record_set, source, column) for column in INDEX_SCHEMA],
+            key=[{"@id": f"{record_set}/{column}"} for column in ("shard", "position")],
+        )
+    fields = list(_row_fields("rows", {"fileSet": {"@id": "shards"}}))
+    yield _node("cr:RecordSet", "rows", "The records of the shards.", field=fields)
 
 
-def _split(name: str, split: Split) -> Node:
+def _split_record(name: str, split: Split) -> Node:
     counts = {f"splits/{column}": getattr(split, column) for column in _SPLIT_COUNTS}
     return {"splits/name": name, "splits/url": _SPLIT_TYPES[name], **counts}
 
 
-def _record_fields(record_set: str) -> Iterator[Node]:
+def _row_fields(record_set: str, source: Node) -> Iterator[Node]:
     """Yields the split of a record and its columns, the measurements as a list of their fields."""
-    source: Node = {"fileSet": {"@id": "shards"}}
     yield {
         **_field(f"{record_set}/split", "sc:Text", "Name of the split, from the shard's folder."),
         "references": {"field": {"@id": "splits/name"}},
@@ -247,41 +250,19 @@ def _record_fields(record_set: str) -> Iterator[Node]:
         },
     }
     for column in RECORD_SCHEMA:
-        name = f"{record_set}/{column.name}"
-        if column.name != "measurements":
+        if column.name == "measurements":
+            name = f"{record_set}/{column.name}"
+            fields = [_column_field(name, source, each, column.name) for each in MEASUREMENT_SCHEMA]
+            yield _node("cr:Field", name, _MEASUREMENTS, isArray=True, subField=fields)
+        else:
             yield _column_field(record_set, source, column)
-            continue
-        yield {
-            **_named("cr:Field", name, _MEASUREMENTS),
-            "isArray": True,
-            "subField": list(_fields(name, source, MEASUREMENT_SCHEMA, column.name)),
-        }
-
-
-_MEASUREMENTS = (
-    "The measurements by time, then dst_addr, then rtt: an Arrow IPC stream or the compact "
-    f"encoding, see measurement_encoding in {MANIFEST_NAME}."
-)
-
-
-def _fields(parent: str, source: Node, schema: pa.Schema, within: str = "") -> Iterator[Node]:
-    for column in schema:
-        yield _column_field(parent, source, column, within)
-
-
-def _column_field(parent: str, source: Node, column: pa.Field, within: str = "") -> Node:
-    """Returns the field of a column; `within` is the column that holds it, if it is nested."""
-    node = _field(f"{parent}/{column.name}", _DATA_TYPES[column.type], _COLUMNS[column.name])
-    return {**node, "source": {**source, "extract": {"column": within or column.name}}}
 
 
 def _field(name: str, data_type: str | list[str], description: str) -> Node:
-    return {**_named("cr:Field", name, description), "dataType": data_type}
+    return _node("cr:Field", name, description, dataType=data_type)
 
 
-def _record_set(name: str, description: str, fields: Iterable[Node]) -> Node:
-    return {**_named("cr:RecordSet", name, description), "field": list(fields)}
-
-
-def _named(kind: str, name: str, description: str) -> Node:
-    return {"@type": kind, "@id": name, "name": name, "description": description}
+def _column_field(parent: str, source: Node, column: pa.Field, within: str = "") -> Node:
+    """Returns the field of a column; `within` is the column that contains it, if it is nested."""
+    node = _field(f"{parent}/{column.name}", _DATA_TYPES[column.type], _COLUMNS[column.name])
+    return {**node, "source": {**source, "extract": {"column": within or column.name}}}

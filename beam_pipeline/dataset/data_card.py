@@ -1,13 +1,14 @@
-"""The data card of a dataset: README.md in its folder, for people who find it.
+"""The data card of a dataset, README.md in its folder, and the facts it shares with croissant.json.
 
-The card has no date and no machine. People may add to it, so no checksum covers it. A README.md
-that begins otherwise than CARD_HEADS is not a data card and is never overwritten. At its top is the
-metadata of a dataset card of Hugging Face (huggingface.co/docs/hub/datasets-cards), in YAML.
+The facts follow from the manifest and the row indexes; they contain no date or machine name. Users
+may edit the card, so no checksum covers it. A README.md that does not begin with one of CARD_HEADS
+is not a data card and is never overwritten. The card starts with the YAML metadata of a Hugging
+Face dataset card (huggingface.co/docs/hub/datasets-cards).
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class SplitTotals(NamedTuple):
 
 
 def totals_of(batches: Iterable[pa.RecordBatch]) -> SplitTotals:
-    """Returns the totals of a row index, of which FACT_COLUMNS are read."""
+    """Returns the totals of a row index, given its FACT_COLUMNS."""
     by_batch = [_batch_totals(batch) for batch in batches if batch.num_rows]
     functions = (sum, sum, max, max, sum, min, max)
     columns = zip(*by_batch, strict=True)
@@ -170,8 +171,6 @@ def limits(manifest: Manifest) -> Iterator[str]:
         yield "Shards are TFRecord, which has no access by number: `training` does not read them."
 
 
-# --- the card
-
 CARD_NAME = "README.md"
 _MARK = "Data card by Probeline, written with the dataset; --overwrite writes it anew."
 CARD_HEAD = f"---\n# {_MARK}\n"
@@ -186,8 +185,8 @@ def command_of(options: Any, inputs: Iterable[str] | None = None) -> str:
     """Returns the command that writes a dataset of the same bytes to DATASET.
 
     Args:
-      options: the dataclass of the job's flags, `options.Options`.
-      inputs: all that went into it, by the values of --input; None is that of the options.
+      options: the dataclass of the job's flags.
+      inputs: all values of --input that went into it; by default those of the options.
     """
     words = ["python", "-m", "beam_pipeline.main"]
     words += [word for pattern in inputs or options.input for word in ("--input", pattern)]
@@ -216,6 +215,10 @@ def write_card(
 
 def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) -> str:
     """Returns the Markdown of the card."""
+    generations = []
+    if len(manifest.generations) > 1:
+        table = _table(GENERATION_COLUMNS, generation_rows(manifest))
+        generations = ["It was added to. What each run brought:\n", table]
     parts = [
         f"{CARD_HEAD}{_front_matter(manifest)}---\n\n# {title(manifest)}\n",
         about(manifest) + "\n",
@@ -224,8 +227,8 @@ def data_card(manifest: Manifest, totals: dict[str, SplitTotals], command: str) 
         f"{_fence(command)}sh\n{command}\n{_fence(command)}\n",
         "The same command on the same input, with the versions below, writes the same bytes, "
         "whatever the runner and the number of workers. `DATASET` is where it goes.\n",
-        _input_text(manifest.counts),
-        *_generations_text(manifest),
+        *_input_text(manifest.counts),
+        *generations,
         _table(("option", "value"), [(n, f"`{v}`") for n, v in sorted(manifest.options.items())]),
         _table(("library", "version"), sorted(manifest.versions.items())),
         "## Known limits\n",
@@ -287,34 +290,37 @@ python -m beam_pipeline.verify DATASET                        # that every promi
 """
 
 
-def _numbers(manifest: Manifest, totals: dict[str, SplitTotals]) -> Iterator[tuple[str, ...]]:
-    splits = [(split, totals[name]) for name, split in splits_of(manifest).items()]
-    probes, *others = _counted(manifest)
-    yield probes
-    yield "of these with several rows", *(f"{t.probes_with_several_rows:,}" for _, t in splits)
-    yield from others
-    yield "first measurement, UTC", *(_time(total.first_us) for _, total in splits)
-    yield "last measurement, UTC", *(_time(total.last_us) for _, total in splits)
-    yield "failed pings", *(_share(total.num_failed, split) for split, total in splits)
-    yield "IPv6 destinations", *(_share(total.num_ipv6, split) for split, total in splits)
-    yield "measurements of the largest row", *(f"{t.max_measurements:,}" for _, t in splits)
-    yield "bytes of the largest row", *(f"{total.max_bytes:,}" for _, total in splits)
+# The numbers of each split: what they are, and whether the manifest has them.
+_NUMBERS: tuple[tuple[str, bool, Callable[[Split, SplitTotals], str]], ...] = (
+    ("probes", True, lambda split, _: f"{split.num_probes:,}"),
+    ("of these with several rows", False, lambda _, t: f"{t.probes_with_several_rows:,}"),
+    ("rows", True, lambda split, _: f"{split.num_records:,}"),
+    ("measurements", True, lambda split, _: f"{split.num_measurements:,}"),
+    ("bytes", True, lambda split, _: f"{split.num_bytes:,}"),
+    ("shards", True, lambda split, _: f"{len(split.shards):,}"),
+    ("first measurement, UTC", False, lambda _, t: _time(t.first_us)),
+    ("last measurement, UTC", False, lambda _, t: _time(t.last_us)),
+    ("failed pings", False, lambda split, t: _share(t.num_failed, split)),
+    ("IPv6 destinations", False, lambda split, t: _share(t.num_ipv6, split)),
+    ("measurements of the largest row", False, lambda _, t: f"{t.max_measurements:,}"),
+    ("bytes of the largest row", False, lambda _, t: f"{t.max_bytes:,}"),
+)
 
 
-def _counted(manifest: Manifest) -> Iterator[tuple[str, ...]]:
-    """Yields the numbers of each split that the manifest has, too."""
-    splits = splits_of(manifest).values()
-    yield "probes", *(f"{split.num_probes:,}" for split in splits)
-    yield "rows", *(f"{split.num_records:,}" for split in splits)
-    yield "measurements", *(f"{split.num_measurements:,}" for split in splits)
-    yield "bytes", *(f"{split.num_bytes:,}" for split in splits)
-    yield "shards", *(f"{len(split.shards):,}" for split in splits)
+def _numbers(
+    manifest: Manifest, totals: Mapping[str, SplitTotals], of_manifest: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """Yields the lines of the table of numbers, or only those that the manifest has."""
+    splits = splits_of(manifest).items()
+    for name, is_of_manifest, text in _NUMBERS:
+        if is_of_manifest or not of_manifest:
+            yield name, *(text(split, totals.get(each, SplitTotals())) for each, split in splits)
 
 
 def claims(manifest: Manifest) -> dict[str, str]:
-    """Returns the lines of a card that repeat the manifest, by what each of them begins with."""
-    told = {f"| {row[0]} |": _line(row) for row in _counted(manifest)}
-    return {f"{_SIZE}:": _size_line(manifest)} | told
+    """Returns the lines of a card that repeat the manifest, by how each of them begins."""
+    rows = _numbers(manifest, {}, of_manifest=True)
+    return {f"{_SIZE}:": _size_line(manifest)} | {f"| {row[0]} |": _line(row) for row in rows}
 
 
 def _share(num_measurements: int, split: Split) -> str:
@@ -328,20 +334,11 @@ def _time(time_us: int | None) -> str:
     return str(np.datetime_as_string(np.datetime64(time_us, "us"), "s")).replace("T", " ")
 
 
-def _input_text(counts: Counts) -> str:
-    text = input_text(counts) + "\n"
-    if not counts.dead_letters:
-        return text
-    letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
-    return text + "\n" + _table(("dead letters", "rows"), letters)
-
-
-def _generations_text(manifest: Manifest) -> Iterator[str]:
-    """Yields what each run added, if there was more than one."""
-    if len(manifest.generations) < 2:
-        return
-    yield "It was added to. What each run brought:\n"
-    yield _table(GENERATION_COLUMNS, generation_rows(manifest))
+def _input_text(counts: Counts) -> Iterator[str]:
+    yield input_text(counts) + "\n"
+    if counts.dead_letters:
+        letters = [(f"`{reason}`", f"{count:,}") for reason, count in counts.dead_letters.items()]
+        yield _table(("dead letters", "rows"), letters)
 
 
 GENERATION_COLUMNS = (

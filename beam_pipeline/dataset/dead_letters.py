@@ -1,4 +1,4 @@
-"""Dead letters: rows that broke a rule, kept with their file, row number, reason and values."""
+"""Dead letters: rows that break a rule, with their file, row number, reason and values."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

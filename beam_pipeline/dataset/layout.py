@@ -58,7 +58,7 @@ class DatasetOptions:
 
     @property
     def shard_suffix(self) -> str:
-        """What the name of every shard ends with."""
+        """The suffix of shard names."""
         return f".{self.output_format}"
 
 

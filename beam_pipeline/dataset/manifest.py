@@ -1,15 +1,14 @@
 """The manifest of a dataset, and its commit: `write_success`.
 
-A dataset is committed once `_SUCCESS` exists and holds the checksum of `manifest.json`. Only the
-`generations` of a manifest differ between two runs over the same input: they have dates.
+A dataset is committed once `_SUCCESS` exists and has the checksum of `manifest.json`. Two runs over
+the same input differ only in the `generations` of their manifests, which have dates.
 
 A run that adds to a dataset writes the next generation, a whole dataset, to NEXT_FOLDER within it,
-and moves it out after its commit. While files are moved, `manifest.json` is the new one and
-`_SUCCESS` the old one: readers then take what is in NEXT_FOLDER.
+and moves it out after its commit. While files are moved, `manifest.json` is new and `_SUCCESS` old:
+readers then use NEXT_FOLDER.
 
-A manifest may come from somebody else: types, ranges and paths are checked here, once, for all
-readers. Fields and options that this version does not know are ignored, since a change that a
-reader must know of comes with another format version.
+Manifests are not trusted: types, ranges and paths are checked here for all readers. Unknown fields
+and options are ignored, since incompatible changes come with another format version.
 """
 
 import dataclasses
@@ -42,12 +41,12 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Time = Annotated[str, Meta(pattern=r"^([0-9T:.-]+Z)?$")]
 Checksum = Annotated[str, Meta(pattern="^[0-9a-f]{8}$")]
 Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]  # "" if an older version wrote the file
-# A file in a folder of the dataset, which no path leads out of.
+# A file in a folder of the dataset, and never outside it.
 FilePath = Annotated[str, Meta(pattern=r"^[a-z_]+/[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=200)]
 
 
 class KnownOptions(TypedDict, total=False):
-    """The options that readers use, with the limits of their flags; older manifests lack some."""
+    """Options used by readers, with the limits of their flags; older manifests lack some."""
 
     measurement_encoding: Encoding
     record_encoding: RecordEncoding
@@ -68,7 +67,7 @@ class KnownOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of records; `path` is relative to the dataset, checksums of the whole file."""
+    """One file of records; `path` is relative to the dataset."""
 
     path: FilePath
     num_records: Count
@@ -90,7 +89,7 @@ class LetterFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The train or the test side, and the checksums of its `rows.parquet`."""
+    """The train or the test split, and the checksums of its `rows.parquet`."""
 
     num_probes: Count
     num_records: Count
@@ -103,7 +102,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Counts:
-    """The input by outcome: `rows_read` is the sum of all others but `input_files`."""
+    """The input by outcome: `rows_read` is the sum of all others except `input_files`."""
 
     input_files: Count
     rows_read: Count
@@ -113,7 +112,7 @@ class Counts:
     duplicates_dropped: Count = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """Returns the counts of both together."""
+        """Returns the sums of the counts."""
         names = [item.name for item in dataclasses.fields(self) if item.name != "dead_letters"]
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         letters = Counter(self.dead_letters) + Counter(other.dead_letters)
@@ -125,14 +124,14 @@ class Counts:
 
     @property
     def accounted(self) -> int:
-        """The rows whose outcome is known; they must be `rows_read`."""
+        """The rows with a known outcome, which must equal `rows_read`."""
         left_out = self.rows_left_out + self.duplicates_dropped
         return self.measurements + self.num_dead_letters + left_out
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """An input file; `version` is its generation on `gs://`, else its time of modification, ns."""
+    """An input file; `version` is its generation on `gs://`, else its modification time in ns."""
 
     path: str
     num_bytes: Count
@@ -141,18 +140,17 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Generation:
-    """What one run added to a dataset; the first one wrote it.
+    """The contribution of one run to a dataset; the first run created it.
 
     Attributes:
-      started: when the run began, UTC, ISO 8601; "" if an older version wrote it.
+      started: start of the run, UTC, ISO 8601; "" in older versions.
       input: the values of --input.
-      options: those of reading, which may differ between generations.
+      options: of reading, which may differ between generations.
       versions: of the libraries.
-      counts: the input of this run alone, by outcome.
-      num_probes, num_records: of the dataset after it.
-      first_us, last_us: the first and the last time among the measurements that came in, µs since
-        1970; None if there are none, or it is not known.
-      files_digest: identifies the input files by path, size and version; "" if not known.
+      counts: the input of this run by outcome.
+      num_probes, num_records: of the dataset after the run.
+      first_us, last_us: first and last time of its measurements, µs since 1970; None if unknown.
+      files_digest: hash of the paths, sizes and versions of the input files; "" if unknown.
       files: the input files, if they are few.
     """
 
@@ -175,13 +173,12 @@ class Manifest:
 
     Attributes:
       format_version: of docs/format.md.
-      options: those that shape the bytes of the shards, by the name of their flag.
-      versions: of the libraries that shape them.
-      counts: the input rows by outcome: measurements, and dead letters by reason.
-      splits: "train" and "test": numbers of probes, records, measurements and bytes, the shards
-        and their checksums.
-      dead_letter_files: the files of dead letters and their checksums; none in older manifests.
-      generations: what each run added, the first one first; none in older manifests.
+      options: those that determine the bytes of the shards, by the name of their flag.
+      versions: of the libraries that determine them.
+      counts: the input rows by outcome.
+      splits: "train" and "test": counts, shards and their checksums.
+      dead_letter_files: the files of dead letters; empty in older manifests.
+      generations: the contributions of all runs, in order; empty in older manifests.
 
     Example:
 
@@ -199,7 +196,7 @@ class Manifest:
 
     @property
     def output_format(self) -> str:
-        """The file format of the shards; manifests older than the option have ArrayRecord."""
+        """The file format of the shards; ArrayRecord in manifests older than the option."""
         return self.options.get("output_format", "arrayrecord")
 
     def to_json(self) -> bytes:
@@ -223,7 +220,7 @@ class Manifest:
         files += [(DEAD_LETTER_FOLDER, file) for file in manifest.dead_letter_files]
         for folder, file in files:
             if not file.path.startswith(f"{folder}/"):
-                raise ValueError(f"it names {file.path} as a file of {folder}")
+                raise ValueError(f"it lists {file.path} as a file of {folder}")
         return manifest
 
 
@@ -233,18 +230,18 @@ def success_stamp(manifest: bytes) -> bytes:
 
 
 def write_success(folder: str, manifest: bytes, write: Write = write_durably) -> None:
-    """Commits the dataset: the manifest first, `_SUCCESS` last, each whole or not at all."""
+    """Commits the dataset: writes the manifest and then `_SUCCESS`, each atomically."""
     write(f"{folder}/{MANIFEST_NAME}", manifest)
     write(f"{folder}/{SUCCESS_NAME}", success_stamp(manifest))
 
 
 def committed_manifest(folder: str) -> bytes:
-    """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` is that of this one."""
+    """Returns the bytes of a manifest; ProbelineError unless `_SUCCESS` has its checksum."""
     check_regular(f"{folder}/{name}" for name in (SUCCESS_NAME, MANIFEST_NAME))
     stamp = read_file(f"{folder}/{SUCCESS_NAME}")
     if stamp is None:
         raise ProbelineError(
-            f"{folder} holds no finished dataset: it has no {SUCCESS_NAME}; run "
+            f"{folder} is not a finished dataset: it has no {SUCCESS_NAME}; run "
             "python -m beam_pipeline.main to the end, or check the path"
         )
     data = read_file(f"{folder}/{MANIFEST_NAME}")
@@ -254,6 +251,6 @@ def committed_manifest(folder: str) -> bytes:
     if found != said:
         raise ProbelineError(
             f"{folder}/{MANIFEST_NAME} has checksum {found}, {SUCCESS_NAME} says {said!r}: one of "
-            "them was changed or belongs to another dataset; copy the dataset again as a whole"
+            "the files was changed or belongs to another dataset; copy the dataset again as a whole"
         )
     return data

@@ -1,9 +1,9 @@
 """The bytes of a probe row: one Arrow IPC stream with one row, its measurements inside as binary.
 
-A record may also be a `tf_example`, with the same columns; its first bytes tell. The first bytes
-of `measurements` tell one of two encodings:
+A record may also be a `tf_example` with the same columns, recognised by its first bytes. The first
+bytes of `measurements` identify one of two encodings:
 
-  arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes an IPv4 measurement.
+  arrow    an Arrow IPC stream of MEASUREMENT_SCHEMA: lossless, 30 bytes per IPv4 measurement.
   compact  COMPACT_HEADER, then columns: uint32 [n] seconds since the header's first second,
            uint16 [n] RTT (see `rtt`), [n / 8] bits "is IPv6" if the row has both families,
            then the addresses in network order, 4 bytes each IPv4, then 16 bytes each IPv6:
@@ -88,10 +88,9 @@ class RowStart(NamedTuple):
 def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
     """Returns how many measurements, from the first of a sorted run, fill the row of that key.
 
-    Raises:
-      ProbelineError: not even one measurement fits.
+    ProbelineError if not even one fits.
     """
-    # Measurements take at least this much, so no row holds any that come later.
+    # The minimum size of a measurement, so a row cannot contain later ones.
     smallest = 24 if row_format.encoding == "arrow" else 10
     max_row_bytes = row_format.max_row_bytes
     run = run[: max_row_bytes // smallest + 1]
@@ -114,16 +113,16 @@ def fit(run: np.ndarray, key: RowKey, row_format: RowFormat) -> RowStart:
     if count == 0:
         raise ProbelineError(
             f"one measurement of {key.src_addr} takes {size_up_to(0)} bytes, over the limit of "
-            f"{max_row_bytes} bytes a row: raise --max_row_size_mb"
+            f"{max_row_bytes} bytes per row: raise --max_row_size_mb"
         )
     count = min(count, end)
     return RowStart(count, is_full=count < len(run))
 
 
 def surely_fit(run: np.ndarray, bounds: np.ndarray, row_format: RowFormat) -> np.ndarray:
-    """Tells for each sorted run[bounds[i]:bounds[i + 1]], from its length and ends, if it is a row.
+    """Returns for each sorted run[bounds[i]:bounds[i + 1]] whether it surely fits into one row.
 
-    It may be one even if not sure.
+    Only lengths and ends are used, so some of the others may fit too.
     """
     widest = 17 + (15 if run.dtype == NARROW else addresses.MAX_TEXT_BYTES)
     if row_format.encoding == "compact":
@@ -144,7 +143,7 @@ def content_bytes(run: np.ndarray, encoding: Encoding) -> int:
 
 
 def is_ipv6(run: np.ndarray) -> np.ndarray:
-    """Tells which destinations are IPv6, bool [n]."""
+    """Returns which destinations are IPv6, bool [n]."""
     if run.dtype == NARROW:
         return np.zeros(len(run), bool)
     return (run["dst_hi"] != 0) | (run["dst_lo"] >> np.uint64(32) != 0xFFFF)
@@ -180,7 +179,7 @@ def to_batch(run: np.ndarray) -> pa.RecordBatch:
 
 @cache
 def arrow_template() -> Template:
-    """Returns what the arrow encoding of any measurements has in common."""
+    """Returns the template of the arrow encoding."""
     return make_template(MEASUREMENT_SCHEMA, to_batch(np.zeros(54_321, NARROW)))
 
 
@@ -193,17 +192,17 @@ def columns_of(measurements: bytes, run: np.ndarray, key: RowKey) -> RowColumns:
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """A probe row: the columns of its record. The measurements are decoded when they are used.
+    """A probe row: the columns of its record. The measurements are decoded on first use.
 
     Attributes:
-      src_id: the probe as a number, a hash of its address (63 bits).
-      measurements: their bytes, as the record has them; `to_arrow` and `run` decode them.
-      n_measurements: how many there are.
-      time_span_seconds: from the first to the last; of a tf_example as a float32.
-      first_timestamp_us: the time of the first, µs since 1970 UTC.
-      last_timestamp_us: the time of the last, likewise.
+      src_id: id of the probe, a hash of its address (63 bits).
+      measurements: their encoded bytes; `to_arrow` and `run` decode them.
+      n_measurements: their number.
+      time_span_seconds: from the first to the last; a float32 in a tf_example.
+      first_timestamp_us: time of the first, µs since 1970 UTC.
+      last_timestamp_us: time of the last, µs since 1970 UTC.
       src_addr: the probe's address, canonical text.
-      row_index: the row's number among those of its probe, from 0 in time order.
+      row_index: number of the row within its probe, from 0 in time order.
       num_bytes: the size of the record.
       record_encoding: arrow_ipc or tf_example.
 
@@ -253,13 +252,7 @@ class ProbeRow:
 
 
 def decode_record(record: bytes) -> ProbeRow:
-    """Reads a record of a shard, an Arrow IPC stream or a tf.train.Example.
-
-    Args:
-      record: its bytes.
-
-    Raises:
-      ValueError: they are neither.
+    """Reads a record of a shard, an Arrow IPC stream or a tf.train.Example; else ValueError.
 
     Example:
 

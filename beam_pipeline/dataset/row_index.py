@@ -1,8 +1,8 @@
 """The row index: `rows.parquet` of a split, one line per row in the order of shard and position.
 
 Exact counts follow from it without reading a row, an epoch is planned from it, and every record
-that is read is compared with its line. As arrays it takes about 90 bytes of memory a row;
-`read_lines` gives some columns of some lines at a time.
+is compared with its line when it is read. As arrays it takes about 90 bytes of memory per row;
+`read_lines` yields some columns of some lines at a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -158,9 +158,9 @@ def _check_number(num_lines: int, split: Split) -> None:
 
 
 def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
-    """Raises ValueError unless lines from `begin` on are those of the manifest's records.
+    """Raises ValueError if lines from `begin` on have values that no record of the split can have.
 
-    What a reader computes with stays in range then. Whether it is true, `verify` tells.
+    Values within these limits are checked by `verify`.
     """
     if nulls := [name for name in table.column_names if table.column(name).null_count]:
         raise ValueError(f"it has nulls in {', '.join(nulls)}")
@@ -193,13 +193,13 @@ def _check_lines(table: pa.Table, begin: int, split: Split) -> None:
 
 
 def index_batches(folder: str, split: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yields some columns of the row index of a split, without a look at its checksum."""
+    """Yields some columns of the row index of a split, without checking its checksum."""
     with open_parquet(f"{folder}/{split}/{INDEX_NAME}") as file:
         yield from file.iter_batches(columns=list(columns))
 
 
 def parse_index(data: bytes) -> pa.Table:
-    """Reads the bytes of a rows.parquet; ValueError if they are no Parquet of INDEX_SCHEMA."""
+    """Reads the bytes of a rows.parquet; ValueError unless they are Parquet of INDEX_SCHEMA."""
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read()
     except (OSError, pa.ArrowException) as error:

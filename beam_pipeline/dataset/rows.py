@@ -55,17 +55,16 @@ from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 
 READER_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 READ_ERRORS = (RuntimeError, ValueError, IndexError, OSError, struct.error)
-# What one thread keeps open; a reader holds its shard's index, 8 bytes a record and more.
-_MAX_OPEN_SHARDS = 64
+_MAX_OPEN_SHARDS = 64  # per thread; an open shard takes at least 8 bytes per record
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset: its folder and its manifest. `open_dataset` makes one.
+    """A finished dataset, opened by `open_dataset`.
 
     Attributes:
       path: the folder, local or on `gs://`.
-      manifest: what `manifest.json` says: options, counts, and the files of each split.
+      manifest: the content of `manifest.json`: options, counts, and the files of each split.
 
     Example:
 
@@ -77,13 +76,10 @@ class Dataset:
     manifest: Manifest
 
     def index(self, split: str) -> pa.Table:
-        """Returns the row index of a split, `rows.parquet`, as a table with a line per row.
-
-        Args:
-          split: "train" or "test".
+        """Returns the row index of a split, `rows.parquet`, as a table with one line per row.
 
         Raises:
-          UsageError: there is no such split.
+          UsageError: the split is not "train" or "test".
           ProbelineError: the file is missing or is not that of the manifest.
 
         Example:
@@ -93,14 +89,11 @@ class Dataset:
         return read_index(self._index_path(split), self.manifest.splits[split])
 
     def index_lines(self, split: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yields some columns of the row index, a part of its lines at a time, in order.
-
-        Arguments and errors as of `index`; memory does not grow with the number of rows.
-        """
+        """Yields some columns of the row index in parts, in bounded memory; errors as `index`."""
         return read_lines(self._index_path(split), self.manifest.splits[split], columns)
 
     def rows(self, split: str) -> "Rows":
-        """Returns the rows of a split by number; arguments and errors as of `index`.
+        """Returns the rows of a split by number; errors as `index`.
 
         Example:
 
@@ -119,11 +112,11 @@ class Dataset:
 
 
 def dataset_folder(path: str) -> str:
-    """Returns the folder of the dataset that a folder, a split, a shard or a glob is in."""
+    """Returns the dataset folder of a path to it, to a split or a shard, or of a glob of shards."""
     folder = path.rstrip("/")
     suffixes = (".arrayrecord", ".tfrecord")
     while any(char in folder for char in "*?[") or folder.endswith(suffixes):
-        # A folder may look like a glob. On `gs://` a shard, or a glob of them, takes no request.
+        # A folder may look like a glob. On `gs://`, shards and globs of them need no request.
         may_be_folder = is_local(folder) or not folder.endswith(suffixes)
         if may_be_folder and exists(f"{folder}/{SUCCESS_NAME}"):
             break
@@ -136,14 +129,14 @@ def dataset_folder(path: str) -> str:
 
 
 def open_dataset(path: str) -> Dataset:
-    """Opens a finished dataset. Nothing but `_SUCCESS` and `manifest.json` is read, without Beam.
+    """Opens a finished dataset without Beam; reads only `_SUCCESS` and `manifest.json`.
 
     Args:
-      path: the dataset's folder, a split's folder, a shard or a glob of shards, local or on
+      path: the folder of the dataset or of a split, a shard, or a glob of shards, local or on
         `gs://`.
 
     Raises:
-      ProbelineError: it is not finished, was changed since, or has a newer format.
+      ProbelineError: it is not finished, was modified, or has a newer format.
 
     Example:
 
@@ -159,7 +152,7 @@ def open_dataset(path: str) -> Dataset:
         following = f"{folder}/{NEXT_FOLDER}"
         if read_file(f"{following}/{SUCCESS_NAME}") is not None:
             folder = following
-        data = committed_manifest(folder)  # if nothing follows: it may have moved meanwhile
+        data = committed_manifest(folder)  # else it may just have been moved
     try:
         version = msgspec.json.decode(data, type=dict[str, Any])["format_version"]
         if version == FORMAT_VERSION:
@@ -178,19 +171,14 @@ def open_dataset(path: str) -> Dataset:
 class Rows(Sequence[ProbeRow]):
     """The rows of a split, in the order of its row index; row i is line i of `rows.parquet`.
 
-    A row is read and decoded when it is accessed, local or on `gs://`. Threads may share an
-    instance, and it can be pickled.
-
-    Args:
-      dataset: the dataset, see `open_dataset`.
-      split: "train" or "test".
+    A row is read and decoded when it is accessed. Instances can be shared by threads and pickled.
 
     Attributes:
       lines: the columns of the row index, NumPy arrays [rows]; times are int64 µs since 1970 UTC.
 
     Raises:
-      ProbelineError: the row index is missing or is not that of the manifest. Accessing a row
-        raises it for a row that is damaged.
+      ProbelineError: the row index is missing or is not that of the manifest, or an accessed row is
+        damaged.
 
     Example:
 
@@ -222,7 +210,7 @@ class Rows(Sequence[ProbeRow]):
 
 
 class BadRowError(ProbelineError):
-    """A record that cannot be used; the message names its shard and its position there.
+    """A damaged record; the message names its shard and its position there.
 
     Example:
 
@@ -235,8 +223,8 @@ class BadRowError(ProbelineError):
 
 
 def verify_cure(dataset: Dataset) -> str:
-    """Returns the cure for a bad row: the command that shows what else is damaged."""
-    return f"python -m beam_pipeline.verify {dataset.path} lists what else is damaged"
+    """Returns the cure for a bad row: the command that lists all damage."""
+    return f"python -m beam_pipeline.verify {dataset.path} lists all damage"
 
 
 class _OpenShard(Protocol):
@@ -245,7 +233,7 @@ class _OpenShard(Protocol):
 
 
 class Lines(Protocol):
-    """What is known of rows: arrays [rows], as in `row_index.IndexedRows`, and their places."""
+    """Columns and places of rows, as in `row_index.IndexedRows`."""
 
     @property
     def num_bytes(self) -> np.ndarray: ...
@@ -261,11 +249,11 @@ class Lines(Protocol):
 
 
 class RowReader[Rows: Lines]:
-    """Reads the rows of a split by number; threads may share it, and it can be pickled.
+    """Reads the rows of a split by number; can be shared by threads and pickled.
 
     Args:
-      rows: the lines of the rows that are read, or all lines of their shards if these are TFRecord.
-      cure: what the message of a BadRowError tells a user to do.
+      rows: the lines of the rows to read; for TFRecord all lines of their shards.
+      cure: the cure in the message of a BadRowError.
     """
 
     def __init__(self, dataset: Dataset, split: str, rows: Rows, cure: str):
@@ -292,7 +280,7 @@ class RowReader[Rows: Lines]:
             raise self.bad_row(row, one_line(error)) from error
 
     def decode(self, row: int) -> ProbeRow:
-        """Returns a row, its measurements decoded; BadRowError if it is not that of its line."""
+        """Returns a row with decoded measurements; BadRowError if it differs from its line."""
         record = self.read(row)
         try:
             decoded = decode_record(record)
@@ -303,37 +291,34 @@ class RowReader[Rows: Lines]:
         return decoded
 
     def check(self, row: int, src_id: int, row_index: int, n_measurements: int) -> None:
-        """Raises BadRowError if what a record says of itself differs from the line of `row`."""
+        """Raises BadRowError if the columns of a record differ from the line of `row`."""
         found, rows = (src_id, row_index, n_measurements), self.rows
         said = int(rows.src_id[row]), int(rows.row_index[row]), int(rows.n_measurements[row])
         if found != said:
             names = "(src_id, row_index, n_measurements)"
-            raise self.bad_row(row, f"it holds {names} {found}, rows.parquet says {said}")
+            raise self.bad_row(row, f"its {names} is {found}, rows.parquet says {said}")
 
     def bad_row(self, row: int, reason: str) -> BadRowError:
-        """Returns the error that says why a row cannot be used."""
+        """Returns the error for a damaged row."""
         shard, position = self.rows.place(row)
         path = self._dataset.file(self._shards[shard].path)
         return BadRowError(f"{path} record {position}: {reason}; {self._cure}")
 
     def map_shard(self, number: int) -> mmap.mmap:
-        """Returns the bytes of a local ArrayRecord shard; what is wrong raises READ_ERRORS."""
+        """Returns the bytes of a local ArrayRecord shard; raises READ_ERRORS."""
         shard = self._open(number)
         assert isinstance(shard, _ArrayRecordShard)
         return shard.mapped
 
     def is_copied(self, number: int) -> bool:
-        """Tells whether a shard is being read from a local copy."""
+        """Returns whether a shard is read from a local copy."""
         return number in self._copies
 
     @contextlib.contextmanager
     def on_disk(self, number: int, folder: str) -> Generator[str]:
-        """Yields the local path of an ArrayRecord shard; one on `gs://` is copied by one request.
+        """Yields the local path of an ArrayRecord shard, for `gs://` of a copy in `folder`.
 
-        Until the block ends, this thread reads its rows from there.
-
-        Raises:
-          ProbelineError: it cannot be copied.
+        Until the block ends, this thread reads the rows of the shard from there.
         """
         path = self._dataset.file(self._shards[number].path)
         if is_local(path):
@@ -351,7 +336,7 @@ class RowReader[Rows: Lines]:
                 os.remove(copy)
 
     def _opened(self) -> "collections.OrderedDict[int, _OpenShard]":
-        """Returns the shards that this thread has open, the most recently used one last."""
+        """Returns the open shards of this thread, the most recently used one last."""
         if not hasattr(self._local, "shards"):
             self._local.shards = collections.OrderedDict()
         return self._local.shards
@@ -364,7 +349,7 @@ class RowReader[Rows: Lines]:
         shard = self._shards[number]
         path = self._copies.get(number) or self._dataset.file(shard.path)
         if is_local(path) and (info := file_infos([path])[path]) != FileInfo(shard.num_bytes, None):
-            found = f"it has {info.num_bytes} bytes" if info else "it is missing or no regular file"
+            found = f"it has {info.num_bytes} bytes" if info else "missing or not a regular file"
             raise ValueError(f"{found}, the manifest says {shard.num_bytes} bytes")
         if self._dataset.manifest.output_format == "tfrecord":
             shards[number] = _TFRecordShard(path, self.rows.num_bytes[self.rows.of_shard(number)])
@@ -382,7 +367,7 @@ class _ArrayRecordShard:
 
     @cached_property
     def mapped(self) -> mmap.mmap:
-        """The bytes of a local file, which are read when they are looked at."""
+        """The bytes of a local file, mapped into memory."""
         with open(self._path, "rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -391,7 +376,7 @@ class _ArrayRecordShard:
         prepare_native_reader(self._path)
         reader = ArrayRecordReader(self._path, options=READER_OPTIONS)
         if not reader.ok():
-            reader.close()  # raises what is wrong
+            reader.close()  # raises the reason
             raise ValueError("the shard cannot be opened")
         if (found := reader.num_records()) != self._num_records:
             said = self._num_records
@@ -399,7 +384,7 @@ class _ArrayRecordShard:
         return reader
 
     def read(self, position: int) -> bytes:
-        # read([position]) copies once more and looks at every record's place.
+        # read([position]) makes another copy and looks up the place of every record.
         self._reader.seek(position)
         return self._reader.read()
 
@@ -426,10 +411,10 @@ class _TFRecordShard:
 
 
 def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a shard, or why it cannot be read; holds one at a time.
+    """Yields each record of a shard, or the error of a damaged one, with one in memory.
 
     Raises:
-      DamagedRecordError, OSError: the file as a whole, or all that follows, cannot be read.
+      DamagedRecordError, OSError: the file, or the rest of it, cannot be read.
     """
     if output_format == "tfrecord":
         yield from read_tfrecord(path)
@@ -440,11 +425,11 @@ def read_shard(path: str, output_format: OutputFormat) -> Iterator[bytes | Damag
             data = reader.read()
         except READ_ERRORS as error:
             yield DamagedRecordError(one_line(error))
-            reader = _open_shard(path)  # one that failed reads no more
+            reader = _open_shard(path)  # a reader cannot be used after an error
             reader.seek(record + 1)
         else:
             yield data
-    with contextlib.suppress(*READ_ERRORS):  # reported with the record that it is about
+    with contextlib.suppress(*READ_ERRORS):  # already reported with the record
         reader.close()
 
 

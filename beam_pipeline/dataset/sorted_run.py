@@ -172,12 +172,7 @@ def _move_distinct_up(words, bounds, distinct_bounds):
 
 
 def distinct(records: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns sorted groups, and their bounds, without records that equal the one before.
-
-    Args:
-      records: NARROW or WIDE [n], group after group; overwritten.
-      bounds: int64 [num_groups + 1], as of `sort_groups`.
-    """
+    """Returns sorted groups, and their bounds, without duplicates; overwrites `records`."""
     distinct_bounds = np.empty_like(bounds)
     words = records.view(np.uint32).reshape(len(records), records.itemsize // 4)
     _move_distinct_up(words, bounds, distinct_bounds)
@@ -225,7 +220,7 @@ def merge(runs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def count_up_to(run: np.ndarray, last: np.void) -> int:
-    """Returns the number of records of a sorted run that are not after `last`, of its dtype."""
+    """Returns the number of records of a sorted run up to `last`, of its dtype."""
     time = run["event_time"]
     start = int(np.searchsorted(time, last["event_time"], "left"))
     end = int(np.searchsorted(time, last["event_time"], "right"))

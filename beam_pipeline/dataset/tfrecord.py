@@ -2,9 +2,8 @@
 
   uint64 length | uint32 masked CRC-32C of it | record | uint32 masked CRC-32C of the record
 
-All numbers are little-endian. Nothing precedes the first record or follows the last, so a file
-without records is empty. Files are not compressed. Beam's codec copies each record three times,
-trusts its length, and stops at the first damaged one.
+All numbers are little-endian. A file has no header or footer and is not compressed. Beam's codec
+copies each record three times, trusts its length, and stops at the first damaged one.
 """
 
 import struct
@@ -23,7 +22,7 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class DamagedRecordError(ValueError):
-    """A record, or the rest of a file, cannot be read; the message says why."""
+    """A record, or the rest of a file, cannot be read; the message is the reason."""
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -53,7 +52,7 @@ class TFRecordWriter:
 
 
 def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a file, or why it cannot be read, as `read_records`."""
+    """Yields each record of a file, or the error of a damaged one, as `read_records`."""
     with open_file(path) as file:
         yield from read_records(file)
 
@@ -61,14 +60,10 @@ def read_tfrecord(path: str) -> Iterator[bytes | DamagedRecordError]:
 def read_records(
     file: BinaryIO, max_record_bytes: int | None = None
 ) -> Iterator[bytes | DamagedRecordError]:
-    """Yields each record of a stream, or why it cannot be read; holds twice the size of a record.
+    """Yields each record of a stream, or the error of a damaged one or one over the limit.
 
-    Args:
-      max_record_bytes: longer records are passed over.
-
-    Raises:
-      DamagedRecordError: later records cannot be found, since the file ends within a record or
-        a record's length is damaged.
+    Memory is twice the size of a record. DamagedRecordError if the rest cannot be read, because the
+    file ends within a record or a length is damaged.
     """
     number = 0
     while head := _read(file, HEAD_BYTES):
@@ -87,12 +82,12 @@ def read_records(
             yield DamagedRecordError(f"it has {length} bytes, more than {max_record_bytes}")
         else:
             is_whole = masked_crc32c(record) == _CHECKSUM.unpack(tail)[0]
-            yield record if is_whole else DamagedRecordError("its checksum is another")
+            yield record if is_whole else DamagedRecordError("its checksum does not match")
         number += 1
 
 
 def begins_tfrecord(head: bytes) -> bool:
-    """Tells whether the first bytes of a file are the length of a record with its checksum."""
+    """Returns whether a file begins with the length of a record and its checksum."""
     length, checksum = head[: _LENGTH.size], head[_LENGTH.size : HEAD_BYTES]
     return len(head) >= HEAD_BYTES and _CHECKSUM.pack(masked_crc32c(length)) == checksum
 
@@ -102,7 +97,7 @@ def _length_of(head: bytes, number: int) -> int:
         raise DamagedRecordError(f"it ends within the length of record {number}")
     if not begins_tfrecord(head):
         raise DamagedRecordError(
-            f"the length of record {number} is damaged, what follows cannot be found"
+            f"the length of record {number} is damaged, so the rest cannot be read"
         )
     return _LENGTH.unpack_from(head)[0]
 

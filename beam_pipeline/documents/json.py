@@ -1,9 +1,9 @@
-"""Documents in JSON: blocks of bytes to records, records to batches of texts.
+"""JSON: blocks of bytes to records, records to values, records to batches of texts.
 
 Records are lines or the elements of one array. Texts are cut out of many records at a time
 (`json_text`) and orjson parses the rest. Where that fails, orjson parses each record of the batch,
 and Python's own `json` whatever orjson rejects or rounds: lone surrogates, NaN, integers of more
-than 64 bits. So a record is a dead letter only if Python cannot read it.
+than 64 bits. So a document is a dead letter only if Python cannot read it.
 """
 
 import json
@@ -37,24 +37,102 @@ class BadRecordError(Exception):
 # --- blocks to records --------------------------------------------------------------------------
 
 
-def split_records(blocks: Iterable[bytes], may_be_array: bool) -> Iterator[Records]:
+def split_records(
+    blocks: Iterable[bytes], may_be_array: bool, max_record_bytes: int | None = None
+) -> Iterator[Records]:
     """Yields the records of a file, those that end in one block together.
 
-    Blank lines are no records.
-
-    A record of more than MAX_RECORD_BYTES is cut after one byte more. The blocks are whole lines
-    or, if `may_be_array` and they begin with `[`, a whole array, cut anywhere.
+    Args:
+      blocks: a whole file, cut anywhere.
+      may_be_array: it is an array if it begins with `[`; otherwise it has lines.
+      max_record_bytes: a longer record is cut after one byte more; by default MAX_RECORD_BYTES.
 
     Raises:
       ArrayError: the array does not end, or something follows it.
     """
-    blocks = iter(blocks)
-    first_block = next(blocks, b"")
-    blocks = chain([first_block], blocks)
+    limit = max_record_bytes or MAX_RECORD_BYTES
+    num_bytes = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal num_bytes
+        for block in blocks:
+            num_bytes += len(block)
+            yield block
+
+    rest = counted()
+    first_block = next(rest, b"")
+    rest = chain([first_block], rest)
     if may_be_array and begins_array(first_block):
-        yield from map(join_records, split_array(blocks, MAX_RECORD_BYTES))
+        yield from map(join_records, split_array(rest, limit))
         return
-    yield from map(find_lines, whole_lines(blocks, MAX_RECORD_BYTES))
+    for lines in whole_lines(rest, limit):
+        yield find_lines(lines)._replace(num_bytes=num_bytes)
+        num_bytes = 0
+
+
+# --- records to values ----------------------------------------------------------------------------
+
+
+def parse_object(record: bytes) -> dict[str, Any]:
+    """Returns the fields of a record; BadRecordError if it is a dead letter."""
+    try:
+        document = orjson.loads(record) if len(record) <= MAX_RECORD_BYTES else parse(record)
+    except orjson.JSONDecodeError:
+        document = parse(record)
+    if not isinstance(document, dict):
+        raise BadRecordError("json_not_an_object")
+    return document
+
+
+def value_of(document: dict[str, Any], records: Records, number: int, name: str) -> Any:
+    """Returns the value of a field of record `number` as Python reads it; None without one."""
+    value = document.get(name)
+    if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
+        return parse(records.at(number))[name]
+    return value
+
+
+def parse(record: bytes) -> Any:
+    """Returns the value of a record, as Python's `json` reads it.
+
+    Raises:
+      BadRecordError: the record is too long, or Python cannot read it.
+    """
+    if len(record) > MAX_RECORD_BYTES:
+        raise BadRecordError("record_too_long")
+    try:
+        text = record.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise BadRecordError("utf8_invalid") from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadRecordError("json_invalid") from None
+
+
+def parse_strict(record: bytes) -> Any:
+    """Returns the value of a record that is JSON by RFC 8259, without NaN; else BadRecordError."""
+    try:
+        return orjson.loads(record)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(record.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise BadRecordError("json_invalid") from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def is_json(record: bytes) -> bool:
+    """Returns whether a record is JSON by RFC 8259."""
+    try:
+        parse_strict(record)
+    except BadRecordError:
+        return False
+    return True
 
 
 # --- records to batches -------------------------------------------------------------------------
@@ -128,45 +206,8 @@ def _text_at(document: dict[str, Any], name: str) -> str | None:
         raise BadRecordError("text_not_a_string") from None
 
 
-def parse_object(record: bytes) -> dict[str, Any]:
-    """Returns the fields of a record; BadRecordError if it is a dead letter."""
-    try:
-        document = orjson.loads(record) if len(record) <= MAX_RECORD_BYTES else parse(record)
-    except orjson.JSONDecodeError:
-        document = parse(record)
-    if not isinstance(document, dict):
-        raise BadRecordError("json_not_an_object")
-    return document
-
-
 def _read_id(document: dict[str, Any], records: Records, number: int, fields: Fields) -> str | None:
     value = value_of(document, records, number, fields.id)
     if value is None:
         return document_id(parse(records.at(number)), fields.id) if fields.hash_ids else None
     return str(value)
-
-
-def value_of(document: dict[str, Any], records: Records, number: int, name: str) -> Any:
-    """Returns the value of a field of record `number` as Python reads it; None without one."""
-    value = document.get(name)
-    if isinstance(value, (float, list, dict)):  # orjson makes floats of integers over 64 bits
-        return parse(records.at(number))[name]
-    return value
-
-
-def parse(record: bytes) -> Any:
-    """Returns the value of a record, as Python's `json` reads it.
-
-    Raises:
-      BadRecordError: the record is too long, or Python cannot read it.
-    """
-    if len(record) > MAX_RECORD_BYTES:
-        raise BadRecordError("record_too_long")
-    try:
-        text = record.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise BadRecordError("utf8_invalid") from None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadRecordError("json_invalid") from None

@@ -23,7 +23,6 @@ from beam_pipeline.byte_blocks import (
     count_bits,
     first_bit,
     mask_of,
-    put_bits,
     put_code_point,
 )
 from beam_pipeline.kernels import kernel
@@ -59,6 +58,7 @@ class Records(NamedTuple):
     data: bytes
     starts: np.ndarray  # int64 [k]
     stops: np.ndarray  # int64 [k]
+    num_bytes: int = 0  # of plain lines in their file, blank ones included
 
     @property
     def count(self) -> int:
@@ -76,7 +76,8 @@ class Records(NamedTuple):
 
     def each(self) -> list[bytes]:
         """Returns all records."""
-        return [self.at(number) for number in range(self.count)]
+        bounds = zip(self.starts.tolist(), self.stops.tolist(), strict=True)
+        return [self.data[start:stop] for start, stop in bounds]
 
 
 def join_records(records: list[bytes]) -> Records:
@@ -88,30 +89,14 @@ def join_records(records: list[bytes]) -> Records:
 
 def find_lines(data: bytes) -> Records:
     """Returns the lines of `whole_lines` that are not blank."""
-    starts, stops = _find_lines(np.frombuffer(data, np.uint8))
-    return Records(data, starts, stops)
-
-
-@kernel
-def _find_lines(data):
-    end = np.uint64(data.size) - BLOCK  # of the lines
-    num_lines = np.uint64(7)  # that `put_bits` needs room for
-    for at in range(np.uint64(0), end, BLOCK):
-        num_lines += count_bits(mask_of(data, at, _LINE_FEED, _NOTHING))
-    places, count = np.empty(num_lines, np.int64), np.uint64(0)
-    for at in range(np.uint64(0), end, BLOCK):
-        count = put_bits(mask_of(data, at, _LINE_FEED, _NOTHING), at, places, count)
-    starts, stops = np.empty(count, np.int64), np.empty(count, np.int64)
-    num_records, start = 0, 0
-    for stop in places[:count]:
-        at = start
-        while at < stop and (data[at] == _SPACE or _TAB <= data[at] <= _RETURN):
-            at += 1
-        if at < stop:
-            starts[num_records], stops[num_records] = start, stop
-            num_records += 1
-        start = stop + 1
-    return starts[:num_records], stops[:num_records]
+    text = np.frombuffer(data, np.uint8)[: -int(BLOCK)]
+    stops = np.flatnonzero(text == _LINE_FEED)
+    starts = np.append(0, stops + 1)[:-1]
+    first = text[starts]
+    is_record = (first > _SPACE) | (first < _TAB) | (first > _RETURN) & (first < _SPACE)
+    for at in np.flatnonzero(~is_record).tolist():  # begins with whitespace
+        is_record[at] = not data[starts[at] : stops[at]].isspace() and starts[at] < stops[at]
+    return Records(data, starts[is_record], stops[is_record])
 
 
 # --- texts ----------------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Documents in Parquet: row groups to batches of texts, the bytes as Arrow holds them.
+"""Parquet: rows to batches of texts, the bytes as Arrow holds them.
 
 Only the columns of the text and the id are read, in pages: a row group of any size needs bounded
 memory. Arrow does not check whether a string in a file is UTF-8, so that is done here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,7 @@ from beam_pipeline.documents.batch import (
 )
 from beam_pipeline.documents.fields import Fields, document_id, text_at
 from beam_pipeline.errors import ProbelineError
-from beam_pipeline.storage.matching import FileVersion
-from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-_BATCH_BYTES = 4 << 20
-_MAX_BATCH_ROWS = 4096
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
@@ -45,49 +41,45 @@ def check_text_column(path: str, schema: pa.Schema, text_field: str) -> None:
     if (dtype.value_type if pa.types.is_dictionary(dtype) else dtype) not in _TEXT_TYPES:
         raise ProbelineError(
             f"the text field {text_field!r} of {path} is of type {dtype}, which must be a string: "
-            "name another with --text_field, of evaluation sets with --eval_text_field"
+            "name a different one with --text_field, or for evaluation sets with --eval_text_field"
         )
 
 
-def read_batches(
-    file: FileVersion, row_groups: Sequence[int], first_row: int, fields: Fields
-) -> Iterator[DocumentBatch]:
-    """Yields all rows of some row groups, the first of which begins with row `first_row`.
+def columns_of(fields: Fields) -> Callable[[str, pa.Schema], list[str] | None]:
+    """Returns what chooses the columns of a file; ProbelineError if it has no column of texts."""
 
-    Raises:
-      ProbelineError: the file has no column of texts of that name.
-    """
-    path, _, version = file
-    with open_parquet(path, buffer_bytes=PIECE_BYTES, version=version) as parquet:
-        schema = parquet.schema_arrow
+    def choose(path: str, schema: pa.Schema) -> list[str] | None:
         if not fields.nested:
             check_text_column(path, schema, fields.text)
-        batches = parquet.iter_batches(
-            batch_rows(parquet.metadata, row_groups, "" if fields.nested else fields.text),
-            row_groups=list(row_groups),
-            columns=None
-            if fields.hash_ids
-            else [name for name in {fields.text, fields.id} if name in schema.names],
-            use_threads=False,
-        )
-        for batch in batches:
-            read = _read_nested if fields.nested else _read_batch
-            yield read(path, batch, first_row, fields)
-            first_row += batch.num_rows
+        names = (fields.text, fields.id)
+        return None if fields.hash_ids else [name for name in {*names} if name in schema.names]
+
+    return choose
 
 
-def batch_rows(metadata: pq.FileMetaData, row_groups: Sequence[int], text: str) -> int:
-    """Returns the rows of a batch, by the size of the column of the text or, "", of all."""
+def batch_rows(
+    metadata: pq.FileMetaData,
+    row_groups: Sequence[int],
+    column: str,
+    max_bytes: int,
+    max_rows: int,
+) -> int:
+    """Returns the rows of a batch, by the size of a top-level column or, "", of all."""
     num_rows = num_bytes = 1
     for group in (metadata.row_group(index) for index in row_groups):
         num_rows += group.num_rows
-        for column in (group.column(index) for index in range(group.num_columns)):
-            if text in ("", column.path_in_schema):
-                num_bytes += column.total_uncompressed_size
-    return max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES * num_rows // num_bytes))
+        for chunk in (group.column(index) for index in range(group.num_columns)):
+            if column in ("", chunk.path_in_schema):
+                num_bytes += chunk.total_uncompressed_size
+    return max(1, min(max_rows, max_bytes * num_rows // num_bytes))
 
 
-def _read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
+def read_batch(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
+    """Returns the texts of some rows, the first of which has the row `first_row`."""
+    return (_read_nested if fields.nested else _read_column)(path, batch, first_row, fields)
+
+
+def _read_column(path: str, batch: pa.RecordBatch, first_row: int, fields: Fields) -> DocumentBatch:
     column = batch.column(fields.text)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -160,10 +152,10 @@ def _read_ids(batch: pa.RecordBatch, rows: np.ndarray, fields: Fields) -> list[s
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Returns a column's values, as integers times that Python has none for."""
+    """Returns a column's values; times and dates beyond Python's range as integers."""
     if getattr(column.type, "unit", None) == "ns":
         column = column.cast(pa.int64())
     try:
         return column.to_pylist()
-    except (OverflowError, ValueError):  # a date that is none of Python's
+    except (OverflowError, ValueError):  # a date beyond Python's range
         return column.cast(pa.int32() if column.type == pa.date32() else pa.int64()).to_pylist()

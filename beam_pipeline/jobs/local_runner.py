@@ -28,8 +28,7 @@ from apache_beam.transforms import userstate
 from beam_pipeline import kernels
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
-from beam_pipeline.jobs.machine import can_fork
-from beam_pipeline.jobs.program import importing
+from beam_pipeline.jobs.machine import can_fork, importing
 
 TESTED_BEAM = "2.77"
 _INTERNALS: dict[Any, tuple[str, ...]] = {

@@ -1,10 +1,13 @@
-"""The machine, or the container, that this process runs in: its memory, and whether it can fork."""
+"""This process and its machine or container: memory, forks, the garbage collector."""
 
 import contextlib
+import gc
+import logging
 import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP_LIMITS = (
@@ -50,3 +53,17 @@ def _threads() -> list[str]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             names.append((task / "comm").read_text())
     return [name for name in names if not name.startswith("jemalloc")]
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Turns off the garbage collector, and Beam's log of missing modules, in the block."""
+    disabled = logging.root.manager.disable
+    logging.disable()
+    gc.disable()  # what is imported stays
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        logging.disable(disabled)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import re
 import sys
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from beam_pipeline.cli.command import missing_extra, run_command
 from beam_pipeline.errors import ProbelineError, user_error
+from beam_pipeline.jobs.machine import importing
 
 if TYPE_CHECKING:
     from apache_beam.options.pipeline_options import PipelineOptions
@@ -112,17 +112,3 @@ def lean_imports(arguments: Sequence[str]) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         gc.freeze()  # the process ends: no last collection
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Turns off the garbage collector, and Beam's log of missing modules, in the block."""
-    disabled = logging.root.manager.disable
-    logging.disable()
-    gc.disable()  # what is imported stays
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-        logging.disable(disabled)

@@ -29,17 +29,12 @@ from beam_pipeline.documents.batch import (
     text_buffers,
 )
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.reading import (
-    DocumentFile,
-    cut_into_work_units,
-    field_names,
-    match_documents,
-    read_work_unit,
-)
+from beam_pipeline.documents.files import InputFile, cut_into_work_units, match_documents
+from beam_pipeline.documents.reading import field_names, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
-from beam_pipeline.overlap.ngrams.mapped_files import map_file
-from beam_pipeline.overlap.ngrams.row_tokens import Texts
+from beam_pipeline.overlap.ngrams.arrays import map_file
+from beam_pipeline.overlap.ngrams.token_batches import Texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 
 # Strings are UTF-8 with the three bytes of lone surrogates, which Arrow's own strings cannot hold.
@@ -59,7 +54,7 @@ class EvaluationFile(NamedTuple):
     """A file of an evaluation set."""
 
     dataset: str
-    file: DocumentFile
+    file: InputFile
     text_fields: tuple[str, ...] = ()  # joined, a line each; empty: as training documents have it
 
 
@@ -117,7 +112,7 @@ def write_rows(
     schema = _SCHEMA.with_metadata({_DATASETS: orjson.dumps(datasets)})
     rows, totals = Counter(dict.fromkeys(datasets, 0)), Counter()
     letters: list[DeadLetter] = []
-    found, of_file = Counter[str](), Counter[DocumentFile]()  # rows with a text
+    found, of_file = Counter[str](), Counter[InputFile]()  # rows with a text
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for dataset, file, text_fields in files:
             is_first = file not in of_file
@@ -165,7 +160,7 @@ def _without_text(given: EvaluationFile, fields: Fields) -> str:
 
 
 def _read_batches(
-    file: DocumentFile, fields: Fields, text_fields: Sequence[str], found: Counter[str]
+    file: InputFile, fields: Fields, text_fields: Sequence[str], found: Counter[str]
 ) -> Iterator[DocumentBatch]:
     """Yields the rows of a file, several fields joined, and counts those that have each field."""
     fields = fields._replace(hash_ids=True)
@@ -180,10 +175,10 @@ def _read_batches(
         yield batches[0] if len(batches) == 1 else _join(batches)
 
 
-def _read_field(file: DocumentFile, fields: Fields) -> Iterator[DocumentBatch]:
+def _read_field(file: InputFile, fields: Fields) -> Iterator[DocumentBatch]:
     text_field = None if fields.nested else fields.text
     for unit in cut_into_work_units(file, text_field, max(1, file.num_bytes)):
-        yield from read_work_unit(unit, fields)
+        yield from read_texts(unit, fields)
 
 
 def _join(batches: Sequence[DocumentBatch]) -> DocumentBatch:

@@ -1,4 +1,4 @@
-"""What a simulated network measures: pings by the clock, with delays, losses and outages.
+"""Measurements of a simulated network: periodic pings with delays, losses and outages.
 
 `simulate` yields the measurements of a `Network` as arrays in time order. Time is cut into slices
 of about half a million measurements (a day at most). The ticks, delays and losses of a slice are a
@@ -77,7 +77,7 @@ def _regular_ticks(pairs: Pairs, begin_us: int, end_us: int) -> tuple[Ints, Ints
     interval_us = 1e6 / pairs.rate_hz[active]
     row = np.repeat(np.arange(len(active)), num_ticks)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(num_ticks) - num_ticks, num_ticks)
-    # From n itself, not from the slice's first tick: rounding, too, is the same in any slicing.
+    # From n itself, not from the slice's first tick, so that rounding does not depend on slices.
     pair = active[row]
     tick_us = (first[pair] + nth + pairs.phase[pair]) * interval_us[row]
     return pair, tick_us.astype(np.int64)

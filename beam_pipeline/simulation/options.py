@@ -16,10 +16,10 @@ _LATEST_START = datetime(2200, 1, 1, tzinfo=UTC)
 class NetworkOptions:
     """The flags that determine every measurement."""
 
-    num_measurements: int = flag("Rows, exactly.", limits=(1, None), group="measurements")
+    num_measurements: int = flag("Exact number of rows.", limits=(1, None), group="measurements")
     # A city's prefixes hold a quarter of a million addresses.
     num_probes: int = flag(
-        "Sources; the busiest one has most of the rows.", limits=(1, 1_000_000), group="network"
+        "Sources, with activity by Zipf's law.", limits=(1, 1_000_000), group="network"
     )
     seed: int = flag("The same flags give the same bytes.", 0, (0, None), group="measurements")
     num_anchors: int = flag("Destinations.", 200, (1, 10_000), group="network")
@@ -27,13 +27,13 @@ class NetworkOptions:
         "Share of the probes that have IPv6 addresses.", 0.1, (0, 1), group="network"
     )
     interval_seconds: float = flag(
-        "Average time between a probe's pings of one destination; changed where the measurements "
+        "Average time between a probe's pings of one destination; adjusted if the measurements "
         "would span less than a day or more than a year.",
         900.0,
         group="measurements",
     )
     hot_share: float = flag(
-        "Share of all rows for the busiest probe, if that is more than by Zipf's law.",
+        "Share of all rows for the busiest probe, if larger than by Zipf's law.",
         0.0,
         (0, 1),
         group="measurements",
@@ -53,7 +53,7 @@ class NetworkOptions:
             start = datetime.fromisoformat(self.start)
         except ValueError:
             raise UsageError(
-                f"--start={self.start} is no ISO date; write it like 2026-01-31"
+                f"--start={self.start} is not an ISO date; write it as 2026-01-31"
             ) from None
         start = start if start.tzinfo else start.replace(tzinfo=UTC)
         if not _EPOCH <= start < _LATEST_START:

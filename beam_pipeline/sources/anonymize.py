@@ -1,9 +1,9 @@
 """Prefix-preserving anonymisation: addresses are replaced before anything is written.
 
-Two addresses that share exactly their first k bits still do afterwards, and nothing else of an
-address is kept. This is CryptoPAn (Xu, Fan, Ammar and Moon, 2002): bit p is flipped by one bit of
-AES over the p bits before it, padded with secret bits. It is computed here with the AES of
-`cryptography`, since existing packages process one address at a time.
+Two addresses that share exactly their first k bits still do afterwards; nothing else of an address
+is kept. This is CryptoPAn (Xu, Fan, Ammar and Moon, 2002): bit p is flipped by one bit of AES over
+the p bits before it, padded with secret bits. Existing packages process one address at a time, so
+it is implemented here with the AES of `cryptography`.
 """
 
 import functools
@@ -37,8 +37,8 @@ def anonymizer_of(reference: KeyReference) -> "Anonymizer":
     key = read_key(reference.source)
     if fingerprint(key) != reference.fingerprint:
         raise ProbelineError(
-            f"{described(reference.source)} holds a key of fingerprint {fingerprint(key)}, the run "
-            f"began with {reference.fingerprint}: leave the key as it is until the run has ended"
+            f"{described(reference.source)} has a key with fingerprint {fingerprint(key)}, the run "
+            f"started with {reference.fingerprint}: do not change the key before the run has ended"
         )
     return Anonymizer(key)
 
@@ -58,7 +58,7 @@ class Anonymizer:
         self._cache = _Cache()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an Anonymizer holds the key, which must not travel; send a KeyReference")
+        raise TypeError("an Anonymizer has the key, which must not be sent; send a KeyReference")
 
     def block(self, block: Block) -> Block:
         """Returns the measurements with all their addresses replaced."""
@@ -114,7 +114,7 @@ def _fill(hi, lo, masks, pads, blocks):
 class _Cache:
     """Replacements of recent addresses, in a hash table of fixed size without collision lists.
 
-    The batches of a file repeat their addresses, and an IPv6 address takes 128 blocks of AES.
+    The batches of a file repeat addresses, and an IPv6 address costs 128 blocks of AES.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The key of --anonymize: where it is stored, how workers read it, and its fingerprint.
 
 The key is in a file, in Secret Manager or in an environment variable. Workers receive a
-KeyReference, never the key, since pipelines are stored, shown and logged in places that may not
-see it. Each process reads the key again and compares its fingerprint.
+KeyReference, never the key, since pipelines are stored, shown and logged. Each process reads the
+key again and compares its fingerprint.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class KeyReference:
 
 
 def is_secret(source: str) -> bool:
-    """Tells whether a source is the name of a version in Secret Manager."""
+    """Returns whether a source is the name of a version in Secret Manager."""
     return _SECRET.fullmatch(source) is not None
 
 
@@ -42,13 +42,13 @@ def check_source(source: str) -> None:
     """Raises UsageError, without quoting it, if the source is itself a key."""
     if _HEX_KEY.fullmatch(source):
         raise UsageError(
-            "--anonymize_key_file has 64 hex digits and takes the name of a file: others can see "
-            f"a command line, so do not use this key; {_MAKE_ONE}"
+            "--anonymize_key_file is a key of 64 hex digits and must be the path of a file: others "
+            f"can see a command line, so do not use this key; {_MAKE_ONE}"
         )
 
 
 def is_on_this_machine(source: str) -> bool:
-    """Tells whether only this machine can read the key."""
+    """Returns whether only this machine can read the key."""
     return is_local(source) and not is_secret(source)
 
 
@@ -60,9 +60,7 @@ def described(source: str) -> str:
 def find_key(source: str) -> KeyReference:
     """Reads the key before the job begins and returns the reference for the workers.
 
-    Raises:
-      UsageError: there is no key, or it is not valid.
-      ProbelineError: it cannot be read.
+    UsageError if there is no valid key, ProbelineError if it cannot be read.
     """
     if source and is_on_this_machine(source):
         source = os.path.abspath(source)  # a worker may have another working directory
@@ -80,9 +78,8 @@ def read_key(source: str) -> bytes:
         text = os.environ.get(KEY_VARIABLE)
         if text is None:
             raise UsageError(
-                "--anonymize needs a key: name its file with --anonymize_key_file, or set the "
-                f"environment variable {KEY_VARIABLE}, which workers elsewhere must have, too; "
-                f"{_MAKE_ONE}"
+                "--anonymize needs a key: pass its file as --anonymize_key_file, or set the "
+                f"environment variable {KEY_VARIABLE}, also on remote workers; {_MAKE_ONE}"
             )
         data = text.encode(errors="surrogateescape")
     else:
@@ -95,7 +92,7 @@ def read_key(source: str) -> bytes:
 
 
 def parse_key(data: bytes, name: str) -> bytes:
-    """Returns the 32 bytes of a key, given as bytes or in hex; UsageError without a quote of it."""
+    """Returns the 32 bytes of a key, given as bytes or in hex; errors do not quote it."""
     text = data.strip()
     is_hex = re.fullmatch(rb"[0-9A-Fa-f]*", text) is not None
     if is_hex and len(text) == 2 * _KEY_BYTES:
@@ -105,12 +102,12 @@ def parse_key(data: bytes, name: str) -> bytes:
     else:
         found = f"{len(text)} hex digits" if is_hex else f"{len(data)} bytes"
         raise UsageError(
-            f"{name} holds {found}: a key is {_KEY_BYTES} random bytes or {2 * _KEY_BYTES} hex "
+            f"{name} has {found}: a key is {_KEY_BYTES} random bytes or {2 * _KEY_BYTES} hex "
             f"digits; {_MAKE_ONE}"
         )
     if len(set(key)) < _MIN_DISTINCT_BYTES:
         raise UsageError(
-            f"{name} holds a key of {len(set(key))} different bytes, which cannot be random; "
+            f"{name} has a key with only {len(set(key))} different bytes, which is not random; "
             f"{_MAKE_ONE}"
         )
     return key
@@ -123,7 +120,7 @@ def _read_secret(name: str) -> bytes:
         from google.cloud import secretmanager  # noqa: F401
     except ImportError as error:
         raise ProbelineError(
-            f"cannot read {name}: it takes the extra gcp: pip install 'probeline[gcp]'"
+            f"cannot read {name}: install the extra gcp: pip install 'probeline[gcp]'"
         ) from error
     try:
         return _secret_client().access_secret_version(name=name).payload.data

@@ -22,8 +22,8 @@ from beam_pipeline.sources.options import COLUMNS, AtlasSource
 from beam_pipeline.storage.json_array import ArrayError, begins_array, split_array
 from beam_pipeline.storage.lines import DAMAGE, read_blocks, split_lines
 
-# Why a whole line is one dead letter. The last two are rules of `check`, applied here to values
-# that do not fit into its columns.
+# Reasons of dead letters for whole lines. The last two are rules of `check`, for values that do not
+# fit into its columns.
 LINE_REASONS = (
     "json_invalid",
     "json_not_an_object",
@@ -91,12 +91,12 @@ def read_json(
 ) -> Iterator[JsonBatch]:
     """Reads RIPE Atlas ping results: JSON lines, one object each, or one JSON array of objects.
 
-    Each entry of `result` is a measurement at the result's `timestamp`, the only time that Atlas
-    reports: its `rtt`, or a failed ping if it has `x` (timeout) or `error`. An entry with none of
-    them has a null rtt. An entry marked `dup` is a measurement, too: firmware marks every reply
-    with an unexpected sequence number, including replies after their timeout
-    (`{"x":"*"},{"dup":1,"rtt":1635.4}`); only traceroute has `late`. A failed name resolution is
-    an `error` without a destination. Firmware 1 reports only means over its pings: no_results.
+    Each entry of `result` is a measurement at the result's `timestamp`, the only time reported by
+    Atlas: its `rtt`, or a failed ping if it has `x` (timeout) or `error`, else a null rtt. Entries
+    marked `dup` are measurements: firmware marks every reply with an unexpected sequence number,
+    including replies after their timeout (`{"x":"*"},{"dup":1,"rtt":1635.4}`); only traceroute has
+    `late`. A failed name resolution is an `error` without a destination. Firmware 1 reports only
+    means over its pings: no_results.
 
     Format: https://atlas.ripe.net/docs/apis/measurement-result-format/
 
@@ -104,10 +104,10 @@ def read_json(
       stream: the decompressed file; blank lines are counted. An array's elements count as lines.
       atlas_source: the field with the source, `from` (the public address) or `src_addr`.
       batch_rows: a batch ends with the line at which it reaches this many measurements and bad
-        lines; a result is never split between batches.
+        lines; results are not split.
 
     Raises:
-      DAMAGE, ArrayError: the file is cut short or damaged; all lines before it have been yielded.
+      DAMAGE, ArrayError: the file is truncated or damaged, after all lines before it.
     """
     src_names = _SRC_NAMES[atlas_source]
     results: list[_Result] = []
@@ -137,7 +137,7 @@ def read_json(
 
 
 def _lines(stream: BinaryIO, damage: list[Exception]) -> Iterator[bytes]:
-    """Yields lines, or the elements of an array; what ends them early goes to `damage`."""
+    """Yields lines, or the elements of an array; an error that ends them goes to `damage`."""
     blocks = read_blocks(stream)
     try:
         first_block = next(blocks, b"")
@@ -249,7 +249,7 @@ def _repeat(shared: list[pa.Array], parents: np.ndarray, rtt: pa.Array) -> pa.Re
 
 
 def is_bigquery_export(schema: pa.Schema) -> bool:
-    """Tells an export of the BigQuery table, which has `pings` lists, from other Parquet."""
+    """Returns whether Parquet is an export of the BigQuery table, which has `pings` lists."""
     index = schema.get_field_index("pings")
     return index >= 0 and _is_list(schema.field(index).type)
 

@@ -1,8 +1,8 @@
 """Input files: matched, recognised by their content, inspected, and cut into work units.
 
-A work unit is several small files, one file, or some row groups of a large one, of up to about
-UNIT_ROWS rows. Work units do not change the dataset. A Parquet file's footer has its schema, so a
-missing column ends the job before any row is read.
+A work unit is several small files, one file, or some row groups of a large one, with up to about
+UNIT_ROWS rows. Work units do not affect the dataset. The schema is in the footer of a Parquet file,
+so a missing column ends the job before any row is read.
 """
 
 import os
@@ -36,7 +36,7 @@ _HEAD_BYTES = 4096
 
 
 class StoredShard(NamedTuple):
-    """What the manifest of a dataset says of a shard that is read as input."""
+    """The entry of an input shard in the manifest of its dataset."""
 
     output_format: OutputFormat
     num_records: int
@@ -78,7 +78,7 @@ class WorkUnit(NamedTuple):
 
     index: int
     pieces: tuple[Piece, ...]
-    rows_in_all: int = 0  # of all units together, estimated where files do not tell
+    rows_in_all: int = 0  # total of all units, estimated for JSON
 
     @property
     def num_rows(self) -> int:
@@ -116,8 +116,7 @@ def inspect(file: FileVersion, options: ReadOptions) -> InputFile:
     """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
 
     Raises:
-      ProbelineError: the file is readable, but a column is missing or has the wrong type, or it
-        was changed since it was matched.
+      ProbelineError: a column is missing or has the wrong type, or the file was changed.
     """
     with unchanged(file):
         return _inspect(file, options)
@@ -154,32 +153,31 @@ def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
 
 
 def _problem_of(head: bytes, is_compressed: bool, options: ReadOptions) -> str | None:
-    """Returns why a file that is no JSON cannot be read, from its first bytes decompressed."""
+    """Returns why a file other than JSON cannot be read, from its first decompressed bytes."""
     if not head.startswith(_PARQUET_MAGIC):
         seen = "" if options.anonymize else f" ({head[:8]!r})"
         return (
-            f"neither Parquet nor JSON lines by its first bytes{seen}; name what it is with "
+            f"neither Parquet nor JSON lines by its first bytes{seen}; specify its format with "
             "--input_format"
         )
     return "Parquet within a compressed file; decompress it" if is_compressed else None
 
 
 def reason_of(error: Exception, options: ReadOptions) -> str:
-    """Returns why a file cannot be read; with --anonymize, without any content of the file."""
+    """Returns why a file cannot be read; with --anonymize, without content of the file."""
     if needs_large_window(error):
         return f"its Zstandard window is too large: {SMALLER_WINDOW}"
     if options.anonymize is None:
         return one_line(error)
     if isinstance(error, OSError) and error.errno:
         return error.strerror or type(error).__name__
-    return f"{type(error).__name__}, what it says is {WITHHELD}"
+    return f"{type(error).__name__}, its message is {WITHHELD}"
 
 
 def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
     """Cuts files into even work units of up to about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON.
 
-    If there are several, they are a multiple of _EVEN_WORKERS: so many workers, or half as many,
-    have the same to do.
+    More than one unit becomes a multiple of _EVEN_WORKERS, so that 2 or 4 workers have equal work.
     """
     files = list(files)
     rows_in_all = sum(
@@ -203,14 +201,14 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
 
 
 def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
-    """Returns the rows of a file or piece, estimated where the lines are not counted."""
+    """Returns the rows of a file or piece, estimated from its bytes for JSON."""
     if input_format == "atlas_json":
         return num_bytes * UNIT_ROWS // UNIT_JSON_BYTES
     return num_rows
 
 
 def _pieces(files: Iterable[InputFile], unit_rows: int) -> Iterator[Piece]:
-    """Yields runs of row groups, about the same size in a file and of up to `unit_rows` rows.
+    """Yields runs of row groups, of even size within a file and up to `unit_rows` rows.
 
     A larger row group stays whole.
     """

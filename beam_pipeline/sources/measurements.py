@@ -105,8 +105,8 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
         index = schema.get_all_field_indices(names[column])
         if not index:
             return (
-                f"has no column {names[column]!r} (it has {', '.join(schema.names) or 'none'}); "
-                f"if {column} has another name there, say --columns {column}=NAME"
+                f"has no column {names[column]!r} (only {', '.join(schema.names) or 'none'}); "
+                f"if {column} has another name there, pass --columns {column}=NAME"
             )
         if len(index) > 1:
             return f"has {len(index)} columns named {names[column]!r}; it must be one"
@@ -118,7 +118,7 @@ def schema_problem(schema: pa.Schema, names: dict[str, str]) -> str | None:
 def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, Faults]:
     """Returns the measurements of a batch that keep every rule, and the rows that break one.
 
-    Compact measurements hold RTTs of up to 50 days, and times that leave room for a row's span.
+    Compact measurements are limited to RTTs of 50 days, and in time by the span of a row.
     """
     is_compact = encoding == "compact"
     reason = np.zeros(batch.num_rows, np.uint8)
@@ -134,7 +134,7 @@ def check(batch: pa.RecordBatch, encoding: Encoding = "arrow") -> tuple[Block, F
 
 
 def check_encoding(block: Block, encoding: Encoding) -> tuple[Block, Faults]:
-    """Like `check`, for measurements of a dataset: those that this encoding cannot hold."""
+    """Like `check`, for measurements of a dataset: faults are values out of range of `encoding`."""
     is_compact, reason = encoding == "compact", np.zeros(len(block), np.uint8)
     rtt = _check_rtt(pa.array(block.rtt), reason, is_compact)
     times = pa.array(block.event_time, pa.timestamp("us"))
@@ -143,13 +143,13 @@ def check_encoding(block: Block, encoding: Encoding) -> tuple[Block, Faults]:
 
 
 def as_stored(block: Block) -> Block:
-    """Returns measurements as compact rows give them back: whole seconds, RTTs of their codes."""
+    """Returns measurements as compact rows store them: whole seconds, RTTs rounded."""
     event_time = block.event_time // 1_000_000 * 1_000_000
     return replace(block, event_time=event_time, rtt=decode_rtt(encode_rtt(block.rtt)))
 
 
 def _judged(block: Block, reason: np.ndarray) -> tuple[Block, Faults]:
-    """Parts measurements whose code of a reason is 0 from the others."""
+    """Separates the measurements with reason code 0 from the others."""
     if not reason.any():
         return block, Faults(np.zeros(0, np.int64), [])
     rows = np.flatnonzero(reason)
@@ -221,7 +221,7 @@ def _parse_addresses(column: pa.Array) -> tuple[AddressColumn, np.ndarray]:
 
 
 def _with_used_entries(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Returns a column whose dictionary has the values of its rows only.
+    """Returns a column with only the used entries of its dictionary.
 
     Some writers store the addresses of a whole table with each row group.
     """

@@ -25,7 +25,7 @@ class Sample:
 
     Attributes:
       probes, measurements: shares, more than 0, up to 1.
-      since_us, until_us: the window, µs since 1970 UTC: `since_us` is in it, `until_us` is not.
+      since_us, until_us: the window, µs since 1970 UTC, without `until_us`.
     """
 
     probes: float = 1.0
@@ -54,15 +54,14 @@ class Sample:
 
 
 def parse_time(flag: str, text: str) -> int:
-    """Returns µs since 1970 of an ISO 8601 time, UTC unless it says, or of seconds since 1970.
+    """Returns µs since 1970 of an ISO 8601 time, UTC by default, or of seconds since 1970.
 
-    Raises:
-      UsageError: it is neither, or not within the years 1970 to 9999.
+    UsageError if it is neither, or not within the years 1970 to 9999.
     """
     try:
         if _EPOCH_SECONDS.fullmatch(text):
-            if len(text) == 8:  # of a date without dashes
-                raise ValueError("eight digits are a date or seconds")
+            if len(text) == 8:  # also a date without dashes
+                raise ValueError("eight digits are ambiguous: a date or seconds")
             seconds, _, rest = text.partition(".")
             time = _EPOCH + timedelta(seconds=int(seconds), microseconds=int(rest.ljust(6, "0")))
         else:
@@ -98,9 +97,9 @@ class ReadOptions:
     atlas_source: AtlasSource = "from"  # which address of a result is the probe's
     anonymize: KeyReference | None = None  # the key with which addresses are replaced
     skip_bad_files: bool = False  # an unreadable file becomes a dead letter
-    encoding: Encoding = "arrow"  # of the rows: what it cannot hold becomes a dead letter
+    encoding: Encoding = "arrow"  # values out of its range become dead letters
     sample: Sample = Sample()
-    as_stored: bool = False  # measurements lose at once what their encoding loses
+    as_stored: bool = False  # round measurements as their encoding does
 
     @property
     def names(self) -> dict[str, str]:

@@ -1,13 +1,15 @@
 """Reading a piece of input: batches of checked measurements, and dead letters.
 
+  container -> RawBatch: Arrow batches with the columns of COLUMNS, one reader per format
+            -> CheckedBatch: rules, window, anonymisation and sample, the same for all formats
+
 Arrow reads Parquet in batches, with the address columns as dictionaries, and large row groups in
 pieces, so that memory does not depend on the size of a row group. With `ReadOptions.anonymize`, no
 address of the input leaves this module: a Block has replaced addresses, a dead letter no values.
 
-A row whose valid time is outside of the window of `ReadOptions.sample` is left out, whatever else
-it holds, so that whole row groups can be left out by their statistics. All others are checked: a
-row that breaks a rule is a dead letter, since its hash would say nothing. Then measurements are
-sampled by the addresses that the dataset has.
+A row with a valid time outside the window of `ReadOptions.sample` is left out regardless of its
+other values, so that row groups can be skipped by their statistics. All other rows are checked; a
+row that breaks a rule becomes a dead letter. The rest is sampled by the addresses of the dataset.
 """
 
 import itertools
@@ -47,18 +49,36 @@ _LARGE_GROUP_BYTES = 64 << 20  # from here on memory counts for more than reques
 _DELTA = frozenset(("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"))
 
 
+class RawBatch(NamedTuple):
+    """Measurements as a container has them.
+
+    Attributes:
+      measurements: the columns of COLUMNS, n rows; None if there are none.
+      rows: int64 [n], the row of the file, or line, of each measurement.
+      next_row: the row of the file, or line, after the batch.
+      letters: rows without a measurement.
+      num_left_out: rows skipped because they are outside the window.
+    """
+
+    measurements: pa.RecordBatch | None
+    rows: np.ndarray
+    next_row: int
+    letters: Sequence[DeadLetter] = ()
+    num_left_out: int = 0
+
+
 class CheckedBatch(NamedTuple):
     """`num_rows` measurements of the input: in `block`, dead letters, or not in the sample."""
 
     num_rows: int
     block: Block | None
     letters: list[DeadLetter]
-    next_row: int  # the row of the file, or line, that follows; a row may hold several measurements
+    next_row: int  # the row of the file, or line, after the batch
     num_left_out: int = 0
 
 
 class UnreadableInputError(Exception):
-    """A file cannot be read; `row` is the first one not read, `num_kept` precede it."""
+    """A file cannot be read from `row` on; the `num_kept` rows before it were read."""
 
     def __init__(self, path: str, row: int, reason: str, num_kept: int = 0):
         super().__init__(f"cannot read {path} from row {row} on: {reason}")
@@ -68,7 +88,7 @@ class UnreadableInputError(Exception):
         """Returns the error that ends the job."""
         return ProbelineError(
             f"cannot read {self.path} (row {self.row}): {self.reason}; repair or remove the "
-            "file, or say --on_bad_file=dead_letter to go on without it"
+            "file, or pass --on_bad_file=dead_letter to continue without it"
         )
 
     def as_letter(self) -> DeadLetter:
@@ -81,23 +101,17 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     """Yields all batches of a piece.
 
     Raises:
-      UnreadableInputError: the file is damaged; the batches before remain valid.
-      ProbelineError: it is not the file that was planned.
+      UnreadableInputError: the file is damaged; the batches before it remain valid.
+      ProbelineError: the file was changed.
     """
-    if piece.shard and piece.shard.is_of_output:  # they were sampled when they came in
+    if piece.shard and piece.shard.is_of_output:  # already sampled
         options = replace(options, sample=Sample())
     if piece.problem:
         raise UnreadableInputError(piece.path, 0, piece.problem)
-    readers = {
-        "parquet": _read_parquet,
-        "atlas_json": _read_atlas_json,
-        "atlas_bigquery": _read_atlas_bigquery,
-        "probe_rows": _read_probe_rows,
-    }
     row = piece.first_row
     try:
         with unchanged(piece.file):
-            for batch in readers[piece.input_format](piece, options):
+            for batch in _checked_batches(piece, options):
                 yield _in_sample(batch, options)
                 row = batch.next_row
     except (*DAMAGE, ArrayError) as error:
@@ -107,10 +121,23 @@ def read_piece(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     num_rows = row - piece.first_row
     if piece.row_groups and num_rows != piece.num_rows:
         raise ProbelineError(
-            f"{piece.path} has {num_rows} rows from row {piece.first_row} on where its footer "
-            f"said {piece.num_rows}: it was changed while the job ran, or it is damaged; run the "
-            "job again when nothing writes to its input"
+            f"{piece.path} has {num_rows} rows from row {piece.first_row} on, its footer said "
+            f"{piece.num_rows}: it was changed while the job ran, or it is damaged; run the job "
+            "again when its input no longer changes"
         )
+
+
+def _checked_batches(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+    if piece.input_format == "probe_rows":  # kept the rules when they were written
+        yield from _read_probe_rows(piece, options)
+        return
+    readers = {
+        "parquet": _read_parquet,
+        "atlas_json": _read_atlas_json,
+        "atlas_bigquery": _read_atlas_bigquery,
+    }
+    for raw in readers[piece.input_format](piece, options):
+        yield _checked(piece.path, raw, options)
 
 
 def _in_sample(batch: CheckedBatch, options: ReadOptions) -> CheckedBatch:
@@ -121,7 +148,7 @@ def _in_sample(batch: CheckedBatch, options: ReadOptions) -> CheckedBatch:
     return batch._replace(block=block if len(block) else None, num_left_out=num_left_out)
 
 
-def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     names = options.names
     dictionaries = [names["src_addr"], names["dst_addr"]]
     row = piece.first_row
@@ -135,21 +162,17 @@ def _read_parquet(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
             if outside:
                 num_rows = sum(file.metadata.row_group(group).num_rows for group in groups)
                 row += num_rows
-                yield CheckedBatch(num_rows, None, [], row, num_rows)
+                yield RawBatch(None, np.zeros(0, np.int64), row, num_left_out=num_rows)
                 continue
             for raw in _batches(file, groups, list(names.values())):
                 batch = raw.select([names[column] for column in COLUMNS])
                 rows = np.arange(row, row + batch.num_rows)
                 row += batch.num_rows
-                batch = batch.rename_columns(list(COLUMNS))
-                yield _checked(piece.path, batch, rows, options, row)
+                yield RawBatch(batch.rename_columns(list(COLUMNS)), rows, row)
 
 
 def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
-    """Tells by its statistics whether all rows of a row group are outside of the window.
-
-    Only if every time is valid: otherwise some of the rows are dead letters.
-    """
+    """Returns whether all times of a row group are valid and outside the window, by statistics."""
     sample = options.sample
     if not sample.has_window:
         return False
@@ -173,7 +196,7 @@ def _is_outside(file: pq.ParquetFile, group: int, options: ReadOptions) -> bool:
 def _open(piece: Piece, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Opens a file to read some columns as dictionaries, and large row groups in pieces.
 
-    Arrow reads no column as a dictionary whose pages are deltas.
+    Arrow cannot read delta-encoded pages as dictionaries.
     """
     file = open_parquet(piece.path, list(dictionaries), version=piece.file.version)
     groups = list(map(file.metadata.row_group, piece.row_groups))
@@ -196,30 +219,30 @@ def _batches(
     )
 
 
-def _checked(
-    path: str, batch: pa.RecordBatch, rows: np.ndarray, options: ReadOptions, next_row: int
-) -> CheckedBatch:
-    """Checks a batch; `rows`, int64 [n], are its rows in the file."""
-    num_rows = batch.num_rows
+def _checked(path: str, raw: RawBatch, options: ReadOptions) -> CheckedBatch:
+    letters, left_out = list(raw.letters), raw.num_left_out
+    if raw.measurements is None:
+        return CheckedBatch(len(letters) + left_out, None, letters, raw.next_row, left_out)
+    batch, rows = raw.measurements, raw.rows
+    num_rows = batch.num_rows + len(letters) + left_out
     if options.sample.has_window:
         times, is_valid = valid_times(batch.column("event_time"), options.encoding)
         kept = ~is_valid | in_window(times, options.sample)
+        left_out += batch.num_rows - int(np.count_nonzero(kept))
         batch, rows = batch.filter(pa.array(kept)), rows[kept]
-    num_left_out = num_rows - batch.num_rows
     block, faults = check(batch, options.encoding)
     if options.anonymize:
         block = anonymizer_of(options.anonymize).block(block)
-    if not len(faults.rows):
-        return CheckedBatch(num_rows, block, [], next_row, num_left_out)
-    letters = _letters(path, batch, faults, rows[faults.rows], options)
-    return CheckedBatch(num_rows, block, letters, next_row, num_left_out)
+    if len(faults.rows):
+        letters += _letters(path, batch, faults, rows[faults.rows], options)
+    return CheckedBatch(num_rows, block, letters, raw.next_row, left_out)
 
 
 def _letters(
     path: str, batch: pa.RecordBatch, faults: Faults, rows: np.ndarray, options: ReadOptions
 ) -> list[DeadLetter]:
     """Returns the dead letters of faults in a batch; `rows`, int64 [k], are those in the file."""
-    if options.anonymize:  # an address that is wrong is mostly one that is spelled wrong
+    if options.anonymize:  # an invalid address is mostly a misspelled one
         values = [WITHHELD] * len(rows)
     else:
         values = [orjson.dumps(text).decode() for text in as_text(batch, faults.rows)]
@@ -227,45 +250,35 @@ def _letters(
     return [DeadLetter(path, *letter) for letter in bad]
 
 
-def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+def _read_atlas_json(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     next_line = 0
     with open_file(piece.path, version=piece.file.version) as stream:
         for part in atlas.read_json(decompressed(stream), options.atlas_source, BATCH_ROWS):
-            bad = [
+            letters = [
                 DeadLetter(piece.path, line, reason, WITHHELD if options.anonymize else text)
                 for line, reason, text in part.bad_lines
             ]
             next_line += part.num_lines
-            if part.measurements.num_rows == 0:
-                yield CheckedBatch(len(bad), None, bad, next_line)
-                continue
-            batch = _checked(piece.path, part.measurements, part.lines, options, next_line)
-            yield _with_letters(batch, bad)
+            measurements = part.measurements if part.measurements.num_rows else None
+            yield RawBatch(measurements, part.lines, next_line, letters)
 
 
-def _with_letters(batch: CheckedBatch, letters: list[DeadLetter]) -> CheckedBatch:
-    """Returns a batch with dead letters of rows without a measurement."""
-    num_rows = batch.num_rows + len(letters)
-    return batch._replace(num_rows=num_rows, letters=letters + batch.letters)
-
-
-def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
+def _read_atlas_bigquery(piece: Piece, options: ReadOptions) -> Iterator[RawBatch]:
     row = piece.first_row
     with _open(piece) as file:
         columns = atlas.bigquery_columns(file.schema, options.atlas_source)
         for raw in _batches(file, piece.row_groups, columns):
             exploded = atlas.explode_bigquery(raw, options.atlas_source)
             numbers = (row + exploded.empty_rows).tolist()
-            empty = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
+            letters = [DeadLetter(piece.path, number, "no_results", "") for number in numbers]
             rows = row + exploded.rows
             row += raw.num_rows
-            batch = _checked(piece.path, exploded.measurements, rows, options, row)
-            yield _with_letters(batch, empty)
+            yield RawBatch(exploded.measurements, rows, row, letters)
 
 
 def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatch]:
     assert piece.shard is not None
-    if piece.shard.anonymized_by:  # they are replaced already
+    if piece.shard.anonymized_by:  # already replaced
         options = replace(options, anonymize=None)
     row = piece.first_row
     for stored in stored_rows.read_blocks(piece, BATCH_ROWS):
@@ -282,7 +295,7 @@ def _read_probe_rows(piece: Piece, options: ReadOptions) -> Iterator[CheckedBatc
 
 
 def _within(faults: Faults, event_time: np.ndarray, sample: Sample) -> Faults:
-    """Returns the faults of rows in the window of a sample, or with a time that is a fault."""
+    """Returns the faults of rows in the window of a sample, and of invalid times."""
     is_time = np.array([reason.startswith("event_time") for reason in faults.reasons], bool)
     kept = np.flatnonzero(is_time | in_window(event_time[faults.rows], sample))
     return Faults(faults.rows[kept], [faults.reasons[at] for at in kept])

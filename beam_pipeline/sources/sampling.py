@@ -4,9 +4,9 @@
   hash(src_addr)                           <  sample_probes * 2**64
   hash(src_addr, dst_addr, event_time, rtt)  <  sample_measurements * 2**64
 
-The hashes depend on nothing else, so a smaller sample is part of a larger one, and a probe that is
-in the sample stays there when data grow. They are independent of each other and of the hashes that
-place probes in splits, shards and buckets.
+The hashes depend on nothing else, so a smaller sample is part of a larger one, and a probe in the
+sample stays there when data grow. They are independent of each other and of the hashes for splits,
+shards and buckets.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ _MEASUREMENT_SALT = np.uint64(0x6D6561737572656D)
 
 
 def in_window(event_time: np.ndarray, sample: Sample) -> np.ndarray:
-    """Tells which times, int64 [n] in µs since 1970, are in the window of a sample: bool [n]."""
+    """Returns bool [n]: which times, int64 [n] in µs since 1970, are in the window of a sample."""
     is_in = event_time >= sample.since_us
     return is_in if sample.until_us is None else is_in & (event_time < sample.until_us)
 
@@ -52,7 +52,7 @@ def _threshold(share: float) -> np.uint64:
 
 
 def _taken(column: AddressColumn, kept: np.ndarray) -> AddressColumn:
-    """Returns some addresses of a column, and of its table only theirs."""
+    """Returns the kept addresses of a column, with only their entries of its table."""
     used, codes = np.unique(column.codes[kept], return_inverse=True)
     return AddressColumn(codes.astype(np.int32), column.hi[used], column.lo[used])
 

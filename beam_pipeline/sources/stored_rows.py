@@ -1,8 +1,8 @@
 """Finished datasets as input: their shards are files, their rows become measurements again.
 
 The manifest plans the work. Every shard is compared with it: size and checksum before it is read,
-records and measurements after. Damage ends the job, whatever --on_bad_file says, since the cure
-is another copy of the dataset.
+the number of records after. Damage ends the job regardless of --on_bad_file, since the cure is
+another copy of the dataset.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from beam_pipeline.storage.matching import file_versions
 
 
 def is_dataset(path: str) -> bool:
-    """Tells whether a path is the folder of a dataset, finished or not, by its manifest."""
+    """Returns whether a path is the folder of a dataset, finished or not, by its manifest."""
     if not is_local(path) and not is_gcs(path):
         return False
     manifest = read_file(f"{path.rstrip('/')}/{MANIFEST_NAME}")
@@ -38,17 +38,12 @@ def is_dataset(path: str) -> bool:
 
 
 def open_input(path: str) -> Dataset:
-    """Opens a dataset that --input names.
-
-    Raises:
-      UsageError: the path is that of a part of a dataset.
-      ProbelineError: it is no finished dataset.
-    """
+    """Opens a dataset named by --input; UsageError if the path is only a part of one."""
     dataset = open_dataset(path)
     if dataset.path != (path.rstrip("/") or "."):
         raise UsageError(
-            f"--input={path} is a part of a dataset, which is read as a whole: give its folder, "
-            f"{dataset.path}"
+            f"--input={path} is part of a dataset, which can only be read as a whole: give its "
+            f"folder, {dataset.path}"
         )
     return dataset
 
@@ -57,7 +52,7 @@ def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
     """Returns the shards of both splits as input files; ProbelineError if one is missing.
 
     Args:
-      is_of_output: the dataset is the one that the run adds to.
+      is_of_output: the run adds to this dataset.
     """
     shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
     versions = file_versions([dataset.file(shard.path) for shard in shards])
@@ -79,10 +74,9 @@ def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
 
 
 def read_blocks(piece: Piece, batch_rows: int) -> Iterator[Block]:
-    """Yields the measurements of a shard, in the order of its rows, at least `batch_rows` at once.
+    """Yields the measurements of a shard in the order of its rows, at least `batch_rows` at once.
 
-    Raises:
-      ProbelineError: the shard is not that of its manifest, or is damaged.
+    ProbelineError if the shard is damaged or differs from its manifest.
     """
     shard = piece.shard
     assert shard is not None
@@ -124,8 +118,8 @@ def _check(path: str, shard: StoredShard, num_bytes: int) -> None:
 
 def _damaged(path: str, reason: str) -> ProbelineError:
     return ProbelineError(
-        f"{path} is not the shard of its dataset's manifest: {reason}; copy the dataset again as "
-        "a whole"
+        f"{path} is not the shard in the manifest of its dataset: {reason}; copy the dataset "
+        "again as a whole"
     )
 
 
@@ -151,7 +145,7 @@ def _destinations(run: np.ndarray) -> AddressColumn:
 
 
 def as_batch(block: Block) -> pa.RecordBatch:
-    """Returns the measurements of a block as they would come from Parquet."""
+    """Returns the measurements of a block as a batch with the columns of COLUMNS."""
     (src_hi, src_lo), (dst_hi, dst_lo) = (
         (column.hi[column.codes], column.lo[column.codes]) for column in (block.src, block.dst)
     )

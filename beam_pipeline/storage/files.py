@@ -26,7 +26,6 @@ from beam_pipeline.errors import (
     ProbelineError,
     UsageError,
     explained_os_errors,
-    one_line,
     printable,
 )
 from beam_pipeline.storage import gcs
@@ -38,12 +37,12 @@ _RANGE_BYTES = 64 << 10
 
 
 def is_local(path: str) -> bool:
-    """Tells a local path from one with a scheme."""
+    """Returns whether a path has no scheme."""
     return "://" not in path
 
 
 def is_gcs(path: str) -> bool:
-    """Tells a path on `gs://` from others."""
+    """Returns whether a path is on `gs://`."""
     return path.startswith(gcs.SCHEME)
 
 
@@ -53,14 +52,14 @@ def unique_path(folder: str, name: str) -> str:
 
 
 def exists(path: str) -> bool:
-    """Tells whether a file, or a local folder, exists."""
+    """Returns whether a file, or a local folder, exists."""
     if is_local(path):
         return os.path.exists(path)
     return gcs.exists(path) if is_gcs(path) else _beam().exists(path)
 
 
 def is_special_file(path: str) -> bool:
-    """Tells whether a local path exists and is no file, such as a pipe, which may never end."""
+    """Returns whether a local path exists but is not a regular file, for example a pipe."""
     return is_local(path) and os.path.exists(path) and not os.path.isfile(path)
 
 
@@ -69,13 +68,13 @@ def check_regular(paths: Iterable[str]) -> None:
     for path in paths:
         if is_special_file(path):
             raise UsageError(
-                f"{path} is no regular file, such as a pipe, which may never end: copy what it "
-                "holds to a file"
+                f"{path} is not a regular file but a pipe, a device or a folder: copy its content "
+                "to a file"
             )
 
 
 def is_folder(path: str) -> bool:
-    """Tells whether a folder exists; on `gs://`, whether any object lies below it."""
+    """Returns whether a folder exists; on `gs://`, whether any object is below it."""
     if is_local(path):
         return os.path.isdir(path)
     below = path.rstrip("/") + "/"
@@ -83,7 +82,7 @@ def is_folder(path: str) -> bool:
 
 
 def file_infos(paths: Iterable[str]) -> dict[str, FileInfo | None]:
-    """Returns the size of each file, on `gs://` its checksum too; None for a missing file or pipe.
+    """Returns the size of each file, and on `gs://` its checksum; None for missing files and pipes.
 
     A local file costs one `stat`, a folder on `gs://` one listing. Errors are those of `read_file`.
     """
@@ -108,8 +107,8 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
     """Opens a file for sequential reading.
 
     Args:
-      fetch_bytes: a request to `gs://` fetches at least as much.
-      version: of an object on `gs://` as it was matched: it is read in that version or not at all.
+      fetch_bytes: minimum size of a request to `gs://`.
+      version: generation of an object on `gs://`; reading another generation is an error.
     """
     if is_local(path):
         return open(path, "rb")
@@ -119,7 +118,7 @@ def open_file(path: str, fetch_bytes: int = COPY_BYTES, version: int = 0) -> Bin
 
 
 def open_ranges(path: str, version: int = 0) -> BinaryIO:
-    """Opens a file for random reads, each of which fetches little more than its bytes."""
+    """Opens a file for random reads, with requests little larger than the bytes read."""
     return open_file(path, _RANGE_BYTES, version)
 
 
@@ -127,7 +126,7 @@ def read_file(path: str) -> bytes | None:
     """Returns the content of a small file, local or on `gs://`, or None if it does not exist.
 
     Raises:
-      ProbelineError: it cannot be read, its bucket does not exist, or its scheme is another one.
+      ProbelineError: it cannot be read, its bucket does not exist, or its scheme is unsupported.
     """
     if not is_local(path):
         return gcs.read(path)
@@ -138,19 +137,19 @@ def read_file(path: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading_local(path: str) -> Iterator[None]:
-    """Explains the errors of a local file; a missing file only ends the block."""
+    """Explains the errors of a local file; a missing file ends the block without an error."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
         raise ProbelineError(
-            f"cannot read {path}: {error.strerror or error}; check the path and who may read it"
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
         ) from error
 
 
 def begins_with(path: str, *texts: str) -> bool:
-    """Tells whether a file begins with one of some texts; a pipe or a device does not."""
+    """Returns whether a file begins with one of the texts; False for pipes and devices."""
     if is_special_file(path):
         return False
     heads = tuple(text.encode() for text in texts)
@@ -161,7 +160,7 @@ def begins_with(path: str, *texts: str) -> bool:
 
 @contextlib.contextmanager
 def local_copy(path: str) -> Iterator[str]:
-    """Yields a local path with the bytes of `path`; a copy is removed when the block ends."""
+    """Yields a local path with the bytes of `path`; a copy is deleted at the end of the block."""
     if is_local(path):
         yield path
         return
@@ -173,7 +172,7 @@ def local_copy(path: str) -> Iterator[str]:
 
 
 def crc32c(data: bytes | memoryview, crc: int = 0) -> int:
-    """Extends a CRC-32C, the checksum that GCS keeps for every object, by some bytes."""
+    """Extends a CRC-32C, which GCS stores for every object, by some bytes."""
     if isinstance(data, bytes):
         return google_crc32c.extend(crc, data)
     for start in range(0, len(data), _BLOCK_BYTES):  # the library takes bytes only
@@ -187,14 +186,14 @@ def checksum_text(checksum: int) -> str:
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
-    """Returns the size of a file in bytes and its CRC-32C, which GCS keeps itself."""
+    """Returns the size of a file in bytes and its CRC-32C, on `gs://` as stored by GCS."""
     if is_gcs(path) and (known := gcs.info(path)) and known.crc32c:
         return known.num_bytes, int(known.crc32c, 16)
     return _read_through(path, lambda block: None)
 
 
 class Digests(NamedTuple):
-    """What tells the bytes of a file; `sha256` as 64 hex digits."""
+    """Size and checksums of a file; `sha256` as 64 hex digits."""
 
     num_bytes: int
     crc32c: int
@@ -207,14 +206,14 @@ def digests_of(data: bytes) -> Digests:
 
 
 def file_digests(path: str) -> Digests:
-    """Returns the digests of a file, which is read once."""
+    """Returns the digests of a file, read once."""
     sha256 = hashlib.sha256()
     size, checksum = _read_through(path, sha256.update)
     return Digests(size, checksum, sha256.hexdigest())
 
 
 def _read_through(path: str, take: Callable[[bytes], None]) -> tuple[int, int]:
-    """Gives `take` a file in blocks; returns its size and CRC-32C."""
+    """Passes a file to `take` in blocks; returns its size and CRC-32C."""
     checksum = 0
     with open_file(path) as file:
         while block := file.read(COPY_BYTES):
@@ -224,55 +223,50 @@ def _read_through(path: str, take: Callable[[bytes], None]) -> tuple[int, int]:
 
 
 def create_file(path: str) -> BinaryIO:
-    """Opens a new file for writing, in a folder that need not exist; errors as `atomic_write`."""
+    """Opens a new file for writing and creates its folder; errors as `atomic_write`."""
     if is_local(path):
         _make_folder(path)
         return open(path, "wb", buffering=_BLOCK_BYTES)
     if is_gcs(path):
         return gcs.create(path)
-    _check_scheme(path)
+    _check_scheme(path, f"cannot write {path}")
     return _beam().create(path, compression_type="uncompressed")
 
 
-# Of filesystems of Beam, by their scheme: what they import, and the extra that has it.
+# Beam's filesystems by scheme: the module they import, and the extra that installs it.
 _EXTRAS = {"s3": ("boto3", "aws"), "hdfs": ("hdfs", "hadoop"), "azfs": ("azure", "azure")}
 
 
 def check_path(flag: str, path: str) -> None:
-    """Raises UsageError unless a flag names a path that a filesystem can have."""
+    """Raises UsageError unless the path of a flag is valid on a supported filesystem."""
     given = f"--{flag}={printable(path)}"
     if not path:
         raise UsageError(f"--{flag} is empty: give a path")
     if "\0" in path:
-        raise UsageError(f"{given} holds a NUL character, which no path has")
+        raise UsageError(f"{given} contains a NUL character, which paths cannot have")
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{given} is not UTF-8: rename it, or give a link to it") from error
+        raise UsageError(f"{given} is not UTF-8: rename the file, or link to it") from error
     if path.startswith("file://"):
         raise UsageError(f"{given}: give a local path without file://")
     scheme = path.partition("://")[0]
     module, extra = _EXTRAS.get(scheme, ("sys", ""))
     if find_spec(module) is None:
         raise UsageError(
-            f"{given}: Beam lacks what {scheme}:// needs: pip install 'apache-beam[{extra}]'"
+            f"{given}: {scheme}:// needs an extra of Beam: pip install 'apache-beam[{extra}]'"
         )
+    _check_scheme(path, given)
+
+
+def _check_scheme(path: str, what: str) -> None:
+    """Raises UsageError if no filesystem supports the scheme of a path."""
     try:
         _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
     except ValueError as error:
+        scheme = path.partition("://")[0]
         raise UsageError(
-            f"{given}: nothing here reads or writes {scheme}://: give a local path or one on "
-            f"{gcs.SCHEME}"
-        ) from error
-
-
-def _check_scheme(path: str) -> None:
-    """Raises UsageError if no filesystem knows the scheme of a path."""
-    try:
-        _ = is_local(path) or is_gcs(path) or _beam().get_filesystem(path)
-    except ValueError as error:
-        raise UsageError(
-            f"cannot write {path}: {one_line(error)}; give a local path or one on {gcs.SCHEME}"
+            f"{what}: {scheme}:// is not supported: give a local path or one on {gcs.SCHEME}"
         ) from error
 
 
@@ -282,19 +276,15 @@ def atomic_write(
 ) -> Iterator[BinaryIO]:
     """Opens a file that appears at `path`, complete, when the block ends without an error.
 
-    It replaces an existing file. Except on `gs://` the bytes go to a temporary file, which an error
-    removes and a killed process leaves behind.
+    It replaces an existing file. Except on `gs://` the bytes go to a temporary file, which is
+    deleted after an error and left behind by a killed process.
 
     Args:
       temp_folder: folder of the temporary file, on the same filesystem; by default the file is
         `path` with `.<digits>.tmp` appended.
-      durable: flush a local file to its disk before it is renamed.
-
-    Raises:
-      UsageError: no filesystem knows the scheme.
-      ProbelineError: the storage refuses it.
+      durable: flush a local file to disk before it is renamed.
     """
-    _check_scheme(path)
+    _check_scheme(path, f"cannot write {path}")
     temporary = f"{path}.{uuid.uuid4().int}.tmp"
     if temp_folder is not None:
         temporary = unique_path(temp_folder, os.path.basename(path))
@@ -323,13 +313,13 @@ def write_file(path: str, data: bytes, durable: bool = False) -> None:
 
 
 def write_durably(path: str, data: bytes) -> None:
-    """Writes a small file, which is on its disk before it has its name."""
+    """Writes a small file and flushes it to disk before it is renamed."""
     write_file(path, data, durable=True)
 
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path to write to; the file is at `path` when the block ends well."""
+    """Yields a local path to write to; the file is at `path` if the block ends without an error."""
     if is_local(path):
         _make_folder(path)
         yield path
@@ -345,7 +335,7 @@ def local_file(path: str) -> Iterator[str]:
 
 
 def rename(source: str, target: str) -> None:
-    """Renames a file that is not on `gs://` and replaces its target."""
+    """Renames a file, not on `gs://`, and replaces its target."""
     if is_local(target):
         _make_folder(target)
         os.replace(source, target)
@@ -358,7 +348,7 @@ def _make_folder(path: str) -> None:
 
 
 def delete_files(paths: list[str]) -> None:
-    """Deletes files that lie on one filesystem; ProbelineError if one cannot be deleted."""
+    """Deletes files of one filesystem; ProbelineError if one cannot be deleted."""
     if paths and is_gcs(paths[0]):
         gcs.delete_objects(paths)
         return
@@ -378,7 +368,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def free_bytes(folder: str) -> int | None:
-    """Returns the free space of the disk of an existing local folder, None for remote ones."""
+    """Returns the free disk space of an existing local folder, None for a remote one."""
     return shutil.disk_usage(folder).free if is_local(folder) else None
 
 
@@ -416,7 +406,7 @@ def remove_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Holds an exclusive lock on a local file, which is created; it ends with the process."""
+    """Holds an exclusive lock on a local file, which it creates; it ends with the process."""
     with open_own(path, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -2,10 +2,9 @@
 
 Every function raises ProbelineError with one line: the path, the reason and the cure.
 
-There is one google-cloud-storage client per process. With STORAGE_EMULATOR_HOST set, it talks to
-that host without credentials. Without credentials it reads public buckets. Beam's own filesystem
-makes a client per call, fetches 16 MiB where a few kilobytes are asked for, and knows neither
-checksums nor generations.
+Each process has one google-cloud-storage client. With STORAGE_EMULATOR_HOST set, it talks to that
+host without credentials. Without credentials it reads public buckets. Beam's own filesystem creates
+a client per call, fetches at least 16 MiB, and knows neither checksums nor generations.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEME = "gs://"
 _CLIENT_HOST, _NATIVE_HOST = "STORAGE_EMULATOR_HOST", "CLOUD_STORAGE_EMULATOR_ENDPOINT"
-_RETRY_S = 30  # while somebody waits for the answer; the library's own limit is 120
+_RETRY_S = 30  # in interactive use; the library's own limit is 120
 _FIRST_DELAY_S = 1.0  # before the first retry; each later one doubles it
 _PROBE_S = 1  # timeout of each of three probes for a metadata server; google.auth's own is 3
 _UPLOAD_CHUNK_BYTES = 16 << 20
@@ -86,7 +85,7 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
                     blob.reload(retry=_retry())
                 data = blob.download_as_bytes(if_generation_match=blob.generation, retry=_retry())
             except PreconditionFailed:
-                continue  # somebody replaced it between the two requests
+                continue  # it was replaced between the two requests
             except NotFound:
                 # The object or its bucket? A listing fails without a bucket.
                 info(path)
@@ -95,10 +94,9 @@ def read_object(path: str, with_generation: bool = True) -> Object | None:
 
 
 def write_object(path: str, data: bytes, generation: int) -> int | None:
-    """Writes a small object if its generation is still the given one, or 0 if it does not exist.
+    """Writes a small object if its generation is still the given one; 0 means it must not exist.
 
-    Returns:
-      The new generation; None if somebody else wrote the object first.
+    Returns the new generation; None if another process wrote the object first.
     """
     from google.api_core.exceptions import PreconditionFailed
 
@@ -106,7 +104,7 @@ def write_object(path: str, data: bytes, generation: int) -> int | None:
         try:
             blob.upload_from_string(data, if_generation_match=generation, retry=_retry())
         except PreconditionFailed:
-            # A retry is refused, too, if our first request succeeded and its answer was lost.
+            # A retry is also refused if the first request succeeded and its answer was lost.
             found = read_object(path)
             return found.generation if found and found.data == data else None
         return blob.generation
@@ -136,18 +134,18 @@ def _delete_batch(paths: Sequence[str]) -> None:
             for bucket, name in map(bucket_and_name, paths):
                 client.bucket(bucket).blob(name).delete()
     except (GoogleAPIError, requests.RequestException):
-        for path in paths:  # some were missing or refused: a batch neither retries nor says which
+        for path in paths:  # a batch does not retry, nor report which objects failed
             delete_object(path)
 
 
 def list_objects(
     prefix: str, recursive: bool = True, asked_for: str | None = None
 ) -> dict[str, FileInfo]:
-    """Returns the objects whose paths start with `prefix`, gs://BUCKET/ at least, by path.
+    """Returns the objects whose paths start with `prefix`, at least gs://BUCKET/, by path.
 
     Args:
       recursive: False stops at the next slash after the prefix.
-      asked_for: the path that error messages name instead of the prefix.
+      asked_for: the path shown in error messages, by default the prefix.
     """
     bucket, _, name = prefix.removeprefix(SCHEME).partition("/")
     access = access_to(prefix)
@@ -174,7 +172,7 @@ def info(path: str) -> FileInfo | None:
 
 
 def exists(path: str) -> bool:
-    """Tells whether an object exists."""
+    """Returns whether an object exists."""
     with blob_at(path) as blob:
         return blob.exists(retry=_retry(patient=True))
 
@@ -195,10 +193,9 @@ def copy(source: str, target: str) -> bool:
 
 
 def compose(target: str, parts: Sequence[str], temp_path: str) -> None:
-    """Joins objects of one bucket on the server, in order; `parts` may not be empty.
+    """Joins objects of one bucket on the server, in order; `parts` must not be empty.
 
-    Args:
-      temp_path: the beginning of the names of objects that join some of many parts. They stay.
+    Intermediate objects are named `temp_path`-LEVEL-NUMBER and are not deleted.
     """
     with ThreadPoolExecutor(REQUESTS_AT_A_TIME) as pool:
         level = 0
@@ -221,24 +218,20 @@ def _compose(target: str, parts: Sequence[str]) -> None:
         except NotFound as error:
             info(target)  # raises if it is the bucket that is missing
             raise ProbelineError(
-                f"cannot write {target}: a part of it is gone, one of {len(parts)} from "
-                f"{parts[0]} on: something else removes files from the output; run the command "
-                "again"
+                f"cannot write {target}: one of its {len(parts)} parts, from {parts[0]} on, is "
+                "gone: another process removes files from the output; run the command again"
             ) from error
 
 
 def upload(local_path: str, path: str) -> None:
-    """Copies a local file to an object in chunks, each of which is retried on its own."""
+    """Copies a local file to an object in chunks, each with its own retries."""
     with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
         blob.upload_from_filename(local_path, content_type=_BYTES, retry=_retry(patient=True))
 
 
 def download(path: str, local_path: str) -> None:
-    """Copies an object to a local file with one request, more only if its answer is interrupted.
-
-    The caller compares its checksum.
-    """
+    """Copies an object to a local file; the caller must compare its checksum."""
     from google.api_core.exceptions import NotFound
 
     with blob_at(path) as blob:
@@ -254,7 +247,7 @@ def download(path: str, local_path: str) -> None:
 def create(path: str) -> BinaryIO:
     """Opens an object for writing; it appears when the stream is closed without an error.
 
-    The stream itself raises the exceptions of google-cloud-storage.
+    Errors of the stream are those of google-cloud-storage.
     """
     with blob_at(path, "write") as blob:
         blob.chunk_size = _UPLOAD_CHUNK_BYTES
@@ -263,11 +256,11 @@ def create(path: str) -> BinaryIO:
 
 
 def prepare_native_reader(path: str) -> None:
-    """Prepares the environment for ArrayRecord's own reader, before it opens a path on `gs://`.
+    """Prepares the environment for ArrayRecord's own reader of `gs://`.
 
     The reader ignores STORAGE_EMULATOR_HOST, so its CLOUD_STORAGE_EMULATOR_ENDPOINT is set to the
-    same host. Without credentials, which it needs even for a public bucket, it would retry in
-    silence for more than three minutes: hence an error.
+    same host. Without credentials, which it needs even for a public bucket, it would retry for more
+    than three minutes without a message; this raises an error instead.
     """
     if "://" not in path:
         return
@@ -278,13 +271,13 @@ def prepare_native_reader(path: str) -> None:
         return
     if reason := access_to(path).no_credentials:
         raise ProbelineError(
-            f"cannot read {path}: ArrayRecord needs credentials for {SCHEME}, of a public "
-            f"bucket too: {reason}; {_LOG_IN}, or copy the dataset to a local folder"
+            f"cannot read {path}: ArrayRecord needs credentials for {SCHEME}, even for a public "
+            f"bucket: {reason}; {_LOG_IN}, or copy the dataset to a local folder"
         )
 
 
 class Access(NamedTuple):
-    """A client, and why it has no credentials if it needs some and found none."""
+    """A client, and why it has no credentials; None if it has some or needs none."""
 
     client: Client
     no_credentials: str | None
@@ -304,7 +297,7 @@ def access_to(path: str) -> Access:
 
 
 def account_of(path: str) -> str:
-    """Returns the account whose credentials are used for a path; "" if they do not say."""
+    """Returns the account whose credentials are used for a path; "" if unknown."""
     credentials = access_to(path).client._credentials  # pyright: ignore[reportPrivateUsage]
     return getattr(credentials, "service_account_email", "") or getattr(credentials, "account", "")
 
@@ -336,7 +329,7 @@ def _hurried_request() -> Any:
     request = Request()
 
     def hurried(*args: Any, **kwargs: Any) -> Any:
-        if "timeout" in kwargs:  # only probes have one
+        if "timeout" in kwargs:  # only set for probes
             kwargs["timeout"] = _PROBE_S
         return request(*args, **kwargs)
 
@@ -344,7 +337,7 @@ def _hurried_request() -> Any:
 
 
 def _retry(patient: bool = False) -> Any:
-    """Returns how to retry on 408, 429, 5xx and lost connections; patiently if nobody waits."""
+    """Returns the policy of retries on 408, 429, 5xx and lost connections."""
     from google.cloud.storage.retry import DEFAULT_RETRY
 
     policy = DEFAULT_RETRY.with_delay(initial=_FIRST_DELAY_S)
@@ -356,7 +349,7 @@ def bucket_and_name(path: str) -> tuple[str, str]:
     if not path.startswith(SCHEME):
         raise ProbelineError(
             f"cannot read {path}: only local paths and {SCHEME} are supported; copy the dataset "
-            "to one of them"
+            "to one of these"
         )
     bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not bucket or not name:
@@ -410,9 +403,6 @@ def explained_errors(
         raise ProbelineError(f"cannot {action} {path}: {reason}") from error
 
 
-# --- reading in ranges, each with one request
-
-
 def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
     """Opens an object, or this generation of it; each request fetches at least `fetch_bytes`."""
     blob_class, reader_class = _reader_classes()
@@ -424,7 +414,7 @@ def open_object(path: str, fetch_bytes: int, generation: int = 0) -> BinaryIO:
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
-    """Returns `length` bytes of an object, fewer where it ends before, with one request."""
+    """Returns `length` bytes of an object, fewer at its end, with one request."""
     from google.api_core.exceptions import RequestRangeNotSatisfiable
     from google.cloud.storage.retry import DEFAULT_RETRY
 
@@ -444,13 +434,13 @@ def _reader_classes() -> tuple[Any, Any]:
     from google.cloud.storage.fileio import BlobReader
 
     class Downloaded(Blob):
-        """Reads an answer at once. The library joins pieces of 8 KiB, which takes far longer."""
+        """Reads a response at once; the library joins pieces of 8 KiB, which is far slower."""
 
         def download_as_bytes(self, start: int, end: int | None, retry: Any, **_: Any) -> bytes:
             if self.size is not None and start >= self.size:
                 return b""
             url = self._get_download_url(self.client)
-            # BlobReader asks for one byte more than it needs, and then copies the others.
+            # BlobReader requests one byte more than it needs, and then copies all others.
             last = "" if end is None else end - 1
             headers = {"Range": f"bytes={start}-{last}", "Accept-Encoding": "gzip"}
 
@@ -459,7 +449,7 @@ def _reader_classes() -> tuple[Any, Any]:
                 with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as answer:
                     if not answer.ok:
                         raise from_http_response(answer)
-                    # The size tells where the object ends without a further request.
+                    # With the size, the end of the object is known without a further request.
                     if total := re.search(r"/(\d+)$", answer.headers.get("Content-Range", "")):
                         self._properties["size"] = total[1]
                     return answer.raw.read(decode_content=True)

@@ -1,6 +1,6 @@
 """The elements of a JSON array that is a whole file, without the array in memory.
 
-Elements are found by brackets and quotes alone: whether one is JSON shows when it is parsed.
+Elements are found by brackets and quotes alone and are not validated.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,11 @@ _DEPTH, _IN_STRING, _ESCAPED = range(3)
 
 
 class ArrayError(Exception):
-    """A JSON array does not end, or something follows it."""
+    """A JSON array does not end, or other content follows it."""
 
 
 def begins_array(block: bytes) -> bool:
-    """Tells from the beginning of a file, without its mark, whether it is a JSON array."""
+    """Returns whether the beginning of a file, without byte order mark, is a JSON array."""
     return block.lstrip(_WHITESPACE).startswith(b"[")
 
 
@@ -32,9 +32,6 @@ def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list
     Args:
       blocks: the whole array, cut anywhere.
       max_record_bytes: a longer element is cut after `max_record_bytes` + 1 bytes.
-
-    Raises:
-      ArrayError: the array does not end, or something follows it.
     """
     state = np.zeros(3, np.int64)
     partial = PartialRecord(max_record_bytes)
@@ -60,17 +57,17 @@ def split_array(blocks: Iterable[bytes], max_record_bytes: int) -> Iterator[list
         has_elements = has_elements or bool(records)
         yield records
     if not has_ended:
-        raise ArrayError("the JSON array does not end: the file is cut short")
+        raise ArrayError("the JSON array does not end: the file is truncated")
 
 
 def _expect_blank(block: bytes) -> None:
     if block.strip(_WHITESPACE):
-        raise ArrayError("something follows the end of the JSON array")
+        raise ArrayError("there is content after the end of the JSON array")
 
 
 @kernel
 def _find_ends(block, state):
-    """Returns where elements end: at a comma, or at the end of the array."""
+    """Returns the ends of elements: commas, and the end of the array."""
     ends = np.empty(block.size, np.int32)
     depth, in_string, escaped = state[_DEPTH], state[_IN_STRING], state[_ESCAPED]
     count = 0

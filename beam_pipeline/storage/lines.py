@@ -19,7 +19,7 @@ from beam_pipeline.errors import ProbelineError, explained, one_line
 Compression = Literal["gzip", "bzip2", "zstd"]
 BLOCK_BYTES = 1 << 20
 _ZEROS = bytes(64)  # for kernels, which read beyond the end
-# What reading a damaged file raises, compressed or Parquet.
+# Exceptions of damaged files, compressed or Parquet.
 DAMAGE: tuple[type[Exception], ...] = (
     OSError,
     EOFError,
@@ -36,11 +36,11 @@ _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # of a f
 def explained_damage(
     path: str, cure: str, more: tuple[type[Exception], ...] = (), row: int | None = None
 ) -> Iterator[None]:
-    """Turns what reading a damaged file raises into one line: its path, the reason and the cure.
+    """Turns the exceptions of a damaged file into one line: its path, the reason and the cure.
 
     Args:
-      more: exceptions that mean damage beside those of DAMAGE.
-      row: how far the file was read, for the message.
+      more: exceptions that mean damage, in addition to DAMAGE.
+      row: the first row that was not read, for the message.
     """
     try:
         yield
@@ -55,7 +55,7 @@ def explained_damage(
 
 
 def needs_large_window(error: Exception) -> bool:
-    """Tells whether Zstandard refused a file for its window, of --long=28 to --long=31."""
+    """Returns whether Zstandard refused a window of --long=28 to --long=31."""
     return "too much memory" in str(error)
 
 
@@ -71,10 +71,10 @@ def compression_of(stream: BinaryIO) -> Compression | None:
 
 
 def decompressed(stream: BinaryIO) -> BinaryIO:
-    """Returns a stream of what a gzip, bzip2 or Zstandard stream holds; any other stream itself.
+    """Returns the decompressed stream of gzip, bzip2 or Zstandard; any other stream unchanged.
 
-    ISA-L takes a quarter of the time of zlib. Arrow detects a Zstandard stream that is cut short,
-    which python-zstandard does not.
+    ISA-L is four times as fast as zlib. Arrow detects truncated Zstandard streams, python-zstandard
+    does not.
     """
     compression = compression_of(stream)
     if compression == "gzip":
@@ -87,11 +87,8 @@ def decompressed(stream: BinaryIO) -> BinaryIO:
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yields all bytes of a stream, without a byte order mark.
-
-    A compressed stream that is cut short yields all that precedes the cut.
-    """
-    # `read` would lose what it has decompressed before an error.
+    """Yields all bytes of a stream up to its end or its first damage, without byte order mark."""
+    # `read` would lose the bytes decompressed before an error.
     read = getattr(stream, "read1", stream.read)
     head = stream.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
     while block := head + read(BLOCK_BYTES):

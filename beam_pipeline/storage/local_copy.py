@@ -1,8 +1,8 @@
 """One local copy of a remote file for all processes of a machine, to be mapped into memory.
 
-The first process that asks fetches the file under a lock; the others wait and map the same pages.
-A process holds a shared lock on each copy until it has released it as often as it asked for it.
-Whoever fetches another file removes the copies that nobody holds.
+The first process fetches the file under a lock; the others wait and map the same pages. A process
+holds a shared lock on a copy until each of its requests is released. Fetching a file deletes the
+copies that are not held.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Many files at once: renamed, joined and fetched, with several requests at a time.
 
-Nothing here waits for one request after another. Renaming may be repeated, by an attempt whose
-result was lost or by two attempts at once.
+Renaming is idempotent: an attempt may repeat it, and two attempts may do it concurrently.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from beam_pipeline.storage.files import (
 
 
 class Move(NamedTuple):
-    """A file to rename, and what it holds; if that is not known, it must not be gone."""
+    """A file to rename and its content; without a checksum the source must still exist."""
 
     source: str
     target: str
@@ -44,9 +43,9 @@ class Move(NamedTuple):
 
 
 def move_files(moves: Sequence[Move]) -> None:
-    """Renames files on one filesystem and replaces their targets; does not repeat what was done.
+    """Renames files on one filesystem and replaces their targets; skips those already renamed.
 
-    ProbelineError if a file is gone and its target does not hold the same bytes.
+    ProbelineError if a source is missing and its target does not have its bytes.
     """
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         list(pool.map(_move, moves))
@@ -55,10 +54,9 @@ def move_files(moves: Sequence[Move]) -> None:
 
 
 def copy_files(moves: Sequence[Move], temp_folder: str) -> None:
-    """Like `move_files`, but the sources stay: as other names of the same files where that works.
+    """Like `move_files`, but keeps the sources: hard links where the filesystem has them.
 
-    Nothing passes through this process on `gs://`, and nothing at all is copied on a local
-    filesystem that has hard links.
+    On `gs://` the server copies.
     """
     with ThreadPoolExecutor(gcs.REQUESTS_AT_A_TIME) as pool:
         list(pool.map(partial(_copy, temp_folder=temp_folder), moves))
@@ -79,13 +77,13 @@ def _name_target(move: Move, name: Callable[[str, str], bool]) -> None:
             return
         if not exists(target) or size_and_checksum(target) != tuple(content):
             raise ProbelineError(
-                f"{source} is gone and {target} is not what it held: something else removes "
-                "files from the output; run the command again"
+                f"{source} is gone and {target} has other content: another process removes files "
+                "from the output; run the command again"
             )
 
 
 def _renamed(source: str, target: str) -> bool:
-    """Renames a file; on `gs://`, copies it. False if it is gone."""
+    """Renames a file; on `gs://`, copies it. False if it does not exist."""
     if is_gcs(source):
         return gcs.copy(source, target)
     with contextlib.suppress(FileNotFoundError):  # another attempt was faster
@@ -96,7 +94,7 @@ def _renamed(source: str, target: str) -> bool:
 
 
 def _copied(source: str, target: str, temp_folder: str) -> bool:
-    """Makes `target` another name of a file, or a copy of it. False if the file is gone."""
+    """Makes `target` a hard link to a file, or a copy. False if the file does not exist."""
     if is_gcs(source):
         return gcs.copy(source, target)
     if not exists(source):
@@ -108,7 +106,7 @@ def _copied(source: str, target: str, temp_folder: str) -> bool:
     try:
         try:
             os.link(source, temporary)
-        except OSError:  # this filesystem has no hard links, or the file is gone
+        except OSError:  # the filesystem has no hard links, or the file does not exist
             shutil.copyfile(source, temporary)
     except FileNotFoundError:
         return False
@@ -117,7 +115,7 @@ def _copied(source: str, target: str, temp_folder: str) -> bool:
 
 
 def moves_to_folder(source: str, names: Sequence[str], target: str) -> list[Move]:
-    """Returns how files of one folder get the same names in another."""
+    """Returns the moves of files from one folder to another, under the same names."""
     known = gcs.list_objects(f"{source}/") if is_gcs(source) else {}
     moves = [Move(f"{source}/{name}", f"{target}/{name}") for name in names]
     for at, move in enumerate(moves):
@@ -132,8 +130,8 @@ def write_guarded(
 ) -> None:
     """Writes a small file below `temp_folder`, calls `guard`, which may raise, and renames it.
 
-    So it cannot appear once another run has passed the guard and removed `temp_folder`. Without a
-    guard the file is on its disk before it has its name.
+    So the file cannot appear after another run has passed the guard and removed `temp_folder`.
+    Without a guard the file is flushed to disk before it is renamed.
     """
     if guard is None:
         write_durably(path, data)
@@ -149,10 +147,9 @@ def write_guarded(
 
 
 def join_files(path: str, temp_folder: str, parts: Sequence[str], empty: bytes = b"") -> None:
-    """Writes the bytes of some files one after another as one file, `empty` if there are none.
+    """Concatenates files into one, which is `empty` without parts.
 
-    On `gs://` no byte passes through this process. What some of many parts were joined to stays
-    in `temp_folder`.
+    On `gs://` the server joins them, and intermediate objects stay in `temp_folder`.
     """
     if parts and is_gcs(path):
         gcs.compose(path, parts, unique_path(temp_folder, "joined"))
@@ -166,10 +163,10 @@ def join_files(path: str, temp_folder: str, parts: Sequence[str], empty: bytes =
 
 
 def local_copies(paths: Iterable[str]) -> Iterator[str]:
-    """Yields a local path with the bytes of each file, in order, and fetches those that follow.
+    """Yields a local path with the bytes of each file, in order, and prefetches the next ones.
 
-    A copy is removed when the next one is asked for; a local file is its own copy. Memory and disk
-    are bounded by gcs.REQUESTS_AT_A_TIME copies, of which COPY_BYTES are in memory.
+    A copy is deleted when the next one is requested; a local file is its own copy. There are at
+    most gcs.REQUESTS_AT_A_TIME copies, with COPY_BYTES of each in memory.
     """
     with (
         tempfile.TemporaryDirectory(prefix="probeline-") as folder,

@@ -1,7 +1,7 @@
-"""Input files: matched by pattern, and proved to be the same files when they are read.
+"""Input files: matched by pattern, and read only in the version that was matched.
 
-A job plans its work from the files that it matched. Whoever reads one opens the version that was
-planned, or the run ends with the name of the file.
+A job plans its work from the files that it matched. If one of them changes before it is read, the
+run ends with the name of the file.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class FileVersion(NamedTuple):
-    """A file that a pattern matches; its version changes when it is written again."""
+    """A matched file; its version changes when it is rewritten."""
 
     path: str
     num_bytes: int
@@ -32,9 +32,9 @@ class FileVersion(NamedTuple):
 
 
 def match(pattern: str) -> list[FileVersion]:
-    """Returns each file that a path or glob matches; ProbelineError, BeamIOError if it cannot.
+    """Returns each file that a path or glob matches; ProbelineError or BeamIOError if it fails.
 
-    `*` matches within a folder, `**` across folders. A file with the very name of the pattern is
+    `*` matches within a folder, `**` across folders. If a file has the pattern as its name, it is
     the only match.
     """
     if (file := _find_file(pattern)) is not None:
@@ -54,17 +54,17 @@ def _find_file(path: str) -> FileVersion | None:
 
 
 def _folder_above_wildcard(pattern: str) -> str | None:
-    """Returns what a glob has up to the last slash before its first wildcard; None for a path."""
+    """Returns a glob up to the last slash before its first wildcard; None for a path."""
     wildcard = _WILDCARD.search(pattern)
     return wildcard and pattern[: pattern.rfind("/", 0, wildcard.start()) + 1]
 
 
 def _match_below(folder: str, globs: Sequence[str]) -> list[FileVersion]:
-    """Returns the files below a folder that match a glob there.
+    """Returns the files below a folder that match one of the globs.
 
     Args:
       folder: with a slash at its end; "" is the current one.
-      globs: what the shortest has before its first wildcard, all have.
+      globs: relative to `folder`, with a common prefix before their first wildcards.
     """
     from apache_beam.io.filesystem import FileSystem
 
@@ -96,12 +96,9 @@ def _match_elsewhere(pattern: str) -> list[FileVersion]:
 
 
 def _files_below(folder: str, depth: float) -> Iterator[str]:
-    """Yields the local files below a folder, and below folders that links lead to.
+    """Yields the local files below a folder, down to `depth` subfolders; follows links.
 
-    A link to a folder on the way to it leads to nothing new and is not followed.
-
-    Args:
-      depth: of the folders that are read; 0 is the files of the folder itself.
+    A link to a folder above itself is a cycle and is not followed.
     """
 
     def fail(error: OSError) -> None:
@@ -120,7 +117,7 @@ def _files_below(folder: str, depth: float) -> Iterator[str]:
 
 
 def _leads_back(root: str, path: str) -> bool:
-    """Tells whether a path is a link to a folder between the root and itself."""
+    """Returns whether a path is a link to a folder between the root and itself."""
     if not os.path.islink(path):
         return False
     target, steps = os.path.realpath(path), path[len(root) :].split("/")[:-1]
@@ -136,7 +133,7 @@ def _local_version(path: str) -> FileVersion:
 
 
 def file_versions(paths: Sequence[str]) -> list[FileVersion]:
-    """Returns files, local or on `gs://`, as they are now; ProbelineError if one is missing."""
+    """Returns the current versions of files, local or on `gs://`; ProbelineError if one is gone."""
     found: dict[str, FileVersion] = {}
     for folder in {path.rpartition("/")[0] for path in paths if is_gcs(path)}:
         for path, info in gcs.list_objects(f"{folder}/", recursive=False).items():
@@ -146,19 +143,15 @@ def file_versions(paths: Sequence[str]) -> list[FileVersion]:
             with explained_os_errors("read", path):
                 found[path] = _local_version(path)
         elif path not in found:
-            raise ProbelineError(f"{path} is missing: copy what it belongs to again as a whole")
+            raise ProbelineError(f"{path} is missing: copy the dataset again as a whole")
     return [found[path] for path in paths]
 
 
 @contextlib.contextmanager
 def unchanged(file: FileVersion) -> Iterator[None]:
-    """Makes sure that a file is the one that was matched, before and after the block reads it.
+    """Raises ProbelineError if a file differs from the matched one before or after the block.
 
-    An object on `gs://` needs no look: opened with its version, it is read in that version or
-    not at all.
-
-    Raises:
-      ProbelineError: the file was changed, whatever else went wrong in the block.
+    An object on `gs://` is not checked: `open_file` takes its version.
     """
     _check_version(file)
     try:
@@ -180,20 +173,19 @@ def _check_version(file: FileVersion) -> None:
     if found != file:
         raise ProbelineError(
             f"{file.path} was changed while the job ran: it had {file}, now "
-            f"{found or 'it is gone'}; run the job again when nothing writes to its input"
+            f"{found or 'it is gone'}; run the job again when its input no longer changes"
         ) from None
 
 
 def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[FileVersion]]:
-    """Returns the files that an input flag names, in order, and the folder that was searched.
+    """Returns the searched folder and the files of an input flag, in order.
 
-    What exists under the name of the pattern is taken, and is no glob then. The folder has a slash
-    at its end; it is None for a single file.
+    The folder has a slash at its end; it is None for a single file.
 
     Args:
-      pattern: a file, a folder, or a glob.
+      pattern: a file, a folder, or a glob; an existing path is not treated as a glob.
       flag: the flag, for messages.
-      below: the glob of the files that a folder stands for, such as `**/*.parquet`.
+      below: the glob of files within a folder, such as `**/*.parquet`.
 
     Raises:
       UsageError: the storage cannot be listed.
@@ -207,7 +199,7 @@ def match_input(pattern: str, flag: str, below: str) -> tuple[str | None, list[F
             folder, glob = above, pattern[len(above) :]
         else:
             return None, []
-        # `**/` of Beam's patterns wants one folder at least.
+        # `**/` in Beam's patterns matches at least one folder.
         globs = {glob, f"/{glob}".replace("/**/", "/")[1:]}
         return folder, sorted(_match_below(folder, sorted(globs)))
     except (ValueError, OSError) as error:

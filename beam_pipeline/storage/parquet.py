@@ -22,9 +22,9 @@ def open_parquet(
 
     Args:
       dictionary_columns: columns to read as dictionaries.
-      buffer_bytes: reads a column chunk in pieces of this size, so that memory does not depend
-        on the size of a row group. 0 reads the column chunks of a remote file at once, those that
-        lie close together with one request; local ones always come in pieces, at no cost.
+      buffer_bytes: reads column chunks in pieces of this size, so that memory does not depend on
+        the size of a row group. 0 reads the column chunks of a remote file whole, with one request
+        for neighbouring ones; local files are always read in pieces, at no cost.
       version: as for `open_file`.
     """
     is_remote = not is_local(path)
@@ -38,7 +38,7 @@ def open_parquet(
 
 
 def read_row_groups(path: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
-    """Yields the row groups of a file as tables, some of the columns or all."""
+    """Yields the row groups of a file as tables, with some or all columns."""
     with open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
         for number in range(file.num_row_groups):
             yield file.read_row_group(number, columns=columns)
@@ -53,10 +53,9 @@ class RowGroups(NamedTuple):
 
 
 def pack_row_groups(row_group_rows: Sequence[int], max_rows: float) -> Iterator[RowGroups]:
-    """Cuts a file into runs of up to `max_rows` rows; a larger row group is a run of its own.
+    """Cuts a file into runs of up to `max_rows` rows; a larger row group is a separate run.
 
-    Args:
-      row_group_rows: the number of rows of each row group. Without any, one empty run remains.
+    A file without row groups is one empty run.
     """
     numbers: list[int] = []
     first_row = rows = 0

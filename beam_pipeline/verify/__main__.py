@@ -3,10 +3,9 @@
   python -m beam_pipeline.verify rows
   python -m beam_pipeline.verify gs://bucket/rows --max_faults=100
 
-Needs the file format and no runner; memory is one record, some 50 bytes a row, and rows.parquet of
-one split. Prints what was checked, and each fault with its shard and record. Exit code 0: all
-promises are kept. 1: some are broken, or there is no finished dataset. 2: the command cannot be
-run as given.
+Needs no Beam; memory is one record, some 50 bytes per row, and rows.parquet of one split. Prints a
+line per check, and each fault with its shard and record. Exit codes: 0, all promises are kept; 1,
+some are broken, or the dataset is not finished; 2, the command is not valid.
 """
 
 import sys
@@ -18,7 +17,7 @@ from beam_pipeline.cli.flags import OneLineParser, check_range
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (default: sys.argv) and returns the exit code."""
-    return run_command(argv, _run, "stopped; the dataset was not checked to its end")
+    return run_command(argv, _run, "stopped; the dataset was not checked completely")
 
 
 def make_parser() -> OneLineParser:

@@ -1,7 +1,7 @@
-"""What must hold between records: shard order, rows.parquet, and the rows of a probe.
+"""Checks between records: shard order, rows.parquet, and the rows of a probe.
 
-Of every row some 50 bytes of facts are kept and, once all shards are read, sorted by probe. Each
-promise is a small generator of faults over these columns.
+Some 50 bytes of facts are kept per row and sorted by probe after all shards are read. Each check is
+a small generator of faults over these columns.
 """
 
 import zlib
@@ -43,31 +43,24 @@ FACTS = np.dtype(
 
 
 class Fault(NamedTuple):
-    """A broken promise; `record` counts from 0 in its shard, None is the whole file."""
+    """A broken promise; `record` counts from 0 in its shard, None means the whole file."""
 
     shard: str
     record: int | None
     message: str
 
 
-# --- the records of a shard ---------------------------------------------------------------------
-
-
 class FactCollector:
-    """Keeps what the checks across rows need, shard by shard.
-
-    The ends of a row are compared with its neighbours': they are kept of probes with several rows.
-    """
+    """Collects the facts of rows, shard by shard; the ends only for probes with several rows."""
 
     def __init__(self, options: DatasetOptions) -> None:
         self._full_bytes = min_full_bytes(options)
         self._facts = [np.empty(0, FACTS)]
         self._ends: list[tuple] = []
-        self._lines: list[dict[str, Any]] = []  # of the shard, as the two below
-        self._ends_of_lines: list[int] = []
+        self._lines: list[dict[str, Any]] = []  # of the shard
 
     def add(self, stored: StoredRow) -> None:
-        """Keeps the facts of a row; counts are taken from the measurements themselves."""
+        """Adds the facts of a row, with counts from its measurements."""
         row, columns, place, _ = stored
         ends = -1
         has_several_rows = row.row_index > 0 or row.num_bytes >= self._full_bytes
@@ -75,7 +68,6 @@ class FactCollector:
             ends = len(self._ends)
             hi, lo, rtt = columns.hi, columns.lo, columns.rtt
             self._ends.append(tuple((hi[i], lo[i], rtt[i]) for i in (0, -1)))
-        self._ends_of_lines.append(ends)
         self._lines.append(
             {
                 "shard": place.shard_number,
@@ -89,20 +81,21 @@ class FactCollector:
                 "num_failed": np.count_nonzero(columns.rtt < 0),
                 "first_timestamp": row.first_timestamp_us,
                 "last_timestamp": row.last_timestamp_us,
+                "ends": ends,
             }
         )
 
     def end_shard(self, split: int) -> pa.Table:
-        """Returns the lines that rows.parquet must have for the rows since the last call."""
+        """Returns the expected lines of rows.parquet for the rows since the last call."""
         lines = pa.Table.from_pylist(self._lines, INDEX_SCHEMA)
         facts = np.zeros(len(lines), FACTS)
         for name in INDEX_SCHEMA.names:
             if name in FACTS.names:
                 facts[name] = lines[name].to_numpy()
         facts["src_addr_crc32"] = [zlib.crc32(line["src_addr"].encode()) for line in self._lines]
-        facts["split"], facts["ends"] = split, self._ends_of_lines
+        facts["split"], facts["ends"] = split, [line["ends"] for line in self._lines]
         self._facts.append(facts)
-        self._lines, self._ends_of_lines = [], []
+        self._lines = []
         return lines
 
     def all_rows(self, shards: dict[tuple[int, int], str]) -> "AllRows":
@@ -129,12 +122,7 @@ def shard_order(shard: str, lines: pa.Table) -> Iterator[Fault]:
 
 
 def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]:
-    """rows.parquet agrees with each record.
-
-    Args:
-      found: the lines of the shard in rows.parquet.
-      lines: the lines that it must have for the records that could be read.
-    """
+    """The lines of a shard in rows.parquet, `found`, agree with those of its readable records."""
     position = lines["position"].to_numpy()
     for at in position[position >= found.num_rows].tolist():
         yield Fault(shard, at, "rows.parquet has no line for it")
@@ -154,19 +142,16 @@ def index_lines(shard: str, found: pa.Table, lines: pa.Table) -> Iterator[Fault]
 
 
 def _plain(value: pa.Scalar) -> object:
-    """Returns a value; timestamps as µs, since not every int64 is a date."""
+    """Returns a value; timestamps as µs, since an int64 may be out of the range of dates."""
     return value.value if isinstance(value, pa.TimestampScalar) else value.as_py()
 
 
-# --- all rows -----------------------------------------------------------------------------------
-
-
 def min_full_bytes(options: DatasetOptions) -> int:
-    """Returns the size from which on a row counts as full: 98 %, or no room for one more.
+    """Returns the minimum size of a full row: 98 %, or without room for one more measurement.
 
-    One more measurement takes up to 72 bytes, padding included; in compact up to 30 and the
-    bitmap of families, which comes with the first destination of the other family. In a tf_example
-    the lengths around it, its count and its time may take 16 more.
+    One measurement takes up to 72 bytes, including padding; in compact up to 30 and the bitmap of
+    families, which comes with the first destination of the other family. In a tf_example, its
+    lengths, count and time may take 16 more.
     """
     row_format = options.row_format
     limit = row_format.max_row_bytes
@@ -185,13 +170,13 @@ class AllRows:
 
     @cached_property
     def neighbours(self) -> np.ndarray:
-        """The rows, int64 [k], that are followed by a row of the same probe."""
+        """The rows, int64 [k], followed by a row of the same probe."""
         src_id = self.facts["src_id"]
         return np.flatnonzero(src_id[1:] == src_id[:-1])
 
     @cached_property
     def followed(self) -> np.ndarray:
-        """The rows among `neighbours` that are followed by a later row, not by a duplicate."""
+        """The rows among `neighbours` not followed by a duplicate."""
         row_index, at = self.facts["row_index"], self.neighbours
         return at[row_index[at] < row_index[at + 1]]
 
@@ -207,10 +192,7 @@ class AllRows:
 
 
 def row_indices(rows: AllRows, is_complete: bool = True) -> Iterator[Fault]:
-    """The rows of a probe are numbered 0, 1, … without a gap or a duplicate.
-
-    Gaps are faults only if the facts are complete: an unreadable record explains them.
-    """
+    """The rows of a probe are numbered 0, 1, …; gaps are faults unless records are unreadable."""
     src_id, index = rows.facts["src_id"], rows.facts["row_index"].astype(np.int64)
     at = rows.neighbours
     for i in at[index[at + 1] == index[at]].tolist():
@@ -237,17 +219,17 @@ def row_order(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     for i in at[last == first].tolist():
         ends, next_ends = facts["ends"][i : i + 2]
         if min(ends, next_ends) < 0:
-            continue  # not a full row: a fault of its own
+            continue  # not a full row, a fault of `underfull`
         before, after = rows.ends[ends]["last"].tolist(), rows.ends[next_ends]["first"].tolist()
         if before > after:
-            message = f"its first measurement belongs before the last one of {rows.name(i)}"
+            message = f"its first measurement must come before the last one of {rows.name(i)}"
             yield rows.fault(i + 1, message)
         elif before == after and options.duplicates == "drop":
             yield rows.fault(i + 1, f"its first measurement equals the last one of {rows.name(i)}")
 
 
 def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
-    """Every row but a probe's last is full, or in compact ended by the limit of its seconds."""
+    """Every row but a probe's last is full, or in compact limited by its span."""
     facts, at = rows.facts, rows.followed
     full_bytes = min_full_bytes(options)
     at = at[facts["num_bytes"][at] < full_bytes]
@@ -257,8 +239,8 @@ def underfull(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     for i in at.tolist():
         yield rows.fault(
             i,
-            f"it takes {facts['num_bytes'][i]} bytes, under {full_bytes}, and is not its "
-            f"probe's last row: {rows.name(i + 1)} follows",
+            f"it takes {facts['num_bytes'][i]} bytes, under {full_bytes}, but is not the last row "
+            f"of its probe: {rows.name(i + 1)} follows",
         )
 
 
@@ -274,10 +256,10 @@ def collisions(rows: AllRows, options: DatasetOptions) -> Iterator[Fault]:
     checksum, at = rows.facts["src_addr_crc32"], rows.neighbours
     for i in at[checksum[at] != checksum[at + 1]].tolist():
         src_id = rows.facts["src_id"][i]
-        yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, another src_addr")
+        yield rows.fault(i + 1, f"{rows.name(i)} has the same src_id {src_id}, but not src_addr")
 
 
-# Under the name of the check that they are part of.
+# By the name of the check they belong to.
 ROW_CHECKS: list[tuple[str, Callable[[AllRows, DatasetOptions], Iterator[Fault]]]] = [
     ("probe_rows", row_order),
     ("size", underfull),

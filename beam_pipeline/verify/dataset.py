@@ -1,7 +1,6 @@
-"""Reads a dataset once, shard by shard, and runs every check over it.
+"""Reads a dataset once, shard by shard, and runs every check.
 
-Each split is compared with its rows.parquet shard by shard; what only all rows together show is
-checked last.
+Each split is compared with its rows.parquet shard by shard; checks over all rows come last.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,10 +24,11 @@ from beam_pipeline.verify.across import (
     row_indices,
     shard_order,
 )
-from beam_pipeline.verify.descriptions import descriptions, num_claims
 from beam_pipeline.verify.files import (
     content,
+    descriptions,
     letters,
+    num_claims,
     shard_files,
     shard_totals,
     split_totals,
@@ -36,7 +36,7 @@ from beam_pipeline.verify.files import (
 )
 from beam_pipeline.verify.record import RECORD_CHECKS, UNREADABLE_RECORD, Place, read_row
 
-# Name of a check: its promise, and what it counts.
+# Name of a check: its promise and its unit.
 PROMISES = {
     "counts": ("the manifest's sums add up", "sums"),
     "descriptions": ("README.md, croissant.json say the same", "figures"),
@@ -55,7 +55,7 @@ PROMISES = {
     "probe_rows": ("0, 1, … and in time order", "records"),
     "index": ("rows.parquet says the same", "lines"),
 }
-# What an unreadable record leaves partly checked.
+# Checks that an unreadable record leaves incomplete.
 _OF_RECORDS = tuple(PROMISES)[5:]
 
 
@@ -95,7 +95,7 @@ class Verification:
         return "ok" if self.is_complete or name not in _OF_RECORDS else "partly"
 
     def run(self) -> None:
-        """Checks the manifest, each split, and last what only all rows together show."""
+        """Checks the manifest, each split, and last all rows together."""
         manifest = self._dataset.manifest
         self._take("counts", sums(manifest), 2 + 3 * len(manifest.splits))
         self._take("descriptions", descriptions(self._dataset), num_claims(manifest))
@@ -114,7 +114,7 @@ class Verification:
             self._take(name, check(rows, self._options))
 
     def _take(self, name: str, faults: Iterable[Fault], num_checked: int = 0) -> None:
-        """Runs a check over `num_checked` more of what it counts."""
+        """Adds the faults of a check, and `num_checked` to its units."""
         check = self.checks[name]
         check.num_checked += num_checked
         for fault in faults:
@@ -159,7 +159,7 @@ class Verification:
             return self._facts.end_shard(place.split)
         lines = self._facts.end_shard(place.split)
         counted = int(lines["n_measurements"].to_numpy().sum())
-        if num_read < num_records:  # already a fault, which explains missing measurements
+        if num_read < num_records:  # already a fault, which explains the missing measurements
             counted = shard.num_measurements
         self._take("totals", shard_totals(shard, num_bytes, num_records, counted), 1)
         return lines
@@ -169,7 +169,7 @@ class Verification:
         full_path, size, message = self._dataset.file(path), None, "it is missing"
         try:
             if is_special_file(full_path):
-                message = "it is no regular file"
+                message = "it is not a regular file"
             elif exists(full_path):
                 size, message = content(full_path, crc32c, sha256)
         except OSError as error:
@@ -239,6 +239,6 @@ def _options(dataset: Dataset) -> DatasetOptions:
         return DatasetOptions(**{name: said[name] for name in names})
     except KeyError as error:
         raise ProbelineError(
-            f"the manifest of {dataset.path} has no option {error}: it was not written by this "
-            "version of Probeline"
+            f"the manifest of {dataset.path} has no option {error}: another version of Probeline "
+            "wrote it; use that version"
         ) from error

@@ -1,7 +1,8 @@
-"""What must hold of a dataset's files: the manifest's sums, names, sizes, checksums.
+"""Checks of a dataset's files: sums of the manifest, names, sizes, checksums, descriptions.
 
-Each promise is a small generator of faults, as in `record`; here a fault is of a file and has no
-record.
+Each check is a small generator of faults, as in `record`; faults here are of whole files. Users may
+edit README.md and croissant.json: only lines and fields that the job writes and that follow from
+the manifest alone are compared.
 """
 
 import os
@@ -9,10 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
-from beam_pipeline.dataset import dead_letters
+from beam_pipeline.dataset import data_card, dead_letters
+from beam_pipeline.dataset.croissant import CROISSANT_NAME, croissant
+from beam_pipeline.dataset.data_card import CARD_HEAD, CARD_NAME, title
 from beam_pipeline.dataset.layout import DatasetOptions, count_shards
 from beam_pipeline.dataset.manifest import (
     DEAD_LETTER_FOLDER,
@@ -28,22 +33,20 @@ from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import one_line
 from beam_pipeline.storage import gcs
 from beam_pipeline.storage.files import (
-    Digests,
     checksum_text,
     file_digests,
     file_infos,
     is_local,
     is_special_file,
+    read_file,
     size_and_checksum,
 )
 from beam_pipeline.storage.parquet import open_parquet
 from beam_pipeline.verify.across import Fault
 
-# --- the manifest -------------------------------------------------------------------------------
-
 
 def sums(manifest: Manifest) -> Iterator[Fault]:
-    """Every row read is in one shard, a dead letter or not wanted; shards add up."""
+    """The manifest's counts, generations and splits add up."""
     counts = manifest.counts
     if sorted(manifest.splits) != sorted(SPLITS):
         yield _manifest_fault(f"its splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}")
@@ -91,16 +94,12 @@ def shard_totals(
 def split_totals(
     name: str, split: Split, num_probes: int, options: DatasetOptions
 ) -> Iterator[Fault]:
-    """A split has the probes of the manifest, and the number of shards that follows from its size.
-
-    Args:
-      num_probes: the number found in its records.
-    """
+    """A split has the probes of the manifest, and the number of shards derived from its size."""
     if split.num_probes != num_probes:
         yield _manifest_fault(
             f"num_probes of {name} is {split.num_probes}, its shards hold {num_probes}"
         )
-    # The writer counts 16 or 28 bytes a measurement; the manifest does not have the families.
+    # The writer counts 16 or 28 bytes per measurement, by family, which the manifest lacks.
     low, high = (
         count_shards(num_probes, split.num_measurements * dtype.itemsize, options)
         for dtype in (NARROW, WIDE)
@@ -117,9 +116,6 @@ def _manifest_fault(message: str) -> Fault:
     return Fault(MANIFEST_NAME, None, message)
 
 
-# --- files --------------------------------------------------------------------------------------
-
-
 def _names_in(folder: str) -> list[str]:
     """Returns the names of the files directly in a folder, sorted; none if it does not exist."""
     if is_local(folder):
@@ -129,26 +125,20 @@ def _names_in(folder: str) -> list[str]:
 
 
 def shard_files(dataset: Dataset, name: str, split: Split, suffix: str) -> Iterator[Fault]:
-    """Shards are named train_shard_00000-of-00016.arrayrecord, each number once and in order.
-
-    The folder has no shard that the manifest does not name.
-
-    Args:
-      suffix: of the file format of the options.
-    """
+    """Shards are named train_shard_00000-of-00016.arrayrecord, in order, and all are listed."""
     for number, shard in enumerate(split.shards):
         wanted = f"{name}/{name}_shard_{number:05d}-of-{len(split.shards):05d}{suffix}"
         if shard.path != wanted:
-            yield Fault(shard.path, None, f"the manifest names it where {wanted} belongs")
+            yield Fault(shard.path, None, f"the manifest lists it instead of {wanted}")
     named = {shard.path for shard in split.shards}
     for file in _names_in(dataset.file(name)):
         looks_like_shard = "_shard_" in file or file.endswith((".arrayrecord", ".tfrecord"))
         if looks_like_shard and f"{name}/{file}" not in named:
-            yield Fault(f"{name}/{file}", None, "the manifest does not name it: remove it")
+            yield Fault(f"{name}/{file}", None, "it is not in the manifest: remove it")
 
 
 def letters(dataset: Dataset) -> Iterator[Fault]:
-    """No file of dead letters is missing, and each reason has as many rows as were counted."""
+    """All files of dead letters exist, and each reason has the counted number of rows."""
     found: Counter[str] = Counter()
     names, wanted = _names_in(dataset.file(DEAD_LETTER_FOLDER)), set()
     yield from letter_checksums(dataset)
@@ -174,11 +164,11 @@ def letters(dataset: Dataset) -> Iterator[Fault]:
 
 
 def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
-    """Files of dead letters hold the bytes that were written; older manifests do not list them."""
+    """Files of dead letters have the listed checksums; older manifests do not list them."""
     for file in dataset.manifest.dead_letter_files:
         path = dataset.file(file.path)
         if file_infos([path])[path] is None:
-            continue  # a fault of its own
+            continue  # reported by `letters`
         size, message = content(path, file.crc32c, file.sha256)
         if size != file.num_bytes:
             message = f"it has {size} bytes, the manifest says {file.num_bytes}"
@@ -187,14 +177,12 @@ def letter_checksums(dataset: Dataset) -> Iterator[Fault]:
 
 
 def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
-    """Returns a file's size, and what its checksums say otherwise than the manifest, "" if nothing.
+    """Returns a file's size, and how its checksums differ from the manifest's, "" if they do not.
 
-    Objects on `gs://` are not read for it: the storage keeps their CRC-32C, and no SHA-256.
-
-    Args:
-      sha256: "" if the manifest has none.
+    Objects on `gs://` are not read: the storage has their CRC-32C, but no SHA-256.
     """
-    size, checksum, digest = file_digests(path) if is_local(path) else _kept_digests(path, sha256)
+    kept = None if is_local(path) else (*size_and_checksum(path), sha256)
+    size, checksum, digest = kept or file_digests(path)
     if (found := checksum_text(checksum)) != crc32c:
         return size, f"its crc32c is {found}, the manifest says {crc32c}"
     if sha256 and digest != sha256:
@@ -202,14 +190,10 @@ def content(path: str, crc32c: str, sha256: str) -> tuple[int, str]:
     return size, ""
 
 
-def _kept_digests(path: str, sha256: str) -> Digests:
-    return Digests(*size_and_checksum(path), sha256)
-
-
 def _reasons(path: str) -> Counter[str]:
     reasons: Counter[str] = Counter()
     if is_special_file(path):
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     with open_parquet(path) as file:
         if not file.schema_arrow.equals(dead_letters.SCHEMA):
             raise pa.ArrowInvalid(f"its columns are {', '.join(file.schema_arrow.names)}")
@@ -217,3 +201,88 @@ def _reasons(path: str) -> Counter[str]:
             for count in batch.column("reason").value_counts().to_pylist():
                 reasons[str(count["values"])] += count["counts"]
     return reasons
+
+
+# --- README.md and croissant.json
+
+
+class _File(msgspec.Struct):
+    id: str = msgspec.field(name="@id", default="")
+    sha256: str = ""
+
+
+class _RecordSet(msgspec.Struct):
+    data: list[dict[str, Any]] = []
+
+
+class _Croissant(msgspec.Struct, rename="camel"):
+    """The part of croissant.json that repeats the manifest."""
+
+    distribution: list[_File]
+    record_set: list[_RecordSet]
+
+
+def descriptions(dataset: Dataset) -> Iterator[Fault]:
+    """README.md and croissant.json agree with the manifest; older versions lack one or both."""
+    manifest = dataset.manifest
+    is_written = all(split.index_sha256 for split in manifest.splits.values())
+    for name, faults in ((CARD_NAME, _card_faults), (CROISSANT_NAME, _croissant_faults)):
+        path, messages = dataset.file(name), ["it is not a regular file"]
+        if not is_special_file(path):
+            data = read_file(path)
+            messages = ["it is missing"] if is_written else []
+            if data is not None:
+                messages = faults(dataset, manifest, data)
+        yield from (Fault(name, None, message) for message in messages)
+
+
+def num_claims(manifest: Manifest) -> int:
+    """Returns the number of compared figures."""
+    return len(data_card.claims(manifest)) + len(_claims(croissant(manifest, {}, b"")))
+
+
+def _card_faults(dataset: Dataset, manifest: Manifest, data: bytes) -> Iterator[str]:
+    text = data.decode(errors="replace")
+    if not text.startswith(CARD_HEAD):
+        return  # written by a user or an older version
+    yield from _title_faults(manifest, text)
+    lines = text.splitlines()
+    for start, line in data_card.claims(manifest).items():
+        if line not in lines:
+            found = next((each for each in lines if each.startswith(start)), None)
+            said = "lacks it" if found is None else f"says {found!r}"
+            yield f"the manifest says {line!r}, it {said}"
+
+
+def _croissant_faults(dataset: Dataset, manifest: Manifest, data: bytes) -> Iterator[str]:
+    try:
+        found = _claims(data)
+    except (ValueError, RecursionError) as error:
+        yield f"it cannot be read: {error}"
+        return
+    yield from _title_faults(manifest, data.decode(errors="replace"))
+    written = read_file(dataset.file(MANIFEST_NAME)) or b""
+    for what, value in _claims(croissant(manifest, {}, written)).items():
+        if found.get(what) != value:
+            said = f"says {found[what]}" if what in found else "lacks it"
+            yield f"{what} is {value} in the manifest, it {said}"
+
+
+def _title_faults(manifest: Manifest, text: str) -> Iterator[str]:
+    """Yields generated titles with other numbers; users may write their own."""
+    pattern = re.sub("[0-9,]+", "[0-9,]+", title(manifest))
+    for found in sorted({*re.findall(pattern, text)} - {title(manifest)}):
+        yield f"the manifest says {title(manifest)!r}, it says {found!r}"
+
+
+def _claims(data: bytes) -> dict[str, Any]:
+    """Returns the checksums and counts of a croissant.json by name; ValueError if it is invalid."""
+    described = msgspec.json.decode(data, type=_Croissant)
+    said: dict[str, Any] = {
+        f"sha256 of {file.id}": file.sha256 for file in described.distribution if file.sha256
+    }
+    for record_set in described.record_set:
+        for record in record_set.data:
+            split = record.get("splits/name")
+            said |= {f"{key.removeprefix('splits/')} of {split}": record[key] for key in record}
+    return said

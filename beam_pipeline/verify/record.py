@@ -1,8 +1,8 @@
-"""What must hold of one record of a dataset, each promise a small generator of faults.
+"""Checks of single records, each a small generator of faults.
 
-A check takes a StoredRow, whose measurements are columns, so that nothing is done per measurement
-in Python. Expected values are computed from what is stored, without the writer's own sort or
-sizes, so that a fault of the writer shows. Checks across records are in `across`.
+A check takes a StoredRow with its measurements as columns, so there is no Python loop over
+measurements. Expected values are computed from the stored ones, without the writer's own sort or
+sizes, to find faults of the writer. Checks between records are in `across`.
 """
 
 import ipaddress
@@ -27,12 +27,12 @@ from beam_pipeline.dataset.row_encoder import encode_compact
 from beam_pipeline.dataset.sorted_run import widen
 
 _US_PER_SECOND = 1_000_000
-# What `read_row` raises for bytes that are not a record.
+# Exceptions of `read_row` for bytes that are not a record.
 UNREADABLE_RECORD = (ValueError, OSError, pa.ArrowException, struct.error)
 
 
 class Place(NamedTuple):
-    """Where a record was found; `shard` is a path in the dataset, `split` an index into SPLITS."""
+    """The place of a record; `shard` is a path in the dataset, `split` an index into SPLITS."""
 
     shard: str
     record: int
@@ -44,8 +44,8 @@ class Place(NamedTuple):
 class Columns(NamedTuple):
     """n measurements as stored: int64 µs, uint64 address halves, float32 ms, [n] each.
 
-    `family` is 4 or 6, or the status of `addresses.parse` for a text that is not an address. Only
-    the arrow encoding stores `versions`, int8 [n], and `texts`, the addresses as text.
+    `family` is the status of `addresses.parse`. Only the arrow encoding has `versions`, int8 [n],
+    and `texts`, the addresses as text.
     """
 
     time_us: np.ndarray
@@ -67,11 +67,7 @@ class StoredRow(NamedTuple):
 
 
 def read_row(record: bytes, place: Place) -> StoredRow:
-    """Decodes a record.
-
-    Raises:
-      UNREADABLE_RECORD: the bytes are not a record of RECORD_SCHEMA and MEASUREMENT_SCHEMA.
-    """
+    """Decodes a record; UNREADABLE_RECORD if the bytes are not one."""
     row = decode_record(record)
     columns = _compact_columns(row) if row.encoding == "compact" else _arrow_columns(row)
     return StoredRow(row, columns, place, _canonical(row.src_addr))
@@ -105,11 +101,8 @@ def _compact_columns(row: ProbeRow) -> Columns:
     return Columns(run["event_time"], hi, lo, family, run["rtt"])
 
 
-# --- the checks ---------------------------------------------------------------------------------
-
-
 def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]:
-    """Yields one fault if any measurement is wrong, bool [n]: of the first, and how many others."""
+    """Yields the first fault and the number of further ones, if any of `is_wrong`, bool [n]."""
     wrong = np.flatnonzero(is_wrong)
     if len(wrong):
         others = f" (and {len(wrong) - 1} more in this record)" if len(wrong) > 1 else ""
@@ -117,24 +110,24 @@ def _first(is_wrong: np.ndarray, message: Callable[[int], str]) -> Iterator[str]
 
 
 def encoding(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """A record and its measurements have the encodings of the options, bit by bit if compact."""
+    """A record and its measurements have the encodings of the options, compact ones bit by bit."""
     row_format, row = options.row_format, stored.row
     if row.encoding != row_format.encoding:
         yield f"its encoding is {row.encoding}, the options say {row_format.encoding}"
     if row.record_encoding != row_format.record_encoding:
         yield f"the record is {row.record_encoding}, the options say {row_format.record_encoding}"
     if row.encoding == "compact" and encode_compact(row.run) != bytes(row.measurements):
-        yield "its compact bytes are not those that its measurements make: some were altered"
+        yield "its compact bytes differ from the encoding of its measurements: some were altered"
 
 
 def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """The row's columns agree with its measurements; compact ones have whole seconds only."""
     row, time_us = stored.row, stored.columns.time_us
     if len(time_us) == 0:
-        yield "it holds no measurement"
+        yield "it has no measurements"
         return
     if row.n_measurements != len(time_us):
-        yield f"n_measurements is {row.n_measurements}, it holds {len(time_us)}"
+        yield f"n_measurements is {row.n_measurements}, it has {len(time_us)}"
     unit = _US_PER_SECOND if row.encoding == "compact" else 1
     for name, said, found in (
         ("first_timestamp", row.first_timestamp_us, time_us[0]),
@@ -144,15 +137,15 @@ def row_columns(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
             yield f"{name} is {said} µs, that measurement has {found} µs"
     span = (row.last_timestamp_us - row.first_timestamp_us) / _US_PER_SECOND
     if row.record_encoding == "tf_example":
-        span = float(np.float32(span))  # all that a float_list holds
+        span = float(np.float32(span))  # the precision of a float_list
     if row.time_span_seconds != span:
         yield f"time_span_seconds is {row.time_span_seconds}, it should be {span}"
 
 
 def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """Measurements are ordered by event_time, destination, rtt; with `drop`, none are equal.
+    """Measurements are ordered by event_time, destination, rtt, and distinct with `drop`.
 
-    Compact rows are ordered by the seconds alone, unless all was rounded before it was sorted.
+    Compact rows are ordered by seconds alone, unless they were rounded before they were sorted.
     """
     time_us, hi, lo, _, rtt, *_ = stored.columns
     if len(time_us) and time_us[0] < 0:
@@ -168,11 +161,11 @@ def measurement_order(stored: StoredRow, options: DatasetOptions) -> Iterator[st
         if is_strict and not is_wrong.any():
             is_equal = (hi[b] == hi[a]) & (lo[b] == lo[a]) & (rtt[b] == rtt[a])
             yield from _first(is_equal, lambda at: f"measurement {b[at]} equals the one before it")
-    yield from _first(is_wrong, lambda at: f"measurement {at + 1} belongs before {at} by {by}")
+    yield from _first(is_wrong, lambda at: f"measurement {at + 1} must precede {at} by {by}")
 
 
 def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
-    """An rtt is finite, negative only as -1.0, and zero is not negative."""
+    """An rtt is finite, and negative only as -1.0, not as -0.0."""
     rtt = stored.columns.rtt
     yield from _first(
         ~np.isfinite(rtt) | (np.signbit(rtt) & (rtt != -1)),
@@ -185,7 +178,7 @@ def rtt_values(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
 def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """Destinations are canonical addresses, and ip_version is their family."""
     _, hi, lo, family, _, versions, texts = stored.columns
-    if versions is None or texts is None:  # compact: numbers, of which only the family can be wrong
+    if versions is None or texts is None:  # compact: only the family can be wrong
         said = COMPACT_HEADER.unpack_from(stored.row.measurements)[2]
         num_ipv4 = said - int(np.count_nonzero(family == addresses.FAMILY_IPV6))
         if num_ipv4:
@@ -205,7 +198,7 @@ def destinations(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     if not canonical.equals(texts):
         yield from _first(
             pc.not_equal(canonical, texts).to_numpy(zero_copy_only=False),
-            lambda at: f"measurement {at} goes to {texts[at]}, which is written {canonical[at]}",
+            lambda at: f"measurement {at} goes to {texts[at]}, in canonical form {canonical[at]}",
         )
 
 
@@ -223,7 +216,7 @@ def identity(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
         yield f"src_addr {row.src_addr!r} is not an address"
         return
     if canonical != row.src_addr:
-        yield f"src_addr {row.src_addr!r} is written {canonical}"
+        yield f"src_addr {row.src_addr!r} is {canonical} in canonical form"
     wanted = layout.src_id(canonical)
     if row.src_id != wanted:
         yield f"src_id is {row.src_id}, that of {canonical} is {wanted}"
@@ -233,11 +226,11 @@ def placement(stored: StoredRow, options: DatasetOptions) -> Iterator[str]:
     """A row is in the split of its address and the shard of its key."""
     place, src_addr = stored.place, stored.canonical_src_addr
     if src_addr is None:
-        return  # a fault of `identity`; without an address it has no place
+        return  # a fault of `identity`
     split = split_of(src_addr, options.train_ratio, options.split_seed)
     if split != place.split:
         yield f"probe {src_addr} belongs to {SPLITS[split]}"
-    # A wrong src_id is a fault of `identity` alone.
+    # A wrong src_id is only a fault of `identity`.
     key = row_key(layout.src_id(src_addr), stored.row.row_index)
     shard = shard_of(key, place.num_shards)
     if shard != place.shard_number:

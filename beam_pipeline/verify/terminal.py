@@ -51,8 +51,8 @@ def _conclusion(dataset: Dataset, report: Verification, seconds: float) -> str:
     failed = [name for name in PROMISES if report.checks[name].num_faults]
     if failed:
         return (
-            f"{dataset.path} FAILED: {report.num_faults:,} faults in {', '.join(failed)}; copy it "
-            "again from an intact copy, or write it again with python -m beam_pipeline.main"
+            f"{dataset.path} FAILED: {report.num_faults:,} faults in {', '.join(failed)}; replace "
+            "it with an intact copy, or rebuild it with python -m beam_pipeline.main"
         )
     measurements = report.checks["order"].num_checked
     rate = measurements / max(seconds, 1e-9) / 1e6

@@ -17,10 +17,10 @@ from benchmarks.results import Results, Run
 BURN = "import time\nwhile time.process_time() < 0.4: pass\n"  # takes 0.4 s of CPU
 LESS_TRAINING = ("network_curriculum=128x2", "steps=4", "checkpoint_period=2")
 RUNS = {
-    "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars beam",
+    "grouping": "--sizes 3k --num_probes=50 --contenders main duckdb polars naive-beam",
     "growing": "--base 20k --days 10k --num_probes=50",
     "engines": "--sizes 5k --engines memory --num_probes=20",
-    "loading": "--datasets arrow-64k-zstd --loaders seed plan1 shards cache --num_workers 0 1 "
+    "loading": "--datasets arrow-64k-zstd --loaders seed shards cache --num_workers 0 1 "
     "--num_threads 0 --step_ms 1 --seconds 0.1 --batch_size 8 --num_measurements 20000",
     "planning": "--num_probes 3000 --hosts 8 --num_workers 1",
     "overlap": "--mb=10 --peer_mb=10 --growth_rows=2000 --lengths=5 --formats=parquet "

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from array_record.python.array_record_module import ArrayRecordReader
 
-from beam_pipeline.convert import blocks, units
-from beam_pipeline.convert.layout import MANIFEST
+from beam_pipeline.convert import staging
+from beam_pipeline.convert.options import MANIFEST
 from beam_pipeline.dataset.tfrecord import TFRecordWriter
+from beam_pipeline.documents import files
 
 
 def write_sources(folder: Path) -> list[bytes]:
@@ -47,8 +48,8 @@ def flags_of(source: Path | str, output: Path | str, *more: str) -> list[str]:
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of a few KB become several work units and blocks."""
-    monkeypatch.setattr(units, "UNIT_BYTES", 5000)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)
+    monkeypatch.setattr(files, "WORK_UNIT_BYTES", 5000)
+    monkeypatch.setattr(staging, "BLOCK_BYTES", 2000)
 
 
 def shards_of(output: Path) -> list[str]:

@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from beam_pipeline.documents.batch import REASONS, decode
 from beam_pipeline.documents.fields import Fields, document_id
-from beam_pipeline.documents.reading import (
-    WorkUnit,
-    cut_into_work_units,
-    match_documents,
-    read_work_unit,
-)
+from beam_pipeline.documents.files import WorkUnit, cut_into_work_units, match_documents
+from beam_pipeline.documents.reading import read_texts
 
 ODD = 'a"\\/\b\f\n\r\t\x00\x1f\x7f\x85é\u2028\ufeff\uffff日\ud800\udbff\udc00\udfff\U0001f600'
 texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()), max_size=80)
@@ -52,7 +48,7 @@ def seen(path: Path | str, unit_bytes: int = 1 << 20, **options: Any) -> Seen:
     for unit in cut([str(path)], fields.text, unit_bytes):
         assert unit.first_row in (None, num_rows)
         shift = num_rows if unit.first_row is None else 0
-        for batch in read_work_unit(unit, fields):
+        for batch in read_texts(unit, fields):
             assert len(batch.rows) == len(batch.ids) == len(batch.bounds) - 1
             assert (batch.bounds[0], batch.bounds[-1]) == (0, len(batch.utf8))
             assert (batch.utf8.dtype, batch.utf8.flags.writeable) == (np.uint8, False)

@@ -97,6 +97,11 @@ def _removal(folder: Path) -> list[str]:
 
 
 _BUCKETS = "import beam_pipeline.probe_rows.bucket as bucket; bucket.BUCKET_ROWS = 100"
+_SMALL_UNITS = """
+from beam_pipeline.convert import staging
+from beam_pipeline.documents import files
+files.WORK_UNIT_BYTES, staging.BLOCK_BYTES = 5000, 2000
+"""
 JOBS = {
     "probe rows": JobCase("beam_pipeline.main", "_SUCCESS", _measurements, setup=_BUCKETS),
     "append": JobCase(
@@ -106,7 +111,9 @@ JOBS = {
         begin=_begin_rows,
         setup=_BUCKETS,
     ),
-    "convert": JobCase("beam_pipeline.convert.__main__", ".SUCCESS", _conversion),
+    "convert": JobCase(
+        "beam_pipeline.convert.__main__", ".SUCCESS", _conversion, setup=_SMALL_UNITS
+    ),
     "overlap": JobCase(
         "beam_pipeline.overlap.__main__",
         ".SUCCESS",

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from beam_pipeline.documents.batch import DocumentBatch, encode, text_buffers
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.overlap.evaluation import EvaluationRows
 from beam_pipeline.overlap.ngrams.index import IndexShard, build_index
 from beam_pipeline.overlap.ngrams.matching import Matcher, SharedNgrams
@@ -64,6 +64,7 @@ from beam_pipeline.overlap.results.outputs import (
 )
 from beam_pipeline.overlap.results.row_overlaps import BucketFiles, write_bucket
 from beam_pipeline.storage.files import open_file
+from beam_pipeline.storage.matching import FileVersion
 from tests.support.overlap_hits import EvalRow, Options, Records, TrainRow
 from tests.support.overlap_reference import INSTANCES
 
@@ -111,7 +112,7 @@ def scanned_unit(
     file_number: int = 0,
 ) -> ScannedUnit:
     """Returns a work unit of a training file with its match files and their batches, written."""
-    unit = WorkUnit(path, 0, "jsonl", 0, 0, file_number=file_number, number=number)
+    unit = WorkUnit(InputFile(FileVersion(path, 0, 0), "jsonl", number=file_number), number)
     return ScannedUnit(unit, tuple(file for file, _ in match_files), match_files[0][1], row_offset)
 
 

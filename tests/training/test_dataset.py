@@ -5,7 +5,6 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import Any
 
 import grain
 import numpy as np
@@ -145,52 +144,6 @@ def test_what_does_not_suit_the_data_is_said_when_the_dataset_is_built(
     ):
         with pytest.raises(UsageError):
             build_dataset(config_of(mixed["arrow"], **wrong))
-
-
-# --- the configuration ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrong", "parts"),
-    [
-        ({"batch_size": 0}, ("batch_size is 0", "1 or more")),
-        ({"batch_size": -8}, ("batch_size is -8", "1 or more")),
-        ({"crop_size": 63}, ("crop_size is 63", "64 or more")),
-        ({"mixed_rows": 0}, ("mixed_rows is 0", "1 or more")),
-        ({"avg_tokens_per_measurement": 0}, ("avg_tokens_per_measurement is 0", "1 or more")),
-        ({"max_contexts_per_row": 0}, ("max_contexts_per_row is 0", "1 or more")),
-        ({"host_count": 0}, ("host_count is 0", "1 or more")),
-        ({"num_workers": -1}, ("num_workers is -1", "0 or more")),
-        ({"num_threads": -2}, ("num_threads is -2", "0 or more")),
-        ({"num_epochs": 0}, ("num_epochs is 0", "1 or more, or None")),
-        ({"sampler": "row"}, ("sampler is 'row'", "use rows or windows")),
-        ({"on_bad_row": "drop"}, ("on_bad_row is 'drop'", "use fail or skip")),
-        ({"host_index": 2, "host_count": 2}, ("host_index is 2", "2 hosts")),
-        ({"host_index": -1}, ("host_index is -1", "1 hosts")),
-        ({"batch_size": 9, "host_count": 2}, ("batch_size 9", "2 hosts", "use a multiple")),
-        ({"repeat_share": 1.5}, ("repeat_share is 1.5", "from 0 to 1")),
-        ({"fixed_order_share": float("nan")}, ("fixed_order_share is nan", "from 0 to 1")),
-        ({"random_source_share": -0.1}, ("random_source_share is -0.1", "from 0 to 1")),
-        ({"repeat_share": 0.5, "sampler": "windows"}, ("repeat_share is for sampler=rows",)),
-        ({"window_shares": (0, 0), "sampler": "windows"}, ("window_shares is for sampler=rows",)),
-        ({"window_shares": (0.5, 0.2)}, ("(0.5, 0.2)", "the lower first")),
-        ({"window_shares": 3}, ("window_shares is 3", "two numbers")),
-        ({"stride_ratio": 0, "sampler": "windows"}, ("stride_ratio is 0", "above 0")),
-        ({"stride_ratio": 0.5}, ("stride_ratio is for sampler=windows",)),
-        ({"mode_weights": (1, 2)}, ("(1, 2)", "give three")),
-        ({"mode_weights": (1, -1, 1)}, ("(1, -1, 1)", "none negative")),
-        ({"mode_weights": (0, 0, 0)}, ("(0, 0, 0)", "not all 0")),
-        ({"mode_weights": (float("nan"), 1, 1)}, ("nan", "give three")),
-        ({"weights": "probes"}, ("weights", "sampler=windows")),
-        ({"weights": [1, 2]}, ("weights", "sampler=windows")),
-        ({"weights": "probe", "sampler": "windows"}, ("'probe'", "use rows, probes")),
-    ],
-    ids=str,
-)
-def test_a_wrong_configuration_is_refused_in_one_line(
-    wrong: dict[str, Any], parts: tuple[str, ...]
-) -> None:
-    refusal_of(lambda: config_of("rows", **wrong), *parts, kind=UsageError)
 
 
 def test_an_iterator_that_is_dropped_ends_its_threads(

@@ -219,7 +219,7 @@ def test_errors_of_the_command(
     (tmp_path / "file").write_text("")
     data = f"--data={stored.folder}"
     for flags, words in (
-        ([f"--data={tmp_path}/nothing"], "holds no finished dataset"),
+        ([f"--data={tmp_path}/nothing"], "is not a finished dataset"),
         ([f"--data={stored.folder}/train/nothing*"], "names no shard"),
         ([f"--data={empty}"], f"{empty}/test has no rows"),
         ([f"--data={untrained}"], f"{untrained}/train has no rows"),

@@ -63,7 +63,7 @@ def test_k_follows_its_arguments():
 @both_samplers
 @pytest.mark.parametrize("crop_size", [63, 0, -1])
 def test_a_crop_too_small_for_a_measurement_is_refused(sampler_class, crop_size):
-    with pytest.raises(ProbelineError, match=f"crop_size is {crop_size}: it must be 64 or more"):
+    with pytest.raises(ProbelineError, match=f"crop_size is {crop_size}: it must be .*64"):
         sampler_class(crop_size=crop_size)
 
 
@@ -87,8 +87,8 @@ def test_contexts_are_drawn_and_told_as_asked():
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"repeat_share": 1.5}, "repeat_share is 1.5: it must be from 0 to 1"),
-        ({"window_shares": (0.5, 0.1)}, "window_shares are (0.5, 0.1)"),
+        ({"repeat_share": 1.5}, "repeat_share is 1.5: it must be a number from 0 to 1"),
+        ({"window_shares": (0.5, 0.1)}, "window_shares is (0.5, 0.1)"),
         ({"log_rtt": "yes"}, "log_rtt is 'yes'"),
     ],
 )

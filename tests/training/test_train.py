@@ -362,7 +362,7 @@ def test_evaluation_pictures_and_debug_lines(tmp_path: Path, thousand_rows: Path
 @pytest.mark.parametrize(
     ("argument", "code", "line"),
     [
-        ("network_train_files=nowhere/train", 1, "nowhere holds no finished dataset"),
+        ("network_train_files=nowhere/train", 1, "nowhere is not a finished dataset"),
         ("vocab_size=200", 2, "vocab_size=200 is too small: measurements have 267 tokens"),
     ],
 )

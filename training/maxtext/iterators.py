@@ -22,7 +22,7 @@ from maxtext.configs import pyconfig, types
 from maxtext.input_pipeline import input_pipeline_interface, multihost_dataloading
 from maxtext.input_pipeline.multihost_dataloading import MultiHostDataLoadIterator
 from maxtext.utils import max_logging, maxtext_utils, train_utils
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from beam_pipeline.errors import ProbelineError, UsageError
 from training.batches.config import DataConfig
@@ -41,41 +41,28 @@ _WORKER_MB = 400  # of a worker with batches of 256 crops of 1,024, measured: 33
 # --- config -------------------------------------------------------------------------------------
 
 
-class NetworkConfig(types.MaxTextConfig):
-    """MaxText's config with dataset_type=network and our keys.
+DATA_OPTIONS = {field.name: field for field in dataclasses.fields(DataConfig)}
+_OWN_KEYS = ("files", "host_index", "host_count")  # options that no key sets under their own name
 
-    Unless listed here, a key `network_x` is field x of `training.batches.config.DataConfig`.
+
+class _NetworkKeys(types.MaxTextConfig):
+    """The keys that are not options of `DataConfig`.
 
     Attributes:
       network_data_format: probe_rows; probe_chunks is an alias.
       network_train_files, network_eval_files: DataConfig's files; a mixture for training as
         `batches.mixture.parse_files` reads it, or as a mapping.
-      network_train_tokens: how long to train, in place of `steps`; see `run_config.build`.
+      network_train_tokens: length of training instead of `steps`; see `run_config.build`.
       network_loss_weights: by kind of token, see `training.maxtext.loss_weights`.
-      network_curriculum, and shares by its stages: see `training.maxtext.curriculum`.
+      network_curriculum: see `training.maxtext.curriculum`.
       grain_debug_mode: check and describe the first batches.
       grain_visualization_dir: a folder for figures of the first batches.
-      num_epoch: MaxText's key; None: data never end.
+      num_epoch: MaxText's key; None never ends.
     """
 
     network_data_format: Literal["probe_rows", "probe_chunks"] = "probe_rows"
     network_train_files: str = ""
     network_eval_files: str = ""
-    network_sampler: Literal["rows", "windows"] = "rows"
-    network_mixed_rows: int | None = 16
-    network_avg_tokens_per_measurement: int = 30
-    network_max_contexts_per_row: int = 16
-    network_mode_weights: tuple[float, float, float] = (0.4, 0.3, 0.3)
-    network_stride_ratio: float = 1.0
-    network_window_shares: tuple[float, float] = (0.0, 1.0)
-    network_repeat_share: Shares = 0.0
-    network_fixed_order_share: Shares = 0.0
-    network_random_source_share: Shares = 0.0
-    network_log_rtt: bool = False
-    network_weights: str = "rows"
-    network_row_weights: dict[str, Any] = Field(default_factory=dict[str, Any])
-    network_on_bad_row: Literal["fail", "skip"] = "fail"
-    network_cache_dir: str | None = None
     network_train_tokens: int = Field(0, ge=0)
     network_loss_weights: dict[str, float] = Field(default_factory=dict[str, float])
     network_curriculum: str = Field("", coerce_numbers_to_str=True)
@@ -98,7 +85,23 @@ class NetworkConfig(types.MaxTextConfig):
         return values
 
 
-SHARES = ("network_repeat_share", "network_fixed_order_share", "network_random_source_share")
+def _data_keys() -> dict[str, Any]:
+    """Returns the type and default of network_X for each option X without a key of MaxText."""
+    keys: dict[str, Any] = {}
+    for name, field in DATA_OPTIONS.items():
+        if name in _OWN_KEYS or field.metadata.get("maxtext"):
+            continue
+        kind = Shares if field.metadata.get("by_stage") else field.type
+        default = {} if field.default is dataclasses.MISSING else field.default
+        keys[f"network_{name}"] = (kind, default)
+    return {**keys, "network_weights": (str, "rows")}
+
+
+# MaxText's config with dataset_type=network and our keys: `network_x` is field x of DataConfig.
+NetworkConfig = create_model("NetworkConfig", __base__=_NetworkKeys, **_data_keys())
+SHARES = tuple(
+    f"network_{name}" for name, field in DATA_OPTIONS.items() if field.metadata.get("by_stage")
+)
 
 
 def stages(config: Any) -> list[Stage]:
@@ -168,9 +171,9 @@ def data_config(config: Any, process_indices: list[int], *, is_eval: bool) -> Da
     suffix = "_eval" if is_eval else ""
     batch_size = getattr(config, f"global_batch_size_to_load{suffix}")
     options = {
-        field.name: getattr(config, f"network_{field.name}")
-        for field in dataclasses.fields(DataConfig)
-        if f"network_{field.name}" in NetworkConfig.model_fields
+        name: getattr(config, f"network_{name}")
+        for name in DATA_OPTIONS
+        if f"network_{name}" in NetworkConfig.model_fields
     }
     if is_eval:
         # The loss is of every row once, and of contexts as they come.

@@ -25,25 +25,13 @@ from pydantic.fields import FieldInfo
 
 from beam_pipeline.errors import UsageError
 from training.maxtext.curriculum import Stage, rope_base, share_of
-from training.maxtext.iterators import SHARES, NetworkConfig
+from training.maxtext.iterators import DATA_OPTIONS, SHARES, NetworkConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 _BASE, _RECORD = "base.yml", "run_config.yml"
 _TOKENS = "network_train_tokens"
 _BASE_FILE = os.path.join(MAXTEXT_CONFIGS_DIR, _BASE)
 
-# Fields of DataConfig for which MaxText has a key.
-_MAXTEXT_KEYS = {
-    "batch_size": "per_device_batch_size",
-    "crop_size": "max_target_length",
-    "seed": "data_shuffle_seed",
-    "shuffle": "enable_data_shuffling",
-    "num_epochs": "num_epoch",
-    "num_workers": "grain_worker_count",
-    "worker_buffer_size": "grain_per_worker_buffer_size",
-    "num_threads": "grain_num_threads",
-    "pack": "packing",
-}
 # The keys of MaxText's Grain pipeline that our batches obey.
 _GRAIN_KEYS = {
     *("grain_worker_count", "grain_worker_count_eval", "grain_ram_budget_mb"),
@@ -175,7 +163,8 @@ def _is_known(key: str, fields: Mapping[str, FieldInfo]) -> bool:
 
 
 def _unknown_key(key: str) -> UsageError:
-    if known := _MAXTEXT_KEYS.get(key.removeprefix("network_")):
+    option = DATA_OPTIONS.get(key.removeprefix("network_"))
+    if option is not None and (known := option.metadata.get("maxtext")):
         return UsageError(f"there is no key {key}: it is called {known} here")
     near = difflib.get_close_matches(key, NetworkConfig.model_fields, 1)
     cure = f"did you mean {near[0]}?" if near else "docs/training.md has ours, base.yml MaxText's"

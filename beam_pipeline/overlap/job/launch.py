@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from beam_pipeline.documents.reading import WORK_UNIT_BYTES
+from beam_pipeline.documents.files import WORK_UNIT_BYTES
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs import dataflow, frame
 from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER, RUNNERS_WITH_OWN_FLAGS

@@ -19,7 +19,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline import __version__
 from beam_pipeline.cli.flags import several, values_of
-from beam_pipeline.documents.reading import DocumentFile
+from beam_pipeline.documents import files as documents
 from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.jobs.frame import manifest_bytes
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
@@ -79,7 +79,7 @@ class InputFile(NamedTuple):
 
 
 def input_files(
-    training: Sequence[DocumentFile],
+    training: Sequence[documents.InputFile],
     evaluation: Sequence[EvaluationFile],
     dropped: Sequence[FileVersion] = (),
 ) -> Iterator[InputFile]:

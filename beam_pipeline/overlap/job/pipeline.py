@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsDict, AsList, AsSingleton
 
-from beam_pipeline.documents.reading import DocumentFile, match_documents
+from beam_pipeline.documents.files import InputFile, match_documents
 from beam_pipeline.errors import UsageError
 from beam_pipeline.jobs.frame import Commit, start_time
 from beam_pipeline.jobs.output_folder import JobRun
@@ -34,7 +34,7 @@ from beam_pipeline.storage.matching import FileVersion, match
 class Inputs(NamedTuple):
     """The files that a run reads."""
 
-    training: list[DocumentFile]
+    training: list[InputFile]
     evaluation: list[EvaluationFile]
     dropped: list[FileVersion]  # of --drop_ngrams
 
@@ -134,7 +134,7 @@ def build(
     return Commit("Finish", write, (prepared, totals, *written, boilerplate), tidy=tidy)
 
 
-def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared: Any) -> Any:
+def _scan(pipeline: beam.Pipeline, job: Job, files: list[InputFile], prepared: Any) -> Any:
     """Returns (path, ScannedUnit) of all work units."""
     index_paths = (
         prepared.pvalue
@@ -148,7 +148,7 @@ def _scan(pipeline: beam.Pipeline, job: Job, files: list[DocumentFile], prepared
     )
     num_bytes = sum(file.num_bytes for file in files)
 
-    def plan(keyed: tuple[int, Iterable[DocumentFile]], prepared: Prepared) -> Iterator[Any]:
+    def plan(keyed: tuple[int, Iterable[InputFile]], prepared: Prepared) -> Iterator[Any]:
         num_groups = count_groups(num_bytes, prepared.num_index_shards, prepared.index_bytes)
         for file in keyed[1]:
             yield from plan_work_units(keyed[0], file, job.config.text_field, num_groups)

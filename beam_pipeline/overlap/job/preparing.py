@@ -22,7 +22,7 @@ from beam_pipeline.cli.flags import values_of
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.dataset.dead_letters import DeadLetter
 from beam_pipeline.documents.fields import Fields
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs.machine import machine_memory_bytes
 from beam_pipeline.jobs.monitoring import logged
@@ -35,6 +35,7 @@ from beam_pipeline.overlap.evaluation import (
 )
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.job.manifest import options_of, versions_of, write_summary
+from beam_pipeline.overlap.ngrams.arrays import hand_pages_back
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
     FORMAT,
@@ -46,9 +47,8 @@ from beam_pipeline.overlap.ngrams.index import (
     open_index,
     write_index,
 )
-from beam_pipeline.overlap.ngrams.mapped_files import hand_pages_back
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.row_tokens import (
+from beam_pipeline.overlap.ngrams.token_batches import (
     MAX_TOKEN_BYTES,
     count_long_tokens,
     count_places,

@@ -17,13 +17,13 @@ import orjson
 from apache_beam.io.filesystems import FileSystems
 
 from beam_pipeline.documents.batch import DocumentBatch
-from beam_pipeline.documents.reading import (
+from beam_pipeline.documents.files import (
     WORK_UNIT_BYTES,
-    DocumentFile,
+    InputFile,
     WorkUnit,
     cut_into_work_units,
-    read_work_unit,
 )
+from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.jobs.monitoring import count_dead_letters, counter
 from beam_pipeline.overlap.job.preparing import Job, Prepared, freeing_step
 from beam_pipeline.overlap.ngrams.index import open_index
@@ -51,12 +51,12 @@ _LOGGER = logging.getLogger("beam_pipeline")
 
 
 def plan_work_units(
-    file_number: int, file: DocumentFile, text_field: str, num_groups: int
+    file_number: int, file: InputFile, text_field: str, num_groups: int
 ) -> Iterator[tuple[str, WorkUnit]]:
     """Yields the work units of a file, keyed by group (`count_groups`)."""
     for unit in cut_into_work_units(file, text_field, WORK_UNIT_BYTES):
         key = str(int(unit.name, 16) % num_groups) if num_groups else unit.name
-        yield key, unit._replace(file_number=file_number)
+        yield key, unit._replace(file=file._replace(number=file_number))
 
 
 def count_groups(num_bytes: int, num_index_shards: int, index_bytes: int) -> int:
@@ -90,7 +90,7 @@ class Heartbeat:
 
     def __init__(self, output: str, temp_folder: str, unit: WorkUnit, index_shard: int):
         # Training files count from 1, and so do their work units and index shards.
-        name = f"progress-{unit.file_number + 1:05d}"
+        name = f"progress-{unit.file.number + 1:05d}"
         if unit.number or index_shard:
             name += f"-{unit.number + 1:05d}"
         if index_shard:
@@ -147,7 +147,7 @@ class Scan(beam.DoFn):
     def process(
         self, keyed: tuple[str, Iterable[WorkUnit]], prepared: Prepared, index_paths: Sequence[str]
     ) -> Iterator[tuple[str, ScannedUnit]]:
-        units = sorted(keyed[1], key=lambda unit: (unit.file_number, unit.number))
+        units = sorted(keyed[1], key=lambda unit: (unit.file.number, unit.number))
         shards = range(prepared.num_index_shards)
         summaries: list[list[ScanSummary]] = [[] for _ in units]
         # One index shard is in memory at a time.
@@ -179,7 +179,7 @@ class Scan(beam.DoFn):
     def _read_and_match(
         self, unit: WorkUnit, matcher: Matcher, heartbeat: Heartbeat
     ) -> Iterator[tuple[DocumentBatch, SharedNgrams]]:
-        for batch in read_work_unit(unit, self._job.fields):
+        for batch in read_texts(unit, self._job.fields):
             shared = matcher.shared(batch.utf8, batch.bounds)
             yield batch, shared
             counter("overlap_text_bytes").inc(len(batch.utf8))

@@ -24,9 +24,8 @@ import pyarrow as pa
 
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.column import Column
-from beam_pipeline.overlap.ngrams.mapped_files import map_file
-from beam_pipeline.overlap.ngrams.row_tokens import Texts, count_places, count_tokens, rows_of
+from beam_pipeline.overlap.ngrams.arrays import Column, map_file
+from beam_pipeline.overlap.ngrams.token_batches import Texts, count_places, count_tokens, rows_of
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
 from beam_pipeline.storage.lines import explained_damage

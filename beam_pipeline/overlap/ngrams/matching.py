@@ -17,12 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.column import Column
+from beam_pipeline.overlap.ngrams.arrays import Column
 from beam_pipeline.overlap.ngrams.index import Index, Level, passes
 from beam_pipeline.overlap.ngrams.postings import Postings
-from beam_pipeline.overlap.ngrams.row_tokens import count_tokens
 from beam_pipeline.overlap.ngrams.sections import Section, count_code_points, sections_of
-from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_batches import count_tokens, token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.token_texts import token_texts
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer

@@ -1,28 +1,44 @@
-"""Many documents to the hashes of their tokens, some at a time, compiled or by Python.
+"""Hashes of the tokens of many documents, in batches, and token counts of evaluation rows.
 
-A document with a capital sigma is lower-cased by Python, and comes behind those of its batch.
+  UTF-8 of documents → TokenBatch after TokenBatch → numbers of tokens and n-grams of each row
+
+A document with a capital sigma is lower-cased by Python and follows the others of its batch. Rows
+are numbered consecutively over all batches of texts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
+    empty_token,
     prefix_hashes,
     scratch_for,
     table_of,
     tokenize,
     tokens_of,
 )
-from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
+from beam_pipeline.overlap.ngrams.tokenizers import (
+    MULTILINGUAL,
+    TOKENIZERS,
+    Tokenizer,
+    effective_lengths,
+)
 
-_TOKENS_AT_A_TIME = 1 << 17  # their hashes and prefix hashes stay in the cache of a core
+_TOKENS_AT_A_TIME = 1 << 17  # hashes and prefix hashes stay in the cache of a core
+Texts = tuple[np.ndarray, np.ndarray]  # UTF-8 of texts, and where each begins
+
+# A row is in a script without spaces if MULTILINGUAL makes _MANY tokens of it, _TIMES_AS_MANY as
+# another tokenizer. 0xE2, the first byte of quotation marks, does not begin such a character.
+_MANY, _TIMES_AS_MANY = 16, 3
+MAX_TOKEN_BYTES = 40  # more than words have in any script
+_UNSPACED_BYTES = np.array([0xE0, 0xE1, *range(0xE3, 0xF5)], np.uint8)
 
 
 class TokenBatch(NamedTuple):
-    """The tokens of d consecutive documents; a document of another batch has none here."""
+    """The tokens of d consecutive documents; none for a document that is in another batch."""
 
     first: int  # the first document's number
     hashes: np.ndarray  # uint64 [k]
@@ -72,3 +88,71 @@ def _compiled_batches(
         count = firsts[stop - first]
         yield TokenBatch(first, hashes[:count], prefixes[: count + 1], firsts[: stop - first + 1])
         first = stop
+
+
+# --- evaluation rows ------------------------------------------------------------------------------
+
+
+def rows_of(texts: Sequence[Texts], tokenizer: Tokenizer) -> Iterator[tuple[int, TokenBatch]]:
+    """Yields the number of the first row of each batch of `token_batches`, and the batch."""
+    first_row = 0
+    for utf8, bounds in texts:
+        for batch in token_batches(utf8, bounds, tokenizer):
+            yield first_row + batch.first, batch
+        first_row += len(bounds) - 1
+
+
+class RowTokens(NamedTuple):
+    """The token counts of evaluation rows, which determine their numbers of n-grams."""
+
+    counts: np.ndarray  # int64 [rows], tokens
+    is_degenerate: np.ndarray  # bool [rows]: all tokens are empty, so nearly any text matches
+
+
+def count_tokens(texts: Sequence[Texts], tokenizer: Tokenizer) -> RowTokens:
+    """Counts the tokens of each evaluation row."""
+    num_rows = sum(len(bounds) - 1 for _, bounds in texts)
+    counts, words = np.zeros(num_rows, np.int64), np.zeros(num_rows, np.int64)
+    for first_row, batch in rows_of(texts, tokenizer):
+        firsts = batch.firsts
+        here = slice(first_row, first_row + len(firsts) - 1)
+        counts[here] += np.diff(firsts)
+        words[here] += np.diff(np.append(0, np.cumsum(batch.hashes != empty_token()))[firsts])
+    return RowTokens(counts, (counts > 0) & (words == 0))
+
+
+def count_unspaced(texts: Sequence[Texts], counts: np.ndarray, tokenizer: Tokenizer) -> int:
+    """Counts the rows of which MULTILINGUAL makes many more tokens than a built-in tokenizer.
+
+    Args:
+      counts: int64 [rows], the tokens of each row.
+    """
+    if tokenizer.characters or tokenizer.function is not None:
+        return 0
+    found = first_row = 0
+    for utf8, bounds in texts:
+        here = slice(first_row, first_row := first_row + len(bounds) - 1)
+        if np.isin(utf8, _UNSPACED_BYTES).any():
+            better = count_tokens([(utf8, bounds)], TOKENIZERS[MULTILINGUAL]).counts
+            found += int(((better >= _MANY) & (better > _TIMES_AS_MANY * counts[here])).sum())
+    return found
+
+
+def count_long_tokens(texts: Sequence[Texts], counts: np.ndarray) -> int:
+    """Counts the rows whose tokens are, on average, longer than words.
+
+    Args:
+      counts: int64 [rows], the tokens of each row.
+    """
+    num_bytes = np.concatenate([np.empty(0, np.int64), *(np.diff(bounds) for _, bounds in texts)])
+    return int((num_bytes > MAX_TOKEN_BYTES * np.maximum(counts, 1)).sum())
+
+
+def count_places(num_tokens: Sequence[int] | np.ndarray, lengths: tuple[int, ...]) -> int:
+    """Returns the total number of n-grams of texts with these token counts."""
+    values, times = np.unique(np.asarray(num_tokens, np.int64), return_counts=True)
+    return sum(
+        (count - n + 1) * many
+        for count, many in zip(values.tolist(), times.tolist(), strict=True)
+        for n in effective_lengths(lengths, count)
+    )

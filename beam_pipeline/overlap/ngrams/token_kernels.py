@@ -26,7 +26,7 @@ from beam_pipeline.byte_blocks import (
     put_code_point,
 )
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.column import Column
+from beam_pipeline.overlap.ngrams.arrays import Column
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numba import njit
 
 from beam_pipeline.kernels import kernel
-from beam_pipeline.overlap.ngrams.mapped_files import map_file
+from beam_pipeline.overlap.ngrams.arrays import map_file
 from beam_pipeline.overlap.ngrams.token_kernels import (
     ascii_separators,
     find_edges,

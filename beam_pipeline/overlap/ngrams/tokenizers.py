@@ -1,32 +1,71 @@
 """Tokenizers with offsets in the original text.
 
-A text becomes tokens, each with its range [start, end) of code points. This is the plain form, by
-Python's own `lower` and `re`; `token_kernels` does the same a hundred times as fast, and tests
-compare the two. The whole text is lower-cased first, since lower case depends on context (final
-sigma) and may change the length (U+0130).
+A text becomes tokens, each with its range [start, end) of code points. This is the reference
+implementation in Python, with `lower` and `re`; `token_kernels` is a hundred times as fast, and
+tests compare the two. The whole text is lower-cased first, since lower case depends on context
+(final sigma) and may change the length (U+0130).
 """
 
 import functools
 import importlib
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
 from typing import NamedTuple, cast
 
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.overlap.ngrams.characters import UNSPACED, spaces_and_punctuation
 
 _PUNCTUATION = rf"[\s{re.escape(string.punctuation)}]+"
 _WHITESPACE = r"\s+"
 EXPANDS = "\u0130"  # the only character whose lower case is longer: i and a combining dot
 MULTILINGUAL = "multilingual"
 _PIECE_CHARS = 1 << 22
+# Scripts without spaces: a line may break between any two letters or syllables (classes ID, CJ and
+# SA of https://www.unicode.org/reports/tr14/), and words are found with a dictionary, if at all
+# (https://www.unicode.org/reports/tr29/). Digits are excluded, since they form numbers, and so is
+# Tibetan, since punctuation separates its syllables.
+_UNSPACED_SCRIPTS = {
+    "Thai": "\u0e01-\u0e3a\u0e40-\u0e4e",
+    "Lao": "\u0e80-\u0ebd\u0ec0-\u0ece\u0edc-\u0edf",
+    "Myanmar": "\u1000-\u103f\u1050-\u108f\u109a-\u109d\ua9e0-\ua9ef\ua9fa-\ua9fe"
+    "\uaa60-\uaa76\uaa7a-\uaa7f",
+    "Khmer": "\u1780-\u17d3\u17d7\u17dc\u17dd",
+    "Tai Le": "\u1950-\u197f",
+    "New Tai Lue": "\u1980-\u19cf",
+    "Tai Tham": "\u1a20-\u1a7f\u1aa7",
+    "Tai Viet": "\uaa80-\uaadd",
+    "Ahom": "\U00011700-\U0001172f\U00011740-\U00011746",
+    "Han": "\u2e80-\u2fd5\u3005-\u3007\u3021-\u302d\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\U00016fe3\U00016ff0-\U00016ff1\U00020000-\U0003fffd",
+    "Hiragana, Katakana": "\u3031-\u3035\u303c\u3041-\u3096\u3099-\u309a\u309d-\u309f"
+    "\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001affe"
+    "\U0001b000-\U0001b16f",
+    "Bopomofo": "\u3105-\u312f\u31a0-\u31bf",
+    "Yi": "\ua000-\ua48c",
+    "Tangut, Khitan, Nushu": "\U00016fe0-\U00016fe1\U00016fe4\U00017000-\U00018d7f"
+    "\U0001b170-\U0001b2fb",
+}
+UNSPACED = f"[{''.join(_UNSPACED_SCRIPTS.values())}]"
+
+
+@functools.cache
+def spaces_and_punctuation() -> str:
+    """Returns the expression of separators in any script.
+
+    They are white space, ASCII punctuation, its full-width forms, and Unicode category P.
+    """
+    others = "".join(map(chr, range(0x80, 0x20000)))  # category P ends below
+    kinds = map(unicodedata.category, others)
+    found = [char for char, kind in zip(others, kinds, strict=True) if kind[0] == "P"]
+    full_width = [chr(ord(char) - ord("!") + 0xFF01) for char in string.punctuation]
+    return rf"[\s{re.escape(''.join([string.punctuation, *full_width, *found]))}]+"
 
 
 class Token(NamedTuple):
-    """A token in the form that is compared, and its place in the original text in code points."""
+    """A token as it is compared, and its range of code points in the original text."""
 
     text: str
     start: int
@@ -38,13 +77,13 @@ class Tokenizer:
     """How a text becomes tokens."""
 
     name: str  # or the import path of a function
-    # A regular expression of the text between tokens; "" is `spaces_and_punctuation`.
+    # Regular expression of the text between tokens; "" is `spaces_and_punctuation`.
     separators: str = _PUNCTUATION
     lowercase: bool = True  # the whole text first
     keep_empty: bool = True  # a separator at an end of the text leaves an empty token there
-    # A regular expression of a character that is a token of its own; not with `keep_empty`.
+    # Regular expression of a character that is a token by itself; not with `keep_empty`.
     characters: str = ""
-    # Replaces all this: takes a text, returns Tokens or (text, start, end).
+    # Replaces all of the above: takes a text, returns Tokens or (text, start, end).
     function: Callable[[str], list[Token]] | None = None
 
     @functools.cached_property
@@ -72,10 +111,10 @@ class Tokenizer:
         return [Token(token.text, origin[token.start], origin[token.end]) for token in tokens]
 
     def borders(self, text: str, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yields where a text may be cut behind a place: [start, end) of runs of separators.
+        """Yields where a text may be cut after a place: [start, end) of runs of separators.
 
-        A built-in tokenizer makes the same tokens of the parts as of the text: no empty token comes
-        into being between two other characters, and lower case does not depend on what is beyond.
+        A built-in tokenizer makes the same tokens of the parts as of the whole text: a cut between
+        two other characters adds no empty token, and lower case does not depend on what follows.
         """
         for run in self.separator_pattern.finditer(text, start):
             is_between = start < run.start() and run.end() < len(text)
@@ -83,14 +122,14 @@ class Tokenizer:
                 yield run.span()
 
     def _split(self, token: Token) -> Iterator[Token]:
-        """Yields the characters in a token that are tokens, and what is between them."""
+        """Yields the characters of a token that are tokens, and the text between them."""
         start = token.start
         for part in re.split(f"({self.characters})", token.text):
             yield Token(part, start, start + len(part))
             start += len(part)
 
     def _call(self, function: Callable[[str], list[Token]], text: str) -> list[Token]:
-        """Returns the tokens of a function of the user; ProbelineError for what is none."""
+        """Returns the tokens of a user's function; raises ProbelineError for an invalid one."""
         try:
             tokens = list(function(text))
         except (Exception, SystemExit) as error:
@@ -116,12 +155,12 @@ class Tokenizer:
 
 @functools.cache
 def _ends_context(char: str) -> bool:
-    """Tells whether the lower case of a capital sigma depends on nothing beyond a character."""
+    """Returns whether a character ends the context of the lower case of a capital sigma."""
     return f"A{char}\u03a3".lower()[-1] == "\u03c3"
 
 
 def pieces_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text between some of a tokenizer's borders, and where each begins."""
+    """Yields the pieces of a text, cut at borders of a tokenizer, each with its first place."""
     start = 0
     while border := next(tokenizer.borders(text, start + _PIECE_CHARS), None):
         yield start, text[start : border[0]]
@@ -130,7 +169,7 @@ def pieces_of(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
 
 
 def origins(text: str) -> list[int]:
-    """Returns the place in a text of each place in its lower case, the end included."""
+    """Returns the place in a text of each place in its lower case, including the end."""
     places: list[int] = []
     for at, char in enumerate(text):
         places += [at] * (2 if char == EXPANDS else 1)
@@ -151,7 +190,7 @@ TOKENIZERS = {
 
 
 def tokenizer_named(name: str) -> Tokenizer:
-    """Returns a tokenizer by its name or as `package.module:function`.
+    """Returns a built-in tokenizer by its name, or one of `package.module:function`.
 
     Raises:
       UsageError: the name is unknown, or the function cannot be imported.
@@ -161,11 +200,11 @@ def tokenizer_named(name: str) -> Tokenizer:
     module, colon, attribute = name.partition(":")
     if not colon:
         raise UsageError(
-            f"--tokenizer={name} is none of {', '.join(TOKENIZERS)}, nor package.module:function"
+            f"--tokenizer={name} is unknown: give {', '.join(TOKENIZERS)} or module:function"
         )
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise UsageError(f"--tokenizer={name} cannot be imported: {one_line(error)}") from error
     if not callable(function):
         raise UsageError(f"--tokenizer={name} is a {type(function).__name__}, not a function")
@@ -173,5 +212,5 @@ def tokenizer_named(name: str) -> Tokenizer:
 
 
 def effective_lengths(lengths: tuple[int, ...], num_tokens: int) -> list[int]:
-    """Returns the n of a text's n-grams: min(n, num_tokens) for each length, each once."""
+    """Returns the distinct min(n, num_tokens) of a text, ascending; none for an empty one."""
     return sorted({min(n, num_tokens) for n in lengths if num_tokens})

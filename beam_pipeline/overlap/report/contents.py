@@ -26,7 +26,6 @@ from beam_pipeline.overlap.results.contaminated import merge_spans_of
 from beam_pipeline.overlap.results.layout import (
     BOILERPLATE,
     COVERAGE,
-    DETAILS_LEFT_OUT,
     DOCUMENTS,
     FIELD_HITS,
     MATCHES,
@@ -175,15 +174,6 @@ class Boilerplate(msgspec.Struct):
     documents: int
 
 
-class LeftOut(msgspec.Struct):
-    """How many matches the caps left out of the details."""
-
-    pairs: int
-    pair_matches: int
-    files: int
-    file_matches: int
-
-
 class Report(msgspec.Struct, kw_only=True):
     """The contents of report.json."""
 
@@ -200,7 +190,6 @@ class Report(msgspec.Struct, kw_only=True):
     fields: list[FieldHits]  # with --eval_fields=each
     boilerplate: list[Boilerplate]  # the MAX_NGRAMS most frequent
     num_boilerplate: int
-    left_out: LeftOut
 
     @property
     def overall(self) -> list[Hits]:
@@ -243,7 +232,6 @@ def contents(output: Output, lengths: Sequence[int]) -> Report:
         fields=_field_hits(output),
         boilerplate=boilerplate,
         num_boilerplate=num_boilerplate,
-        left_out=_left_out(output),
     )
 
 
@@ -400,10 +388,10 @@ def _removal(output: Output) -> Removal:
     order = [("num_documents", "descending"), ("name", "ascending")]
     of_files, of_sets = (_sums(pa.concat_tables(each)).sort_by(order) for each in (by_file, by_set))
     num_texts = _num_texts(output)
-    sums = (pc.sum(of_files[name]).as_py() or 0 for name in _TAKEN)
+    sums = {name: pc.sum(of_files[name]).as_py() or 0 for name in _TAKEN}
     first = of_files.slice(0, MAX_FILES).to_pylist()
     return Removal(
-        total=Taken("", *sums, num_texts.total()),
+        total=Taken(name="", **sums, num_texts=num_texts.total()),
         by_set=[Taken(**one) for one in of_sets.to_pylist()],
         by_file=[Taken(**one, num_texts=num_texts[one["name"]]) for one in first],
         num_files=len(of_files),
@@ -451,22 +439,10 @@ def _field_hits(output: Output) -> list[FieldHits]:
 
     rows = output.records(FIELD_HITS, FieldsHit)
     found = Counter((row.eval_dataset, ", ".join(row.fields_hit)) for row in rows)
-    return [FieldHits(*map(escape_surrogates, key), num) for key, num in sorted(found.items())]
-
-
-def _left_out(output: Output) -> LeftOut:
-    class Line(msgspec.Struct):
-        """Of a pair of rows or, without an eval_row, of a training file."""
-
-        num_left_out: int
-        eval_row: int | None = None
-
-    counts = Counter[str]()
-    for one in output.records(DETAILS_LEFT_OUT, Line):
-        place = "file" if one.eval_row is None else "pair"
-        counts[f"{place}s"] += 1
-        counts[f"{place}_matches"] += one.num_left_out
-    return LeftOut(**{name: counts[name] for name in LeftOut.__struct_fields__})
+    return [
+        FieldHits(name, escape_surrogates(fields), count)
+        for (name, fields), count in sorted(found.items())
+    ]
 
 
 # --- removals that were run -----------------------------------------------------------------------

@@ -64,18 +64,13 @@ def read_instances(
     instances = [Instance(row, []) for row in rows]
     for place, document in _documents(_best_matches(output, rows, advance)):
         instances[place].documents.append(document)
-    pairs = [(one.row, document) for one in instances for document in one.documents]
-    found = {FULL: _texts_of_details, COMPACT: _texts_apart}.get(details)
-    for (_, document), texts in zip(pairs, found(output, pairs, advance) if found else ()):
-        if texts is not None:
-            document.in_eval = passages(texts[0], document.eval_spans)
-            document.in_train = passages(texts[1], document.train_spans)
+    _add_passages(output, instances, details, advance)
     return instances
 
 
 def num_bytes_read(output: Output, details: str) -> int:
     """Returns the size of the files that are read, for a progress bar."""
-    texts = {FULL: [DETAILS], COMPACT: [EVAL_TEXTS, TRAIN_TEXTS]}.get(details, [])
+    texts = [name for name, _ in _FILES.get(details, [])]
     return sum(map(output.num_bytes, [MATCHES, *texts]))
 
 
@@ -158,8 +153,6 @@ def _documents(matches: pa.Table | None) -> Iterator[tuple[int, Document]]:
 
 # --- texts ----------------------------------------------------------------------------------------
 
-_Pairs = Sequence[tuple[Row, Document]]
-
 
 class _EvalKey(msgspec.Struct):
     eval_dataset: str
@@ -177,35 +170,31 @@ class _PairKey(_EvalKey):
     train_row: int
 
 
-def _eval_key(row: Row) -> tuple:
-    return row.eval_dataset, row.eval_path, row.eval_row
+_FILES: dict[str, list[tuple[str, type[msgspec.Struct]]]] = {
+    FULL: [(DETAILS, _PairKey)],
+    COMPACT: [(EVAL_TEXTS, _EvalKey), (TRAIN_TEXTS, _TrainKey)],
+}
 
 
-def _train_key(document: Document) -> tuple:
-    return document.train_path, document.train_row
-
-
-def _texts_of_details(
-    output: Output, pairs: _Pairs, advance: Advance
-) -> Iterator[tuple[str, str] | None]:
-    """Yields both texts of each pair, None where a cap left out its details."""
-    keys = [(*_eval_key(row), *_train_key(document)) for row, document in pairs]
-    found = _records(output, DETAILS, _PairKey, keys, advance)
-    for record in map(found.get, keys):
-        yield (record["eval_text"], record["train_text"]) if record else None
-
-
-def _texts_apart(
-    output: Output, pairs: _Pairs, advance: Advance
-) -> Iterator[tuple[str, str] | None]:
-    """Yields both texts of each pair from the files of texts of compact details."""
-    eval_keys = [_eval_key(row) for row, _ in pairs]
-    train_keys = [_train_key(document) for _, document in pairs]
-    of_rows = _records(output, EVAL_TEXTS, _EvalKey, eval_keys, advance)
-    of_documents = _records(output, TRAIN_TEXTS, _TrainKey, train_keys, advance)
-    for eval_key, train_key in zip(eval_keys, train_keys, strict=True):
-        row, document = of_rows.get(eval_key), of_documents.get(train_key)
-        yield (row["eval_text"], document["train_text"]) if row and document else None
+def _add_passages(
+    output: Output, instances: Sequence[Instance], details: str, advance: Advance
+) -> None:
+    """Adds passages to the documents of which the output has both texts."""
+    pairs = [(one.row, document) for one in instances for document in one.documents]
+    texts: list[dict[str, str]] = [{} for _ in pairs]
+    for name, key in _FILES.get(details, []):
+        keys = []
+        for row, document in pairs:
+            place = {each: getattr(row, each) for each in ROW_KEY}
+            place |= {each: getattr(document, each) for each in _DOCUMENT_KEY}
+            keys.append(tuple(place[field] for field in key.__struct_fields__))
+        found = _records(output, name, key, keys, advance)
+        for of_pair, one in zip(texts, keys, strict=True):
+            of_pair |= found.get(one, {})
+    for (_, document), of_pair in zip(pairs, texts, strict=True):
+        if "eval_text" in of_pair and "train_text" in of_pair:
+            document.in_eval = passages(of_pair["eval_text"], document.eval_spans)
+            document.in_train = passages(of_pair["train_text"], document.train_spans)
 
 
 def _records(

@@ -18,22 +18,17 @@ import pyarrow as pa
 import pyarrow.json
 
 from beam_pipeline.errors import UsageError, explained
-from beam_pipeline.overlap.results.layout import (
-    BOILERPLATE,
-    DETAILS_LEFT_OUT,
-    FIELD_HITS,
-    RULES,
-    SUCCESS_NAME,
-)
+from beam_pipeline.overlap.results.layout import BOILERPLATE, FIELD_HITS, RULES, SUCCESS_NAME
 from beam_pipeline.overlap.results.output_files import escape_surrogates
 from beam_pipeline.storage import files
 from beam_pipeline.storage.lines import decompressed, explained_damage, read_blocks, split_lines
 from beam_pipeline.storage.parquet import PIECE_BYTES, open_parquet
 
-_OPTIONAL = (BOILERPLATE, DETAILS_LEFT_OUT, FIELD_HITS, RULES)  # not every run writes these
+_OPTIONAL = (BOILERPLATE, FIELD_HITS, RULES)  # not every run writes these
 
 Advance = Callable[[float], None]  # called with the number of bytes read since the last call
 _CURE = "it is damaged or of another version: run the overlap job again with --overwrite"
+_ANY_FIELDS = msgspec.json.Decoder(dict[str, Any])
 reading = functools.partial(explained_damage, cure=_CURE, more=(ValueError, KeyError))
 
 
@@ -124,11 +119,11 @@ class Output:
         self, name: str, columns: list[str], advance: Advance = _ignore
     ) -> Iterator[pa.Table]:
         """Yields columns of a Parquet file, one row group at a time."""
-        path = self.file(name)
+        path, num_bytes = self.file(name), self.num_bytes(name)
         with reading(path), open_parquet(path, buffer_bytes=PIECE_BYTES) as file:
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group, columns=columns)
-                advance(self.num_bytes(name) / file.num_row_groups)
+                advance(num_bytes / file.num_row_groups)
 
 
 def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -137,7 +132,9 @@ def decoded[T](line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return decoder.decode(line)
     except msgspec.DecodeError:
         record = msgspec.convert(json.loads(line), dict[str, Any])
-        return msgspec.convert({k: _escaped(v) for k, v in record.items()}, decoder.type)
+        for name, value in record.items():
+            record[name] = escape_surrogates(value) if isinstance(value, str) else value
+        return msgspec.convert(record, decoder.type)
 
 
 def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
@@ -148,15 +145,9 @@ def _parsed(lines: list[bytes], schema: pa.Schema) -> pa.Table:
             pyarrow.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except pa.ArrowInvalid:  # lone surrogates, which Arrow rejects, or damage, which json reports
-        records = msgspec.convert(list(map(json.loads, lines)), list[dict[str, Any]])
-        escaped = [{name: _escaped(one.get(name)) for name in schema.names} for one in records]
-        table = pa.Table.from_pylist(escaped, schema)
+    except pa.ArrowInvalid:  # lone surrogates, or damage, which json reports
+        table = pa.Table.from_pylist([decoded(line, _ANY_FIELDS) for line in lines], schema)
     for column, values in zip(table.column_names, table.columns, strict=True):
         if values.null_count:
             raise ValueError(f"a record has no {column}")
     return table.select(schema.names)
-
-
-def _escaped(value: object) -> object:
-    return escape_surrogates(value) if isinstance(value, str) else value

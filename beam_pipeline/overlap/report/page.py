@@ -119,55 +119,51 @@ def _cell_style(share: float) -> str:
 
 def caps_of(summary: Summary, report: Report) -> list[Cap]:
     """Returns the options that left something out, in the order of the page."""
-    options, counts, left_out = summary.options, summary.counts, report.left_out
+    options, counts = summary.options, summary.counts
     short, degenerate = counts.get("short_eval_rows", 0), counts["degenerate_eval_rows"]
-    pairs, in_files = number_of(left_out.pairs, "pair"), number_of(left_out.files, "training file")
+    dropped, most = options["drop_ngrams"], options["max_document_frequency"]
+    boilerplate = [f"max_document_frequency={most}"] * bool(most)
+    boilerplate += [f"drop_ngrams={path}" for path in dropped]
+    where = "of training documents" if dropped else "in more training documents"
+    details = ("max_details_per_pair", "max_details")
     rows = [
         (
             "sets",
-            f"limit_test_instances={options['limit_test_instances']}",
+            [f"limit_test_instances={options['limit_test_instances']}"],
             options["limit_test_instances"],
             "only the first rows of each evaluation set were looked up",
         ),
-        ("sets", *_boilerplate_cap(options, report.num_boilerplate)),
         (
             "sets",
-            f"min_tokens={options['min_tokens']}",
+            boilerplate,
+            report.num_boilerplate,
+            f"{number_of(report.num_boilerplate, 'n-gram')} {where} not counted",
+        ),
+        (
+            "sets",
+            [f"min_tokens={options['min_tokens']}"],
             short,
             f"{number_of(short, 'shorter row')} not looked up",
         ),
         (
             "sets",
-            "degenerate=skip",
+            ["degenerate=skip"],
             degenerate if options["degenerate"] == "skip" else 0,
             f"{number_of(degenerate, 'evaluation row')} without a word not looked up",
         ),
-        ("texts", "details=none", options["details"] == "none", "the result has no texts"),
+        ("texts", ["details=none"], options["details"] == "none", "the result has no texts"),
         (
             "texts",
-            f"max_details_per_pair={options['max_details_per_pair']}",
-            left_out.pairs,
-            f"{left_out.pair_matches:,} matches of {pairs} of an evaluation row and a training row "
-            "are not in the details",
-        ),
-        (
-            "texts",
-            f"max_details={options['max_details']}",
-            left_out.files,
-            f"{left_out.file_matches:,} matches of {in_files} are not in the details",
+            [f"{name}={options[name]}" for name in details if options[name] >= 0],
+            counts["details_left_out"],
+            f"{counts['details_left_out']:,} matches are not in the details",
         ),
     ]
-    return [Cap(place, f"--{flag}", effect) for place, flag, count, effect in rows if count]
-
-
-def _boilerplate_cap(options: dict[str, Any], count: int) -> tuple[str, int, str]:
-    """Returns the flags by which n-grams of training documents are not counted."""
-    dropped = options["drop_ngrams"]
-    flags = [f"drop_ngrams={path}" for path in dropped]
-    if most := options["max_document_frequency"]:
-        flags.insert(0, f"max_document_frequency={most}")
-    where = "of training documents" if dropped else "in more training documents"
-    return " --".join(flags), count, f"{number_of(count, 'n-gram')} {where} not counted"
+    return [
+        Cap(place, " ".join(f"--{flag}" for flag in flags), effect)
+        for place, flags, count, effect in rows
+        if count
+    ]
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import distinct
-from beam_pipeline.overlap.ngrams.row_tokens import Texts
-from beam_pipeline.overlap.ngrams.token_batches import token_batches
+from beam_pipeline.overlap.ngrams.token_batches import Texts, token_batches
 from beam_pipeline.overlap.ngrams.token_kernels import HASH_NAME
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer
 from beam_pipeline.overlap.results.details import Evaluation
@@ -165,7 +164,8 @@ def train_files_table(units: Sequence[ScannedUnit]) -> pa.Table:
         ]
         first = parts[0].unit
         totals = map(sum, zip(*counts, strict=True))
-        rows.append((escape_surrogates(first.path), first.num_bytes, first.version, *totals))
+        path, num_bytes, version = first.file.file
+        rows.append((escape_surrogates(path), num_bytes, version, *totals))
     return make_table(rows, TRAIN_FILES_SCHEMA) if rows else TRAIN_FILES_SCHEMA.empty_table()
 
 

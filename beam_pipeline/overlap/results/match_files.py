@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from beam_pipeline.dataset import dead_letters
 from beam_pipeline.documents.batch import DocumentBatch, encode
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams.matching import SharedNgrams
 from beam_pipeline.overlap.ngrams.sections import count_code_points
@@ -72,12 +72,12 @@ class ScannedUnit(NamedTuple):
     @property
     def order(self) -> tuple[int, int]:
         """The place of the work unit in the output."""
-        return self.unit.file_number, self.unit.number
+        return self.unit.file.number, self.unit.number
 
     @property
     def name(self) -> str:
         """A name for files; unique in a job run."""
-        return f"{self.unit.file_number:06d}-{self.unit.number:06d}"
+        return f"{self.unit.file.number:06d}-{self.unit.number:06d}"
 
 
 class Block(NamedTuple):

@@ -115,7 +115,8 @@ def read_matches(
     """
     for block in read_blocks(paths, keep, not only_counts):
         for matches in expand_block(block, postings, not only_counts):
-            yield BlockMatches(block, matches, postings[0].texts, *distinct(matches.shared))
+            shared = (matches.shared,) * 2 if only_counts else distinct(matches.shared)
+            yield BlockMatches(block, matches, postings[0].texts, *shared)
 
 
 # --- expansion ----------------------------------------------------------------------------------

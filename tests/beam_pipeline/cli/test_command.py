@@ -43,12 +43,12 @@ def test_an_error_is_one_line(
     assert capsys.readouterr().err == "error: no such shard\n"
 
 
-def test_a_program_may_name_the_code_of_errors() -> None:
+def test_custom_failure_code() -> None:
     failing = raising(ProbelineError("none"))
     assert run_command([], failing, "stopped", failure_code=2) == 2
 
 
-def test_ctrl_c_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command([], raising(KeyboardInterrupt()), "stopped; nothing written") == 130
     assert capsys.readouterr().err == "stopped; nothing written\n"
 
@@ -66,7 +66,7 @@ def test_ctrl_c_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         ("training.train", ["tiny"], "maxtext"),
     ],
 )
-def test_a_missing_extra_is_one_line(module: str, arguments: list[str], package: str) -> None:
+def test_missing_extra(module: str, arguments: list[str], package: str) -> None:
     script = (
         f"import sys, runpy; sys.modules[{package!r}] = None; "
         f"sys.argv = {['x', *arguments]!r}; runpy.run_module({module!r}, run_name='__main__')"
@@ -80,12 +80,12 @@ def test_a_missing_extra_is_one_line(module: str, arguments: list[str], package:
     assert result.returncode == 2 and not result.stdout
 
 
-def test_other_missing_modules_are_faults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_missing_modules_are_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModuleNotFoundError):
         run_command([], raising(ModuleNotFoundError("gone", name="beam_pipeline.gone")), "stopped")
 
 
-def test_every_named_extra_is_one_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", told.update)
     runpy.run_path(str(ROOT / "setup.py"))

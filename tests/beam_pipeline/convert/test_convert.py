@@ -14,7 +14,7 @@ import pytest
 
 from beam_pipeline.convert import staging
 from beam_pipeline.convert.__main__ import main
-from beam_pipeline.convert.layout import SUCCESS
+from beam_pipeline.convert.options import SUCCESS
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER
 from beam_pipeline.jobs.output_lease import lock_folder
 from beam_pipeline.storage.files import checksum_text, size_and_checksum
@@ -156,7 +156,7 @@ def _text(text: str) -> Callable[[Path], None]:
     [
         (_text("{}"), ["--input=nothing*"], 2, "nothing* matches no file"),
         (_truncated, [], 1, "x (row 1): it ends within record 1, after 5 of its 6 bytes; repair"),
-        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum is anot"),
+        (_damaged, [], 1, "x (row 1) cannot be converted, record_damaged: 'its checksum is ano"),
         (
             _text("{}\nno\n"),
             ["--record=json"],
@@ -171,12 +171,12 @@ def _text(text: str) -> Callable[[Path], None]:
         (_table(a=["x"], b=["x"]), ["--record=bytes"], 2, "takes one column, and"),
         (_table(a=["x", None]), ["--record=bytes"], 1, "x (row 1) cannot be converted, value_null"),
         (_table(a=["x"]), ["--record=json"], 2, "--record=json is for JSON lines, and"),
-        (_text("{}"), ["--fields=a"], 2, "needs --record=tf_example for"),
-        (_text("{}"), ["--fields=a,"], 2, "--fields=a,: give each name once"),
+        (_text("{}"), ["--fields=a"], 2, "requires --record=tf_example for"),
+        (_text("{}"), ["--fields=a,"], 2, "--fields=a,: list each name once"),
         (_text("{}"), ["--num_shards=1", "--shard_bytes=9"], 2, "both set the number of shards"),
         (_text("{}"), ["--array_record_options=brotly"], 2, "is not understood by ArrayRecord"),
         (_text("{}"), ["--runner=PortableRunner"], 2, "needs --job_endpoint: give HOST:PORT"),
-        (_truncated, ["--record=tf_example"], 2, "are taken as they are: leave it out"),
+        (_truncated, ["--record=tf_example"], 2, "whose records are copied: leave it out"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -229,14 +229,14 @@ def test_a_file_that_changes_under_the_job_ends_it(
     name: str,
 ) -> None:
     write_sources(tmp_path / "in")
-    changed, original = tmp_path / "in" / name, staging.read_unit
+    changed, original = tmp_path / "in" / name, staging.read_batches
 
     def changing(unit: Any, options: Any) -> Any:
-        if unit.file.file.path.endswith(name) and unit.number == 0:
+        if unit.path.endswith(name) and unit.number == 0:
             changed.write_bytes(changed.read_bytes()[:-1])
         return original(unit, options)
 
-    monkeypatch.setattr(staging, "read_unit", changing)
+    monkeypatch.setattr(staging, "read_batches", changing)
     bad = ["--on_bad_file=dead_letter", "--on_bad_record=dead_letter"]
     assert main([*flags_of(tmp_path / "in", tmp_path / "out"), ONE, *bad]) == 1
     assert f"{name} was changed while the job ran" in capsys.readouterr().err

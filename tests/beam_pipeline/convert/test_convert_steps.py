@@ -13,13 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from maxtext.input_pipeline.protos.example_pb2 import Example
 
-from beam_pipeline.convert import blocks, reading, units
-from beam_pipeline.convert.blocks import BlockWriter, StagedBlock, plan_shards, read_part
-from beam_pipeline.convert.examples import examples_of_rows
-from beam_pipeline.convert.json_records import BadRecordError, example_of_line
+from beam_pipeline.convert import records as record_module
+from beam_pipeline.convert import staging
 from beam_pipeline.convert.options import RecordOptions
-from beam_pipeline.convert.reading import read_unit
-from beam_pipeline.convert.units import cut_into_units, format_of, inspect
+from beam_pipeline.convert.records import (
+    checker,
+    example_of_line,
+    examples_of_rows,
+    read_batches,
+)
+from beam_pipeline.convert.staging import BlockWriter, StagedBlock, plan_shards, read_part
 from beam_pipeline.dataset.tf_example import (
     BYTES_LIST,
     FLOAT_LIST,
@@ -27,6 +30,13 @@ from beam_pipeline.dataset.tf_example import (
     Feature,
     encode_features,
 )
+from beam_pipeline.documents.files import (
+    WORK_UNIT_BYTES,
+    cut_into_work_units,
+    format_of,
+    inspect,
+)
+from beam_pipeline.documents.json import BadRecordError
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage.matching import match
 from tests.support.conversions import write_tfrecord
@@ -43,15 +53,19 @@ def features_of(record: bytes | None) -> dict[str, list[Any]]:
     }
 
 
-def read_all(path: Path, **options: Any) -> tuple[list[bytes], list[tuple[int, str]], int]:
+def read_all(
+    path: Path, unit_bytes: int = WORK_UNIT_BYTES, **options: Any
+) -> tuple[list[bytes], list[tuple[int, str]], int]:
     """Returns the records of a file, row and reason of dead letters, and the records read."""
     (file,) = match(str(path))
-    told = RecordOptions(**options)
+    given = RecordOptions(**options)
     records: list[bytes] = []
     letters: list[tuple[int, str]] = []
     num_read = 0
-    for unit in cut_into_units(inspect(0, file, told)):
-        for batch in read_unit(unit, told):
+    for unit in cut_into_work_units(
+        inspect(file, given.input_format, checker(given)), None, unit_bytes
+    ):
+        for batch in read_batches(unit, given):
             records += batch.records
             letters += [(letter.row, letter.reason) for letter in batch.letters]
             num_read += batch.num_read
@@ -77,7 +91,7 @@ def test_protobuf_reads_any_features(features: dict[str, tuple[int, list[Any]]])
     assert features_of(record) == {name: values for name, (_, values) in features.items()}
 
 
-def test_a_json_object_becomes_an_example() -> None:
+def test_json_object_as_example() -> None:
     line = '{"text": "é", "id": 7, "ok": true, "x": 1.5, "n": null, "ids": [1, 2], "m": [1, 2.5]}'
     everything = {"text": ["é".encode()], "id": [7], "ok": [1], "x": [1.5]} | {
         "ids": [1, 2],
@@ -107,12 +121,12 @@ def test_a_json_object_becomes_an_example() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_lines_that_are_no_example(line: bytes, reason: str) -> None:
+def test_line_that_an_example_cannot_hold(line: bytes, reason: str) -> None:
     with pytest.raises(BadRecordError, match=f"^{reason}$"):
         example_of_line(line, ["a"] if reason == "field_missing" else [])
 
 
-def test_rows_become_examples_whatever_their_type() -> None:
+def test_rows_of_every_type_as_examples() -> None:
     table = pa.table(
         {
             "text": pa.array(["é", None, "z", ""]),
@@ -164,7 +178,7 @@ def test_rows_become_examples_whatever_their_type() -> None:
     mark=st.sampled_from([b"", b"\xef\xbb\xbf"]),
     end=st.sampled_from([b"", b"\n"]),
 )
-def test_every_line_is_read_once_wherever_a_file_is_cut(
+def test_every_line_is_read_once(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[bytes],
     unit_bytes: int,
@@ -176,14 +190,12 @@ def test_every_line_is_read_once_wherever_a_file_is_cut(
     if text.startswith((b"\xef\xbb\xbf", b"\x1f\x8b", b"BZh", b"\x28\xb5")):
         return
     path.write_bytes(mark + text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "UNIT_BYTES", unit_bytes)
-        records, letters, num_read = read_all(path, input_format="jsonl")
+    records, letters, num_read = read_all(path, unit_bytes, input_format="jsonl")
     expected = [line for line in text.split(b"\n") if line.strip()]
     assert (records, letters, num_read) == (expected, [], len(expected))
 
 
-def test_formats_are_told_by_content(tmp_path: Path) -> None:
+def test_format_detection(tmp_path: Path) -> None:
     write_tfrecord(tmp_path / "t", [b"x"])
     pq.write_table(pa.table({"a": [1]}), tmp_path / "p")
     assert format_of((tmp_path / "t").read_bytes()) == "tfrecord"
@@ -192,12 +204,12 @@ def test_formats_are_told_by_content(tmp_path: Path) -> None:
     assert format_of(b"7\n8") == "jsonl"
     assert format_of(b"") == "jsonl"
     assert format_of(b'{"a":' + b" " * 70_000) == "jsonl"  # longer than what is looked at
-    assert format_of(b'{\n "a": 1\n}') is None  # a document over several lines
-    assert format_of(b"id,text\n1,x\n") is None
-    assert format_of(b"\x00" * 100) is None
+    assert format_of(b'{\n "a": 1\n}') == "auto"  # a document over several lines
+    assert format_of(b"id,text\n1,x\n") == "auto"
+    assert format_of(b"\x00" * 100) == "auto"
 
 
-def test_a_damaged_record_of_tfrecord_is_a_dead_letter_and_the_others_are_read(
+def test_damaged_tfrecord_record_is_a_dead_letter(
     tmp_path: Path,
 ) -> None:
     write_tfrecord(tmp_path / "t", [b"one", b"two", b"three"])
@@ -210,7 +222,7 @@ def test_a_damaged_record_of_tfrecord_is_a_dead_letter_and_the_others_are_read(
 def test_records_over_the_limit_are_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(reading, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(record_module, "MAX_RECORD_BYTES", 10)
     values, path = [b"a" * 10, b"b" * 11, b"c"], tmp_path / "x"
     if kind == "parquet":
         pq.write_table(pa.table({"v": pa.array(values, pa.binary())}), path)
@@ -230,7 +242,7 @@ def test_records_over_the_limit_are_dead_letters(
     st.integers(1, 100),
 )
 @settings(max_examples=25)
-def test_shards_of_staged_blocks_hold_every_record_in_order(
+def test_shards_hold_every_record_in_order(
     tmp_path_factory: pytest.TempPathFactory,
     batches: list[list[bytes]],
     num_shards: int,
@@ -238,9 +250,9 @@ def test_shards_of_staged_blocks_hold_every_record_in_order(
 ) -> None:
     folder = str(tmp_path_factory.mktemp("blocks"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_BYTES", 100)
-        patch.setattr(blocks, "MAX_BLOCK_RECORDS", 15)
-        patch.setattr(blocks, "_BATCH_BYTES", 40)
+        patch.setattr(staging, "BLOCK_BYTES", 100)
+        patch.setattr(staging, "MAX_BLOCK_RECORDS", 15)
+        patch.setattr(staging, "_BATCH_BYTES", 40)
         staged: list[StagedBlock] = []
         for half in (batches[:4], batches[4:]):
             writer = BlockWriter(folder, "unit")
@@ -264,7 +276,7 @@ def test_shards_of_staged_blocks_hold_every_record_in_order(
 
 
 @pytest.mark.parametrize("at", [0, 5, -1])
-def test_a_staged_block_that_was_changed_is_noticed(tmp_path: Path, at: int) -> None:
+def test_changed_staged_block(tmp_path: Path, at: int) -> None:
     writer = BlockWriter(str(tmp_path), "unit")
     writer.write([b"abcdef", b"ghijkl"])
     writer.close()
@@ -273,11 +285,11 @@ def test_a_staged_block_that_was_changed_is_noticed(tmp_path: Path, at: int) -> 
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ProbelineError, match="does not hold what was written there"):
+    with pytest.raises(ProbelineError, match="has changed since it was written"):
         list(read_part(plan.parts[0]))
 
 
-def test_json_that_only_python_reads_is_json(tmp_path: Path) -> None:
+def test_json_beyond_orjson(tmp_path: Path) -> None:
     lines = [b'{"a": "\\ud800"}', b"1" * 40, json.dumps("x").encode(), b"{", b"Infinity"]
     (tmp_path / "x").write_bytes(b"\n".join(lines))
     records, letters, _ = read_all(tmp_path / "x", input_format="jsonl", record="json")

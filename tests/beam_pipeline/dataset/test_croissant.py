@@ -53,9 +53,7 @@ def croissant_of(dataset: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_is_valid_and_its_records_are_those_of_the_files(
-    kind: str, datasets: dict[str, Path]
-) -> None:
+def test_croissant_is_valid_and_yields_the_records(kind: str, datasets: dict[str, Path]) -> None:
     dataset = datasets[kind]
     described, manifest = croissant_of(dataset), open_dataset(str(dataset)).manifest
     assert described.metadata.ctx.is_v1_1() and not described.metadata.ctx.issues.errors
@@ -78,7 +76,7 @@ def test_it_is_valid_and_its_records_are_those_of_the_files(
         assert {f"splits/{name}": getattr(split, name) for name in counts}.items() <= record.items()
 
 
-def test_a_changed_file_is_refused_by_its_sha256(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_croissant_detects_a_changed_file(datasets: dict[str, Path], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
     path = dataset / "train" / "rows.parquet"
     pq.write_table(pq.read_table(path), path, compression="none")
@@ -88,7 +86,7 @@ def test_a_changed_file_is_refused_by_its_sha256(datasets: dict[str, Path], tmp_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_tells_what_the_dataset_is(kind: str, datasets: dict[str, Path]) -> None:
+def test_croissant_lists_files_and_fields(kind: str, datasets: dict[str, Path]) -> None:
     dataset = datasets[kind]
     manifest = open_dataset(str(dataset)).manifest
     metadata = croissant_of(dataset).metadata
@@ -115,7 +113,7 @@ def test_it_tells_what_the_dataset_is(kind: str, datasets: dict[str, Path]) -> N
     assert all(field.description for each in metadata.record_sets for field in each.fields)
 
 
-def test_its_responsible_ai_fields_are_those_of_the_card(datasets: dict[str, Path]) -> None:
+def test_responsible_ai_fields_equal_the_card(datasets: dict[str, Path]) -> None:
     for dataset in datasets.values():
         told = json.loads((dataset / "croissant.json").read_bytes())
         card = (dataset / "README.md").read_text()
@@ -143,7 +141,7 @@ def rewrite(dataset: Path, name: str, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new", "said"),
     [
-        ("README.md", "| probes |", "| Probes |", "'| probes | 5 | 7 |', it does not say it"),
+        ("README.md", "| probes |", "| Probes |", "'| probes | 5 | 7 |', it lacks it"),
         ("README.md", "| measurements | ", "| measurements | 1", "it says '| measurements | 1"),
         ("README.md", '"n<1K"', '"n>1T"', "it says 'size_categories: [\"n>1T\"]'"),
         ("README.md", "# 600 ping", "# 700 ping", "it says '700 ping measurements"),
@@ -157,7 +155,7 @@ def rewrite(dataset: Path, name: str, old: str, new: str) -> None:
         ("README.md", None, None, "it is missing"),
     ],
 )
-def test_another_figure_is_a_fault(
+def test_description_contradicts_the_manifest(
     name: str, old: str | None, new: str, said: str, datasets, tmp_path: Path, capsys
 ) -> None:
     dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
@@ -172,7 +170,7 @@ def test_another_figure_is_a_fault(
     assert any(said in line for line in faults), faults
 
 
-def test_what_people_add_is_no_fault(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_user_additions_to_descriptions(datasets: dict[str, Path], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
     rewrite(dataset, "README.md", "\ntags:", '\nlicense: "cc-by-4.0"\ntags:')
     rewrite(dataset, "README.md", "\n# 600 ping measurements of 12 probes", "\n# Ours")
@@ -183,9 +181,7 @@ def test_what_people_add_is_no_fault(datasets: dict[str, Path], tmp_path: Path) 
     assert verify.main([str(dataset)]) == 0
 
 
-def test_a_dataset_of_an_older_version_lacks_descriptions(
-    datasets: dict[str, Path], tmp_path: Path
-) -> None:
+def test_older_dataset_without_descriptions(datasets: dict[str, Path], tmp_path: Path) -> None:
     dataset = Path(shutil.copytree(datasets["plain"], tmp_path / "rows"))
     text = (dataset / "manifest.json").read_text()
     data = re.sub(r',\s*"(index_)?sha256": "\w+"', "", text).encode()
@@ -199,7 +195,7 @@ def test_a_dataset_of_an_older_version_lacks_descriptions(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_manifests_are_those_of_the_published_schema(kind: str, datasets: dict[str, Path]) -> None:
+def test_manifests_match_the_published_schema(kind: str, datasets: dict[str, Path]) -> None:
     schema = json.loads((ROOT / "docs/manifest.schema.json").read_bytes())
     check = jsonschema.Draft202012Validator(schema)
     told = json.loads((datasets[kind] / "manifest.json").read_bytes())

@@ -42,7 +42,7 @@ RECORDS = [
 
 @settings(max_examples=num_examples(200))
 @given(st.sampled_from(RECORDS), st.data())
-def test_a_flipped_byte_is_read_or_refused_but_never_another_error(record, data):
+def test_flipped_bytes_raise_only_value_errors(record, data):
     at = data.draw(st.integers(0, len(record) - 1))
     damaged = bytearray(record)
     damaged[at] ^= data.draw(st.integers(1, 255))
@@ -51,7 +51,7 @@ def test_a_flipped_byte_is_read_or_refused_but_never_another_error(record, data)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=["arrow", "arrow-wide", "compact", "compact-wide"])
-def test_a_cut_record_is_refused(record):
+def test_truncated_record(record):
     end_of_stream = 8
     for length in range(0, len(record) - end_of_stream, 5):
         with pytest.raises(ValueError):
@@ -64,7 +64,7 @@ def test_a_cut_record_is_refused(record):
 @example(b"PLc1")
 @example(b"\xff\xff\xff\xff\x00\x00\x00\x00")
 @example(b"\xff\xff\xff\xff\xff\xff\xff\x7f")
-def test_bytes_that_are_no_record_are_refused(data):
+def test_random_bytes_are_not_a_record(data):
     with pytest.raises(ValueError):
         decode_record(data)
 
@@ -94,13 +94,13 @@ COMPACT = bytes(decode_record(encode_row(golden_run(), KEY, "compact")).measurem
         pytest.param(ipc_stream(pa.RecordBatch.from_pydict({"rtt": [1.0]})), id="other columns"),
     ],
 )
-def test_measurements_that_are_none_are_refused(measurements):
+def test_invalid_measurement_bytes(measurements):
     row = decode_record(record_around(measurements))
     with pytest.raises(ValueError):
         _ = row.run
 
 
-def test_a_destination_that_is_no_address_is_refused():
+def test_invalid_destination():
     batch = pa.RecordBatch.from_pydict(
         {"event_time": [0], "dst_addr": ["nowhere"], "ip_version": [4], "rtt": [1.0]},
         schema=MEASUREMENT_SCHEMA,
@@ -111,7 +111,7 @@ def test_a_destination_that_is_no_address_is_refused():
 
 
 @pytest.mark.parametrize("column", ["event_time", "dst_addr", "rtt"])
-def test_a_null_measurement_is_refused(column):
+def test_null_measurement(column):
     values = {"event_time": 0, "dst_addr": "1.1.1.1", "ip_version": 4, "rtt": 1.0}
     batch = pa.RecordBatch.from_pylist([{**values, column: None}], schema=MEASUREMENT_SCHEMA)
     row = decode_record(record_around(ipc_stream(batch)))
@@ -120,7 +120,7 @@ def test_a_null_measurement_is_refused(column):
 
 
 @pytest.mark.parametrize("num_rows", [0, 2])
-def test_a_record_has_one_row(num_rows):
+def test_record_with_several_rows(num_rows):
     with pa.ipc.open_stream(RECORDS[0]) as reader:
         batch = reader.read_next_batch()
     several = pa.RecordBatch.from_pylist(batch.to_pylist() * num_rows, schema=RECORD_SCHEMA)
@@ -128,7 +128,7 @@ def test_a_record_has_one_row(num_rows):
         decode_record(ipc_stream(several))
 
 
-def test_a_record_without_a_source_is_refused():
+def test_record_without_source():
     with pa.ipc.open_stream(RECORDS[0]) as reader:
         values = reader.read_next_batch().to_pylist()
     values[0]["src_addr"] = None
@@ -136,7 +136,7 @@ def test_a_record_without_a_source_is_refused():
         decode_record(ipc_stream(pa.RecordBatch.from_pylist(values, schema=RECORD_SCHEMA)))
 
 
-def test_another_schema_and_several_batches_are_refused():
+def test_wrong_schema_and_several_batches():
     with pa.ipc.open_stream(RECORDS[0]) as reader:
         batch = reader.read_next_batch()
     with pytest.raises(ValueError, match="schema is"):

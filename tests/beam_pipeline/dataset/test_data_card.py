@@ -1,7 +1,6 @@
 """The data card: it tells the truth, makes the dataset again, and leaves other people's files."""
 
 import dataclasses
-import itertools
 import re
 import shlex
 from pathlib import Path
@@ -69,7 +68,7 @@ def tables_of(card: str) -> dict[str, list[str]]:
     return rows
 
 
-def test_it_tells_what_is_in_the_dataset(dataset: Path) -> None:
+def test_card_numbers(dataset: Path) -> None:
     card = (dataset / CARD_NAME).read_text("utf-8")
     assert card.startswith(CARD_HEAD)
     assert "# 3,000 ping measurements of 15 probes" in card
@@ -96,7 +95,9 @@ def test_it_tells_what_is_in_the_dataset(dataset: Path) -> None:
         assert rows[name] == [f"`{value}`"]
 
 
-def test_its_command_makes_the_same_bytes(dataset: Path, tmp_path: Path, monkeypatch) -> None:
+def test_command_of_the_card_reproduces_the_dataset(
+    dataset: Path, tmp_path: Path, monkeypatch
+) -> None:
     card = (dataset / CARD_NAME).read_text("utf-8")
     (command,) = re.findall(r"^python -m beam_pipeline\.main .*$", card, re.MULTILINE)
     words = shlex.split(command)
@@ -110,7 +111,7 @@ def test_its_command_makes_the_same_bytes(dataset: Path, tmp_path: Path, monkeyp
     assert verify.main([str(again)]) == 0
 
 
-def test_the_command_leaves_out_what_is_of_the_run(tmp_path: Path) -> None:
+def test_command_omits_options_of_the_run(tmp_path: Path) -> None:
     options, _ = parse(
         [
             *("--input=a b", "--input=gs://x/*.parquet", "--output=out", "--overwrite", "--debug"),
@@ -123,7 +124,7 @@ def test_the_command_leaves_out_what_is_of_the_run(tmp_path: Path) -> None:
     )
 
 
-def test_where_a_key_lies_is_not_told(tmp_path: Path) -> None:
+def test_command_hides_the_key_path(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(bytes(range(32)))
     options, _ = parse(
@@ -134,40 +135,7 @@ def test_where_a_key_lies_is_not_told(tmp_path: Path) -> None:
     assert command.endswith(" --anonymize=prefix_preserving --anonymize_key_file=KEY_FILE")
 
 
-@pytest.mark.parametrize(("flags", "limits"), [
-    ((), ("Times are whole seconds", "Dead letters are not in it")),
-    (
-        ("--measurement_encoding=arrow", "--train_ratio=1"),
-        ("Times are in microseconds", "There is no test set."),
-    ),
-    (("--record_encoding=tf_example",), ("`time_span_seconds` is a 32-bit float",)),
-    (("--output_format=tfrecord",), ("Shards are TFRecord",)),
-])  # fmt: skip
-def test_limits_are_those_of_the_options(
-    flags: tuple[str, ...], limits: tuple[str, ...], source: Path, tmp_path: Path
-) -> None:
-    assert make(source, tmp_path / "rows", *flags) == 0
-    card = (tmp_path / "rows" / CARD_NAME).read_text("utf-8")
-    assert all(f"\n- {limit}" in card for limit in limits)
-    assert ("whole seconds" in card) == ("--measurement_encoding=arrow" not in flags)
-    assert verify.main([str(tmp_path / "rows")]) == 0
-
-
-def test_it_is_markdown_that_renders(dataset: Path) -> None:
-    text = DatasetCard.load(dataset / CARD_NAME).text
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    kinds = [token.type for token in tokens]
-    assert kinds.count("table_open") == 5
-    headings = [
-        after.content
-        for token, after in itertools.pairwise(tokens)
-        if token.type == "heading_open" and token.tag == "h2"
-    ]
-    assert headings == ["How it was made", "Known limits", "Reading it"]
-    assert len(max((t.content for t in tokens if t.type == "fence"), key=len)) > 60
-
-
-def test_its_metadata_is_that_of_a_dataset_card_of_the_hub(dataset: Path) -> None:
+def test_hugging_face_metadata(dataset: Path) -> None:
     card = DatasetCard.load(dataset / CARD_NAME)
     told = card.data.to_dict()
     assert told == {
@@ -201,9 +169,7 @@ def test_its_metadata_is_that_of_a_dataset_card_of_the_hub(dataset: Path) -> Non
         (10**15, "n>1T"),
     ],
 )
-def test_the_size_is_one_of_the_bins_of_the_hub(
-    num_rows: int, category: str, dataset: Path
-) -> None:
+def test_hugging_face_size_category(num_rows: int, category: str, dataset: Path) -> None:
     manifest = open_dataset(str(dataset)).manifest
     train = dataclasses.replace(manifest.splits["train"], num_records=num_rows)
     test = dataclasses.replace(manifest.splits["test"], num_records=0)
@@ -215,7 +181,7 @@ def test_the_size_is_one_of_the_bins_of_the_hub(
     assert [file["split"] for file in files] == (["train"] if num_rows else [])
 
 
-def test_backticks_in_a_path_do_not_end_the_command(dataset: Path, tmp_path: Path) -> None:
+def test_backticks_in_the_command(dataset: Path, tmp_path: Path) -> None:
     manifest = open_dataset(str(dataset)).manifest
     for split in ("train", "test"):
         (tmp_path / split).mkdir()
@@ -233,7 +199,7 @@ def test_backticks_in_a_path_do_not_end_the_command(dataset: Path, tmp_path: Pat
 # --- other runs, other people -------------------------------------------------------------------
 
 
-def test_overwriting_replaces_it(source: Path, tmp_path: Path) -> None:
+def test_overwrite_replaces_the_card(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows"
     assert make(source, output) == 0
     before = (output / CARD_NAME).read_bytes()
@@ -245,7 +211,7 @@ def test_overwriting_replaces_it(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", CARD_HEADS)
-def test_a_dead_run_leaves_none(head: str, tmp_path: Path) -> None:
+def test_card_of_a_dead_run_is_removed(head: str, tmp_path: Path) -> None:
     (tmp_path / CARD_NAME).write_text(f"{head}\n\n# Some\n")
     (tmp_path / "croissant.json").write_text("{}")
     (tmp_path / f"{CARD_NAME}.123.tmp").write_text("half")
@@ -254,7 +220,7 @@ def test_a_dead_run_leaves_none(head: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_somebody_elses_readme_stays(source: Path, tmp_path: Path) -> None:
+def test_foreign_readme_is_kept(source: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows"
     output.mkdir()
     for text in (
@@ -269,7 +235,7 @@ def test_somebody_elses_readme_stays(source: Path, tmp_path: Path) -> None:
         assert verify.main([str(output)]) == 0
 
 
-def test_on_gs_too(source: Path, dataset: Path, gcs: Gcs) -> None:
+def test_card_on_gcs(source: Path, dataset: Path, gcs: Gcs) -> None:
     from beam_pipeline.storage import gcs as storage
 
     bucket = gcs.make_bucket()

@@ -84,46 +84,46 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("keys", "value"), EDITS)
-def test_an_edited_manifest_is_refused_in_one_line(folder: Path, keys: tuple, value: Any) -> None:
+def test_invalid_manifest_field(folder: Path, keys: tuple, value: Any) -> None:
     edit(folder, *keys, value=value)
     assert "manifest.json is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
 
 
-def test_a_manifest_that_is_nested_for_ever_is_refused(folder: Path) -> None:
+def test_deeply_nested_manifest(folder: Path) -> None:
     write_success(str(folder), b'{"format_version":' + b"[" * 100_000)
     assert "is not a manifest" in refusal_of(lambda: open_dataset(str(folder)))
 
 
-def test_what_a_newer_writer_may_add_is_ignored(folder: Path) -> None:
+def test_unknown_manifest_fields_are_ignored(folder: Path) -> None:
     edit(folder, "options", "not_yet_known", value=[0.5])
     edit(folder, *SHARD, "blake3", value="00")
     edit(folder, "made_by", value={"somebody": "else"})
     assert open_dataset(str(folder)).manifest.options["not_yet_known"] == [0.5]
 
 
-def test_all_options_that_shape_the_bytes_are_checked() -> None:
+def test_every_dataset_option_is_validated() -> None:
     known = set(KnownOptions.__annotations__)
     assert {field.name for field in fields(DatasetOptions)} <= known
 
 
 @pytest.mark.parametrize("name", ["_SUCCESS", "manifest.json", "train/rows.parquet"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_never_ends_is_not_read(folder: Path, name: str, make: Callable) -> None:
+def test_pipe_or_device_as_metadata_file(folder: Path, name: str, make: Callable) -> None:
     (folder / name).unlink()
     make(folder / name)
-    assert "no regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
+    assert "not a regular file" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_a_shard_that_never_ends_is_not_read(folder: Path, make: Callable, capsys) -> None:
+def test_pipe_or_device_as_shard(folder: Path, make: Callable, capsys) -> None:
     (path,) = list(folder.glob("train/train_shard_00000-*"))
     path.unlink()
     make(path)
     rows = open_dataset(str(folder)).rows("train")
-    with pytest.raises(BadRowError, match="missing or no regular file"):
+    with pytest.raises(BadRowError, match="missing or not a regular file"):
         rows[0]
     assert verify.main([str(folder)]) == 1
-    assert "it is no regular file" in capsys.readouterr().out
+    assert "it is not a regular file" in capsys.readouterr().out
 
 
 def change(column: str, value: Any) -> Callable[[pa.Table], pa.Table]:
@@ -156,7 +156,7 @@ INDEX_EDITS: dict[str, Callable[[pa.Table], pa.Table]] = {
 
 
 @pytest.mark.parametrize("message", INDEX_EDITS)
-def test_an_edited_row_index_is_refused_in_one_line(folder: Path, message: str) -> None:
+def test_invalid_row_index(folder: Path, message: str) -> None:
     path = folder / "train" / "rows.parquet"
     pq.write_table(INDEX_EDITS[message](pq.read_table(path)), path)
     checksum = checksum_text(crc32c(path.read_bytes()))
@@ -165,13 +165,13 @@ def test_an_edited_row_index_is_refused_in_one_line(folder: Path, message: str) 
     assert message in refusal and "train/rows.parquet is not the row index" in refusal
 
 
-def test_no_parquet_as_a_row_index(folder: Path) -> None:
+def test_row_index_is_not_parquet(folder: Path) -> None:
     (folder / "train" / "rows.parquet").write_bytes(b"nothing")
     edit(folder, "splits", "train", "index_crc32c", value=checksum_text(crc32c(b"nothing")))
     assert "cannot be read" in refusal_of(lambda: open_dataset(str(folder)).index("train"))
 
 
-def test_escapes_of_a_terminal_are_printed_as_text(folder: Path, capsys) -> None:
+def test_terminal_escapes_are_printed_as_text(folder: Path, capsys) -> None:
     edit(folder, "counts", "dead_letters", value={"\x1b]0;title\x07\x9b2J": 3})
     for program in (inspect, verify):
         program.main([str(folder)])

@@ -19,11 +19,9 @@ from beam_pipeline.dataset.row_codec import (
     surely_fit,
 )
 from beam_pipeline.dataset.row_encoder import encode_row
-from beam_pipeline.dataset.sorted_run import NARROW, WIDE
 from beam_pipeline.errors import ProbelineError
 from tests.support.codec_rows import (
     IPV4,
-    IPV6,
     KEY,
     both_encodings,
     encoded_size,
@@ -43,7 +41,7 @@ from tests.support.properties import num_examples
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(run=runs_strategy(max_size=40), src_addr=st.sampled_from(["1.1.1.1", "192.0.2.123", "::"]))
-def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
+def test_predicted_sizes(encoding, run, src_addr):
     run = short_span(run)
     if encoding == "arrow":
         text_bytes = sum(len(canonical(address)) for _, address, _ in records_as_tuples(run))
@@ -57,7 +55,7 @@ def test_sizes_are_known_before_anything_is_encoded(encoding, run, src_addr):
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
+def test_predicted_sizes_across_paddings(encoding, wide):
     run = short_span(make_run(130, seed=4, wide=wide))
     for n in range(1, len(run) + 1):
         size = encoded_size(run[:n], encoding)
@@ -66,20 +64,10 @@ def test_sizes_hold_for_every_count_up_to_many_paddings(encoding, wide):
             assert fit(run[:n], KEY, RowFormat(encoding, size - 1)).count < n
 
 
-@pytest.mark.parametrize("n", [1, 7, 8, 9, 64])
-@pytest.mark.parametrize("num_ipv6", [0, 1, 5, 64])
-def test_compact_takes_10_bytes_12_more_for_ipv6_and_a_bitmap_where_families_mix(n, num_ipv6):
-    num_ipv6 = min(n, num_ipv6)
-    run = run_of_tuples([(0, IPV6 if row < num_ipv6 else IPV4, 1.0) for row in range(n)])
-    bitmap = (n + 7) // 8 if 0 < num_ipv6 < n else 0
-    row = decode_record(encode_row(run, KEY, "compact"))
-    assert len(row.measurements) == 20 + 10 * n + 12 * num_ipv6 + bitmap
-
-
 @both_encodings
 @settings(max_examples=num_examples(80))
 @given(run=runs_strategy(max_size=60), share=st.floats(0, 1))
-def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
+def test_fit_is_maximal(encoding, run, share):
     run = short_span(run)
     smallest, largest = encoded_size(run[:1], encoding), encoded_size(run, encoding)
     limit = int(smallest + share * (largest - smallest))
@@ -93,7 +81,7 @@ def test_fit_takes_as_many_as_fit_and_not_one_more(encoding, run, share):
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(run=runs_strategy(min_size=2, max_size=60), limit=st.integers(0, 1500), data=st.data())
-def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
+def test_fit_depends_only_on_the_prefix(encoding, run, limit, data):
     """So a row cut from a prefix of a history is the row cut from all of it."""
     run = short_span(run)
     limit += encoded_size(run[:1], encoding)
@@ -106,17 +94,7 @@ def test_fit_looks_at_nothing_behind_the_row(encoding, run, limit, data):
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_row_may_fill_the_limit_to_the_last_byte(encoding, wide):
-    run = make_run(300, seed=5, wide=wide)
-    limit = encoded_size(run[:200], encoding)
-    count, is_full = fit(run, KEY, RowFormat(encoding, limit))
-    assert is_full
-    assert encoded_size(run[:count], encoding) == limit
-
-
-@both_encodings
-@pytest.mark.parametrize("wide", [False, True])
-def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
+def test_full_rows_are_98_percent_full(encoding, wide):
     run = make_run(120_000, seed=6, wide=wide)
     limit = 1 << 20
     count, is_full = fit(run, KEY, RowFormat(encoding, limit))
@@ -125,7 +103,7 @@ def test_full_rows_of_a_mebibyte_are_at_least_98_percent_full(encoding, wide):
 
 
 @both_encodings
-def test_one_measurement_over_the_limit_is_an_error_that_names_the_flag(encoding):
+def test_measurement_over_the_row_limit(encoding):
     run = make_run(3, seed=1)
     size = encoded_size(run[:1], encoding)
     assert fit(run, KEY, RowFormat(encoding, size)).count == 1
@@ -134,7 +112,7 @@ def test_one_measurement_over_the_limit_is_an_error_that_names_the_flag(encoding
         fit(run, KEY, RowFormat(encoding, size - 1))
 
 
-def test_a_compact_row_ends_where_its_seconds_would_overflow():
+def test_compact_row_span_limit():
     second = 1_000_000
     last = COMPACT_MAX_SPAN_SECONDS * second + 999_999
     times = [0, 5 * second, last, last + 1, last + 1]
@@ -149,7 +127,7 @@ def test_a_compact_row_ends_where_its_seconds_would_overflow():
 @both_encodings
 @settings(max_examples=num_examples(60))
 @given(runs=side_by_side(max_rows=6, max_size=60), limit=st.integers(0, 8000))
-def test_surely_fit_is_never_wrong(encoding, runs, limit):
+def test_surely_fit_implies_fit(encoding, runs, limit):
     row_format = RowFormat(encoding, limit)
     for row, sure in zip(runs.rows, surely_fit(runs.run, runs.bounds, row_format), strict=True):
         if sure:
@@ -157,21 +135,9 @@ def test_surely_fit_is_never_wrong(encoding, runs, limit):
 
 
 @both_encodings
-@pytest.mark.parametrize("dtype", [NARROW, WIDE])
-def test_surely_fit_says_yes_to_a_small_row_and_no_to_a_long_one_or_a_long_span(encoding, dtype):
-    """Each row is judged by its own length and ends."""
-    run = np.zeros(3 + 100 + 30_000 + 1, dtype)
-    bounds = np.array([0, 3, 103, 30_103, 30_104])
-    row_format = RowFormat(encoding, 1 << 18)
-    assert surely_fit(run, bounds, row_format).tolist() == [True, True, False, True]
-    run[102]["event_time"] = 2**32 * 1_000_000
-    assert surely_fit(run, bounds, row_format).tolist() == [True, encoding == "arrow", False, True]
-
-
-@both_encodings
 @settings(max_examples=num_examples(40))
 @given(run=runs_strategy(max_size=60))
-def test_content_bytes_leaves_out_framing_only(encoding, run):
+def test_content_bytes_excludes_framing(encoding, run):
     run = short_span(run)
     framing = encoded_size(run, encoding) - content_bytes(run, encoding)
     bitmap, paddings = 8, 6 * 8
@@ -182,6 +148,6 @@ def test_content_bytes_leaves_out_framing_only(encoding, run):
 
 @settings(max_examples=num_examples(50))
 @given(runs_strategy())
-def test_is_ipv6_what_is_not_ipv4_mapped(run):
+def test_is_ipv6(run):
     expected = [address >> 32 != 0xFFFF for _, address, _ in records_as_tuples(run)]
     assert is_ipv6(run).tolist() == expected

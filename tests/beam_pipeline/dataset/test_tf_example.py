@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import RowColumns
 from beam_pipeline.dataset.layout import RECORD_ENCODINGS, RowFormat
-from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit, surely_fit
+from beam_pipeline.dataset.row_codec import RowKey, decode_record, fit
 from beam_pipeline.dataset.row_encoder import encode_row
 from beam_pipeline.dataset.tf_example import decode_example, encode_example, example_bytes
-from beam_pipeline.errors import ProbelineError
-from beam_pipeline.probe_rows.row_splitting import OpenRows
-from beam_pipeline.shards.claim_checks import ClaimReader
 from tests.support.codec_rows import both_encodings
 from tests.support.helpers import make_run, records_as_tuples, runs_strategy
-from tests.support.probe_rows_on_disk import rows_in, segments_of
 from tests.support.properties import num_examples
 
 # --- the Example --------------------------------------------------------------------------------
@@ -93,7 +89,7 @@ ROW = RowColumns(77, b"PLc1...", 3, 1.5, 10**15, 10**15 + 1_500_000, "192.0.2.1"
 
 @settings(max_examples=num_examples(300))
 @given(row=any_row)
-def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
+def test_example_bytes_equal_protobuf(row: RowColumns) -> None:
     record = encode_example(row)
     assert record == to_protobuf(row).SerializeToString(deterministic=True)
     assert Example.FromString(record) == to_protobuf(row)
@@ -103,7 +99,7 @@ def test_an_example_is_what_protobuf_makes_of_it(row: RowColumns) -> None:
 
 @settings(max_examples=num_examples(100))
 @given(row=any_row, num_bytes=st.integers(0, 2**30))
-def test_the_size_follows_from_that_of_the_measurements(row: RowColumns, num_bytes: int) -> None:
+def test_predicted_example_size(row: RowColumns, num_bytes: int) -> None:
     num_bytes = num_bytes >> 10 if num_bytes > 1 << 20 else num_bytes
     sized = row._replace(measurements=bytes(num_bytes))
     assert example_bytes(row, num_bytes) == len(encode_example(sized))
@@ -126,7 +122,7 @@ def joined(entries: Iterable[bytes]) -> bytes:
     return bytes([0x0A, len(features) & 127 | 128, len(features) >> 7]) + features
 
 
-def test_features_may_be_in_any_order() -> None:
+def test_features_in_any_order() -> None:
     entries = entries_of(encode_example(ROW))
     assert len(entries) == 8 and joined(entries) == encode_example(ROW)
     for order in itertools.islice(itertools.permutations(entries), 0, 40_320, 997):
@@ -166,21 +162,21 @@ BAD_EXAMPLES = {
 
 
 @pytest.mark.parametrize("name", BAD_EXAMPLES)
-def test_what_is_no_example_of_a_row_is_refused(name: str) -> None:
+def test_invalid_example(name: str) -> None:
     record, complaint = BAD_EXAMPLES[name]
     with pytest.raises(ValueError) as refusal:
         decode_record(record)
     assert complaint in str(refusal.value)
 
 
-def test_a_cut_example_is_refused() -> None:
+def test_truncated_example() -> None:
     record = encode_example(ROW)
     for length in range(1, len(record)):
         with pytest.raises(ValueError):
             decode_record(record[:length])
 
 
-def test_any_damage_is_a_value_error_or_another_row() -> None:
+def test_damaged_examples_raise_only_value_errors() -> None:
     record = encode_example(ROW)
     num_refused = 0
     for at, value in itertools.product(range(len(record)), (0, 1, 0x0A, 0x7F, 0x80, 0xFF)):
@@ -203,7 +199,7 @@ def make_example(run: np.ndarray, key: RowKey, encoding: Any) -> bytes:
 
 @both_encodings
 @pytest.mark.parametrize("wide", [False, True])
-def test_both_kinds_of_record_hold_the_same_row(encoding: Any, wide: bool) -> None:
+def test_record_encodings_hold_the_same_row(encoding: Any, wide: bool) -> None:
     run, key = make_run(40, seed=1, wide=wide), RowKey("2001:db8::7", 300)
     of_kind = {
         kind: decode_record(encode_row(run, key, encoding, kind)) for kind in RECORD_ENCODINGS
@@ -229,7 +225,7 @@ def test_both_kinds_of_record_hold_the_same_row(encoding: Any, wide: bool) -> No
     share=st.floats(0, 1),
     row_index=st.sampled_from([0, 127, 128, 2**31 - 1]),
 )
-def test_fit_counts_an_example_to_the_byte(
+def test_fit_is_exact_for_examples(
     encoding: Any, run: np.ndarray, share: float, row_index: int
 ) -> None:
     run = run.copy()
@@ -243,56 +239,3 @@ def test_fit_counts_an_example_to_the_byte(
     assert is_full == (count < len(run))
     if is_full:
         assert sizes[count] > limit
-
-
-@both_encodings
-@settings(max_examples=num_examples(40))
-@given(n=st.integers(1, 400), wide=st.booleans(), limit=st.integers(2000, 20_000))
-def test_what_surely_fits_fits_as_an_example(encoding: Any, n: int, wide: bool, limit: int) -> None:
-    run = make_run(n, seed=n, wide=wide)
-    (sure,) = surely_fit(run, np.array([0, n]), RowFormat(encoding, limit))
-    if sure:
-        assert len(make_example(run, RowKey("2001:db8::1", 0), encoding)) <= limit
-
-
-@both_encodings
-def test_a_limit_under_one_measurement_is_an_error(encoding: Any) -> None:
-    run = make_run(2, seed=3)
-    key = RowKey("192.0.2.1", 0)
-    size = len(make_example(run[:1], key, encoding))
-    assert fit(run, key, RowFormat(encoding, size, "tf_example")).count == 1
-    with pytest.raises(ProbelineError, match=f"takes {size} bytes.*raise --max_row_size_mb"):
-        fit(run, key, RowFormat(encoding, size - 1, "tf_example"))
-
-
-@both_encodings
-def test_all_rows_of_a_probe_are_as_full_as_their_index_allows(encoding: Any) -> None:
-    run, limit = make_run(9000, seed=4), 2000
-    open_rows = OpenRows(
-        "192.0.2.1", [], 0, RowFormat(encoding, limit, "tf_example"), ClaimReader()
-    )
-    segments = segments_of(run, list(range(500, 9000, 500)), encoding)
-    rows = rows_in(cut for segment in segments for cut in open_rows.append(segment))
-    records = [make_example(row, key, encoding) for key, row in rows]
-    assert len(rows) > 50 and max(map(len, records)) <= limit
-    joined_run = np.concatenate([row for _, row in rows])
-    assert joined_run.tobytes() == run.tobytes()
-    start = 0
-    for (key, _), record in zip(rows[:-1], records, strict=False):
-        next_start = start + decode_record(record).n_measurements
-        assert len(make_example(run[start : next_start + 1], key, encoding)) > limit
-        start = next_start
-
-
-@both_encodings
-def test_the_cut_counts_the_bytes_of_a_rows_index(encoding: Any) -> None:
-    run = make_run(60, seed=5)
-    limit = len(make_example(run[:40], RowKey("192.0.2.1", 0), encoding))
-    first = {}
-    for index in (0, 2**31 - 2):  # in 1 byte and in 5
-        open_rows = OpenRows(
-            "192.0.2.1", [], index, RowFormat(encoding, limit, "tf_example"), ClaimReader()
-        )
-        (segment,) = segments_of(run, [], encoding)
-        first[index] = next(open_rows.append(segment)).counts[0]
-    assert first == {0: 40, 2**31 - 2: 39}

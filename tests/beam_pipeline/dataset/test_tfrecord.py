@@ -4,8 +4,6 @@ import io
 import itertools
 import json
 import shutil
-import struct
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from hypothesis import strategies as st
 from beam_pipeline.array_record_io import WriteToArrayRecord
 from beam_pipeline.dataset import tfrecord
 from beam_pipeline.dataset.layout import ENCODINGS, RECORD_ENCODINGS
-from beam_pipeline.dataset.row_codec import decode_record
-from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.dataset.tfrecord import (
     DamagedRecordError,
     TFRecordWriter,
@@ -36,8 +32,6 @@ from beam_pipeline.verify import __main__ as verify
 from tests.support.helpers import (
     eager,
     measurements_table,
-    records_as_tuples,
-    reference_rows,
 )
 from tests.support.loader_helpers import config_of, refusal_of
 from tests.support.properties import num_examples
@@ -67,7 +61,7 @@ def beams_bytes(records: Iterable[bytes]) -> bytes:
 
 @settings(max_examples=num_examples(60))
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
-def test_a_file_is_what_beam_writes_and_is_read_back(
+def test_file_bytes_equal_beam(
     records: list[bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = write_file(tmp_path_factory.mktemp("file") / "f.tfrecord", records)
@@ -75,15 +69,13 @@ def test_a_file_is_what_beam_writes_and_is_read_back(
     assert list(read_tfrecord(str(path))) == records
 
 
-def test_a_record_is_a_length_and_two_masked_checksums(tmp_path: Path) -> None:
+def test_golden_record_bytes(tmp_path: Path) -> None:
     """The bytes stand here, so that no change of code can change them."""
     path = write_file(tmp_path / "f", [b"ping"])
     assert path.read_bytes().hex() == "04000000000000004245520470696e67cc3a4ef0"
 
 
-def test_a_record_may_be_larger_than_what_is_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_larger_than_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = [bytes(range(256)) * 4, b"", b"short"]
     path = write_file(tmp_path / "f", records)
     monkeypatch.setattr(tfrecord, "_READ_BYTES", 100)
@@ -104,7 +96,7 @@ def read_up_to_the_damage(path: Path) -> tuple[list[bytes | DamagedRecordError],
     return found, True
 
 
-def test_no_flipped_bit_goes_unnoticed_or_hides_a_record_before_it(tmp_path: Path) -> None:
+def test_flipped_bits_are_detected(tmp_path: Path) -> None:
     whole = beams_bytes(SOME)
     path = tmp_path / "f"
     ends = list(itertools.accumulate(16 + len(record) for record in SOME))
@@ -123,7 +115,7 @@ def test_no_flipped_bit_goes_unnoticed_or_hides_a_record_before_it(tmp_path: Pat
             assert (found[number + 1 :], is_to_end) == (SOME[number + 1 :], True), bit
 
 
-def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
+def test_truncated_files_are_detected(tmp_path: Path) -> None:
     whole = beams_bytes(SOME)
     ends = [0, *itertools.accumulate(16 + len(record) for record in SOME)]
     path = tmp_path / "f"
@@ -135,16 +127,7 @@ def test_a_cut_file_is_told_from_a_whole_one(tmp_path: Path) -> None:
         assert is_to_end == (length in ends), length
 
 
-def test_a_length_beyond_all_memory_is_a_file_that_ends_too_early(tmp_path: Path) -> None:
-    length = struct.pack("<Q", 2**63)
-    checksum = struct.pack("<I", _TFRecordUtil._masked_crc32c(length))
-    path = tmp_path / "f"
-    path.write_bytes(length + checksum + b"little")
-    with pytest.raises(DamagedRecordError, match="within record 0, after 6 of its 92233720368547"):
-        list(read_tfrecord(str(path)))
-
-
-def test_a_full_disk_is_one_line() -> None:
+def test_disk_full() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     writer = TFRecordWriter("/dev/full")
@@ -154,7 +137,7 @@ def test_a_full_disk_is_one_line() -> None:
         writer.write(b"x" * (2 << 20))
 
 
-def test_any_pipeline_may_write_tfrecord(tmp_path: Path) -> None:
+def test_write_tfrecord_from_beam(tmp_path: Path) -> None:
     words = [f"word {number}".encode() * (number % 7) for number in range(60)]
     options: dict[str, Any] = {
         "open_writer": TFRecordWriter, "file_name_suffix": ".tfrecord", "num_shards": 3
@@ -223,7 +206,7 @@ def shards_of(dataset: Path) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
+def test_formats_have_equal_records_and_shards(
     datasets: dict[tuple[str, str], Path], record: str
 ) -> None:
     array, tf = datasets["arrayrecord", record], datasets["tfrecord", record]
@@ -235,48 +218,8 @@ def test_both_formats_hold_the_same_records_in_the_same_shards_and_order(
         assert index.equals(pq.read_table(array / split / "rows.parquet"))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_measurement_comes_out_once_in_full_rows(
-    table: pa.Table, datasets: dict[tuple[str, str], Path], kind: tuple[str, str]
-) -> None:
-    records = [record for records in shards_of(datasets[kind]).values() for record in records]
-    limit = int(MAX_ROW_MB * 2**20)
-    assert max(map(len, records)) <= limit
-    rows = defaultdict(list)
-    for row in sorted(map(decode_record, records), key=lambda row: row.row_index):
-        assert row.record_encoding == kind[1]
-        rows[row.src_addr].append(row)
-    for of_probe in rows.values():
-        assert all(row.num_bytes >= 0.98 * limit for row in of_probe[:-1])
-    assert max(map(len, rows.values())) > 3
-    history = {
-        probe: [m for row in of_probe for m in records_as_tuples(row.run)]
-        for probe, of_probe in rows.items()
-    }
-    assert history == reference_rows(table)
-
-
 @pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_beam_reads_all_records(datasets: dict[tuple[str, str], Path], record: str) -> None:
-    dataset = datasets["tfrecord", record]
-    read = eager(None, ReadFromTFRecord(f"{dataset}/*/*_shard_*.tfrecord"))
-    expected = [
-        one for records in shards_of(datasets["arrayrecord", record]).values() for one in records
-    ]
-    assert sorted(read) == sorted(expected)
-
-
-def test_the_manifest_says_how_the_shards_are_written(
-    datasets: dict[tuple[str, str], Path],
-) -> None:
-    for (form, record), dataset in datasets.items():
-        options = open_dataset(str(dataset)).manifest.options
-        assert (options["output_format"], options["record_encoding"]) == (form, record)
-        assert bool(options["array_record_options"]) == (form == "arrayrecord")
-
-
-@pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_the_bytes_follow_from_the_measurements_alone(
+def test_bytes_are_independent_of_input_order(
     table: pa.Table, datasets: dict[tuple[str, str], Path], tmp_path: Path, record: str
 ) -> None:
     shuffled = table.take(np.random.default_rng(5).permutation(table.num_rows))
@@ -300,7 +243,7 @@ def test_the_bytes_follow_from_the_measurements_alone(
 # --- training -----------------------------------------------------------------------------------
 
 
-def test_training_refuses_tfrecord_and_names_the_cure(
+def test_training_rejects_tfrecord(
     datasets: dict[tuple[str, str], Path],
 ) -> None:
     dataset = datasets["tfrecord", "arrow_ipc"]
@@ -328,7 +271,7 @@ def uncut(
 
 
 @pytest.mark.parametrize("cache_dir", [None, "cache"])
-def test_training_draws_the_same_from_examples(
+def test_training_batches_equal_for_tf_example(
     uncut: dict[str, Path], tmp_path: Path, cache_dir: str | None
 ) -> None:
     found = []
@@ -342,17 +285,7 @@ def test_training_draws_the_same_from_examples(
         assert all((one[name] == other[name]).all() for name in one)
 
 
-def test_rows_by_number_are_the_same_from_examples(uncut: dict[str, Path]) -> None:
-    arrow, example = (ProbeRowDataSource(str(folder)) for folder in uncut.values())
-    assert len(arrow) == len(example) > 3
-    for one, other in zip(arrow, example, strict=True):
-        spans = [row["metadata"].pop("time_span_seconds") for row in (one, other)]
-        assert spans[1] == np.float32(spans[0])
-        assert list(one.pop("measurements")) == list(other.pop("measurements"))
-        assert one == other
-
-
-def test_a_manifest_without_the_two_options_is_of_the_defaults(
+def test_manifest_without_format_options(
     datasets: dict[tuple[str, str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As datasets were written before there were such options."""

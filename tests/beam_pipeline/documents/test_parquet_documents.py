@@ -12,13 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.documents import parquet as document_parquet
+from beam_pipeline.documents import reading
 from beam_pipeline.documents.batch import array_buffers
 from beam_pipeline.documents.fields import Fields, document_id
-from beam_pipeline.documents.reading import (
-    match_documents,
-    read_work_unit,
-)
+from beam_pipeline.documents.files import match_documents
+from beam_pipeline.documents.reading import read_texts
 from beam_pipeline.errors import ProbelineError
 from tests.support.documents_read import (
     cut,
@@ -54,7 +52,7 @@ def test_parquet_is_read_by_row(
         [json.dumps({"id": i, "text": text}).encode() for i, text in zip(ids, values, strict=True)]
     )
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(document_parquet, "_MAX_BATCH_ROWS", batch_rows)
+        patch.setattr(reading, "_MAX_BATCH_RECORDS", batch_rows)
         path = Path(folder) / "x.parquet"
         pq.write_table(table, path, row_group_size=row_group)
         assert seen(path, unit_bytes) == expected
@@ -109,7 +107,7 @@ def test_a_parquet_file_without_such_texts_is_explained(tmp_path: Path) -> None:
         seen(path)
     (unit,) = cut([str(path)], "content")
     with pytest.raises(ProbelineError, match=f"^{missing}$"):
-        list(read_work_unit(unit))
+        list(read_texts(unit))
     with pytest.raises(ProbelineError, match=f"'number' of {path} is of type int64, which must be"):
         seen(path, text="number")
     assert seen(path, text="content").texts == {0: ("a", None)}
@@ -121,7 +119,7 @@ def test_dates_beyond_those_of_python_have_a_place_in_an_id(tmp_path: Path) -> N
     late = {"day": pa.array([2**31 - 1], pa.date32()), "at": pa.array([2**62], pa.timestamp("us"))}
     pq.write_table(pa.table({"text": ["a"], **late}), tmp_path / "x.parquet")
     (unit,) = cut([str(tmp_path)])
-    (batch,) = read_work_unit(unit, Fields(hash_ids=True))
+    (batch,) = read_texts(unit, Fields(hash_ids=True))
     assert batch.ids == [document_id({"text": "a", "day": 2**31 - 1, "at": 2**62})]
 
 
@@ -132,7 +130,7 @@ def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     (file,) = match_documents([str(path)])
-    unit = unit._replace(num_bytes=file.num_bytes, version=file.version)
-    for reader in (lambda: cut([str(path)]), lambda: list(read_work_unit(unit))):
+    unit = unit._replace(file=file, end=file.num_bytes)
+    for reader in (lambda: cut([str(path)]), lambda: list(read_texts(unit))):
         with pytest.raises(ProbelineError, match=rf"^cannot read {path} \(row 0\): [^\n]+$"):
             reader()

@@ -15,10 +15,7 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.dead_letters import MAX_VALUE_CHARS, to_parquet
 from beam_pipeline.documents import json as document_json
-from beam_pipeline.documents.reading import (
-    field_names,
-    read_work_unit,
-)
+from beam_pipeline.documents.reading import field_names, read_texts
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.storage import lines as line_reading
 from tests.support.documents_read import (
@@ -219,7 +216,7 @@ def test_the_value_of_a_dead_letter_is_a_short_text(tmp_path: Path) -> None:
     bad = b'{"text": "\xed\xa0\x80\xff' + "é".encode() * 10_000
     (tmp_path / "x.jsonl").write_bytes(bad)
     (unit,) = cut([str(tmp_path)])
-    (batch,) = read_work_unit(unit)
+    (batch,) = read_texts(unit)
     assert len(batch.letters[0].value) == MAX_VALUE_CHARS
     assert batch.letters[0].value.startswith('{"text": "\\xed\\xa0\\x80\\xffé')
     assert pq.read_table(pa.BufferReader(to_parquet(batch.letters))).to_pylist() == [
@@ -231,7 +228,7 @@ def test_a_range_without_the_beginning_of_a_line_is_empty(tmp_path: Path) -> Non
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"text": "' + b"x" * 1000 + b'"}\n{"text": "b"}\n')
     units = cut([str(path)], unit_bytes=100)
-    counts = [sum(batch.num_rows for batch in read_work_unit(unit)) for unit in units]
+    counts = [sum(batch.num_rows for batch in read_texts(unit)) for unit in units]
     assert counts == [1] + [0] * 9 + [1]
     assert [unit.first_row for unit in units] == [0] + [None] * 10
 
@@ -243,7 +240,7 @@ def test_a_batch_is_small_however_large_the_file(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "x.parquet", use_dictionary=False)
     for name in ("x.jsonl", "x.parquet"):
         (unit,) = cut([str(tmp_path / name)])
-        sizes = [len(batch.utf8) for batch in read_work_unit(unit)]
+        sizes = [len(batch.utf8) for batch in read_texts(unit)]
         assert max(sizes) < 5 << 20 and sum(sizes) == 10_000_000
 
 

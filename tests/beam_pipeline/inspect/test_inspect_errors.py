@@ -42,7 +42,7 @@ def test_a_command_that_cannot_be_run(flags, message: str, alike: Path, capsys) 
 
 
 def test_folders_that_are_no_dataset(tmp_path: Path, alike: Path, capsys) -> None:
-    assert "holds no finished dataset" in refusal(capsys, 1, str(tmp_path))
+    assert "is not a finished dataset" in refusal(capsys, 1, str(tmp_path))
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path, capsys) -> None:
@@ -70,7 +70,7 @@ def test_damage_is_named(tmp_path: Path, capsys) -> None:
     records = read_records(path)
     write_records(path, [*records[:3], records[2], *records[4:]])
     restamp(dataset)
-    assert "record 3: it holds (src_id" in refusal(capsys, 1, str(dataset))
+    assert "record 3: its (src_id" in refusal(capsys, 1, str(dataset))
     index = dataset / "train" / "rows.parquet"
     index.write_bytes(index.read_bytes() + b"!")
     assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))

@@ -227,11 +227,11 @@ def test_an_error_of_ours_on_a_worker_is_shown_as_ours(
             types.JobMessageImportance.JOB_MESSAGE_ERROR,
             'Traceback (most recent call last):\n  File "…/grouping.py", line 1, in process\n'
             "beam_pipeline.errors.ProbelineError: probes 1.2.3.4 and 5.6.7.8 have the same src_id "
-            "9: leave one of them out of the input [while running 'Write shards/Write shard']",
+            "9: remove one of them from the input [while running 'Write shards/Write shard']",
         )
     ]
     error = error_of(capsys, *job_command(dataflow, bucket), code=1)
-    assert "probes 1.2.3.4 and 5.6.7.8 have the same src_id 9: leave one of them" in error
+    assert "probes 1.2.3.4 and 5.6.7.8 have the same src_id 9: remove one of them" in error
     assert "while running" not in error
 
 

@@ -110,10 +110,10 @@ def test_a_damaged_shard_ends_the_run(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("part/train", "is a part of a dataset, which is read as a whole: give its folder"),
-        ("part/*/*.arrayrecord", "is a part of a dataset"),
-        ("unfinished", "holds no finished dataset"),
-        ("first", "holds no finished dataset"),
+        ("part/train", "is part of a dataset, which can only be read as a whole: give its folder"),
+        ("part/*/*.arrayrecord", "is part of a dataset"),
+        ("unfinished", "is not a finished dataset"),
+        ("first", "is not a finished dataset"),
     ],
 )
 def test_only_whole_datasets_are_taken(

@@ -185,7 +185,7 @@ def test_a_kill_leaves_nothing_that_looks_finished_and_the_next_run_is_whole(
         open_dataset(f"{bucket}/out")
         flags.append("--overwrite")
     else:
-        with pytest.raises(ProbelineError, match="holds no finished dataset"):
+        with pytest.raises(ProbelineError, match="is not a finished dataset"):
             open_dataset(f"{bucket}/out")
     left = stored_objects(f"{bucket}/out")
     for name, data in expected.items():  # what has its name is whole

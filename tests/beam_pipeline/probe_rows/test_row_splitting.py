@@ -162,7 +162,7 @@ def test_a_compact_row_is_cut_where_136_years_end():
 
 def test_a_measurement_that_fits_no_row_ends_the_run():
     run = make_run(3, seed=8)
-    with pytest.raises(ProbelineError, match="over the limit of 50 bytes a row"):
+    with pytest.raises(ProbelineError, match="over the limit of 50 bytes per row"):
         Probe("compact", 50).receive_all(evenly(run, 1, "compact"))
 
 

@@ -56,7 +56,7 @@ def test_row_groups_are_full_but_for_the_last(tmp_path: Path) -> None:
         (50_000, 30, ["--interval_seconds=1e6", "--ipv6_share=1"]),
     ],
 )
-def test_exactly_the_rows_asked_for(
+def test_number_of_rows(
     tmp_path: Path, num_measurements: int, num_probes: int, flags: list[str]
 ) -> None:
     assert run(tmp_path, *flags, num_measurements=num_measurements, num_probes=num_probes) == 0
@@ -67,7 +67,7 @@ def test_exactly_the_rows_asked_for(
     assert np.all(np.diff(table["event_time"].to_numpy().astype("i8")) >= 0)
 
 
-def test_same_flags_same_bytes_another_seed_others(tmp_path: Path) -> None:
+def test_seeds_are_reproducible(tmp_path: Path) -> None:
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
         assert run(tmp_path / name, f"--seed={seed}", num_measurements=20_000) == 0
     a, b, c = (bytes_of(tmp_path / name) for name in "abc")
@@ -76,9 +76,7 @@ def test_same_flags_same_bytes_another_seed_others(tmp_path: Path) -> None:
     assert all(a[path] != c[path] for path in a)
 
 
-def test_how_time_is_sliced_loses_and_doubles_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_result_is_independent_of_slicing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without delays the times are the regular ticks, which no slicing may change.
     monkeypatch.setattr(simulated_measurements, "_MAX_DELAY_S", 0.0)
     assert run(tmp_path / "day", num_measurements=30_000) == 0

@@ -47,12 +47,6 @@ def test_ipv6_share_holds_for_probes_and_measurements(rows: pa.Table, probes: pa
     assert 0.06 < np.mean(rows["ip_version"].to_numpy() == 6) < 0.14
 
 
-@pytest.mark.parametrize(("share", "families"), [(0, {4}), (1, {6})])
-def test_one_family_alone(tmp_path: Path, share: int, families: set[int]) -> None:
-    assert run(tmp_path, f"--ipv6_share={share}") == 0
-    assert set(rows_of(tmp_path)["ip_version"].to_pylist()) == families
-
-
 @pytest.mark.parametrize(
     "prefix_of",
     [
@@ -89,13 +83,6 @@ def test_activity_follows_zipf(rows: pa.Table, probes: pa.Table) -> None:
     assert counts[:20] / NUM_MEASUREMENTS == pytest.approx(weights[:20], rel=0.35)
 
 
-def test_few_measurements_still_reach_most_probes(tmp_path: Path) -> None:
-    assert run(tmp_path, num_measurements=20_000, num_probes=1000) == 0
-    counts = pc.value_counts(rows_of(tmp_path)["src_addr"]).field("counts").to_numpy()
-    assert len(counts) > 990
-    assert np.mean(counts >= 3) > 0.9
-
-
 def test_hot_share(tmp_path: Path) -> None:
     assert run(tmp_path, "--hot_share=0.6", num_measurements=50_000, num_probes=100) == 0
     counts = np.sort(pc.value_counts(rows_of(tmp_path)["src_addr"]).field("counts").to_numpy())
@@ -103,7 +90,7 @@ def test_hot_share(tmp_path: Path) -> None:
     assert counts[-2] < 0.15 * 50_000
 
 
-def test_probes_come_back_to_few_destinations(rows: pa.Table) -> None:
+def test_few_destinations_per_probe(rows: pa.Table) -> None:
     pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
     num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
     assert num_destinations.max() <= 20
@@ -111,9 +98,7 @@ def test_probes_come_back_to_few_destinations(rows: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(("num_anchors", "least"), [(3, 3), (12, 10), (200, 10)])
-def test_destinations_of_a_probe_are_10_to_20_if_there_are(
-    tmp_path: Path, num_anchors: int, least: int
-) -> None:
+def test_destinations_per_probe(tmp_path: Path, num_anchors: int, least: int) -> None:
     assert run(tmp_path, f"--num_anchors={num_anchors}", num_measurements=50_000) == 0
     pairs = rows_of(tmp_path).group_by(["src_addr", "dst_addr"]).aggregate([])
     num_destinations = pc.value_counts(pairs["src_addr"]).field("counts").to_numpy()
@@ -121,7 +106,7 @@ def test_destinations_of_a_probe_are_10_to_20_if_there_are(
     assert num_destinations.max() <= min(20, num_anchors)
 
 
-def test_a_pair_is_pinged_at_regular_intervals_save_outages(rows: pa.Table) -> None:
+def test_regular_intervals(rows: pa.Table) -> None:
     pairs = rows.group_by(["src_addr", "dst_addr"]).aggregate([([], "count_all")])
     busiest = pairs.sort_by([("count_all", "descending")]).slice(0, 1).to_pylist()[0]
     own = rows.filter(
@@ -150,12 +135,6 @@ def test_outages_are_hours_long_and_rare(tmp_path: Path) -> None:
         days += hours[-1] - hours[0]
     assert max(longest_hours) < 10
     assert 0.01 < num_outages / (days / 24) < 0.12
-
-
-def test_start(tmp_path: Path) -> None:
-    assert run(tmp_path, "--start=2020-02-03") == 0
-    first = rows_of(tmp_path)["event_time"][0].as_py()
-    assert first.isoformat().startswith("2020-02-03T00:")
 
 
 # ---- round trips ----
@@ -195,12 +174,6 @@ def test_failed_pings_are_exactly_minus_one_and_rare(rows: pa.Table, probes: pa.
     busiest = np.argmax(probes["weight"].to_numpy())
     own = pc.equal(rows["src_addr"], probes["src_addr"][int(busiest)]).to_numpy()
     assert failed[own].mean() == pytest.approx(loss_rate[busiest], abs=0.006)
-
-
-def test_round_trips_have_three_decimals(rows: pa.Table) -> None:
-    rtt = rows["rtt"].to_numpy()
-    thousandths = np.rint(rtt.astype(float) * 1000)
-    assert np.array_equal((thousandths / 1000).astype(np.float32), rtt)
 
 
 def test_evenings_are_slower(rows: pa.Table, probes: pa.Table) -> None:

@@ -91,7 +91,7 @@ def _as_parquet() -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_unreadable_files_tell_nothing_of_what_is_in_them(folder: Path, damage: str) -> None:
+def test_errors_of_unreadable_files_reveal_no_address(folder: Path, damage: str) -> None:
     line = b'{"from": "9.9.9.9", "dst_addr": "9.9.9.9", "timestamp": 1, "result": [{"rtt": 1}]}\n'
     path = folder / "damaged"
     path.write_bytes(DAMAGED[damage](line * 20_000))
@@ -109,9 +109,7 @@ def test_unreadable_files_tell_nothing_of_what_is_in_them(folder: Path, damage: 
         assert not [each for each in said if address in each], said
 
 
-def test_what_arrow_says_of_a_file_is_withheld(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrow_messages_are_withheld(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> Iterator[CheckedBatch]:
         raise pa.ArrowInvalid("cannot make a number of '192.0.2.9'")
         yield
@@ -121,12 +119,12 @@ def test_what_arrow_says_of_a_file_is_withheld(
     with pytest.raises(UnreadableInputError) as refusal:
         batches_of(folder / "in.parquet", options)
     told = "".join(traceback.format_exception(refusal.value))
-    assert "192.0.2.9" not in told and f"ArrowInvalid, what it says is {WITHHELD}" in told
+    assert "192.0.2.9" not in told and f"ArrowInvalid, its message is {WITHHELD}" in told
     with pytest.raises(UnreadableInputError, match=r"192\.0\.2\.9"):
         batches_of(folder / "in.parquet", ReadOptions())
 
 
-def test_measurements_are_those_of_the_file_but_for_their_addresses(folder: Path) -> None:
+def test_only_addresses_are_changed(folder: Path) -> None:
     (plain,) = batches_of(folder / "in.parquet", ReadOptions())
     (batch,) = batches_of(folder / "in.parquet", ReadOptions(anonymize=find_key("key")))
     assert plain.block and batch.block and len(batch.block) == 1

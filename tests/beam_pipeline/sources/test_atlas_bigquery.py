@@ -130,11 +130,6 @@ class TestBigQuery:
         # Beside rows 1 and 3.
         assert exploded.empty_rows.tolist() == [0, 1, 3]
 
-    def test_small_batches(self) -> None:
-        file = bigquery_file()
-        for number, batch in enumerate(file.iter_batches(batch_size=1)):
-            check_exploded(atlas.explode_bigquery(batch, "from"), number, number + 1)
-
     def test_large_lists_and_dictionaries(self) -> None:
         text = pa.dictionary(pa.int32(), pa.string())
         schema = BIGQUERY_SCHEMA
@@ -155,15 +150,6 @@ class TestBigQuery:
             assert exploded.measurements.schema.field("ip_version").type == pa.int8()
         file = bigquery_file(schema)
         assert atlas.bigquery_schema_problem(file.schema_arrow, "from") is None
-
-    def test_read_as_dictionary(self) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(ROWS, BIGQUERY_SCHEMA), sink)
-        file = pq.ParquetFile(
-            pa.BufferReader(sink.getvalue()), read_dictionary=["synth_addr", "dst_addr"]
-        )
-        (batch,) = file.iter_batches(columns=atlas.bigquery_columns(file.schema, "from"))
-        check_exploded(atlas.explode_bigquery(batch, "from"), 0, len(ROWS))
 
     @pytest.mark.parametrize("compliant", [True, False])
     def test_columns(self, compliant: bool) -> None:
@@ -192,11 +178,6 @@ class TestBigQuery:
         assert atlas.is_bigquery_export(pa.schema([("pings", pa.large_list(PING_TYPE))]))
         assert not atlas.is_bigquery_export(pa.schema([("pings", pa.int64())]))
         assert not atlas.is_bigquery_export(read_one(good()).measurements.schema)
-
-    @pytest.mark.parametrize("source", ["from", "src_addr"])
-    def test_the_schema_is_right(self, source: AtlasSource) -> None:
-        _, file = read_bigquery()
-        assert atlas.bigquery_schema_problem(file.schema_arrow, source) is None
 
     @pytest.mark.parametrize(
         ("name", "dtype", "problem"),

@@ -104,25 +104,6 @@ def test_a_bigquery_export_is_recognised(tmp_path: Path) -> None:
     assert history(read_rows(output)) == expected(documents, "from")
 
 
-def test_formats_may_be_mixed(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "event_time": pa.array([START], pa.timestamp("s")),
-            "src_addr": ["192.0.2.9"],
-            "dst_addr": ["198.51.100.7"],
-            "ip_version": pa.array([4], pa.int8()),
-            "rtt": [3.5],
-        }
-    )
-    pq.write_table(table, tmp_path / "a")
-    (tmp_path / "b").write_text("\n".join(json.dumps(document) for document in results(5)))
-    rows = history(read_rows(make_dataset(f"{tmp_path}/[ab]", tmp_path / "out")))
-    assert rows == {
-        **expected(results(5), "from"),
-        "192.0.2.9": [(START * SECOND, 0xFFFF_C633_6407, 3.5)],
-    }
-
-
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "mark"])
 @pytest.mark.parametrize("form", [json.dumps, lambda all: "\n".join(map(json.dumps, all))])
 def test_arrays_and_marks_are_recognised(tmp_path: Path, mark: bytes, form) -> None:
@@ -131,26 +112,20 @@ def test_arrays_and_marks_are_recognised(tmp_path: Path, mark: bytes, form) -> N
     assert file.input_format == "atlas_json" and not file.problem
 
 
-def test_parquet_within_gzip_is_a_problem(tmp_path: Path) -> None:
+def test_compressed_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
     (tmp_path / "x.gz").write_bytes(gzip.compress((tmp_path / "x").read_bytes()))
     file = inspect(match_files([str(tmp_path / "x.gz")])[0], ReadOptions())
     assert file.problem == "Parquet within a compressed file; decompress it"
 
 
-def test_an_unknown_content_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"\0\1\2 something")
-    file = inspect(match_files([str(tmp_path / "x")])[0], ReadOptions())
-    assert file.problem and "--input_format" in file.problem
-
-
-def test_a_format_that_is_named_is_not_guessed(tmp_path: Path) -> None:
+def test_explicit_input_format(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1]}), tmp_path / "x")
     with pytest.raises(ProbelineError, match="'start_time'"):
         inspect(match_files([str(tmp_path / "x")])[0], ReadOptions(input_format="atlas_bigquery"))
 
 
-def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Path) -> None:
+def test_folder_without_marker_files(tmp_path: Path) -> None:
     for name in ("b", "a", "_SUCCESS", ".a.crc"):
         (tmp_path / name).write_text("x")
     (tmp_path / "deeper").mkdir()
@@ -158,7 +133,7 @@ def test_a_folder_is_its_files_less_what_engines_leave_beside_them(tmp_path: Pat
     assert [Path(file.path).name for file in match_files([str(tmp_path)])] == ["a", "b"]
 
 
-def test_a_file_that_two_patterns_match_is_read_once(tmp_path: Path) -> None:
+def test_overlapping_patterns(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
     spellings = [
         f"{tmp_path}/a",
@@ -170,15 +145,10 @@ def test_a_file_that_two_patterns_match_is_read_once(tmp_path: Path) -> None:
     assert len(match_files(spellings)) == 1
 
 
-def test_a_name_that_is_not_utf_8_is_one_line(tmp_path: Path) -> None:
+def test_path_is_not_utf_8(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("x")
-    with pytest.raises(UsageError, match=r"\\udcff is not UTF-8: rename it"):
+    with pytest.raises(UsageError, match=r"\\udcff is not UTF-8: rename the file"):
         match_files([str(tmp_path)])
-
-
-def test_no_match_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="matches no file"):
-        match_files([f"{tmp_path}/a*"])
 
 
 def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """Small files and sizes, local and on `gs://`: on an emulator, and errors as GCS gives them."""
 
 import http.server
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -65,19 +64,19 @@ def test_a_local_file_is_read_whole(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["nothing", "no/folder/file", "file/below"])
-def test_a_missing_local_file_is_none(tmp_path, path):
+def test_missing_local_file(tmp_path, path):
     (tmp_path / "file").write_bytes(b"x")
     assert read_file(f"{tmp_path}/{path}") is None
     assert file_infos([f"{tmp_path}/{path}"]) == {f"{tmp_path}/{path}": None}
 
 
-def test_a_local_path_that_cannot_be_read_is_a_one_line_error(tmp_path):
+def test_unreadable_local_path(tmp_path):
     assert refusal_of(lambda: read_file(str(tmp_path))) == (
-        f"cannot read {tmp_path}: Is a directory; check the path and who may read it"
+        f"cannot read {tmp_path}: Is a directory; check the path and its permissions"
     )
 
 
-def test_local_files_need_nothing_of_google(tmp_path):
+def test_local_files_import_no_google_libraries(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     script = (
         "import sys; from beam_pipeline.storage.files import *; "
@@ -93,7 +92,7 @@ def test_local_files_need_nothing_of_google(tmp_path):
 # --- on gs:// -----------------------------------------------------------------------------------
 
 
-def test_a_file_on_gs_is_read_whole(gcs: Gcs, tmp_path):
+def test_read_object(gcs: Gcs, tmp_path):
     (tmp_path / "file").write_bytes(bytes(range(256)) * 4000)
     bucket = gcs.make_bucket()
     for name in ("file", "a/b/file", "a/with space/100%?#é"):
@@ -101,16 +100,8 @@ def test_a_file_on_gs_is_read_whole(gcs: Gcs, tmp_path):
         assert read_file(f"{bucket}/{name}") == bytes(range(256)) * 4000
 
 
-def test_an_empty_file_on_gs_is_a_file(gcs: Gcs, tmp_path):
-    (tmp_path / "file").write_bytes(b"")
-    bucket = gcs.make_bucket()
-    gcs.upload(tmp_path, f"{bucket}/empty")
-    assert read_file(f"{bucket}/empty/file") == b""
-    assert file_infos([f"{bucket}/empty/file"]) == {f"{bucket}/empty/file": info_of(b"")}
-
-
 @pytest.mark.parametrize("name", ["nothing", "a", "a/", "a/fil", "a/file/below"])
-def test_a_missing_object_is_none(gcs: Gcs, tmp_path, name):
+def test_missing_object(gcs: Gcs, tmp_path, name):
     (tmp_path / "file").write_bytes(b"x")
     bucket = gcs.make_bucket()
     gcs.upload(tmp_path, f"{bucket}/a")
@@ -152,40 +143,17 @@ def test_a_checksum_keeps_its_leading_zeros(gcs: Gcs, tmp_path):
     assert str(info_of(data).crc32c).startswith("00")
 
 
-def test_a_missing_bucket_is_reported(gcs: Gcs):
+def test_missing_bucket(gcs: Gcs):
     wanted = f"cannot read {PATH}: there is no bucket bucket; check its name"
     assert refusal_of(lambda: read_file(PATH)) == wanted
     assert refusal_of(lambda: file_infos([PATH])) == wanted
 
 
-def test_a_process_that_is_started_reads_too(gcs: Gcs, tmp_path):
-    (tmp_path / "file").write_bytes(b"x")
-    path = f"{gcs.make_bucket()}/file"
-    gcs.upload(tmp_path / "file", path)
-    assert read_file(path) == b"x"
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(read_file, [path]) == b"x"
-
-
-def test_a_process_makes_one_client_and_a_forked_one_its_own(gcs: Gcs, monkeypatch):
+def test_one_client_per_process(gcs: Gcs, monkeypatch):
     access = google_storage.access_to(PATH)
     assert google_storage.access_to("gs://other/file") is access
     monkeypatch.setattr(google_storage.os, "getpid", lambda: -1)
     assert google_storage.access_to(PATH).client is not access.client
-
-
-def test_the_emulator_answers_batches_as_gcs_does(gcs: Gcs, tmp_path):
-    """Beam renames and deletes in batches, and its client numbers their parts as little."""
-    for name in ("one", "other", "kept"):
-        (tmp_path / name).write_bytes(b"x")
-    bucket = gcs.make_bucket()
-    gcs.upload(tmp_path, bucket)
-    client = google_storage.access_to(PATH).client
-    with client.batch():
-        for name in ("one", "other"):
-            client.bucket(bucket.removeprefix("gs://")).blob(name).delete()
-    names = [f"{bucket}/{name}" for name in ("one", "other", "kept")]
-    assert [info is None for info in file_infos(names).values()] == [True, True, False]
 
 
 # --- ArrayRecord's own reader -------------------------------------------------------------------
@@ -202,13 +170,6 @@ def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatc
     assert reader.ok() and reader.num_records() == 50
     assert reader.read([7, 49]) == [records[7], records[49]]
     assert reader.read_all() == records
-
-
-def test_the_readers_own_emulator_is_kept(monkeypatch):
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://one")
-    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", "http://other")
-    prepare_native_reader(PATH)
-    assert os.environ["CLOUD_STORAGE_EMULATOR_ENDPOINT"] == "http://other"
 
 
 def test_a_finished_dataset_opens_on_gs(gcs: Gcs, tmp_path):
@@ -234,21 +195,21 @@ def test_a_finished_dataset_opens_on_gs(gcs: Gcs, tmp_path):
 @pytest.mark.parametrize(
     "call", [read_file, lambda path: file_infos([path]), prepare_native_reader]
 )
-def test_another_scheme_is_refused(call):
+def test_unsupported_scheme(call):
     assert refusal_of(lambda: call("s3://bucket/manifest.json")) == (
         "cannot read s3://bucket/manifest.json: only local paths and gs:// are supported; copy the "
-        "dataset to one of them"
+        "dataset to one of these"
     )
 
 
 @pytest.mark.parametrize("path", ["gs://", "gs://bucket", "gs://bucket/", "gs:///name"])
-def test_a_path_without_bucket_or_name_is_refused(path):
+def test_path_without_bucket_or_name(path):
     assert refusal_of(lambda: read_file(path)) == (
         f"cannot read {path}: it is not gs://bucket/name; give both"
     )
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch):
+def test_missing_storage_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
     assert refusal_of(lambda: read_file(PATH)) == (
         f"cannot read {PATH}: gs:// needs google-cloud-storage; install it with "
@@ -307,31 +268,25 @@ NO_CREDENTIALS = (
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("call", [read_file, lambda path: file_infos([path])])
-def test_without_credentials_a_private_bucket_is_reported(answer, no_credentials, status, call):
+def test_private_bucket_without_credentials(answer, no_credentials, status, call):
     answer(status)
     message = refusal_of(lambda: call(PATH))
     assert message == f"cannot read {PATH}: it is not public: {NO_CREDENTIALS}"
 
 
-def test_without_credentials_a_public_bucket_is_read(answer, no_credentials):
+def test_public_bucket_without_credentials(answer, no_credentials):
     answer(200)
     assert read_file(PATH) == b""
 
 
-def test_without_credentials_array_record_is_not_left_to_hang(answer, no_credentials):
+def test_array_record_without_credentials(answer, no_credentials):
     assert refusal_of(lambda: prepare_native_reader(PATH)) == (
-        f"cannot read {PATH}: ArrayRecord needs credentials for gs://, of a public bucket too: "
+        f"cannot read {PATH}: ArrayRecord needs credentials for gs://, even for a public bucket: "
         f"{NO_CREDENTIALS}, or copy the dataset to a local folder"
     )
 
 
-def test_with_credentials_array_record_is_left_alone(answer, monkeypatch):
-    give_credentials(monkeypatch, AnonymousCredentials())
-    prepare_native_reader(PATH)
-    assert "CLOUD_STORAGE_EMULATOR_ENDPOINT" not in os.environ
-
-
-def test_the_missing_role_is_named(answer, monkeypatch):
+def test_missing_role(answer, monkeypatch):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(403)
     message = refusal_of(lambda: read_file(PATH))
@@ -339,7 +294,7 @@ def test_the_missing_role_is_named(answer, monkeypatch):
     assert message.endswith("; give the account the role Storage Object Viewer")
 
 
-def test_expired_credentials_are_reported(answer, monkeypatch):
+def test_expired_credentials(answer, monkeypatch):
     class Expired(AnonymousCredentials):
         def before_request(self, request, method, url, headers):
             raise RefreshError("Reauthentication is needed.\nRun something", {"error": "grant"})
@@ -351,7 +306,7 @@ def test_expired_credentials_are_reported(answer, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [400, 503])
-def test_a_failing_server_is_reported(answer, monkeypatch, status):
+def test_failing_server(answer, monkeypatch, status):
     give_credentials(monkeypatch, AnonymousCredentials())
     answer(status)
     message = refusal_of(lambda: read_file(PATH))
@@ -359,7 +314,7 @@ def test_a_failing_server_is_reported(answer, monkeypatch, status):
     assert message.endswith("; check the network and try again")
 
 
-def test_an_unreachable_host_is_reported(monkeypatch):
+def test_unreachable_host(monkeypatch):
     monkeypatch.setattr(google_storage, "_RETRY_S", 1)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -369,14 +324,14 @@ def test_an_unreachable_host_is_reported(monkeypatch):
     assert "Connection refused" in message
 
 
-def test_a_missing_key_file_is_reported(answer, monkeypatch, tmp_path):
+def test_missing_key_file(answer, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/key.json")
     answer(401)
     message = refusal_of(lambda: read_file(PATH))
     assert f"it is not public: File {tmp_path}/key.json was not found; run `gcloud" in message
 
 
-def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
+def test_message_of_missing_credentials(answer, tmp_path):
     """What `no_credentials` pretends is what the library does on a machine that has none."""
     answer(401)
     script = "import sys; from beam_pipeline.storage.files import *; read_file(sys.argv[1])"
@@ -388,7 +343,7 @@ def test_without_credentials_google_says_so_as_expected(answer, tmp_path):
     assert result.stderr.rstrip().endswith(f"{PATH}: it is not public: {NO_CREDENTIALS}")
 
 
-def test_the_probe_for_a_metadata_server_is_short():
+def test_metadata_server_probe_is_short():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
         with pytest.raises(TransportError):

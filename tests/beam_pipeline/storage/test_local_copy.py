@@ -54,9 +54,7 @@ def test_a_local_file_is_its_own_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_of_a_machine_share_a_copy_that_goes_when_none_is_left(
-    tmp_path: Path, own_folder: Path
-) -> None:
+def test_workers_share_a_copy(tmp_path: Path, own_folder: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("1")
     other.write_text("2")
@@ -78,9 +76,7 @@ def test_workers_of_a_machine_share_a_copy_that_goes_when_none_is_left(
         worker.communicate("")
 
 
-def test_what_a_process_that_was_killed_has_begun_is_fetched_again(
-    tmp_path: Path, own_folder: Path, monkeypatch
-) -> None:
+def test_partial_copy_of_a_killed_process(tmp_path: Path, own_folder: Path, monkeypatch) -> None:
     source = tmp_path / "one"
     source.write_text("whole")
     monkeypatch.setattr(local_copy, "open_file", lambda path: open(source, "rb"))
@@ -92,9 +88,7 @@ def test_what_a_process_that_was_killed_has_begun_is_fetched_again(
     release(copy)
 
 
-def test_copies_that_are_released_make_room_for_the_next(
-    tmp_path: Path, own_folder: Path, monkeypatch
-) -> None:
+def test_released_copies_are_deleted(tmp_path: Path, own_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(local_copy, "open_file", lambda path: open(path[6:], "rb"))
     kept = on_this_machine(f"far://{write(tmp_path / 'kept')}")
     for number in range(5):
@@ -118,7 +112,7 @@ def write(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["", "copies"])
-def test_links_in_place_of_the_shared_folder_are_not_followed(tmp_path: Path, name: str) -> None:
+def test_link_in_place_of_the_shared_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_bytes(b"x")
     place = Path(tempfile.gettempdir()) / f"probeline-{os.getuid()}" / name

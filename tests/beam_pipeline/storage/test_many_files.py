@@ -35,7 +35,7 @@ def move_of(folder: str, name: str, data: bytes) -> Move:
     return Move(f"{folder}/temp/{name}", f"{folder}/{name}", len(data), crc32c(data))
 
 
-def test_files_are_renamed_and_renamed_again(folder: str) -> None:
+def test_moves_are_idempotent(folder: str) -> None:
     moves = [move_of(folder, name, name.encode()) for name in ("one", "other")]
     for move in moves:
         write_file(move.source, os.path.basename(move.target).encode())
@@ -45,12 +45,12 @@ def test_files_are_renamed_and_renamed_again(folder: str) -> None:
         assert [read_file(move.source) for move in moves] == [None, None]
 
 
-def test_a_file_that_is_gone_is_an_error_unless_its_target_is_the_same(folder: str) -> None:
+def test_missing_source_of_a_move(folder: str) -> None:
     move = move_of(folder, "one", b"one")
     for content in (None, b"two"):
         if content is not None:
             write_file(move.target, content)
-        with pytest.raises(ProbelineError, match=r"is gone and .* is not what it held"):
+        with pytest.raises(ProbelineError, match=r"is gone and .* has other content"):
             move_files([move])
     write_file(move.target, b"one")
     move_files([move])
@@ -58,7 +58,7 @@ def test_a_file_that_is_gone_is_an_error_unless_its_target_is_the_same(folder: s
         move_files([Move(move.source, move.target)])  # nobody knows what it held
 
 
-def test_files_of_a_folder_are_renamed(folder: str) -> None:
+def test_move_files_of_a_folder(folder: str) -> None:
     for name in ("a", "below/b"):
         write_file(f"{folder}/temp/{name}", name.encode())
     move_files(moves_to_folder(f"{folder}/temp", ["a", "below/b"], f"{folder}/out"))
@@ -66,9 +66,7 @@ def test_files_of_a_folder_are_renamed(folder: str) -> None:
 
 
 @pytest.mark.parametrize("num_parts", [0, 1, 3, 70])
-def test_joined_files_are_their_bytes_and_nothing_else(
-    folder: str, monkeypatch: pytest.MonkeyPatch, num_parts: int
-) -> None:
+def test_join_files(folder: str, monkeypatch: pytest.MonkeyPatch, num_parts: int) -> None:
     """GCS joins 32 with a request: here it is 4, so that 70 take four levels."""
     monkeypatch.setattr(gcs_storage, "_MAX_COMPOSED", 4)
     parts = [f"{folder}/part-{number}" for number in range(num_parts)]
@@ -79,7 +77,7 @@ def test_joined_files_are_their_bytes_and_nothing_else(
     assert read_file(f"{folder}/joined") == (whole or b"empty" * (not parts))
 
 
-def test_a_part_that_is_gone_is_one_line(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_with_a_missing_part(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = gcs.make_bucket()
 
     def gone(*_: object, **__: object) -> None:
@@ -87,13 +85,11 @@ def test_a_part_that_is_gone_is_one_line(gcs: Gcs, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Blob, "compose", gone)
     write_file(f"{bucket}/a", b"a")
-    with pytest.raises(ProbelineError, match=r"cannot write .*: a part of it is gone"):
+    with pytest.raises(ProbelineError, match=r"cannot write .*: one of its 2 parts, .* is gone"):
         join_files(f"{bucket}/joined", bucket, [f"{bucket}/a", f"{bucket}/b"])
 
 
-def test_copies_come_in_order_several_ahead_and_do_not_stay(
-    gcs: Gcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_copies_are_prefetched_and_deleted(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = gcs.make_bucket()
     paths = [f"{bucket}/{number:03d}" for number in range(50)]
     for path in paths:
@@ -116,17 +112,7 @@ def test_copies_come_in_order_several_ahead_and_do_not_stay(
     assert not os.path.exists(folder)
 
 
-def test_a_local_file_is_its_own_copy_and_stays(tmp_path: Path) -> None:
-    paths = [str(tmp_path / name) for name in "ab"]
-    for path in paths:
-        write_file(path, b"x")
-    assert list(local_copies(paths)) == paths
-    assert all(map(os.path.exists, paths))
-
-
-def test_a_hundred_objects_are_deleted_with_a_request_and_missing_ones_are_no_error(
-    gcs: Gcs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_deletes(gcs: Gcs, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = gcs.make_bucket()
     paths = [f"{bucket}/below/{number}" for number in range(250)]
     for path in paths[:-1]:  # the last batch has one that is gone

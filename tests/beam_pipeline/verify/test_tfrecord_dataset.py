@@ -20,18 +20,10 @@ from beam_pipeline.verify import __main__ as verify
 from beam_pipeline.verify.dataset import PROMISES
 from tests.support.damaged_dataset import (
     DamagedDataset,
-    Where,
-    first_row_missing,
     found_by,
-    in_both_splits,
-    in_the_wrong_shard,
-    in_the_wrong_split,
-    out_of_order,
-    row_missing,
-    row_twice,
 )
 from tests.support.engines import Gcs
-from tests.support.helpers import make_run, measurements_table
+from tests.support.helpers import measurements_table
 
 HEAD_BYTES = 12  # length and its checksum
 
@@ -80,9 +72,7 @@ def copy(dataset: Path, tmp_path: Path) -> ExampleCopy:
     return ExampleCopy(Path(shutil.copytree(dataset, tmp_path / "dataset")))
 
 
-def test_a_good_dataset_keeps_every_promise(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_good_dataset(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.stamp()
     capsys.readouterr()
     assert verify.main([str(copy.folder)]) == 0
@@ -99,9 +89,7 @@ def second_record_at(data: bytearray) -> int:
 
 
 @pytest.mark.parametrize("where", ["record", "checksum"])
-def test_a_flipped_bit_is_found_at_its_record_alone(
-    where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flipped_bit(where: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     def flip(data: bytearray) -> None:
         start = second_record_at(data)
         size = struct.unpack_from("<Q", data, start)[0]
@@ -111,19 +99,8 @@ def test_a_flipped_bit_is_found_at_its_record_alone(
     assert found_by(capsys, copy.folder) == {"records": [(shard, 1)]}
     assert verify.main([str(copy.folder)]) == 1
     out = capsys.readouterr().out
-    assert f"{shard} record 1: it cannot be read: its checksum is another" in out
+    assert f"{shard} record 1: it cannot be read: its checksum does not match" in out
     assert "partly" in out
-
-
-def test_a_flipped_bit_is_found_by_the_checksum_of_the_file_too(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = copy.folder / copy.shards[0]
-    data = bytearray(path.read_bytes())
-    data[HEAD_BYTES + 5] ^= 1
-    path.write_bytes(data)
-    where: list[Where] = [(copy.shards[0], None)]
-    assert found_by(capsys, copy.folder) == {"files": where, "records": [(copy.shards[0], 0)]}
 
 
 def wrong_length_checksum(data: bytearray) -> None:
@@ -149,8 +126,8 @@ def cut_within_a_length(data: bytearray) -> None:
 
 
 DAMAGES: dict[Any, str] = {
-    wrong_length_checksum: "the length of record 1 is damaged, what follows cannot be found",
-    wrong_length: "the length of record 1 is damaged, what follows cannot be found",
+    wrong_length_checksum: "the length of record 1 is damaged, so the rest cannot be read",
+    wrong_length: "the length of record 1 is damaged, so the rest cannot be read",
     length_beyond_the_end: "it ends within record 1, after",
     cut_within_a_record: "it ends within record 1, after 30 of its",
     cut_within_a_length: "it ends within the length of record 1",
@@ -158,7 +135,7 @@ DAMAGES: dict[Any, str] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_what_hides_the_rest_of_a_file(
+def test_damage_hides_the_rest_of_a_file(
     damage: Callable[[bytearray], None], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shard = copy.damage(damage)
@@ -167,7 +144,7 @@ def test_what_hides_the_rest_of_a_file(
     assert f"records: {shard}: {DAMAGES[damage]}" in capsys.readouterr().out
 
 
-def test_a_file_that_ends_between_records_is_too_short(
+def test_file_truncated_between_records(
     copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cut(data: bytearray) -> None:
@@ -177,9 +154,7 @@ def test_a_file_that_ends_between_records_is_too_short(
     assert (shard, None) in found_by(capsys, copy.folder)["totals"]
 
 
-def test_shards_named_as_another_format(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_shard_suffix(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.manifest(lambda values: values["options"].update(output_format="arrayrecord"))
     found = found_by(capsys, copy.folder)
     named = [shard for shard, _ in found["files"]]
@@ -205,7 +180,7 @@ COLUMN_EDITS: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     check, change = COLUMN_EDITS[name]
     record = copy.single()
     row = decode_example(record)
@@ -214,17 +189,7 @@ def test_a_wrong_feature(name: str, copy: ExampleCopy, capsys: pytest.CaptureFix
     assert set(found) == {check} and set(found[check]) == {where}
 
 
-def test_a_record_that_is_no_example(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.single()
-    for other in (b"nonsense", b"\x0a\x00", record[:-1], record + b"\0"):
-        where = copy.replace(record, other, index=False)
-        assert found_by(capsys, copy.folder) == {"records": [where]}
-        record = other
-
-
-def test_a_record_of_the_other_encoding(
-    copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_record_encoding(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     row = decode_record(record)
     other = encode_row(row.run.copy(), RowKey(row.src_addr, 0), "arrow")
@@ -232,46 +197,7 @@ def test_a_record_of_the_other_encoding(
     assert found_by(capsys, copy.folder) == {"encoding": [where]}
 
 
-def test_a_row_too_large(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.single()
-    key = RowKey(decode_record(record).src_addr, 0)
-    larger = encode_row(make_run(900, seed=1), key, "arrow", "tf_example")
-    where = copy.replace(record, larger)
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
-def test_a_row_that_ends_too_early(copy: ExampleCopy, capsys: pytest.CaptureFixture[str]) -> None:
-    record = copy.hot()[1]
-    row = decode_record(record)
-    key = RowKey(row.src_addr, 1)
-    where = copy.replace(record, encode_row(row.run[:-30].copy(), key, "arrow", "tf_example"))
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
-BETWEEN: dict[Any, str] = {
-    in_the_wrong_split: "placement",
-    in_both_splits: "placement",
-    in_the_wrong_shard: "placement",
-    out_of_order: "placement",
-    row_twice: "probe_rows",
-    row_missing: "probe_rows",
-    first_row_missing: "probe_rows",
-}
-
-
-@pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
-def test_records_that_do_not_fit_together(
-    damage: Callable[[DamagedDataset], Where], copy: ExampleCopy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = damage(copy)
-    found = found_by(capsys, copy.folder)
-    assert set(found) == {BETWEEN[damage]}
-    assert where in found[BETWEEN[damage]]
-
-
-def test_shards_on_an_object_store_are_read_there(
-    copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_on_gcs(copy: ExampleCopy, gcs: Gcs, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = gcs.make_bucket()
     gcs.upload(copy.folder, f"{bucket}/rows")
     assert verify.main([f"{bucket}/rows"]) == 0

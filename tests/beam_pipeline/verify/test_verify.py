@@ -53,7 +53,7 @@ from tests.support.damaged_dataset import (
 
 
 @pytest.mark.parametrize("encoding", ["arrow", "compact"])
-def test_a_good_dataset_keeps_every_promise(
+def test_good_dataset(
     encoding: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset: Path = request.getfixturevalue(f"{encoding}_dataset")
@@ -81,7 +81,7 @@ def test_the_manifest_has_the_sha256_of_every_file(arrow_dataset: Path) -> None:
         assert sha256 == hashlib.sha256((arrow_dataset / path).read_bytes()).hexdigest(), path
 
 
-def test_stamping_alone_is_no_damage(copy: DamagedDataset) -> None:
+def test_stamping_is_not_damage(copy: DamagedDataset) -> None:
     copy.stamp()
     assert verify.main([str(copy.folder)]) == 0
 
@@ -130,7 +130,7 @@ BETWEEN: dict[Any, str] = {
 
 
 @pytest.mark.parametrize("damage", BETWEEN, ids=lambda damage: damage.__name__)
-def test_records_that_do_not_fit_together(
+def test_faults_between_records(
     damage: Callable[[DamagedDataset], Where],
     copy: DamagedDataset,
     capsys: pytest.CaptureFixture[str],
@@ -162,7 +162,7 @@ def test_a_probe_in_two_splits() -> None:
     assert [fault.record for fault in one_split(rows, OPTIONS)] == [1]
 
 
-def test_compact_rows_may_end_where_their_seconds_do() -> None:
+def test_compact_rows_limited_by_span() -> None:
     later = {"row_index": 1, "first_timestamp": 2**32 * 1_000_000, "last_timestamp": 2**62}
     early = {"num_bytes": 5000}
     assert list(underfull(rows_of_one_probe(early, later), OPTIONS)) == []
@@ -170,7 +170,7 @@ def test_compact_rows_may_end_where_their_seconds_do() -> None:
     assert [f.record for f in underfull(rows_of_one_probe(early, later), OPTIONS)] == [0]
 
 
-def test_gaps_are_no_faults_where_records_could_not_be_read() -> None:
+def test_gaps_at_unreadable_records() -> None:
     rows = rows_of_one_probe({"row_index": 1}, {"row_index": 3})
     assert [fault.record for fault in row_indices(rows)] == [0, 1]
     assert list(row_indices(rows, is_complete=False)) == []
@@ -212,7 +212,7 @@ def option_missing(copy: DamagedDataset) -> None:
     [no_success, manifest_edited, manifest_of_nothing, manifest_is_a_list, option_missing],
     ids=lambda damage: damage.__name__,
 )
-def test_no_dataset_is_one_line(
+def test_not_a_dataset(
     damage: Callable[[DamagedDataset], None],
     copy: DamagedDataset,
     capsys: pytest.CaptureFixture[str],
@@ -225,9 +225,7 @@ def test_no_dataset_is_one_line(
     assert str(copy.folder) in err
 
 
-def test_faults_are_capped_and_counted(
-    copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_max_faults(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     encoding_not_that_of_the_options(copy)
     num_records = sum(len(copy.read(shard)) for shard in copy.shards)
     found = found_by(capsys, copy.folder, "--max-faults=2")
@@ -245,5 +243,5 @@ def test_usage_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1
 
 
-def test_a_glob_of_shards_names_the_dataset(arrow_dataset: Path) -> None:
+def test_glob_of_shards(arrow_dataset: Path) -> None:
     assert verify.main([f"{arrow_dataset}/train/*.arrayrecord"]) == 0

@@ -24,7 +24,7 @@ def flip(data: bytearray) -> None:
     data[20_000] ^= 1
 
 
-def test_a_flipped_byte(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flipped_byte(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     shard = copy.shards[0]
     change_bytes(copy, shard, flip)
     found = found_by(capsys, copy.folder)
@@ -180,7 +180,7 @@ OF_FILES: dict[Any, set[str]] = {
 
 
 @pytest.mark.parametrize("damage", OF_FILES, ids=lambda damage: damage.__name__)
-def test_files_and_manifest(
+def test_faults_of_files_and_manifest(
     damage: Callable[[DamagedDataset], Where],
     copy: DamagedDataset,
     capsys: pytest.CaptureFixture[str],

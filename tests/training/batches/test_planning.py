@@ -19,7 +19,6 @@ from tests.support.batches import (
     is_same,
     segments,
     sources,
-    split_by_size,
 )
 from tests.support.probe_rows_on_disk import (
     CROP,
@@ -27,7 +26,6 @@ from tests.support.probe_rows_on_disk import (
     ipv4_probe,
     make_measurements,
     mixed_rows,
-    num_contexts,
     write_dataset,
 )
 from tests.support.properties import num_examples
@@ -97,23 +95,6 @@ def test_hosts_plan_the_same_lanes_and_the_same_number_of_batches(
         assert contexts.max() - contexts.min() <= 1
         large = [n for n in sizes if n * 14 > CROP]
         assert contexts.sum() == sum(max(1, min(-(-n // 30), 16)) for n in large)
-
-
-@pytest.mark.parametrize("batch_size", [4, 8, 16])
-def test_lanes_give_equally_many_contexts(mixed: dict[Encoding, Path], batch_size: int) -> None:
-    epochs = Epochs(mixed["arrow"], mixed_rows(), 1)
-    batches = host_batches(mixed["arrow"], batch_size=batch_size, crop_size=CROP, num_epochs=1)
-    counts = [
-        sum(
-            tokens.tobytes() in epochs.contexts
-            for batch in batches
-            for tokens in segments(batch, lane)
-        )
-        for lane in range(batch_size)
-    ]
-    _, large = split_by_size(mixed_rows(), CROP)
-    assert sum(counts) == sum(num_contexts(row) for row in large)
-    assert max(counts) - min(counts) <= 1
 
 
 # --- epochs ---------------------------------------------------------------------------------------

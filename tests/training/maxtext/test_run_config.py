@@ -338,27 +338,3 @@ def test_the_guide_names_every_key_of_ours():
     assert len(ours) > 10
     for key in ours:
         assert f"`{key}`" in guide, key
-
-
-def test_every_field_of_data_config_has_a_key():
-    import dataclasses
-
-    from training.batches.config import DataConfig
-
-    of_maxtext = {
-        "files": "network_train_files",
-        "batch_size": "per_device_batch_size",
-        "crop_size": "max_target_length",
-        "seed": "data_shuffle_seed",
-        "shuffle": "enable_data_shuffling",
-        "num_epochs": "num_epoch",
-        "pack": "packing",
-        "num_workers": "grain_worker_count",
-        "worker_buffer_size": "grain_per_worker_buffer_size",
-        "num_threads": "grain_num_threads",
-    }
-    for field in dataclasses.fields(DataConfig):
-        if field.name in ("host_index", "host_count"):
-            continue
-        key = of_maxtext.get(field.name, f"network_{field.name}")
-        assert key in iterators.NetworkConfig.model_fields, field.name

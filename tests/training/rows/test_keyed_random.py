@@ -125,14 +125,6 @@ def test_next_below_is_uniform(limit):
     assert_even(np.bincount(values, minlength=limit))
 
 
-@pytest.mark.parametrize("limit", [2**31, 2**32 - 1, 2**32])
-def test_next_below_reaches_all_of_a_wide_range(limit):
-    values = below(key_of(2), limit, 100_000)
-    assert values.min() >= 0
-    assert values.max() < limit
-    assert distance((values / limit).tolist()) < most_deviation(len(values))
-
-
 def test_next_uniform_is_uniform_and_below_1():
     values = uniforms(key_of(3), 100_000)
     assert values.min() >= 0.0
@@ -206,15 +198,6 @@ def test_streams_of_neighbouring_keys_are_unrelated(neighbours):
 
 # --- permutations -------------------------------------------------------------------------------
 
-SIZES = [*range(1, 70), *(4**i + step for i in range(4, 9) for step in (-1, 0, 1)), 1000, 100_000]
-
-
-@pytest.mark.parametrize("key", [0, 1, 2**64 - 1, int(key_of(5))])
-def test_permuted_is_a_bijection(key):
-    for size in SIZES:
-        places = permutation(size, np.uint64(key))
-        assert np.array_equal(np.sort(places), np.arange(size)), size
-
 
 @settings(max_examples=num_examples(100))
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1))
@@ -234,15 +217,6 @@ def test_permuted_takes_an_index_anywhere(size):
     for index in (0, 1, size // 2, size - 1):
         places = places_of(index, size, keys(40_000, 8, index))
         assert_even(np.bincount(places, minlength=size))
-
-
-@pytest.mark.parametrize("size", [*range(2, 17), 20, 40])
-def test_permuted_of_few_is_nearly_even(size):
-    """A cipher of few bits cannot choose among all permutations evenly: no place is off by half."""
-    num = 40_000
-    places = places_of(0, size, keys(num, 9))
-    shares = np.bincount(places, minlength=size) / num
-    assert np.abs(shares * size - 1).max() < 0.5
 
 
 def test_other_keys_give_other_permutations():

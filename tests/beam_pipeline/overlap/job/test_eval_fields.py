@@ -106,7 +106,8 @@ def test_each_field_by_itself(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     shares = [row["ngram_coverage"] for row in records(tmp_path, "overlap_fields.jsonl")]
     assert shares == [{"doc.question": 1.0, "doc.choices": 6 / 7}, of_answer]
     out = capsys.readouterr().out
-    assert "1 row of quiz hit in doc.question, doc.choices\n1 row of quiz hit in doc.ch" in out
+    lines = {f"1 row of quiz hit in {fields}" for fields in ("doc.question, doc.choices", both[1])}
+    assert lines <= set(out.splitlines())
     assert "3 texts of 1 training file and 5 rows of 1 evaluation file" in out
     assert (tmp_path / "out/clean" / f"{question}.jsonl").exists()
 

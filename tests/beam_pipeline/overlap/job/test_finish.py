@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from beam_pipeline.documents.reading import WorkUnit
+from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.jobs import frame, output_folder, output_lease
 from beam_pipeline.jobs.output_folder import TEMP_FOLDER, JobRun
@@ -32,6 +32,7 @@ from beam_pipeline.overlap.results.output_files import (
 )
 from beam_pipeline.overlap.results.outputs import group_of
 from beam_pipeline.storage import gcs as gcs_storage
+from beam_pipeline.storage.matching import FileVersion
 from tests.support.engines import Gcs, stored_objects
 from tests.support.faulty_gcs import FaultyGcs, faulty
 
@@ -85,7 +86,7 @@ def a_run(gcs: Gcs, folder: Path, num_units: int, num_files: int) -> Iterator[Ex
 
 def _unit(job: Job, num_units: int, at: int) -> ExpandedUnit:
     number = at * job.num_train_files // num_units
-    unit = WorkUnit(f"/train/{number}", 0, "jsonl", 0, 0, file_number=number, number=at)
+    unit = WorkUnit(InputFile(FileVersion(f"/train/{number}", 0, 0), "jsonl", number=number), at)
     scanned = ScannedUnit(unit, (), ScanSummary(1, 1, 0, 7, 1, {}))
     prefix, row = job.temp_path("units", scanned.name), {"unit": at}
     member, table = io.BytesIO(), io.BytesIO()

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from beam_pipeline.documents.reading import DocumentFile, WorkUnit
+from beam_pipeline.documents.files import InputFile, WorkUnit
 from beam_pipeline.overlap.job import scanning
 from beam_pipeline.overlap.job.manifest import read_summary, write_summary
 from beam_pipeline.overlap.job.scanning import (
@@ -19,10 +19,12 @@ from beam_pipeline.overlap.job.scanning import (
     plan_work_units,
 )
 from beam_pipeline.overlap.results.match_files import ScannedUnit, ScanSummary
+from beam_pipeline.storage.matching import FileVersion
 
 
 def scanned(number: int, num_rows: int, first_row: int | None, num_files: int) -> ScannedUnit:
-    unit = WorkUnit("a.jsonl", 100, "jsonl", 10 * number, 10 * number + 10, (), first_row, 0, 4)
+    file = InputFile(FileVersion("a.jsonl", 100, 0), "jsonl", number=4)
+    unit = WorkUnit(file, number, 10, 10 * number, 10 * number + 10, first_row=first_row)
     summary = ScanSummary(num_rows, num_rows, 0, 0, 2, {})
     paths = tuple(f"matches-{at}" for at in range(num_files))
     return ScannedUnit(unit._replace(number=number), paths, summary)
@@ -47,11 +49,11 @@ def test_rows_that_are_known_are_not_moved() -> None:
 
 
 def test_work_units_are_keyed_by_group(tmp_path: Path) -> None:
-    file = DocumentFile(str(tmp_path / "x.jsonl"), 200 << 20, "jsonl", False)
+    file = InputFile(FileVersion(str(tmp_path / "x.jsonl"), 200 << 20, 0), "jsonl")
     alone = list(plan_work_units(3, file, "text", 0))
     assert len({key for key, _ in alone}) == len(alone) == 4
     assert [unit.number for _, unit in alone] == [0, 1, 2, 3]
-    assert {unit.file_number for _, unit in alone} == {3}
+    assert {unit.file.number for _, unit in alone} == {3}
     grouped = list(plan_work_units(3, file, "text", 2))
     assert {key for key, _ in grouped} <= {"0", "1"}
     assert [unit for _, unit in grouped] == [unit for _, unit in alone]
@@ -95,7 +97,9 @@ def test_a_group_is_scanned_with_one_index_shard_after_the_other(
 
 
 def heartbeat(folder: Path, file_number: int = 0, number: int = 0, shard: int = 0) -> Heartbeat:
-    unit = WorkUnit("corpus/a.jsonl", 100, "jsonl", 0, 100, (), 0, 0, file_number, number)
+    version = FileVersion("corpus/a.jsonl", 100, 0)
+    file = InputFile(version, "jsonl", number=file_number)
+    unit = WorkUnit(file, number, 1, 0, 100)
     return Heartbeat(str(folder), str(folder / "temp"), unit, shard)
 
 

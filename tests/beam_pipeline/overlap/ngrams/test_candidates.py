@@ -1,8 +1,9 @@
-"""The index and its candidates: all that brute force finds is a candidate, and little else."""
+"""The index and its candidates, compared with brute force; mapped files."""
 
-import io
 import itertools
+import os
 import random
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from beam_pipeline.documents.batch import text_buffers
 from beam_pipeline.errors import ProbelineError
 from beam_pipeline.overlap.ngrams import index as index_module
 from beam_pipeline.overlap.ngrams import matching, token_batches
+from beam_pipeline.overlap.ngrams.arrays import hand_pages_back, map_file
 from beam_pipeline.overlap.ngrams.index import (
     BYTES_PER_PLACE,
     INDEX_BYTES_PER_PLACE,
@@ -26,7 +28,7 @@ from beam_pipeline.overlap.ngrams.index import (
     write_index,
 )
 from beam_pipeline.overlap.ngrams.matching import find_candidates
-from beam_pipeline.overlap.ngrams.row_tokens import count_places, count_tokens
+from beam_pipeline.overlap.ngrams.token_batches import count_places, count_tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer, effective_lengths
 from tests.support.colliding_texts import LENGTH, colliding_texts
 from tests.support.overlap_hits import ngrams
@@ -69,7 +71,7 @@ def scanned(index: Index, training: list[str], tokenizer: Tokenizer) -> set[tupl
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("lengths", [(1,), (2, 3), (5, 2, 9), tuple(range(1, 80))])
-def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ...]) -> None:
+def test_candidates_equal_brute_force(name: str, lengths: tuple[int, ...]) -> None:
     rng = random.Random(len(lengths))
     for _ in range(15):
         texts = [made_up(rng, rng.randrange(12)) for _ in range(4)]
@@ -85,25 +87,13 @@ def test_the_scan_finds_what_brute_force_finds(name: str, lengths: tuple[int, ..
     st.integers(1, 4),
 )
 @settings(max_examples=num_examples(300))
-def test_any_texts(texts: list[str], training: list[str], n: int) -> None:
+def test_candidates_of_any_texts(texts: list[str], training: list[str], n: int) -> None:
     index = build_index([text_buffers(texts)], (n,), DEFAULT)
     assert scanned(index, training, DEFAULT) == expected(texts, training, (n,), DEFAULT)
 
 
-def letters(text: str) -> list[tuple[str, int, int]]:
-    return [(char, at, at + 1) for at, char in enumerate(text)]
-
-
-def test_a_tokenizer_of_ones_own_is_scanned_too() -> None:
-    tokenizer = Tokenizer("letters", function=letters)  # type: ignore[arg-type]
-    index = build_index([text_buffers(["abc"])], (2,), tokenizer)
-    found = scanned(index, ["xabcab"], tokenizer)
-    assert found == expected(["abc"], ["xabcab"], (2,), tokenizer)
-    assert len(found) == 3
-
-
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 7])
-def test_index_shards_together_are_the_whole(num_shards: int) -> None:
+def test_index_shards_partition_the_index(num_shards: int) -> None:
     rng = random.Random(5)
     texts = [made_up(rng, 20) for _ in range(8)]
     training = [made_up(rng, 40) for _ in range(8)]
@@ -118,7 +108,7 @@ def test_index_shards_together_are_the_whole(num_shards: int) -> None:
     assert np.concatenate([shard.keys for shard in shards]).tolist() == whole.keys.tolist()
 
 
-def test_ranges_are_all_hashes_once() -> None:
+def test_hash_ranges_partition_all_hashes() -> None:
     for num_shards in (1, 2, 3, 10):
         shards = [IndexShard(number, num_shards) for number in range(num_shards)]
         assert shards[0].first_hash == 0 and shards[-1].last_hash == 2**64 - 1
@@ -126,7 +116,7 @@ def test_ranges_are_all_hashes_once() -> None:
             assert other.first_hash == one.last_hash + 1
 
 
-def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
+def test_tokens_and_candidates_beyond_the_buffers(monkeypatch) -> None:
     monkeypatch.setattr(matching, "_CANDIDATES_AT_A_TIME", 3)
     monkeypatch.setattr(token_batches, "_TOKENS_AT_A_TIME", 16)
     training = ["a b " * 50, "Σ a b " * 20, "x", "a", "b a b", "a b a"]
@@ -134,14 +124,9 @@ def test_more_tokens_and_candidates_than_there_is_room_for(monkeypatch) -> None:
     assert scanned(index, training, DEFAULT) == expected(["a b a"], training, (1, 2, 3), DEFAULT)
 
 
-def test_nothing_is_found_across_two_documents() -> None:
-    index = build_index([text_buffers(["a b c d"])], (3,), DEFAULT)
-    assert scanned(index, ["a b", "c d", "", "b c d"], DEFAULT) == {(3, 0, 3, 0, 1)}
-
-
 @pytest.mark.parametrize("shortest", range(1, 12))
-def test_every_place_of_an_ngram_is_found_wherever_it_stands(shortest: int) -> None:
-    """Windows are looked at only here and there, so each distance from there counts."""
+def test_candidates_at_any_distance_from_a_window(shortest: int) -> None:
+    """Only windows at multiples of the stride are checked."""
     copied = [f"w{number}" for number in range(40)]
     index = build_index([text_buffers([" ".join(copied)])], (shortest, 3 * shortest), DEFAULT)
     for before in range(2 * shortest):
@@ -151,7 +136,7 @@ def test_every_place_of_an_ngram_is_found_wherever_it_stands(shortest: int) -> N
         assert found == {(0, before + at, n, 0, at) for n, at in places}
 
 
-def test_rows_of_empty_tokens_can_be_left_out() -> None:
+def test_degenerate_rows_are_skipped() -> None:
     texts = [text_buffers(["", "a b", "..."]), text_buffers(["!", "c"])]
     counts, is_degenerate = count_tokens(texts, DEFAULT)
     assert counts.tolist() == [1, 2, 2, 2, 1]
@@ -160,7 +145,7 @@ def test_rows_of_empty_tokens_can_be_left_out() -> None:
     assert sorted(index.rows.tolist()) == [1, 4]
 
 
-def test_candidates_that_only_share_a_hash_are_few() -> None:
+def test_false_candidates_are_few() -> None:
     """A filter that let everything through would pass the other tests."""
     rng = random.Random(1)
     words = [f"w{number}" for number in range(5000)]
@@ -178,7 +163,7 @@ def test_candidates_that_only_share_a_hash_are_few() -> None:
     assert len({(document, at) for document, at, *_ in found}) == there
 
 
-def test_building_takes_no_more_memory_than_it_is_planned_with() -> None:
+def test_memory_of_building_an_index() -> None:
     words = np.random.default_rng(0).integers(0, 1 << 40, (4000, 132))
     texts = [text_buffers([" ".join(map(str, row)) for row in words.tolist()])]
     build_index([text_buffers(["a b c"])], (13,), DEFAULT)  # tables of the tokenizer
@@ -192,7 +177,7 @@ def test_building_takes_no_more_memory_than_it_is_planned_with() -> None:
     assert size < len(index.rows) * INDEX_BYTES_PER_PLACE
 
 
-def test_an_index_shard_grows_beyond_its_share_of_like_n_grams() -> None:
+def test_an_index_shard_grows_beyond_its_share() -> None:
     texts = [text_buffers(["the same three words again and again"] * 100 + ["of others"])]
     shards = [build_index(texts, (3,), DEFAULT, IndexShard(at, 8)) for at in range(8)]
     whole = build_index(texts, (3,), DEFAULT)
@@ -203,7 +188,7 @@ def test_an_index_shard_grows_beyond_its_share_of_like_n_grams() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 64, 1000])
-def test_the_directory_leads_to_each_key(count: int) -> None:
+def test_directory_covers_each_key(count: int) -> None:
     rng = np.random.default_rng(count)
     for low, high in ((0, 1 << 64), (1 << 62, (1 << 62) + 5000)):
         keys = np.unique(rng.integers(low, high, count, np.uint64, endpoint=False))
@@ -214,13 +199,13 @@ def test_the_directory_leads_to_each_key(count: int) -> None:
         assert directory[0] == 0 and directory[-1] == len(keys)
 
 
-def test_an_empty_evaluation_side_and_an_empty_batch() -> None:
+def test_empty_index_and_empty_batch() -> None:
     index = build_index([text_buffers([])], (5,), DEFAULT)
     assert scanned(index, ["a b c"], DEFAULT) == set()
     assert scanned(build_index([text_buffers(["a"])], (5,), DEFAULT), [], DEFAULT) == set()
 
 
-def test_the_number_of_index_shards_follows_from_the_memory() -> None:
+def test_number_of_index_shards_by_memory() -> None:
     places = count_places([1000, 10, 0], (5, 20))
     assert places == 996 + 981 + 6 + 1
     assert count_index_shards(places, 1 << 30) == 1
@@ -239,7 +224,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_index_survives_its_file(file: Path) -> None:
+def test_index_file_roundtrip(file: Path) -> None:
     index = build_index([text_buffers(["one two three four", "two three"])], (2, 3), DEFAULT)
     back = open_index(str(file), "fingerprint")
     for name in vars(index):
@@ -248,16 +233,7 @@ def test_an_index_survives_its_file(file: Path) -> None:
     assert scanned(back, ["two three four"], DEFAULT) == scanned(index, ["two three four"], DEFAULT)
 
 
-def test_the_same_texts_give_the_same_file() -> None:
-    files = []
-    for _ in range(2):
-        stream = io.BytesIO()
-        write_index(build_index([text_buffers(["a b c", "c d"])], (2,), DEFAULT), stream, "x")
-        files.append(stream.getvalue())
-    assert files[0] == files[1]
-
-
-def test_an_index_of_something_else_is_refused(file: Path) -> None:
+def test_fingerprint_mismatch(file: Path) -> None:
     with pytest.raises(ProbelineError, match="made of other inputs or options"):
         open_index(str(file), "another")
 
@@ -265,13 +241,13 @@ def test_an_index_of_something_else_is_refused(file: Path) -> None:
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-70], lambda data: b"x" + data, lambda data: b""]
 )
-def test_a_damaged_index_is_refused_in_one_line(file: Path, damage) -> None:
+def test_damaged_index_file(file: Path, damage) -> None:
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ProbelineError, match="remove it and run again"):
         open_index(str(file), "fingerprint")
 
 
-def test_two_ngrams_with_one_hash_are_one_key() -> None:
+def test_hash_collision_is_one_key() -> None:
     one, other = colliding_texts()
     index = build_index([text_buffers([one])], (LENGTH,), DEFAULT)
     assert scanned(index, [other], DEFAULT) == {(0, 0, LENGTH, 0, 0)}
@@ -280,6 +256,28 @@ def test_two_ngrams_with_one_hash_are_one_key() -> None:
 
 @pytest.mark.parametrize("num_distinct", [1, 3, 500, 2**64 - 1])
 @pytest.mark.parametrize("count", [0, 1, 2, 1000])
-def test_equal_hashes_keep_their_order(num_distinct: int, count: int) -> None:
+def test_order_of_hashes_is_stable(num_distinct: int, count: int) -> None:
     hashes = np.random.default_rng(count).integers(0, num_distinct, count, np.uint64)
     assert np.array_equal(index_module._order_of(hashes), np.argsort(hashes, kind="stable"))
+
+
+# --- mapped files ---------------------------------------------------------------------------------
+
+
+def mapped_kib(path: Path) -> int:
+    """Returns how much of a file is in this process's memory."""
+    with open(f"/proc/{os.getpid()}/smaps") as lines:
+        of_file = re.search(rf"{re.escape(str(path))}\n(?:.+\n)*?Rss: +(\d+) kB", lines.read())
+    assert of_file is not None
+    return int(of_file[1])
+
+
+def test_pages_are_handed_back_and_keep_their_contents(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(np.arange(1 << 20, dtype=np.int64).tobytes())
+    numbers = np.frombuffer(map_file(str(path)), np.int64)
+    total = int(numbers.sum())
+    assert mapped_kib(path) == 8192
+    hand_pages_back()
+    assert mapped_kib(path) == 0
+    assert int(numbers.sum()) == total == (1 << 20) * ((1 << 20) - 1) // 2

@@ -194,18 +194,6 @@ def test_rows_by_fields_that_were_hit(output: Path, tmp_path: Path) -> None:
     assert found == [("a", "q", 2), ("a", "q, answer", 1)]
 
 
-def test_details_left_out_are_counted(tmp_path: Path) -> None:
-    training = {"t.jsonl": [("d", SETS["space"][0][1])] * 3}
-    caps = "--max_details_per_pair=4", "--max_details=6"
-    left_out = contents_of(run(tmp_path, SETS, training, *caps)).left_out
-    pairs, files = [], []
-    for line in read_lines(tmp_path / "output/stats/overlap_details_left_out.jsonl"):
-        (pairs if "eval_row" in line else files).append(line["num_left_out"])
-    assert pairs and files
-    expected = (len(pairs), sum(pairs), len(files), sum(files))
-    assert msgspec.structs.astuple(left_out) == expected
-
-
 def test_columns_of_records_with_lone_surrogates(tmp_path: Path) -> None:
     schema = pa.schema([("name", pa.string()), ("count", pa.int64())])
     records = [{"name": "plain \U0001f600", "count": 1, "more": [1]}, {"count": 2, "name": "x"}]

@@ -50,7 +50,7 @@ def test_documents_that_share_most(tmp_path: Path) -> None:
     output = run(tmp_path, {"set": rows}, {"t.jsonl": texts})
     matches = pq.read_table(output / MATCHES).to_pylist()
     pq.write_table(pq.read_table(output / MATCHES), output / MATCHES, row_group_size=7)
-    spans: dict[tuple, dict[int, list]] = defaultdict(lambda: defaultdict(list))
+    spans: dict[int, dict[int, list]] = defaultdict(lambda: defaultdict(list))
     for match in matches:
         places = [(at["start"], at["end"]) for at in match["eval_offsets"]]
         spans[match["eval_row"]][match["train_row"]].append(places)

@@ -1,4 +1,4 @@
-"""Options and states that cannot be meant end in one line."""
+"""Invalid options and states end in one line."""
 
 import copy
 import gc
@@ -17,36 +17,59 @@ from training.dataset import DataConfig, build_dataset
 from training.rows.row_source import ProbeRowDataSource
 from training.rows.row_table import find_shards
 
+NAN = float("nan")
 WRONG: dict[str, list[Any]] = {
     "seed": [None, 1.5, "7", True, 2**64, 2**80],
-    "batch_size": ["4", 4.0, None, True, 2**40],
-    "crop_size": ["4", 1024.0, None, 200_000, 2**31, 2**62],
-    "mode_weights": ["abc", None, 3, ("a", "b", "c"), (1, 2), (1, 2, float("nan"))],
-    "mixed_rows": ["3", 2.5, 2**70],
-    "avg_tokens_per_measurement": ["3", 2.5, 2**70],
-    "max_contexts_per_row": ["3", 2.5, 2**70],
-    "num_workers": ["3", 2.5, None],
-    "worker_buffer_size": ["3", 2.5, 2**40],
-    "num_threads": ["3", 2.5, None],
+    "batch_size": ["4", 4.0, None, True, 2**40, 0, -8],
+    "crop_size": ["4", 1024.0, None, 200_000, 2**31, 2**62, 63],
+    "mode_weights": ["abc", None, 3, "xyz", (1, 2), (1, 2, NAN), (1, -1, 1), (0, 0, 0)],
+    "mixed_rows": ["3", 2.5, 2**70, 0],
+    "avg_tokens_per_measurement": ["3", 2.5, 2**70, 0],
+    "max_contexts_per_row": ["3", 2.5, 2**70, 0],
+    "num_workers": ["3", 2.5, None, -1],
+    "worker_buffer_size": ["3", 2.5, 2**40, 0],
+    "num_threads": ["3", 2.5, None, -2],
     "num_epochs": ["3", 2.5, 0, 2**70],
-    "host_index": ["0", 0.0, None],
-    "host_count": ["1", 1.0, None],
+    "host_index": ["0", 0.0, None, -1],
+    "host_count": ["1", 1.0, None, 0],
     "shuffle": ["no", 1, None],
     "pack": ["no"],
-    "sampler": [None, ["rows"]],
-    "on_bad_row": [None, 3],
+    "sampler": [None, ["rows"], "row"],
+    "on_bad_row": [None, 3, "drop"],
+    "repeat_share": ["many", 1.5, None],
+    "fixed_order_share": [NAN],
+    "random_source_share": [-0.1],
+    "stride_ratio": [0, -1, NAN, float("inf")],
+    "window_shares": [3, (0.5, 0.2), (0, 2), (1,)],
     "cache_dir": [3, "", b"x"],
-    "weights": [["a"], None],
+    "weights": [["a"], None, "probe"],
 }
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_an_option_of_a_wrong_kind_is_named(option: str) -> None:
+def test_invalid_option(option: str) -> None:
     for value in WRONG[option]:
-        given = {"files": "rows", "batch_size": 4, option: value}
-        if option == "weights":
-            given["sampler"] = "windows"
-        refusal_of(lambda: DataConfig(**given), option, kind=UsageError)  # noqa: B023
+        given = {"files": "rows", "batch_size": 4, "sampler": "windows", option: value}
+        message = f"{option} is {value!r}: it must be"
+        refusal_of(lambda: DataConfig(**given), message, kind=UsageError)  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host_index": 2, "host_count": 2}, "host_index is 2, but host_count is 2"),
+        ({"batch_size": 9, "host_count": 2}, "batch_size 9 is not a multiple of host_count 2"),
+        ({"repeat_share": 0.5, "sampler": "windows"}, "repeat_share requires sampler=rows"),
+        ({"window_shares": (0, 0), "sampler": "windows"}, "window_shares require sampler=rows"),
+        ({"stride_ratio": 0.5}, "stride_ratio requires sampler=windows"),
+        ({"weights": "probes"}, "weights require sampler=windows"),
+        ({"weights": [1, 2]}, "weights require sampler=windows"),
+        ({"mixed_rows": None}, "set cache_dir"),
+    ],
+    ids=str,
+)
+def test_conflicting_options(options: dict[str, Any], message: str) -> None:
+    refusal_of(lambda: config_of("rows", **options), message, kind=UsageError)
 
 
 @pytest.mark.parametrize("files", [None, 3, b"rows", [None], [b"rows"], [3]])
@@ -80,7 +103,7 @@ def test_an_empty_split_is_told(tmp_path: Path, cache: bool) -> None:
     options = {"cache_dir": str(tmp_path / "cache")} if cache else {}
     refusal_of(
         lambda: build_dataset(config_of(f"{dataset}/test", batch_size=1, **options)),
-        *(f"{dataset}/test", "hold no row"),
+        *(f"{dataset}/test", "have no rows"),
         kind=UsageError,
     )
 

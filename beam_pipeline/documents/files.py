@@ -1,0 +1,251 @@
+"""Input files of records, and the work units that they are cut into.
+
+  pattern → match_documents → InputFile, format and compression by its name
+  FileVersion → inspect → InputFile, format and compression by its first bytes
+  InputFile → cut_into_work_units → WorkUnit: row groups, a range of lines, or a whole file
+
+Work units depend only on the files. Rows count from 0 in their file. A work unit that begins within
+a file of lines counts from its own first line, since the lines before it have not been counted.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from typing import BinaryIO, Literal, NamedTuple, cast
+
+import pyarrow as pa
+
+from beam_pipeline.dataset.tfrecord import begins_tfrecord
+from beam_pipeline.documents.fields import DOCUMENT_NAME
+from beam_pipeline.documents.json import is_json
+from beam_pipeline.documents.parquet import check_text_column
+from beam_pipeline.errors import UsageError, one_line
+from beam_pipeline.storage.files import check_regular, open_file
+from beam_pipeline.storage.lines import (
+    BYTE_ORDER_MARK,
+    DAMAGE,
+    decompressed,
+    explained_damage,
+)
+from beam_pipeline.storage.matching import FileVersion, match_input, unchanged
+from beam_pipeline.storage.parquet import open_parquet, pack_row_groups
+
+Format = Literal["jsonl", "json", "parquet", "tfrecord", "auto"]  # json: an array or lines
+WORK_UNIT_BYTES = 64 << 20
+CURE = "repair or remove the file"
+_HEAD_BYTES = 64 << 10
+_PARQUET_MAGIC = b"PAR1"
+
+
+class InputFile(NamedTuple):
+    """A file of records as found."""
+
+    file: FileVersion
+    format: Format = "auto"  # auto: its `problem` is that no format fits
+    is_compressed: bool = False
+    source: int = 0  # the number of the pattern that matches it, the first if several do
+    number: int = 0  # in the order of the input
+    num_rows: int | None = None  # of an inspected Parquet file
+    problem: str | None = None  # why an inspected file cannot be read
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the file."""
+        return self.file.num_bytes
+
+
+class WorkUnit(NamedTuple):
+    """What one worker reads at once: lines that begin in [start, end), row groups, or a file."""
+
+    file: InputFile
+    number: int = 0  # in its file
+    num_units: int = 1  # of the file
+    start: int = 0
+    end: int = 0
+    row_groups: tuple[int, ...] = ()
+    first_row: int | None = 0  # None: the rows before it have not been counted
+    num_rows: int | None = None  # of Parquet, by its footer
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self.file.path
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is some of the bytes of a file."""
+        return (self.start, self.end) != (0, self.file.num_bytes)
+
+    @property
+    def name(self) -> str:
+        """A name that depends only on the file and the part of it: 32 hex digits."""
+        (path, num_bytes, version), kind = self.file[:2]
+        content = path, num_bytes, kind, self.start, self.end, self.row_groups, None, version
+        digest = hashlib.blake2b(
+            "\n".join(map(str, content)).encode("utf-8", "surrogateescape"), digest_size=16
+        )
+        return digest.hexdigest()
+
+
+# --- documents by name ----------------------------------------------------------------------------
+
+
+def match_documents(patterns: Sequence[str], option: str = "--input_path") -> list[InputFile]:
+    """Returns all files of documents below folders, of globs and by path, in order, each once.
+
+    In folders and globs only files named *.jsonl, *.json or *.parquet count, JSON also with .gz or
+    .zst; hidden files and folders, which begin with `.` or `_`, do not. Links to folders are
+    followed. An existing path is not treated as a glob.
+
+    Args:
+      patterns: folders, globs or files; `**` matches any number of folders.
+      option: the flag that the user gave, for messages.
+
+    Raises:
+      UsageError: a pattern matches no such file, or one is a pipe.
+    """
+    found: dict[str, InputFile] = {}
+    for source, pattern in enumerate(patterns):
+        folder, matched = match_input(pattern, option, "**")
+        files = {}
+        for file in matched:
+            name = DOCUMENT_NAME.search(file.path)
+            if name and (folder is None or not re.search("(^|/)[._]", file.path[len(folder) :])):
+                kind, _, compression = name[0].removeprefix(".").partition(".")
+                files[file.path] = InputFile(file, cast(Format, kind), bool(compression), source)
+        if not files:
+            raise UsageError(
+                f"{option}={pattern} matches no file of documents: .jsonl, .json (both plain, .gz "
+                "or .zst) or .parquet; check the path, and quote a pattern so that the shell does "
+                "not expand it"
+            )
+        found = files | found
+    check_regular(found)
+    return [found[path] for path in sorted(found)]
+
+
+# --- records by content ---------------------------------------------------------------------------
+
+
+def inspect(
+    file: FileVersion,
+    input_format: Format = "auto",
+    check: Callable[[str, Format, pa.Schema | None], None] | None = None,
+) -> InputFile:
+    """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
+
+    Args:
+      input_format: "auto" detects it.
+      check: raises an error if path, format and columns do not suit the job.
+
+    Raises:
+      ProbelineError: the file was changed since it was matched.
+    """
+    with unchanged(file):
+        try:
+            return _inspect(file, input_format, check or (lambda *_: None))
+        except DAMAGE as error:
+            return InputFile(file, input_format, problem=one_line(error))
+
+
+def _inspect(
+    file: FileVersion, kind: Format, check: Callable[[str, Format, pa.Schema | None], None]
+) -> InputFile:
+    with open_file(file.path, _HEAD_BYTES, file.version) as stream:
+        plain = decompressed(stream)
+        is_compressed = plain is not stream
+        if kind == "auto":
+            head = _read(plain, _HEAD_BYTES)
+            kind = format_of(head)
+            if kind == "auto":
+                problem = (
+                    f"neither Parquet nor TFRecord nor JSON lines by its first bytes ({head[:8]!r})"
+                    "; name its format with --input_format"
+                )
+                return InputFile(file, kind, problem=problem)
+    if kind != "parquet":
+        check(file.path, kind, None)
+        return InputFile(file, kind, is_compressed)
+    if is_compressed:
+        return InputFile(file, kind, problem="Parquet within a compressed file; decompress it")
+    with open_parquet(file.path, version=file.version) as parquet:
+        check(file.path, kind, parquet.schema_arrow)
+        return InputFile(file, kind, num_rows=parquet.metadata.num_rows)
+
+
+def _read(stream: BinaryIO, num_bytes: int) -> bytes:
+    read = getattr(stream, "read1", stream.read)  # `read` of a truncated stream raises
+    head = b""
+    while len(head) < num_bytes and (block := read(num_bytes - len(head))):
+        head += block
+    return head
+
+
+def format_of(head: bytes) -> Format:
+    """Returns the format of a file by its first bytes, decompressed; "auto" if it is unknown."""
+    if head.startswith(_PARQUET_MAGIC):
+        return "parquet"
+    if begins_tfrecord(head):
+        return "tfrecord"
+    text = head.removeprefix(BYTE_ORDER_MARK).lstrip()
+    line, newline, _ = text.partition(b"\n")
+    is_whole = bool(newline) or len(head) < _HEAD_BYTES
+    is_lines = not text or (is_json(line) if is_whole else text.startswith((b"{", b"[")))
+    return "jsonl" if is_lines else "auto"
+
+
+# --- work units -----------------------------------------------------------------------------------
+
+
+def cut_into_work_units(
+    file: InputFile, text_field: str | None = None, unit_bytes: int = WORK_UNIT_BYTES
+) -> list[WorkUnit]:
+    """Cuts a file into work units of about `unit_bytes`, in order; the same ones each time.
+
+    Args:
+      text_field: the column of texts that Parquet must have, if any.
+
+    Raises:
+      ProbelineError: the footer of a Parquet file cannot be read, or has no such text field, or
+        the file was changed since it was matched.
+    """
+    if file.format == "parquet" and not file.problem:
+        return _cut_parquet(file, text_field, unit_bytes)
+    num_bytes = file.num_bytes
+    if file.problem or file.format != "jsonl" or file.is_compressed:
+        unit_bytes = max(1, num_bytes)
+    starts = range(0, max(1, num_bytes), unit_bytes)
+    return [
+        WorkUnit(
+            file,
+            number,
+            len(starts),
+            start,
+            min(start + unit_bytes, num_bytes),
+            first_row=None if start else 0,
+        )
+        for number, start in enumerate(starts)
+    ]
+
+
+def _cut_parquet(file: InputFile, text_field: str | None, unit_bytes: int) -> list[WorkUnit]:
+    path, num_bytes, version = file.file
+    with (
+        unchanged(file.file),
+        explained_damage(path, CURE, row=0),
+        open_parquet(path, version=version) as parquet,
+    ):
+        if text_field is not None:
+            check_text_column(path, parquet.schema_arrow, text_field)
+        metadata = parquet.metadata
+    rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+    runs = list(pack_row_groups(rows, unit_bytes * max(1, sum(rows)) / num_bytes))
+    return [
+        WorkUnit(file, number, len(runs), 0, num_bytes, *groups)
+        for number, groups in enumerate(runs)
+    ]
