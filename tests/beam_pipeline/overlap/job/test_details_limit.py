@@ -40,12 +40,12 @@ def test_the_scan_of_a_run_without_room_for_its_details_is_kept(
     def not_again(*_: object) -> None:
         raise AssertionError("a work unit is scanned again")
 
-    monkeypatch.setattr(scanning, "read_work_unit", not_again)
+    monkeypatch.setattr(scanning, "read_texts", not_again)
     fewer = [*flags(corpus), "--skip_existing", "--max_details=1"]
     assert main(fewer) == 0
     assert len(files_below(corpus / "out/stats")) == len(undisturbed) + 1  # what is left out
     monkeypatch.undo()
-    monkeypatch.setattr(scanning, "read_work_unit", not_again)
+    monkeypatch.setattr(scanning, "read_texts", not_again)
     assert main([*flags(corpus), "--skip_existing", "--overwrite"]) == 0
     assert files_below(corpus / "out/stats") == undisturbed
 

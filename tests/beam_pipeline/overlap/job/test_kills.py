@@ -30,11 +30,11 @@ def killing(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
 setattr(module, function, killing)
-read_work_unit = scanning.read_work_unit
+read_texts = scanning.read_texts
 def reading(unit, *args):
     print("read", unit.name, flush=True)
-    return read_work_unit(unit, *args)
-scanning.read_work_unit = reading
+    return read_texts(unit, *args)
+scanning.read_texts = reading
 from beam_pipeline.overlap.__main__ import main
 sys.exit(main(sys.argv[3:]))
 """
