@@ -23,8 +23,8 @@ from beam_pipeline.errors import UsageError
 from beam_pipeline.overlap.evaluation_sources import name_with_field, parse_evaluation_source
 from beam_pipeline.overlap.job.marin import path_of, warn_of
 from beam_pipeline.overlap.job.ngram_config import MAX_N, NGramConfig
-from beam_pipeline.overlap.job.removal_config import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, tokenizer_named
+from beam_pipeline.overlap.removal.options import NO_REMOVAL, RemovalConfig
 from beam_pipeline.overlap.results.layout import clean_list_names
 from beam_pipeline.overlap.results.rules import (
     NO_RULES,

@@ -23,8 +23,8 @@ from beam_pipeline.errors import UsageError, printable
 from beam_pipeline.overlap.evaluation import EvaluationFile, source_of
 from beam_pipeline.overlap.job.config import DeconConfig, flag_fields
 from beam_pipeline.overlap.job.progress import read_summary
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
 from beam_pipeline.overlap.ngrams.tokenizers import tokenizer_named
+from beam_pipeline.overlap.removal.options import RemovalConfig
 from beam_pipeline.overlap.results.layout import INPUT_FILES
 from beam_pipeline.overlap.results.output_files import escape_surrogates, read_lines, write_lines
 from beam_pipeline.storage.files import exists

@@ -12,7 +12,7 @@ from beam_pipeline.jobs.beam_options import check_job_server
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.sources.inputs import InputFile
+from beam_pipeline.sources.inputs import MeasurementFile
 from beam_pipeline.storage.matching import FileVersion
 
 NOT_UTF_8 = os.fsdecode(b"\xff")
@@ -84,7 +84,7 @@ def test_a_job_server_that_cannot_be_downloaded() -> None:
 
 
 def test_more_shards_than_rows_are_refused() -> None:
-    files = [InputFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
+    files = [MeasurementFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
     launch._check_num_shards(3000, files)
     with pytest.raises(UsageError, match="--num_shards=99999 for 3000 rows"):
         launch._check_num_shards(99_999, files)

@@ -20,7 +20,7 @@ from beam_pipeline.jobs.beam_options import IN_MEMORY_RUNNER
 from beam_pipeline.overlap import DeconConfig, NGramConfig, build_overlap_step
 from beam_pipeline.overlap.job.config import flag_fields, make_parser, parse
 from beam_pipeline.overlap.job.launch import bound_parallelism
-from beam_pipeline.overlap.job.removal_config import RemovalConfig
+from beam_pipeline.overlap.removal.options import RemovalConfig
 
 NEEDED = ["--input_path=in", "--decontaminate_source=eval/mmlu-dolma-1a2b3c", "--output_path=out"]
 

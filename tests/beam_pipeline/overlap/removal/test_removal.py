@@ -22,9 +22,8 @@ from beam_pipeline.overlap.__main__ import main as search
 from beam_pipeline.overlap.attributes import main as write_attributes
 from beam_pipeline.overlap.ngrams.token_kernels import Tokens
 from beam_pipeline.overlap.ngrams.tokenizers import TOKENIZERS, Tokenizer
-from beam_pipeline.overlap.removal.changes import piece_id
-from beam_pipeline.overlap.removal.cleaning import compressed
-from beam_pipeline.overlap.removal.cutting import Cut, cut_text, reach_into
+from beam_pipeline.overlap.removal.cutting import Cut, cut_text, piece_id, reach_into
+from beam_pipeline.overlap.removal.rewriting import compressed
 from beam_pipeline.overlap.remove import main as remove
 from beam_pipeline.overlap.report.__main__ import main as report
 from beam_pipeline.overlap.results.layout import BOILERPLATE, DOCUMENTS, TRAIN_FILES
@@ -191,25 +190,25 @@ def test_the_bytes_of_gzip_do_not_depend_on_what_is_written_at_a_time() -> None:
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert clean(tmp_path, "--remove=document") == 2
-    assert "is no finished result" in capsys.readouterr().err
+    assert "is not a finished result" in capsys.readouterr().err
     write_corpus(tmp_path)
     find_in(tmp_path, "in", "out")
     capsys.readouterr()
     assert clean(tmp_path) == 2
-    assert "--remove=none: give document" in capsys.readouterr().err
+    assert "--remove=none: pass document" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=Boy") == 2
     assert "--mask_token=Boy has a token of an evaluation row" in capsys.readouterr().err
     assert clean(tmp_path, "--remove=mask", "--mask_token=[x]") == 2
-    assert "give a word" in capsys.readouterr().err
+    assert "must be a word" in capsys.readouterr().err
     (tmp_path / "clean/documents").mkdir(parents=True)
     assert clean(tmp_path, "--remove=document") == 2
-    assert "that no run has put there" in capsys.readouterr().err
+    assert "that Probeline did not create" in capsys.readouterr().err
     (tmp_path / "clean/documents").rmdir()
     of_files = tmp_path / "out" / TRAIN_FILES
     table = pq.read_table(of_files)
     pq.write_table(table.drop("num_text_chars"), of_files)
     assert clean(tmp_path, "--remove=document") == 2
-    assert "is no finished result of the overlap job of this version" in capsys.readouterr().err
+    assert "is not a finished result of this version's overlap job" in capsys.readouterr().err
     pq.write_table(table, of_files)
     os.utime(tmp_path / "in/a.jsonl", (1, 1))
     assert clean(tmp_path, "--remove=document") == 1
