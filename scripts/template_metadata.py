@@ -67,13 +67,13 @@ TEMPLATES = {
                 "digits, or a secret's version, projects/P/secrets/S/versions/V.",
             },
             "inline_bytes": {
-                "helpText": "Payloads up to this size travel through the shuffle, larger ones "
-                f"through storage; -1 is {options.REMOTE_INLINE_BYTES}.",
+                "helpText": "Max size of payloads that go through the shuffle instead of "
+                f"storage; -1 means {options.REMOTE_INLINE_BYTES}.",
             },
             "columns": {"regexes": [f"^({_RENAMED}(,{_RENAMED})*)?$"]},
-            "max_row_size_mb": {"label": "Largest record in MiB"},
+            "max_row_size_mb": {"label": "Max record size in MiB"},
             "array_record_options": {"label": "ArrayRecord options"},
-            "probes_per_shard": {"label": "Probes a shard"},
+            "probes_per_shard": {"label": "Probes per shard"},
         },
     ),
     "overlap": Template(

@@ -62,7 +62,6 @@ def circle(graph: Graph) -> list[str]:
     return []
 
 
-@pytest.mark.xfail(reason="a circle in jobs")
 def test_files_do_not_import_each_other_in_a_circle() -> None:
     assert circle(imports()) == []
 

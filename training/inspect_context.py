@@ -1,4 +1,4 @@
-"""Draws the training context that `python -m beam_pipeline.inspect --context` shows."""
+"""Draws the training context of `python -m beam_pipeline.inspect --context`."""
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def draw_context(
             f"{seed}: timestamp mode {context.mode}; {context.num_measurements} of a window "
             f"of {context.window:,} measurements from number {context.first:,} on, "
             f"{context.num_timed} of them with their time; {context.num_tokens:,} tokens, the last "
-            "one a target only."
+            "one is a target only."
         )
     else:
         about = (

@@ -74,32 +74,27 @@ class Records(NamedTuple):
     measurements_at: np.ndarray  # int64 [r]: where the measurements of each begin in `data`
 
 
-def frame_records(
-    sizes: np.ndarray,
-    src_ids: np.ndarray,
-    counts: np.ndarray,
-    spans: np.ndarray,
-    firsts: np.ndarray,
-    lasts: np.ndarray,
-    src_addrs: pa.StringArray,
-    row_indexes: np.ndarray,
-) -> Records:
-    """Returns records whose measurements are still zero, given the columns of RECORD_SCHEMA.
+# The columns of a record without src_addr and measurements, and the bytes of its measurements.
+FIELDS = np.dtype(
+    [
+        *(("num_bytes", "<i8"), ("src_id", "<i8"), ("n_measurements", "<i8")),
+        *(("time_span_seconds", "<f8"), ("first_timestamp", "<i8"), ("last_timestamp", "<i8")),
+        ("row_index", "<i8"),
+    ]
+)
 
-    Args:
-      sizes: int64 [r], the bytes of each record's measurements.
-      src_ids, counts, firsts, lasts, row_indexes: int64 [r]; `spans` is float64 [r].
-      src_addrs: [r].
-    """
+
+def frame_records(fields: np.ndarray, src_addrs: pa.StringArray) -> Records:
+    """Returns records with zeros for measurements, given their FIELDS [r] and addresses [r]."""
     template = _template()
     offsets, text = string_buffers(src_addrs)
-    bounds = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(record_bytes(sizes, np.diff(offsets)), out=bounds[1:])
-    words, measurements_at = np.zeros(bounds[-1] // 8, np.int64), np.empty(len(sizes), np.int64)
+    bounds = np.zeros(len(fields) + 1, np.int64)
+    np.cumsum(record_bytes(fields["num_bytes"], np.diff(offsets)), out=bounds[1:])
+    words, measurements_at = np.zeros(bounds[-1] // 8, np.int64), np.empty(len(fields), np.int64)
+    spans = fields["time_span_seconds"].view(np.int64)
     _frame(
         words, words.view(np.uint8), bounds, measurements_at, template.words, template.buffers_at,
-        template.body_bytes_at, sizes, src_ids, counts, spans.view(np.int64), firsts, lasts,
-        offsets, text, row_indexes,
+        template.body_bytes_at, fields, spans, offsets, text,
     )  # fmt: skip
     return Records(words.view(np.uint8), bounds, measurements_at)
 
@@ -118,32 +113,32 @@ def record_bytes(measurements_bytes: Any, text_bytes: Any) -> Any:
 
 @kernel
 def _frame(
-    words, data, bounds, measurements_at, template, buffers_at, body_bytes_at, sizes, src_ids,
-    counts, spans, firsts, lasts, offsets, text, row_indexes,
+    words, data, bounds, measurements_at, template, buffers_at, body_bytes_at, fields, spans,
+    offsets, text,
 ):  # fmt: skip
     low = (1 << 32) - 1
-    for row in range(len(sizes)):
-        start = bounds[row] // 8
+    for row in range(len(fields)):
+        start, field = bounds[row] // 8, fields[row]
         words[start : start + len(template)] = template
         num_text = np.int64(offsets[row + 1]) - np.int64(offsets[row])
         place_buffers(
             words, start, buffers_at, body_bytes_at,
-            (0, 8, 0, 8, sizes[row], 0, 4, 0, 8, 0, 8, 0, 8, 0, 8, num_text, 0, 4),
+            (0, 8, 0, 8, field.num_bytes, 0, 4, 0, 8, 0, 8, 0, 8, 0, 8, num_text, 0, 4),
         )  # fmt: skip
         body = start + len(template)
-        words[body] = src_ids[row]
-        words[body + 1] = sizes[row] << 32
+        words[body] = field.src_id
+        words[body + 1] = field.num_bytes << 32
         measurements_at[row] = (body + 2) * 8
-        body += 2 + (sizes[row] + 7) // 8
-        words[body] = counts[row] & low
+        body += 2 + (field.num_bytes + 7) // 8
+        words[body] = field.n_measurements & low
         words[body + 1] = spans[row]
-        words[body + 2] = firsts[row]
-        words[body + 3] = lasts[row]
+        words[body + 2] = field.first_timestamp
+        words[body + 3] = field.last_timestamp
         words[body + 4] = num_text << 32
         for i in range(num_text):
             data[(body + 5) * 8 + i] = text[np.int64(offsets[row]) + i]
         body += 5 + (num_text + 7) // 8
-        words[body] = row_indexes[row] & low
+        words[body] = field.row_index & low
         words[body + 1] = END_OF_STREAM
 
 
@@ -189,17 +184,11 @@ def _template() -> Template:
 
 def encode_record(row: RowColumns) -> bytes:
     """Returns the record of a row."""
-    size = len(row.measurements)
-    framed = frame_records(
-        np.array([size]),
-        np.array([row.src_id]),
-        np.array([row.n_measurements]),
-        np.array([row.time_span_seconds]),
-        np.array([row.first_timestamp]),
-        np.array([row.last_timestamp]),
-        pa.array([row.src_addr], pa.string()),
-        np.array([row.row_index]),
-    )
+    size, fields = len(row.measurements), np.empty(1, FIELDS)
+    fields["num_bytes"] = size
+    for name in FIELDS.names[1:]:  # pyright: ignore[reportOptionalSubscript]
+        fields[name] = getattr(row, name)
+    framed = frame_records(fields, pa.array([row.src_addr], pa.string()))
     at = int(framed.measurements_at[0])
     framed.data[at : at + size] = np.frombuffer(row.measurements, np.uint8)
     return framed.data.tobytes()

@@ -223,18 +223,14 @@ def encode_rows(
 def _frame(
     run: np.ndarray, bounds: np.ndarray, keys: RowKeys, sizes: np.ndarray
 ) -> arrow_record.Records:
+    fields = np.empty(len(sizes), arrow_record.FIELDS)
+    fields["num_bytes"], fields["n_measurements"] = sizes, np.diff(bounds)
+    fields["src_id"], fields["row_index"] = keys.src_ids, keys.row_indexes
     firsts, lasts = run["event_time"][bounds[:-1]], run["event_time"][bounds[1:] - 1]
+    fields["first_timestamp"], fields["last_timestamp"] = firsts, lasts
     ends = zip(firsts.tolist(), lasts.tolist(), strict=True)
-    return arrow_record.frame_records(
-        sizes,
-        keys.src_ids,
-        np.diff(bounds),
-        np.array([(last - first) / _US_PER_SECOND for first, last in ends]),
-        firsts,
-        lasts,
-        keys.src_addrs,
-        keys.row_indexes,
-    )
+    fields["time_span_seconds"] = [(last - first) / _US_PER_SECOND for first, last in ends]
+    return arrow_record.frame_records(fields, keys.src_addrs)
 
 
 def encode_row(

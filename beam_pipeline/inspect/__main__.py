@@ -4,13 +4,12 @@
   python -m beam_pipeline.inspect gs://bucket/rows --html=report.html
   python -m beam_pipeline.inspect rows --row=train:12          one row, decoded
   python -m beam_pipeline.inspect rows --context=7,train:12,3  a training context: seed, row, K
-  python -m beam_pipeline.inspect rows --compare=yesterday     what rows has that yesterday has not
-  python -m beam_pipeline.inspect rows --compare=1             what was added since generation 1
+  python -m beam_pipeline.inspect rows --compare=yesterday     differences from another dataset
+  python -m beam_pipeline.inspect rows --compare=1             differences from generation 1
 
 Sizes, families, failed pings and probes are exact, from rows.parquet and the manifest. RTT, hours,
 destinations and silences come from a bounded sample of the rows, the same each time. Needs no
-Beam. Exit code 0: shown. 1: there is no finished dataset, or it is damaged. 2: the command cannot
-be run as given.
+Beam. Exit code 0: shown. 1: there is no finished dataset, or it is damaged. 2: invalid arguments.
 """
 
 import sys
@@ -20,7 +19,7 @@ from functools import partial
 from beam_pipeline.cli.command import require_packages, run_command
 from beam_pipeline.cli.flags import OneLineParser
 from beam_pipeline.errors import UsageError
-from beam_pipeline.inspect.names import parse_context_name, parse_row_name
+from beam_pipeline.inspect.row import parse_context_name, parse_row_name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,25 +34,23 @@ def make_parser() -> OneLineParser:
         "Shows the contents of a finished dataset of probe rows.",
         "rows --html report.html",
     )
-    parser.add_argument("dataset", help="the folder that --output named, local or gs://")
-    parser.add_argument(
-        "--html", help="where to write the page, plots and all tables, local or gs://"
-    )
+    parser.add_argument("dataset", help="a dataset's folder, local or gs://")
+    parser.add_argument("--html", help="file for a page with plots and all tables, local or gs://")
     parser.add_argument(
         "--row",
         type=partial(parse_row_name, flag="row"),
-        help="show one row in place of the summary, by its number in rows.parquet: 12, test:3",
+        help="show one row instead of the summary, by its number in rows.parquet: 12, test:3",
     )
     parser.add_argument(
         "--context",
         type=parse_context_name,
         metavar="SEED,ROW,K",
-        help="show one training context in place of the summary: 7,train:12,3",
+        help="show one training context instead of the summary: 7,train:12,3",
     )
     parser.add_argument(
         "--compare",
         metavar="DATASET|GENERATION",
-        help="show, in place of the summary, what differs from another dataset or from an earlier "
+        help="show, instead of the summary, the differences from another dataset or an earlier "
         "generation of this one, by its number: yesterday, gs://bucket/rows, 1",
     )
     return parser
@@ -64,8 +61,7 @@ def _run(argv: Sequence[str]) -> None:
     if args.compare is not None:
         if args.html is not None or args.row or args.context:
             raise UsageError(
-                f"--compare={args.compare} is a view of its own: leave out --html, --row and "
-                "--context"
+                f"--compare={args.compare} excludes --html, --row and --context: leave them out"
             )
         from beam_pipeline.inspect.terminal import show_changes
 

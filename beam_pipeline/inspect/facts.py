@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import Dataset
-from beam_pipeline.inspect.compare import Comparison, compare
+from beam_pipeline.inspect.comparison import Comparison, compare_splits
 from beam_pipeline.inspect.index import Index, Period, uncovered
-from beam_pipeline.inspect.names import RowName
+from beam_pipeline.inspect.row import RowName
 from beam_pipeline.inspect.sample import Sample, draw
 from beam_pipeline.inspect.statistics import (
     Destination,
@@ -75,7 +75,7 @@ class Facts:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What stands out, warnings first."""
+        """The findings, warnings first."""
         found = chain.from_iterable(find(self) for find in _FINDERS)
         return sorted(found, key=lambda finding: not finding.is_warning)
 
@@ -115,7 +115,7 @@ def gather(dataset: Dataset) -> Facts:
         timeline=line,
         uncovered=uncovered(indexes.values()),
         empty=empty_bins(line) if line else [],
-        comparisons=compare(indexes, samples),
+        comparisons=compare_splits(indexes, samples),
     )
 
 
@@ -169,7 +169,7 @@ def _find_differences(facts: Facts) -> Iterator[Finding]:
 def _find_dead_letters(facts: Facts) -> Iterator[Finding]:
     counts = facts.dataset.manifest.counts
     if not counts.num_dead_letters:
-        text = f"All {counts.measurements:,} input rows are in it: no dead letters."
+        text = f"All {counts.measurements:,} input rows are included: no dead letters."
         if counts.rows_left_out:
             text += f" {counts.rows_left_out:,} others are not in the sample."
         yield Finding(text, False)

@@ -1,4 +1,4 @@
-"""What the row index of a split says: its rows, its probes, and the time that they cover."""
+"""The row index of a split: its rows, its probes, and the time that they cover."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Probes:
 
 @dataclass(frozen=True)
 class Index(RowIndex):
-    """The row index of a split, and what it adds up to."""
+    """The row index of a split, with its totals."""
 
     @property
     def num_measurements(self) -> int:
@@ -108,7 +108,7 @@ class Index(RowIndex):
 
 
 def is_ipv6(addresses: pa.StringArray) -> np.ndarray:
-    """Tells which addresses are IPv6, bool [addresses]."""
+    """Returns whether each address is IPv6, bool [addresses]."""
     return pc.match_substring(addresses, ":").to_numpy(zero_copy_only=False)
 
 

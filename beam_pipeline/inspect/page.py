@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 from markupsafe import Markup
 
-from beam_pipeline.inspect.compare import conclusion
-from beam_pipeline.inspect.context import TOKEN_STYLES, OneContext
+from beam_pipeline.inspect.comparison import conclusion
 from beam_pipeline.inspect.facts import Facts, sample_text
 from beam_pipeline.inspect.plots import MAX_POINTS, plots, row_plot
-from beam_pipeline.inspect.row import OneRow, row_table, row_text
+from beam_pipeline.inspect.row import TOKEN_STYLES, OneContext, OneRow, row_table, row_text
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.page import environment, part
 from beam_pipeline.report.tables import NONE, bytes_text, percent, span_us_text

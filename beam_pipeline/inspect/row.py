@@ -1,26 +1,88 @@
-"""One row of a dataset, decoded: its probe, its size and its measurements."""
+"""One row of a dataset, decoded, and one training context: its tokens beside its measurements.
 
+On a command line a row is train:12, its number in rows.parquet; a context is SEED,ROW,K. A context
+follows from these alone, in epoch 0, and is the one that `training.sampler.ProbeRowSampler` draws
+with its default settings. `training.inspect_context` draws it, and is loaded by name, here only.
+"""
+
+import importlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.text import Text
 
 from beam_pipeline.dataset import addresses
+from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.row_codec import ProbeRow
 from beam_pipeline.dataset.rows import Dataset
 from beam_pipeline.dataset.sorted_run import widen
 from beam_pipeline.errors import UsageError
 from beam_pipeline.inspect.index import Index, open_rows
-from beam_pipeline.inspect.names import RowName
-from beam_pipeline.report.tables import (
-    Table,
-    bytes_text,
-    ms_text,
-    percent,
-    span_us_text,
-    time_text,
-)
+from beam_pipeline.report.tables import Table, bytes_text, ms_text, percent, span_us_text, time_text
+from beam_pipeline.report.terminal import say
 
+_MAX_SEED = 2**63 - 1
 _NUM_AT_EACH_END = 10
+TOKEN_STYLES = {
+    "start": "bold reverse",
+    "source": "cyan",
+    "destination": "blue",
+    "time": "yellow",
+    "RTT": "green",
+    "failed": "bold red",
+}
+
+
+class RowName(NamedTuple):
+    """A row by its line in a split's rows.parquet, from 0; as text, train:12."""
+
+    split: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.split}:{self.number}"
+
+
+class ContextName(NamedTuple):
+    """The name of a context: the seed, the row, and its number in the row."""
+
+    seed: int
+    row: RowName
+    k: int
+
+
+def parse_row_name(text: str, flag: str) -> RowName:
+    """Parses train:12, test:3, or 12, which is a row of train.
+
+    Raises:
+      UsageError: the text has another form.
+    """
+    split, _, number = text.rpartition(":")
+    if (split or SPLITS[0]) not in SPLITS or not number.isdecimal():
+        raise UsageError(
+            f"--{flag}: {text!r} is not a row: give its number in rows.parquet from 0, after its "
+            "split if that is not train, such as 12, train:12 or test:3"
+        )
+    return RowName(split or SPLITS[0], int(number))
+
+
+def parse_context_name(text: str) -> ContextName:
+    """Parses SEED,ROW,K, such as 7,train:12,3.
+
+    Raises:
+      UsageError: the text has another form.
+    """
+    parts = text.split(",")
+    if len(parts) != 3 or not parts[0].isdecimal() or not parts[2].isdecimal():
+        raise UsageError(f"--context={text} is not SEED,ROW,K, such as 7,train:12,3")
+    if int(parts[0]) > _MAX_SEED:
+        raise UsageError(f"--context={text}: the seed is over {_MAX_SEED}")
+    return ContextName(int(parts[0]), parse_row_name(parts[1], "context"), int(parts[2]))
+
+
+# --- rows -----------------------------------------------------------------------------------------
 
 
 class OneRow(NamedTuple):
@@ -94,3 +156,56 @@ def row_table(one: OneRow) -> Table:
         rows.insert(_NUM_AT_EACH_END, ("⋮", "", "", ""))
     columns = ("number", ("time, UTC", "text"), ("destination", "text"), "RTT, ms")
     return Table(title, columns, rows, "row")
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+class Token(NamedTuple):
+    """A token as text, and its field: start, source, destination, time, RTT or failed."""
+
+    text: str
+    kind: str
+
+
+class DecodedMeasurement(NamedTuple):
+    """The tokens of one measurement, and the measurement as text."""
+
+    tokens: list[Token]
+    text: str
+
+
+class OneContext(NamedTuple):
+    """A context; `about` is a sentence on how it was drawn."""
+
+    name: ContextName
+    about: str
+    measurements: list[DecodedMeasurement]
+
+
+def draw_context(dataset: Dataset, index: Index, name: ContextName) -> OneContext:
+    """Draws a context.
+
+    Raises:
+      UsageError: there is no such row or context.
+      ProbelineError: the row cannot be read.
+    """
+    check_row_name(name.row, index, "context")
+    training = importlib.import_module("training.inspect_context")
+    about, measurements = training.draw_context(dataset, *name.row, name.seed, name.k)
+    shown = [DecodedMeasurement([Token(*t) for t in tokens], text) for tokens, text in measurements]
+    return OneContext(name, about, shown)
+
+
+def print_context(context: OneContext, console: Console) -> None:
+    """Prints a context: each measurement on a line, its tokens below, coloured by field."""
+    say(console, context.about)
+    console.print(Text("tokens: ") + _coloured(zip(TOKEN_STYLES, TOKEN_STYLES, strict=True)))
+    for number, measurement in enumerate(context.measurements):
+        console.print(f"\n{number:3} {measurement.text}", soft_wrap=True, markup=False)
+        console.print(Text("    ") + _coloured(measurement.tokens), soft_wrap=True)
+
+
+def _coloured(tokens: Iterable[tuple[str, str]]) -> Text:
+    """Returns tokens, each with its kind, as text."""
+    return Text(" ").join(Text(text, TOKEN_STYLES[kind]) for text, kind in tokens)

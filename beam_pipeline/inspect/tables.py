@@ -1,10 +1,11 @@
-"""The tables of a dataset, which the terminal and the page both show."""
+"""The tables of a dataset, for the terminal and the page."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from beam_pipeline.dataset.data_card import GENERATION_COLUMNS, generation_rows
+from beam_pipeline.inspect.comparison import Side, side_rows
 from beam_pipeline.inspect.facts import Facts
 from beam_pipeline.inspect.statistics import FAMILIES, HOURS, Rtts, family_counts
 from beam_pipeline.report.tables import (
@@ -14,7 +15,6 @@ from beam_pipeline.report.tables import (
     ms_text,
     percent,
     span_us_text,
-    time_text,
 )
 
 _MAX_PERIODS = 5
@@ -40,19 +40,23 @@ def tables(facts: Facts) -> Iterator[Table]:
 
 
 def _overview(facts: Facts) -> Table:
-    indexes, splits = facts.indexes.values(), facts.dataset.manifest.splits
-    periods = [index.period for index in indexes]
-    rtts = [facts.rtts[split] for split in facts.indexes]
+    splits = facts.dataset.manifest.splits
+    sides = [
+        Side(
+            name=split,
+            num_probes=len(index.probes),
+            num_rows=len(index),
+            num_measurements=index.num_measurements,
+            period=index.period,
+            num_bytes=splits[split].num_bytes,
+            num_shards=len(splits[split].shards),
+        )
+        for split, index in facts.indexes.items()
+    ]
     rows = [
-        ("probes", *(len(index.probes) for index in indexes)),
-        ("rows", *map(len, indexes)),
-        ("measurements", *(index.num_measurements for index in indexes)),
-        ("bytes", *(bytes_text(splits[split].num_bytes) for split in facts.indexes)),
-        ("shards", *(len(splits[split].shards) for split in facts.indexes)),
-        ("first measurement", *(time_text(p.begin_us) if p else NONE for p in periods)),
-        ("last measurement", *(time_text(p.end_us) if p else NONE for p in periods)),
-        ("failed pings", *(percent(index.failed_share, 2) for index in indexes)),
-        ("RTT, ms: median (80 %)", *map(_rtt, rtts)),
+        *side_rows(sides),
+        ("failed pings", *(percent(index.failed_share, 2) for index in facts.indexes.values())),
+        ("RTT, ms: median (80 %)", *(_rtt(facts.rtts[side.name]) for side in sides)),
     ]
     return Table("Both sides", ("", *facts.indexes), rows, "overview")
 

@@ -1,4 +1,4 @@
-"""What inspect prints, and where the page is written."""
+"""Prints the report of inspect, and writes its page."""
 
 from rich.console import Console
 from rich.markup import escape
@@ -7,13 +7,9 @@ from rich.text import Text
 from beam_pipeline.dataset.manifest import SPLITS
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import printable
-from beam_pipeline.inspect import changes
-from beam_pipeline.inspect.compare import conclusion
-from beam_pipeline.inspect.context import draw_context, print_context
+from beam_pipeline.inspect import comparison, row
 from beam_pipeline.inspect.facts import Facts, gather, sample_text
 from beam_pipeline.inspect.index import Index
-from beam_pipeline.inspect.names import ContextName, RowName
-from beam_pipeline.inspect.row import read_row, row_table, row_text
 from beam_pipeline.inspect.tables import tables
 from beam_pipeline.report.tables import NONE, number_of
 from beam_pipeline.report.terminal import new_console, print_table, say
@@ -25,35 +21,35 @@ _VERDICT_STYLES = {"alike": "green", "differs": "yellow", "unlike": "bold red"}
 def show(
     path: str,
     html: str | None = None,
-    row_name: RowName | None = None,
-    context_name: ContextName | None = None,
+    row_name: row.RowName | None = None,
+    context_name: row.ContextName | None = None,
 ) -> None:
     """Shows a dataset, or one row or context of it, in the terminal and as a page.
 
     Args:
       path: the dataset's folder.
       html: where to write the page; None writes none.
-      row_name: a row to show in place of the summary.
-      context_name: a training context to show in place of the summary.
+      row_name: a row to show instead of the summary.
+      context_name: a training context to show instead of the summary.
 
     Raises:
       UsageError: there is no such row or context.
       ProbelineError: the dataset is not finished or damaged, or the page cannot be written.
     """
     dataset = open_dataset(path)
-    row = context = None
+    one_row = context = None
     if row_name:
-        row = read_row(dataset, Index.of(dataset.index(row_name.split)), row_name)
+        one_row = row.read_row(dataset, Index.of(dataset.index(row_name.split)), row_name)
     if context_name:
         index = Index.of(dataset.index(context_name.row.split))
-        context = draw_context(dataset, index, context_name)
+        context = row.draw_context(dataset, index, context_name)
     console = new_console()
-    if row:
-        say(console, row_text(row))
-        print_table(console, row_table(row))
+    if one_row:
+        say(console, row.row_text(one_row))
+        print_table(console, row.row_table(one_row))
     if context:
-        print_context(context, console)
-    is_summary = row is None and context is None
+        row.print_context(context, console)
+    is_summary = one_row is None and context is None
     if html is None and not is_summary:
         return
     facts = gather(dataset)
@@ -61,9 +57,9 @@ def show(
     if html is not None:  # first: a reader of stdout, such as head, may end the program
         from beam_pipeline.inspect.page import page
 
-        if row is None and (name := facts.typical_row):
-            row = read_row(dataset, facts.indexes[name.split], name)
-        data = page(facts, row, context)
+        if one_row is None and (name := facts.typical_row):
+            one_row = row.read_row(dataset, facts.indexes[name.split], name)
+        data = page(facts, one_row, context)
         write_file(html, data)
     if is_summary:
         print_facts(facts, console)
@@ -72,7 +68,7 @@ def show(
 
 
 def show_changes(path: str, other: str) -> None:
-    """Shows what a dataset has that another one, or an earlier generation of it, has not.
+    """Shows the differences of a dataset from another one, or from an earlier generation.
 
     Args:
       path: the dataset's folder.
@@ -82,10 +78,10 @@ def show_changes(path: str, other: str) -> None:
       UsageError: there is no such generation.
       ProbelineError: a dataset is not finished or damaged.
     """
-    found = changes.compare_datasets(open_dataset(path), other)
+    found = comparison.compare_datasets(open_dataset(path), other)
     console = new_console()
-    say(console, changes.summary(found))
-    for table in changes.tables(found):
+    say(console, comparison.summary(found))
+    for table in comparison.change_tables(found):
         print_table(console, table)
 
 
@@ -109,6 +105,6 @@ def print_facts(facts: Facts, console: Console) -> None:
         print_table(console, table, _VERDICT_STYLES, SPLITS)
     console.print()
     say(console, sample_text(facts))
-    if (found := conclusion(facts.comparisons)) is not None:
+    if (found := comparison.conclusion(facts.comparisons)) is not None:
         console.print()
         say(console, found.text, style=_VERDICT_STYLES[found.verdict])

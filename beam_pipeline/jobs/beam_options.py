@@ -74,7 +74,7 @@ def parse_beam_options(argv: list[str], job_flags: Iterable[str]) -> PipelineOpt
 
 
 def suited(given: PipelineOptions) -> PipelineOptions:
-    """Returns Beam's options with the runner settings of our jobs; UsageError for --streaming."""
+    """Returns Beam's options with the runner settings of the jobs; UsageError for --streaming."""
     beam_options = copy.deepcopy(given).view_as(_Options)
     standard = beam_options.view_as(StandardOptions)
     if standard.runner in (None, "DirectRunner"):
@@ -86,15 +86,15 @@ def suited(given: PipelineOptions) -> PipelineOptions:
         beam_options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
     _refuse_unfit(beam_options)
     if standard.streaming:
-        raise UsageError("--streaming: the input is files that end; leave it out")
+        raise UsageError("--streaming: the input is bounded; leave it out")
     return beam_options
 
 
 def check_job_server(beam_options: PipelineOptions) -> None:
-    """Makes sure that somebody listens at --job_endpoint: Beam would try for five minutes.
+    """Checks that a job server is listening at --job_endpoint: Beam would try for five minutes.
 
     Raises:
-      UsageError: nobody does, or the runner needs the flag.
+      UsageError: none is, or the runner needs the flag.
     """
     runner = beam_options.view_as(StandardOptions).runner
     endpoint = beam_options.view_as(PortableOptions).job_endpoint
@@ -111,19 +111,19 @@ def check_job_server(beam_options: PipelineOptions) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
     except (OSError, ValueError, OverflowError) as error:
         raise UsageError(
-            f"--job_endpoint={endpoint}: there is no job server ({one_line(error)}): start one, or "
-            "give its HOST:PORT"
+            f"--job_endpoint={endpoint}: no job server is listening ({one_line(error)}): "
+            "start one, or give its HOST:PORT"
         ) from error
 
 
 def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
-    """Gives the in-memory runner as many workers as --direct_num_workers says, 0 for all cores.
+    """Gives the in-memory runner --direct_num_workers workers; 0 means all cores.
 
-    They are processes where this process can fork, else threads, which pay little: then all cores
-    is one. A single worker needs no server between it and the runner.
+    They are processes where this process can fork, otherwise threads, which gain little: then 0
+    means one. A single worker needs no server between it and the runner.
 
     Args:
-      at_most: how many workers have work, where all cores are asked for.
+      at_most: upper limit for "all cores": the number of workers that have work.
     """
     direct = beam_options.view_as(DirectOptions)
     is_local = beam_options.view_as(StandardOptions).runner == IN_MEMORY_RUNNER
@@ -137,15 +137,17 @@ def use_cores(beam_options: PipelineOptions, at_most: int) -> None:
 
 
 def _refuse_unfit(beam_options: PipelineOptions) -> None:
-    """Raises UsageError for options with which Beam fails in the midst of a job of ours."""
+    """Raises UsageError for options with which Beam would fail partway through a job."""
     workers = beam_options.view_as(DirectOptions).direct_num_workers
     if workers < 0:
-        raise UsageError(f"--direct_num_workers={workers}: give 0 for all cores, or how many")
+        raise UsageError(
+            f"--direct_num_workers={workers}: give a number of workers, or 0 for all cores"
+        )
     types = beam_options.view_as(TypeOptions)
     if types.runtime_type_check or types.type_check_strictness == "ALL_REQUIRED":
         raise UsageError(
-            "--runtime_type_check and --type_check_strictness=ALL_REQUIRED: our elements do not "
-            "pass Beam's check of types; leave them out"
+            "--runtime_type_check and --type_check_strictness=ALL_REQUIRED: Probeline's elements "
+            "fail Beam's type check; leave them out"
         )
     profiling = beam_options.view_as(ProfilingOptions)
     if (profiling.profile_cpu or profiling.profile_memory) and not profiling.profile_location:

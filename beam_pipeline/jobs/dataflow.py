@@ -1,7 +1,7 @@
 """Jobs on Dataflow as the launcher sees them: submitted, waited for, looked up.
 
-Errors of Google's service become one line, and a job goes on when only the waiting ends. A Flex
-Template's launcher sets --template_location: then the job is written there and nobody waits.
+Errors of Google's service become one line. Ctrl-C stops the wait, not the job. A Flex Template's
+launcher sets --template_location: then the job is written there, and nothing waits.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _CURES = {
     403: "give the account the roles Dataflow Developer and, on the workers' account, Service "
     "Account User, and enable the Dataflow API in the project",
     404: "check --project and --region",
-    409: "wait for that job or give this one another --job_name",
+    409: "wait for that job or give this one a different --job_name",
 }
 
 
@@ -161,7 +161,7 @@ def submit_and_wait(
         raise _failure(job, error) from error
     except KeyboardInterrupt:
         raise DetachedError(
-            f"stopped waiting; Dataflow job {job.id} goes on: {job.page}; to end it: "
+            f"stopped waiting; Dataflow job {job.id} continues: {job.page}; to cancel it: "
             f"{job.cancel_command}"
         ) from None
     return True

@@ -56,7 +56,10 @@ def flags_of(parameters: Iterable[str], parser: OneLineParser) -> list[str]:
         if action is None:
             # The launcher may add flags that this version of Beam does not know. It has already
             # checked a user's parameters against metadata.json.
-            print(f"warning: {name} is no flag of this job, nor of Beam: ignored", file=sys.stderr)
+            print(
+                f"warning: {name} is neither a flag of this job nor of Beam: ignored",
+                file=sys.stderr,
+            )
         elif action.nargs == 0 and has_value:
             if value.lower() == "true":
                 flags.append(name)

@@ -143,14 +143,14 @@ def taken(
 
     Args:
       output: the folder; what a dead run left in it is removed.
-      overwrite: remove a finished output, too.
-      job: the Dataflow job that is about to be submitted, if any.
+      overwrite: also remove a finished output.
+      job: the Dataflow job about to be submitted, if any.
       append: leave a finished output as it is.
-      inputs: the files that the run reads; none may be one that it would remove or replace.
+      inputs: the files that the run reads, none of which it may remove or replace.
 
     Raises:
-      UsageError: the output is finished and not to be replaced, another run is writing it, or an
-        input is in it.
+      UsageError: the output is finished and `overwrite` is false, another run is writing it, or
+        it contains an input.
       ProbelineError: the folder cannot be written.
     """
     _refuse_inputs_inside(output, inputs, files)
@@ -206,13 +206,13 @@ def _real_path(path: str) -> str:
 
 
 def _clear(output: str, run: JobRun, overwrite: bool, append: bool, files: OutputFiles) -> None:
-    """Removes what earlier runs left; raises UsageError if that is finished and has to stay."""
+    """Removes what earlier runs left; UsageError if that is a finished output to keep."""
     success = os.path.join(output, files.success)
     is_finished = exists(success)
     if is_finished and not (overwrite or append):
         raise UsageError(
             f"--{files.flag}={output} holds a finished {files.name}: choose another folder, or "
-            "say --overwrite to replace it"
+            "pass --overwrite to replace it"
         )
     _remove_dead_runs(os.path.dirname(run.folder), files.flag)
     if files.settle:
@@ -237,7 +237,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
                 continue
             if not entry.is_dir(follow_symlinks=False):
                 raise UsageError(
-                    f"{temp} holds {entry.name}, which no run has put there: move it away"
+                    f"{temp} holds {entry.name}, which Probeline did not create: move it away"
                 )
             remove_folder(entry.path)
     elif is_gcs(temp):
@@ -251,7 +251,7 @@ def _remove_dead_runs(temp: str, flag: str) -> None:
 
 
 def leftovers(output: str, files: OutputFiles) -> Iterator[str]:
-    """Yields the files of an unfinished run, and nothing that belongs to somebody else."""
+    """Yields the files of an unfinished run, and no foreign files."""
     for folder, pattern in files.patterns.items():
         path = os.path.join(output, folder).rstrip("/")
         names = (name for name in _names(path) if re.fullmatch(pattern, name))

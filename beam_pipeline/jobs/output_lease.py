@@ -1,15 +1,15 @@
-"""Who writes an output folder: one run at a time, by a lock file or by a marker object on `gs://`.
+"""One run at a time writes an output folder: by a lock file, or by a marker object on `gs://`.
 
 The operating system releases a lock file when its process dies. A bucket has no such lock, but
-generations: a write can be made to succeed only if nobody wrote since. The marker names the run,
-its process and its Dataflow job. The launcher renews it. A marker that was not renewed for LEASE_S,
-or whose Dataflow job is over, may be taken by the next run.
+generations: a write can be conditional on the generation read before. The marker names the run, its
+process and its Dataflow job. The launcher renews it. The next run may take a marker that was not
+renewed for LEASE_S, or whose Dataflow job has ended.
 
-A run that lost its marker, of which a worker still lives, must not change what its successor
-writes. So a file is complete in the run's own folder before its worker checks the marker, and gets
-its final name by a copy on the server. The successor takes the marker, removes that folder, and
-only then the files in the output. A copy that begins later finds no source. What is left is a copy
-that the server is making at that moment: at most gcs.REQUESTS_AT_A_TIME of a worker.
+A surviving worker of a run that lost its marker must not change what its successor writes. So a
+file is complete in the run's own folder before its worker checks the marker, and gets its final
+name by a copy on the server. The successor takes the marker, removes that folder, and only then the
+files in the output. A copy that begins later finds no source. The remaining risk is a copy that the
+server is just making: at most gcs.REQUESTS_AT_A_TIME per worker.
 """
 
 import contextlib
@@ -85,10 +85,12 @@ def _open_lock(folder: str, name: str, given: str) -> TextIO:
 
 
 def _refuse_in_the_way(path: str, is_right: Callable[[int], bool], kind: str) -> None:
-    """Raises UsageError for what no run has made, such as a link, which leads out of the folder."""
+    """Raises UsageError for a path of another kind, such as a link out of the folder."""
     with contextlib.suppress(FileNotFoundError):
         if not is_right(os.lstat(path).st_mode):
-            raise UsageError(f"{path} is no {kind}, and no run has put it there: move it away")
+            raise UsageError(
+                f"{path} is not a {kind}, and Probeline did not create it: move it away"
+            )
 
 
 class LostOutputError(ProbelineError):
@@ -188,7 +190,7 @@ class Lease:
 
 
 def _owner(data: bytes) -> dict[str, Any]:
-    """Returns what a marker says; nothing if it is not one of ours."""
+    """Returns the contents of a marker; an empty dict if it is not one of ours."""
     with contextlib.suppress(ValueError):
         return msgspec.json.decode(data, type=dict)
     return {}
@@ -204,8 +206,8 @@ def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
             active_id = dataflow.active_job_id(job, written + timedelta(seconds=LEASE_S))
         except ProbelineError as error:
             raise UsageError(
-                f"{given} was given to Dataflow job {job.name}, and whether it still "
-                f"runs cannot be told: {error}; if it is over, remove the marker with `gcloud "
+                f"{given} was given to Dataflow job {job.name}, and its state is "
+                f"unknown: {error}; if it has ended, remove the marker with `gcloud "
                 f"storage rm {path}`"
             ) from error
         if active_id:
@@ -214,7 +216,7 @@ def _refuse_a_live_owner(given: str, path: str, found: gcs.Object) -> None:
                 f"`{replace(job, id=active_id).cancel_command}`, or choose another folder"
             )
         if job.id:
-            return  # Dataflow knows the job: it is over
+            return  # Dataflow knows the job: it has ended
     left = LEASE_S - (datetime.now(UTC) - written).total_seconds()
     if left > 0:
         who = f"process {owner.get('pid', 'unknown')} on {owner.get('host', 'an unknown host')}"

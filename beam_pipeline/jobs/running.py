@@ -70,12 +70,12 @@ def run_to_end(
 
 
 def unexpected(error: BaseException) -> str:
-    """Returns the line for an error that nobody foresaw."""
+    """Returns the line for an unexpected error."""
     if isinstance(error, grpc.RpcError | grpc.FutureTimeoutError):
         details = error.details() if isinstance(error, grpc.Call) else None
         return (
             f"the runner does not answer ({details or type(error).__name__}): check that it is "
-            "running and what its log says, then run the same command again"
+            "running, read its log, then run the same command again"
         )
     if "job server jar" in str(error):
         return (
@@ -88,7 +88,7 @@ def unexpected(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[None]:
-    """Has all temporary files in a folder that goes: Beam leaves many of its own behind."""
+    """Puts temporary files in a folder deleted at exit: Beam leaves many of its own behind."""
     environment, default = os.environ.get("TMPDIR"), tempfile.tempdir
     folder = tempfile.mkdtemp(prefix="probeline-")
     # A server that Beam starts is stopped at exit, and then fails if its folder has gone before.

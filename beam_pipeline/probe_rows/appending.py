@@ -2,7 +2,7 @@
 
 The result is what one job over all input would have written, so the options that decide bytes are
 those of the dataset. Its rows are read back as input beside the new files, and all are grouped
-anew.
+again.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _MAX_LISTED_FILES = 1000
 
 
 def open_base(output: str) -> Dataset:
-    """Opens the dataset that a run adds to, and ends the switch of a run that was killed in it.
+    """Opens the dataset that a run adds to, and completes the switch of a killed run.
 
     Raises:
       UsageError: there is none, it lacks what adding needs, or another run is writing it.
@@ -54,17 +54,17 @@ def open_base(output: str) -> Dataset:
 
 
 def tidied(output: str) -> Dataset:
-    """Ends what a killed run has left to do in a dataset, and opens it."""
+    """Completes the switch of a killed run in a dataset, and opens it."""
     with output_folder.taken(output, False, append=True, files=DATASET_FILES):
         return open_dataset(output)
 
 
 def check(base: Dataset, ours: dict[str, Any]) -> None:
-    """Makes sure that a run may add to a dataset, once it holds the output.
+    """Checks that a run may add to a dataset, once it holds the output.
 
     Raises:
       UsageError: an option of the run, `ours`, differs from the dataset's.
-      ProbelineError: another run has changed the dataset meanwhile.
+      ProbelineError: another run has just changed the dataset.
     """
     defaults = {item.name: item.default for item in fields(Options)}
     for name, value in ours.items():
@@ -76,12 +76,12 @@ def check(base: Dataset, ours: dict[str, Any]) -> None:
             )
     if open_dataset(base.path).manifest != base.manifest:
         raise ProbelineError(
-            f"{base.path} was changed by another run in this moment: run the same command again"
+            f"{base.path} was just changed by another run: run the same command again"
         )
 
 
 def has_added(base: Dataset, planned: Generation) -> bool:
-    """Tells whether a dataset has these very files already, from a run that was asked twice."""
+    """Returns whether a dataset already has these files: an append is idempotent."""
     return planned.files_digest in [each.files_digest for each in base.manifest.generations]
 
 

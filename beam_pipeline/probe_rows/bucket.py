@@ -231,7 +231,7 @@ class _ChunkReader:
         self._at = end
         for (dtype, runs), lengths in zip(self._runs, self._counts, strict=True):
             if count := int(lengths[probes].sum()):
-                wait = runs.ahead(count * dtype.itemsize)
+                wait = runs.prefetch(count * dtype.itemsize)
                 yield _Part(dtype == WIDE, wait, self.ranks[probes], lengths[probes])
 
     def runs_of(self, rank: int) -> Iterator[UnreadRun]:

@@ -58,7 +58,7 @@ class SortedRun(Message, frozen=True):
 
 def load_all(runs: Iterable[SortedRun], reader: ClaimReader) -> list[np.ndarray]:
     """Reads runs, several at a time, as read-only arrays."""
-    begun = [(run.is_wide, reader.ahead(run.payload)) for run in runs]
+    begun = [(run.is_wide, reader.prefetch(run.payload)) for run in runs]
     return [as_array(is_wide, wait()) for is_wide, wait in begun]
 
 
@@ -210,7 +210,7 @@ class _Head:
     def _begin(self) -> Callable[[], bytes] | None:
         num_bytes = min(self._piece_bytes, self._unread_bytes)
         self._unread_bytes -= num_bytes
-        return self._run.records.ahead(num_bytes) if num_bytes else None
+        return self._run.records.prefetch(num_bytes) if num_bytes else None
 
     def fill(self) -> bool:
         """Takes the next block if this one is used up; False at the end of the run."""

@@ -3,7 +3,7 @@
 Probes are grouped by a hash of src_addr, many in a bucket: what each costs is not an element of its
 own. All of a probe is in one bucket.
 
-| WorkUnit
+| MeasurementUnit
 v  PreGroup      reads, checks, sorts one chunk per bucket; large chunks stay on storage
 | (bucket, Chunk)                                  | dead letters in files, counts: UnitSummary
 v  GroupByKey
@@ -42,7 +42,7 @@ from beam_pipeline.probe_rows.pregroup import pregroup
 from beam_pipeline.probe_rows.row_splitting import CutRows, Segment, SplitRows, cut
 from beam_pipeline.shards.claim_checks import ClaimReader, ClaimWriter
 from beam_pipeline.shards.letters import LetterBox, LetterPart
-from beam_pipeline.sources.inputs import UNIT_ROWS, Piece, WorkUnit
+from beam_pipeline.sources.inputs import UNIT_ROWS, MeasurementUnit, Piece
 from beam_pipeline.sources.measurements import Block, as_stored
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.sources.reading import CheckedBatch, UnreadableInputError, read_piece
@@ -69,7 +69,7 @@ class UnitSummary(Message, frozen=True):
 
 
 class PreGroup(beam.DoFn):
-    """WorkUnit → (bucket, Chunk); tagged SUMMARY: UnitSummary."""
+    """MeasurementUnit → (bucket, Chunk); tagged SUMMARY: UnitSummary."""
 
     SUMMARY = "summary"
 
@@ -84,7 +84,7 @@ class PreGroup(beam.DoFn):
         self._grouped_bytes = counter("grouped_by_probe_bytes")
 
     def process(
-        self, unit: WorkUnit
+        self, unit: MeasurementUnit
     ) -> Iterator[tuple[int, Chunk] | TaggedOutput[Literal["summary"], UnitSummary]]:
         blocks: list[Block] = []
         waiting = num_measurements = num_left_out = num_rows = planned_rows = 0
@@ -135,7 +135,7 @@ class PreGroup(beam.DoFn):
                 self._unreadable.inc()
                 yield CheckedBatch(1, None, [error.as_letter()], error.row)
 
-    def _store_chunks(self, unit: WorkUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
+    def _store_chunks(self, unit: MeasurementUnit, blocks: list[Block]) -> list[tuple[int, Chunk]]:
         """Returns the chunks of some blocks as elements, once their file is closed.
 
         The largest first: Beam's in-memory runner deals keys to its workers as they appear.
@@ -318,7 +318,7 @@ class GroupedRows(NamedTuple):
 
 
 class GroupIntoRows(beam.PTransform):
-    """WorkUnit → GroupedRows, four PCollections.
+    """MeasurementUnit → GroupedRows, four PCollections.
 
     The two kinds of rows stay apart, since some runners would hold a joined collection in memory.
     """

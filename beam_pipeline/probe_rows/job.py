@@ -59,7 +59,7 @@ class Job:
         return self.run.path(NEXT_FOLDER) if self.base else self.run.output
 
     def is_finished(self) -> bool:
-        """Returns whether an attempt has done everything but tidy up."""
+        """Returns whether an attempt has done all steps but the last, tidying up."""
         if self.base is None or self.planned is None:
             return self.run.is_finished()
         try:

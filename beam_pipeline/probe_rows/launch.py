@@ -22,7 +22,7 @@ from beam_pipeline.probe_rows import appending
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.options import LOCAL_INLINE_BYTES, REMOTE_INLINE_BYTES, Options
-from beam_pipeline.probe_rows.pipeline import InputFiles
+from beam_pipeline.probe_rows.pipeline import MeasurementFiles
 from beam_pipeline.probe_rows.progress import look
 from beam_pipeline.probe_rows.switch import DATASET_FILES
 from beam_pipeline.sources import anonymize_key, inputs, stored_rows
@@ -56,7 +56,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
         return appending.tidied(options.output)
     if base:
         stored += stored_rows.shards_of(base, is_of_output=True)
-    files: InputFiles = [*stored, *matched]
+    files: MeasurementFiles = [*stored, *matched]
     if is_inspected_here := len(matched) <= _MAX_FILES_IN_LAUNCHER:
         inspect = partial(inputs.inspect, options=read_options)
         files = stored = stored + frame.inspected(matched, inspect)
@@ -93,7 +93,7 @@ def run(options: Options, beam_options: PipelineOptions) -> Dataset | None:
     return open_dataset(options.output)
 
 
-def _check_num_shards(num_shards: int, files: Sequence[inputs.InputFile]) -> None:
+def _check_num_shards(num_shards: int, files: Sequence[inputs.MeasurementFile]) -> None:
     """Raises UsageError for many more shards than the input can fill; each takes a file."""
     num_rows = sum(sum(file.row_group_rows) for file in files)
     is_known = all(file.input_format in ("parquet", "probe_rows") for file in files)

@@ -34,113 +34,112 @@ DEFAULT_RECORD_OPTIONS = "group_size:1,uncompressed"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags; each field's `help` explains it."""
+    """The flags, documented by their help texts."""
 
     input: tuple[str, ...] = flag(
-        "File, folder or glob of measurements, on any Beam filesystem; may be given again.",
+        "File, folder or glob of measurements, on any Beam filesystem; repeatable.",
         action="append",
         group="input",
     )
     output: str = flag("Folder of the dataset.", group="output")
     input_format: str = flag(
-        "What the input is; auto looks at each file.",
+        "Format of the input; auto inspects each file.",
         "auto",
         choices=("auto", *INPUT_FORMATS),
         group="input",
     )
     columns: str = flag(
-        "Names of columns that differ in the input, as event_time=ts,rtt=rtt_ms.", "", group="input"
+        "Columns with other names in the input: event_time=ts,rtt=rtt_ms.", "", group="input"
     )
     atlas_source: str = flag(
-        "Which address of a RIPE Atlas result is the probe's: from, the public one, or src_addr.",
+        "Address of the probe in a RIPE Atlas result: from (the public one) or src_addr.",
         "from",
         choices=("from", "src_addr"),
         group="input",
     )
     on_bad_file: str = flag(
-        "An unreadable file ends the run (fail) or becomes a dead letter.",
+        "Whether an unreadable file ends the run (fail) or becomes a dead letter.",
         "fail",
         choices=("fail", "dead_letter"),
         group="input",
     )
     sample_probes: float = flag(
-        "Share of the probes to take, by a hash of their address: a smaller share is part of a "
+        "Share of the probes to keep, by a hash of the address: a smaller sample is a subset of a "
         "larger one.",
         1.0,
         (1e-9, 1),
         group="sample",
     )
     sample_measurements: float = flag(
-        "Share of the measurements to take, by a hash of each; of those of --sample_probes.",
+        "Share of the measurements of the sampled probes to keep, by a hash of each.",
         1.0,
         (1e-9, 1),
         group="sample",
     )
     since: str = flag(
-        "Takes measurements from this time on: 2026-11-01, 2026-11-01T12:00:00Z or seconds since "
-        "1970.",
+        "Start of the time window: 2026-11-01, 2026-11-01T12:00:00Z or seconds since 1970.",
         "",
         group="sample",
     )
-    until: str = flag("Takes measurements before this time; as --since.", "", group="sample")
+    until: str = flag("End of the time window, exclusive; format as --since.", "", group="sample")
     anonymize: str = flag(
-        "What becomes of addresses: none leaves them, prefix_preserving replaces each by another "
+        "Addresses in the output: none keeps the real ones, prefix_preserving replaces each one "
         "before anything is written.",
         "none",
         choices=METHODS,
         group="privacy",
     )
     anonymize_key_file: str = flag(
-        "File with the key of --anonymize, 32 bytes or 64 hex digits, local or on gs://, or a "
+        "Key of --anonymize, 32 bytes or 64 hex digits: a local file, a file on gs://, or a "
         "secret's version, projects/P/secrets/S/versions/V; if empty, the environment variable "
         f"{KEY_VARIABLE}.",
         "",
         group="privacy",
     )
     measurement_encoding: str = flag(
-        "How a row holds its measurements: compact, all that training uses in a third of the "
-        "bytes, or arrow, lossless.",
+        "Encoding of the measurements of a row: compact, with all that training uses in a third "
+        "of the bytes, or arrow, lossless.",
         "compact",
         choices=ENCODINGS,
         group="rows, splits and shards",
     )
     max_row_size_mb: float = flag(
-        "Largest record in MiB.", 8.0, (0.001, 1024), group="rows, splits and shards"
+        "Max record size in MiB.", 8.0, (0.001, 1024), group="rows, splits and shards"
     )
     duplicates: str = flag(
-        "Measurements of a probe that are equal, as the dataset stores them, all stay (keep) or "
+        "Whether equal measurements of a probe, as the dataset stores them, all stay (keep) or "
         "become one (drop).",
         "keep",
         choices=DUPLICATES,
         group="rows, splits and shards",
     )
     train_ratio: float = flag(
-        "Share of the probes that go to train.", 0.9, (0, 1), group="rows, splits and shards"
+        "Share of the probes in the train split.", 0.9, (0, 1), group="rows, splits and shards"
     )
     split_seed: int = flag(
-        "Another seed, another split of the probes.",
+        "Seed of the train/test split.",
         0,
         (-(2**63), 2**63 - 1),
         group="rows, splits and shards",
     )
     probes_per_shard: int = flag(
-        "Probes a shard, on average.", 1000, (1, 10**9), group="rows, splits and shards"
+        "Average probes per shard.", 1000, (1, 10**9), group="rows, splits and shards"
     )
     num_shards: int = flag(
-        "Shards a split; 0 lets probes and bytes decide.",
+        "Shards per split; 0 derives the number from probes and bytes.",
         0,
         (0, 99_999),
         group="rows, splits and shards",
     )
     output_format: str = flag(
-        "File format of the shards: arrayrecord, which training reads, or tfrecord.",
+        "File format of the shards: arrayrecord (for training) or tfrecord.",
         "arrayrecord",
         choices=OUTPUT_FORMATS,
         group="output",
     )
     record_encoding: str = flag(
-        "What a record of a shard is: arrow_ipc, an Arrow IPC stream, or tf_example, the same "
-        "columns as a tf.train.Example.",
+        "Encoding of a record: arrow_ipc, an Arrow IPC stream, or tf_example, the same columns as "
+        "a tf.train.Example.",
         "arrow_ipc",
         choices=RECORD_ENCODINGS,
         group="output",
@@ -149,9 +148,9 @@ class Options:
         "Options of the ArrayRecord writer.", DEFAULT_RECORD_OPTIONS, group="output"
     )
     inline_bytes: int = flag(
-        "Payloads up to this size travel through the shuffle, larger ones through storage; -1 "
-        f"is {LOCAL_INLINE_BYTES}, and {REMOTE_INLINE_BYTES} on Dataflow or where the output is "
-        "on an object store, but not on runners that bound a group's size, such as Flink.",
+        "Max size of payloads that go through the shuffle instead of storage; -1 means "
+        f"{REMOTE_INLINE_BYTES} on Dataflow or with an output on an object store, except on "
+        f"runners that bound a group's size, such as Flink, and {LOCAL_INLINE_BYTES} otherwise.",
         -1,
         (-1, 1 << 20),
         group="run",
@@ -160,8 +159,7 @@ class Options:
         "Replace a finished dataset.", False, action="store_true", group="output"
     )
     append: bool = flag(
-        "Add the input to a finished dataset. Options that decide its bytes are those of the "
-        "dataset.",
+        "Add the input to a finished dataset, with the dataset's options.",
         False,
         action="store_true",
         group="output",
@@ -178,7 +176,9 @@ class Options:
                 "both set the number of shards: give one of them"
             )
         if self.append and self.overwrite:
-            raise UsageError("--append adds to a dataset and --overwrite replaces it: give one")
+            raise UsageError(
+                "--append adds to a dataset and --overwrite replaces it: give one of them"
+            )
         if self.columns and self.input_format not in ("auto", "parquet"):
             raise UsageError(
                 f"--columns renames the columns of plain Parquet, not of "
@@ -188,27 +188,27 @@ class Options:
             check_writer_options(self.array_record_options, DEFAULT_RECORD_OPTIONS)
         elif self.array_record_options != Options.array_record_options:
             raise UsageError(
-                f"--array_record_options={self.array_record_options} says nothing of "
-                f"--output_format={self.output_format}: leave one of them out"
+                f"--array_record_options={self.array_record_options} has no effect "
+                f"with --output_format={self.output_format}: leave one of them out"
             )
         check_source(self.anonymize_key_file)
         if self.anonymize_key_file and self.anonymize == "none":
             raise UsageError(
-                f"--anonymize_key_file={self.anonymize_key_file} is of no use without "
+                f"--anonymize_key_file={self.anonymize_key_file} requires "
                 "--anonymize=prefix_preserving: give both or neither"
             )
         _renamed(self.columns)
         self.sample()
 
     def sample(self) -> Sample:
-        """Returns the sample that is asked for; UsageError if it is empty."""
+        """Returns the sample of the flags; UsageError if it is empty."""
         since_us = parse_time("since", self.since) if self.since else 0
         until_us = parse_time("until", self.until) if self.until else None
         if until_us is not None and until_us <= since_us:
             raise UsageError(
                 f"--until={self.until} is not after "
                 + (f"--since={self.since}" if self.since else "1970")
-                + ": no measurement would be left"
+                + ": the time window is empty"
             )
         return Sample(self.sample_probes, self.sample_measurements, since_us, until_us)
 
@@ -247,7 +247,7 @@ def _renamed(columns: str) -> tuple[tuple[str, str], ...]:
             )
         names[column] = name
     if len(set(names.values())) < len(names):
-        raise UsageError(f"--columns={columns} takes two columns from the same one of the input")
+        raise UsageError(f"--columns={columns} reads two columns from the same input column")
     return tuple(names.items())
 
 
@@ -275,13 +275,13 @@ def parse(argv: Sequence[str]) -> tuple[Options, "PipelineOptions"]:
 
 
 def _options_of(output: str, given: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of the dataset that is added to, but those that are given."""
+    """Returns the options of the dataset to append to, without those given as flags."""
     from beam_pipeline.dataset.rows import open_dataset
 
     check_path("output", output)
     try:
-        said = open_dataset(output).manifest.options
+        options = open_dataset(output).manifest.options
     except ProbelineError as error:
         raise UsageError(f"--append adds to a finished dataset, but {error}") from error
-    names = {item.name for item in fields(Options)}.intersection(said).difference(given)
-    return {name: said[name] for name in names if said[name] != ""}
+    names = {item.name for item in fields(Options)}.intersection(options).difference(given)
+    return {name: options[name] for name in names if options[name] != ""}

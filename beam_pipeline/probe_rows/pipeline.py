@@ -1,6 +1,6 @@
 """The chain from measurements to a committed dataset, readable from top to bottom.
 
-  files -> WorkUnit -> GroupIntoRows -> CutRows      see `grouping`
+  files -> MeasurementUnit -> GroupIntoRows -> CutRows      see `grouping`
                                            |  describe, StageRecords
                                     StagedRecords -> WriteShards -> ShardInfo
                                                                        |
@@ -38,7 +38,7 @@ from beam_pipeline.probe_rows.row_splitting import CutRows
 from beam_pipeline.shards.staging import Records, StagedRecords, StageRecords, serialised
 from beam_pipeline.shards.writing import RecordIndex, ShardTarget, WriteShards
 from beam_pipeline.sources import inputs
-from beam_pipeline.sources.inputs import InputFile, WorkUnit, plan_units
+from beam_pipeline.sources.inputs import MeasurementFile, MeasurementUnit, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.storage.matching import FileVersion
 
@@ -116,10 +116,10 @@ def index_table(attributes: pa.Table) -> pa.Table:
 
 
 # Inspected files, and matched ones, which workers then inspect.
-InputFiles = Sequence[InputFile | FileVersion]
+MeasurementFiles = Sequence[MeasurementFile | FileVersion]
 
 
-def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> Commit:
+def build(pipeline: beam.Pipeline, files: MeasurementFiles, job: Job) -> Commit:
     """Adds the job's transforms to a pipeline."""
     options, workspace = job.dataset_options, job.workspace
     units = _units(pipeline, files, job.read_options)
@@ -147,21 +147,20 @@ def build(pipeline: beam.Pipeline, files: InputFiles, job: Job) -> Commit:
     write = WriteShards(*targets, num_shards=num_shards, chosen_by="split")
     shards = all_rows | "Write shards" >> write
     num_files = sum(not _is_of_output(file) for file in files)
-    return Commit(
-        "Commit the dataset",
-        partial(write_dataset, job, num_files),
-        [AsList(each) for each in (planned, rows.summaries, rows.dropped, shards)],
-        job.is_finished,
-    )
+    proofs: list[Any] = [planned, rows.summaries, rows.dropped, shards]
+    write = partial(write_dataset, job, num_files)
+    return Commit("Commit the dataset", write, list(map(AsList, proofs)), job.is_finished)
 
 
-def _is_of_output(file: InputFile | FileVersion) -> bool:
-    return isinstance(file, InputFile) and file.shard is not None and file.shard.is_of_output
+def _is_of_output(file: MeasurementFile | FileVersion) -> bool:
+    return isinstance(file, MeasurementFile) and file.shard is not None and file.shard.is_of_output
 
 
-def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> beam.PCollection:
+def _units(
+    pipeline: beam.Pipeline, files: MeasurementFiles, options: ReadOptions
+) -> beam.PCollection:
     """Returns the work units."""
-    if all(isinstance(file, InputFile) for file in files):
+    if all(isinstance(file, MeasurementFile) for file in files):
         return pipeline | "Units of work" >> beam.Create(plan_units(files), reshuffle=False)  # type: ignore[arg-type]
     # Grouping is a barrier: no row is read before every file has been inspected.
     return (
@@ -171,12 +170,16 @@ def _units(pipeline: beam.Pipeline, files: InputFiles, options: ReadOptions) -> 
         | "Look at files" >> beam.Map(_inspect, options)
         | "Gather files" >> beam.GroupByKey()
         | "Plan units of work"
-        >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(WorkUnit)
+        >> beam.FlatMap(lambda group: plan_units(sorted(group[1]))).with_output_types(
+            MeasurementUnit
+        )
     )
 
 
-def _inspect(file: InputFile | FileVersion, options: ReadOptions) -> tuple[int, InputFile]:
-    return 0, file if isinstance(file, InputFile) else inputs.inspect(file, options)
+def _inspect(
+    file: MeasurementFile | FileVersion, options: ReadOptions
+) -> tuple[int, MeasurementFile]:
+    return 0, file if isinstance(file, MeasurementFile) else inputs.inspect(file, options)
 
 
 def _size(rows: StagedRecords) -> np.ndarray:

@@ -20,14 +20,14 @@ from beam_pipeline.jobs.progress import Snapshot
 from beam_pipeline.probe_rows.options import Options
 from beam_pipeline.report.tables import Table
 from beam_pipeline.report.terminal import new_console, print_table, say
-from beam_pipeline.sources.inputs import WorkUnit
+from beam_pipeline.sources.inputs import MeasurementUnit
 from beam_pipeline.storage.files import file_infos
 
 _UNIT = re.compile(r"unit-(\d+)-")
 _SHARD = re.compile(r"(train|test)_shard_(\d+)-of-(\d+)\.")
 
 
-def look(run_folder: str, units: Sequence[WorkUnit]) -> Snapshot:
+def look(run_folder: str, units: Sequence[MeasurementUnit]) -> Snapshot:
     """Returns the progress of a job run.
 
     Args:

@@ -121,17 +121,17 @@ class ClaimReader:
             raise self.changed(payload)
         return data
 
-    def ahead_in(
+    def prefetch_in(
         self, path: str, offsets: list[int], lengths: list[int], checksums: list[int]
     ) -> Callable[[], list[bytes]]:
-        """Returns what waits for payloads of one file, as `ahead`.
+        """Prefetches payloads of one file, as `prefetch`.
 
-        There may be many small ones: of a local file, each costs little more than the system call.
+        For many small payloads of a local file, each costs little more than the system call.
         """
         if is_local(self.root + path):
             return partial(self._read_local, path, offsets, lengths, checksums)
         claims = map(StoredPayload, itertools.repeat(path), offsets, lengths, checksums)
-        waits = list(map(self.ahead, claims))
+        waits = list(map(self.prefetch, claims))
         return lambda: [wait() for wait in waits]
 
     def _read_local(
@@ -145,8 +145,8 @@ class ClaimReader:
                 raise self.changed(StoredPayload(path, offsets[at], lengths[at], checksums[at]))
         return payloads
 
-    def ahead(self, payload: Payload) -> Callable[[], bytes]:
-        """Returns what waits for `read`; what lies on `gs://` is being read from now on."""
+    def prefetch(self, payload: Payload) -> Callable[[], bytes]:
+        """Starts to read a payload on `gs://`; returns a callable that waits for its bytes."""
         if isinstance(payload, bytes) or not is_gcs(self.root + payload.path):
             return partial(self.read, payload)
         self._pool = self._pool or ThreadPoolExecutor(READS_AT_A_TIME)
@@ -194,19 +194,19 @@ class PayloadReader:
 
     @property
     def unread_bytes(self) -> int:
-        """How many bytes are left to be asked for."""
+        """The number of bytes not yet requested."""
         return payload_bytes(self._payload) - self._begun
 
     def read(self, num_bytes: int) -> bytes:
         """Returns the next bytes; with the last, ProbelineError if they are not what was stored."""
-        return self.ahead(num_bytes)()
+        return self.prefetch(num_bytes)()
 
-    def ahead(self, num_bytes: int) -> Callable[[], bytes]:
-        """Begins to read the next bytes and returns what waits for them, to be called in order."""
+    def prefetch(self, num_bytes: int) -> Callable[[], bytes]:
+        """Starts to read the next bytes; returns callables that wait for them, to call in order."""
         start, self._begun = self._begun, self._begun + num_bytes
         if isinstance(self._payload, bytes):
             return partial(self._payload.__getitem__, slice(start, self._begun))
-        wait = self._reader.ahead(self._payload.part(start, num_bytes))
+        wait = self._reader.prefetch(self._payload.part(start, num_bytes))
         return partial(self._checked, wait, self._payload)
 
     def _checked(self, wait: Callable[[], bytes], payload: StoredPayload) -> bytes:

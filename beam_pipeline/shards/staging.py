@@ -85,13 +85,13 @@ class StagedPayloads:
         self._is_stored = batch.column("inline").is_null().to_numpy(zero_copy_only=False)
         self._places = [batch.column(name).to_numpy() for name in ("offset", "length", "crc32c")]
 
-    def ahead(self, rows: np.ndarray) -> Callable[[], list[bytes]]:
-        """Returns what waits for some payloads; ProbelineError if they are not what was staged."""
+    def prefetch(self, rows: np.ndarray) -> Callable[[], list[bytes]]:
+        """Prefetches payloads; the callable raises ProbelineError if they have changed."""
         stored = rows[self._is_stored[rows]]
         if not len(stored):
             return partial(self._with_inline, rows.tolist(), list)
         places = (column[stored].tolist() for column in self._places)
-        wait = self._reader.ahead_in(self._path, *places)
+        wait = self._reader.prefetch_in(self._path, *places)
         return wait if len(stored) == len(rows) else partial(self._with_inline, rows.tolist(), wait)
 
     def _with_inline(self, rows: list[int], wait: Callable[[], list[bytes]]) -> list[bytes]:
@@ -214,7 +214,7 @@ class ShardRecords:
         waits = []
         for at in np.split(by_part, borders):
             part = parts[at[0]]
-            waits.append((at.tolist(), self._parts[part].ahead(rows[at] - self._starts[part])))
+            waits.append((at.tolist(), self._parts[part].prefetch(rows[at] - self._starts[part])))
         payloads = [b""] * len(rows)
         for at, wait in waits:
             for place, payload in zip(at, wait(), strict=True):
@@ -252,4 +252,4 @@ class ArrivingRecords:
                 batch = part.batch(self._attributes)
                 payloads = StagedPayloads(part.path, batch, self._reader)
                 attributes = pa.Table.from_batches([batch]).select(self._attributes.names)
-                yield payloads.ahead(np.arange(batch.num_rows))(), attributes
+                yield payloads.prefetch(np.arange(batch.num_rows))(), attributes

@@ -8,8 +8,8 @@
   v  Finalise                     renames all files; a second attempt changes nothing
   | ShardInfo
 
-One step may write several sets of shards, its targets, such as the splits of a dataset. On the way
-shards are numbered through, those of the first target first.
+One step may write several sets of shards, its targets, such as the splits of a dataset. Within it
+shards are numbered consecutively, those of the first target first.
 
 Nothing here depends on what a record means or on the file format. Bundles may be retried or run
 twice at once: every attempt has files of its own, and only files named by the pipeline's elements
@@ -162,7 +162,7 @@ class AssignToShards(beam.DoFn):
 
 
 def first_shards(num_shards: Sequence[int]) -> list[int]:
-    """Returns the number of the first shard of each target, numbered through, and of all shards."""
+    """Returns the number of the first shard of each target, and the number of all shards."""
     return np.cumsum([0, *num_shards]).tolist()
 
 

@@ -45,7 +45,7 @@ class StoredShard(NamedTuple):
     is_of_output: bool = False  # of the dataset that the run adds to
 
 
-class InputFile(NamedTuple):
+class MeasurementFile(NamedTuple):
     """A file as inspected; `problem` is why it cannot be read, if so."""
 
     file: FileVersion
@@ -73,8 +73,8 @@ class Piece(NamedTuple):
         return self.file.path
 
 
-class WorkUnit(NamedTuple):
-    """Pieces that are read and pre-grouped together; `index` counts from 0."""
+class MeasurementUnit(NamedTuple):
+    """The work unit of this job: pieces that are read and pre-grouped together; `index` from 0."""
 
     index: int
     pieces: tuple[Piece, ...]
@@ -112,7 +112,7 @@ def _one_spelling(path: str) -> str:
     return os.path.abspath(path) if is_local(path) else path
 
 
-def inspect(file: FileVersion, options: ReadOptions) -> InputFile:
+def inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
     """Inspects a file's head and footer; an unreadable file is returned with its `problem`.
 
     Raises:
@@ -122,7 +122,7 @@ def inspect(file: FileVersion, options: ReadOptions) -> InputFile:
         return _inspect(file, options)
 
 
-def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
+def _inspect(file: FileVersion, options: ReadOptions) -> MeasurementFile:
     path, _, version = file
     input_format = "parquet" if options.input_format == "auto" else options.input_format
     try:
@@ -133,13 +133,13 @@ def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
             if head.lstrip()[:1] in (b"{", b"["):
                 input_format = "atlas_json"
             elif problem := _problem_of(head, plain is not stream, options):
-                return InputFile(file, input_format, (), problem)
+                return MeasurementFile(file, input_format, (), problem)
         if input_format == "atlas_json":
-            return InputFile(file, input_format, ())
+            return MeasurementFile(file, input_format, ())
         with open_parquet(path, version=version) as parquet:
             schema, metadata = parquet.schema_arrow, parquet.metadata
     except DAMAGE as error:
-        return InputFile(file, input_format, (), reason_of(error, options))
+        return MeasurementFile(file, input_format, (), reason_of(error, options))
     if options.input_format == "auto" and atlas.is_bigquery_export(schema):
         input_format = "atlas_bigquery"
     if input_format == "atlas_bigquery":
@@ -149,7 +149,7 @@ def _inspect(file: FileVersion, options: ReadOptions) -> InputFile:
     if problem:
         raise ProbelineError(f"{path} {problem}")
     rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return InputFile(file, input_format, rows)
+    return MeasurementFile(file, input_format, rows)
 
 
 def _problem_of(head: bytes, is_compressed: bool, options: ReadOptions) -> str | None:
@@ -174,7 +174,7 @@ def reason_of(error: Exception, options: ReadOptions) -> str:
     return f"{type(error).__name__}, its message is {WITHHELD}"
 
 
-def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
+def plan_units(files: Iterable[MeasurementFile]) -> list[MeasurementUnit]:
     """Cuts files into even work units of up to about UNIT_ROWS rows or UNIT_JSON_BYTES of JSON.
 
     More than one unit becomes a multiple of _EVEN_WORKERS, so that 2 or 4 workers have equal work.
@@ -196,7 +196,8 @@ def plan_units(files: Iterable[InputFile]) -> list[WorkUnit]:
         units[middle * num_units // max(1, rows_in_all)].append(piece)
         done += num_rows
     return [
-        WorkUnit(index, tuple(pieces), rows_in_all) for index, pieces in enumerate(units.values())
+        MeasurementUnit(index, tuple(pieces), rows_in_all)
+        for index, pieces in enumerate(units.values())
     ]
 
 
@@ -207,7 +208,7 @@ def _num_rows(input_format: InputFormat, num_rows: int, num_bytes: int) -> int:
     return num_rows
 
 
-def _pieces(files: Iterable[InputFile], unit_rows: int) -> Iterator[Piece]:
+def _pieces(files: Iterable[MeasurementFile], unit_rows: int) -> Iterator[Piece]:
     """Yields runs of row groups, of even size within a file and up to `unit_rows` rows.
 
     A larger row group stays whole.

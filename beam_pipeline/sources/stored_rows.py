@@ -16,7 +16,7 @@ from beam_pipeline.dataset.row_codec import decode_record
 from beam_pipeline.dataset.rows import READ_ERRORS, Dataset, open_dataset, read_shard
 from beam_pipeline.dataset.sorted_run import WIDE, join
 from beam_pipeline.errors import ProbelineError, UsageError, one_line
-from beam_pipeline.sources.inputs import InputFile, Piece, StoredShard
+from beam_pipeline.sources.inputs import MeasurementFile, Piece, StoredShard
 from beam_pipeline.sources.measurements import AddressColumn, Block
 from beam_pipeline.sources.options import COLUMNS
 from beam_pipeline.storage.files import (
@@ -48,7 +48,7 @@ def open_input(path: str) -> Dataset:
     return dataset
 
 
-def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
+def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[MeasurementFile]:
     """Returns the shards of both splits as input files; ProbelineError if one is missing.
 
     Args:
@@ -57,7 +57,7 @@ def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
     shards = [shard for split in SPLITS for shard in dataset.manifest.splits[split].shards]
     versions = file_versions([dataset.file(shard.path) for shard in shards])
     anonymized_by = dataset.manifest.options.get("anonymize_key_fingerprint", "")
-    found: list[InputFile] = []
+    found: list[MeasurementFile] = []
     for shard, file in zip(shards, versions, strict=True):
         if file.num_bytes != shard.num_bytes:
             raise _damaged(file.path, f"it has {file.num_bytes} bytes, not {shard.num_bytes}")
@@ -69,7 +69,7 @@ def shards_of(dataset: Dataset, is_of_output: bool = False) -> list[InputFile]:
             is_of_output,
         )
         rows = (shard.num_measurements,)
-        found.append(InputFile(file, "probe_rows", rows, shard=stored))
+        found.append(MeasurementFile(file, "probe_rows", rows, shard=stored))
     return found
 
 

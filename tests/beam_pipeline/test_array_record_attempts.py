@@ -102,7 +102,7 @@ def test_staged_records_are_references_to_closed_files(tmp_path):
     assert batch["start"].to_pylist() == [word[:4] for word in WORDS]
     reader = ClaimReader()
     payloads = StagedPayloads(staged.path, batch, reader)
-    assert payloads.ahead(np.arange(len(WORDS)))() == WORDS
+    assert payloads.prefetch(np.arange(len(WORDS)))() == WORDS
     reader.close()
 
 
@@ -118,7 +118,7 @@ def test_no_reference_leaves_before_its_file_is_closed(tmp_path, monkeypatch, li
     reader = ClaimReader()
     (staged,) = emitted[2]
     payloads = StagedPayloads(staged.path, staged.batch(), reader)
-    assert payloads.ahead(np.arange(staged.batch().num_rows))() == [b"12345"] * 3
+    assert payloads.prefetch(np.arange(staged.batch().num_rows))() == [b"12345"] * 3
     reader.close()
     (last,) = do_fn.finish_bundle()
     assert last.value.batch().num_rows == 1

@@ -66,7 +66,7 @@ def the_error(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
-def test_the_command(
+def test_command(
     stored: Stored, tmp_path: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake(Network())
@@ -104,7 +104,7 @@ def test_the_command(
     assert other["loss"] != results["loss"]
 
 
-def test_the_test_split_is_meant(stored: Stored, tmp_path: Path) -> None:
+def test_default_split(stored: Stored, tmp_path: Path) -> None:
     folder = str(stored.folder)
     for data in (folder, f"{folder}/", f"{folder}/test", f"{folder}/test/"):
         split, train = open_splits(data)
@@ -116,7 +116,7 @@ def test_the_test_split_is_meant(stored: Stored, tmp_path: Path) -> None:
         open_splits(str(tmp_path))
 
 
-def test_a_training_split_is_not_held_out(
+def test_training_split_is_not_held_out(
     stored: Stored, tmp_path: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake(Uniform())
@@ -127,7 +127,7 @@ def test_a_training_split_is_not_held_out(
 
 
 @pytest.mark.parametrize("place", ["local", "gs"])
-def test_the_output_lies_beside_a_local_checkpoint(
+def test_default_output(
     place: str, stored: Stored, tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(Uniform())
@@ -193,7 +193,7 @@ class OtherTokens(Uniform):
         (UsageError("runs/first has no checkpoint: give a run's folder"), "has no checkpoint"),
     ],
 )
-def test_a_model_that_cannot_be_evaluated(
+def test_unsuitable_model(
     predictor: Any,
     words: str,
     stored: Stored,
@@ -206,7 +206,7 @@ def test_a_model_that_cannot_be_evaluated(
     assert words in the_error(capsys)
 
 
-def test_errors_of_the_command(
+def test_invalid_arguments(
     stored: Stored,
     tmp_path: Path,
     fake: Fake,
@@ -237,7 +237,7 @@ def test_errors_of_the_command(
     assert "pip install 'probeline[maxtext,report]'" in the_error(capsys)
 
 
-def test_stopped(
+def test_keyboard_interrupt(
     stored: Stored, tmp_path: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Stops(Uniform):

@@ -57,14 +57,14 @@ def _open_split(files: str) -> Split:
     rows = load_rows(shards)
     if not len(rows):
         raise ProbelineError(
-            f"{files} has no rows, and an evaluation needs some to test on and some of the "
-            "training split for its baselines: name another split or dataset"
+            f"{files} has no rows; an evaluation needs rows to test on, and training rows for the "
+            "baselines: name a different split or dataset"
         )
     return Split(files, shards, rows)
 
 
 class TrainedContexts(Protocol):
-    """What a model's training says of the contexts that it is to be evaluated on."""
+    """How a model was trained, and so which contexts it is evaluated on."""
 
     @property
     def crop_size(self) -> int: ...
@@ -85,10 +85,10 @@ def take_batches(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of a split with at least `num_contexts` examples together.
 
-    `drawn` are fields of DataConfig: how contexts are drawn, if not as is usual.
+    `drawn` are fields of DataConfig, where they differ from the defaults.
 
     Raises:
-      UsageError: the rows give no example of that crop size.
+      UsageError: the rows are too few for an example of that crop size.
     """
     config = DataConfig(
         split.files,

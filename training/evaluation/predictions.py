@@ -1,11 +1,11 @@
-"""Asks the model: the loss of every target, and distributions over the bytes of RTTs.
+"""Queries the model: the loss of every target, and distributions over the bytes of RTTs.
 
-There are two kinds of passes, with arrays of one shape. The causal pass over the examples as they
-are gives every loss, an RTT's first byte, and its second byte after the true first one. What would
-follow another first byte takes a what-if pass:
+There are two kinds of passes, with arrays of one shape. The causal pass over the unchanged examples
+gives every loss, an RTT's first byte, and its second byte after the true first one. The second byte
+after a different first byte takes a what-if pass:
 
     … RTT_START  first byte  second byte  …      the example
-    … RTT_START  another     padding      …      what if; the answer is the prediction at `another`
+    … RTT_START  different   padding      …      what if; the prediction at `different` counts
 """
 
 import math
@@ -101,7 +101,7 @@ def second_bytes_after(
     first_bytes: np.ndarray,
     advance: Advance,
 ) -> np.ndarray:
-    """Returns the probabilities of the second byte if the first one had been another.
+    """Returns the probabilities of the second byte after a different first byte.
 
     Args:
       queries: MEASUREMENT.
@@ -113,7 +113,7 @@ def second_bytes_after(
     size = examples.batch_size
     second = np.empty((len(queries), 256))
     for begin in range(0, len(queries), size):
-        # The last batch is filled up: another shape would be compiled again.
+        # The last batch is filled up: a different shape would be compiled again.
         number = np.minimum(np.arange(begin, begin + size), len(queries) - 1)
         example, place = queries["example"][number], queries["place"][number]
         is_before = np.arange(examples.inputs.shape[1]) <= place[:, np.newaxis] + 1
@@ -132,7 +132,7 @@ def second_bytes_after(
 def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
     """Returns the probabilities of the 256 bytes among all tokens, [n, 267] to float64 [n, 256].
 
-    Where no byte has a probability above 0, all are taken as equally likely.
+    Without any byte of a probability above 0, all are equally likely.
     """
     of_bytes = log_p[:, FIRST_BYTE:].astype(np.float64)
     of_bytes[np.isneginf(of_bytes).all(axis=1)] = 0
@@ -143,21 +143,21 @@ def byte_probabilities(log_p: np.ndarray) -> np.ndarray:
 def ask(
     predictor: Predictor, inputs: np.ndarray, positions: np.ndarray, segmentation: np.ndarray
 ) -> np.ndarray:
-    """Asks the model about one batch and checks the answer: log-probabilities [batch, crop, 267].
+    """Returns the model's log-probabilities for one batch, checked: [batch, crop, 267].
 
     Raises:
-      ProbelineError: it is of other tokens, or not a number.
+      ProbelineError: they have a different shape, or are not numbers.
     """
     log_p = np.asarray(predictor(inputs, positions, segmentation))
     expected = (*inputs.shape, VOCABULARY_SIZE)
     if log_p.shape != expected:
         raise ProbelineError(
-            f"the model predicts an array {list(log_p.shape)}, for measurements it must be "
-            f"{list(expected)}: the model was trained on other tokens"
+            f"the model predicts an array {list(log_p.shape)}; measurements need "
+            f"{list(expected)}: the model was trained on different tokens"
         )
     if np.isnan(log_p[segmentation > 0]).any():
         raise ProbelineError(
-            "the model predicts probabilities that are not numbers (nan): its training has "
-            "diverged, use an earlier checkpoint"
+            "the model predicts probabilities that are not numbers (nan): its training "
+            "diverged; use an earlier checkpoint"
         )
     return log_p

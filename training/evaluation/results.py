@@ -1,7 +1,8 @@
-"""Evaluates a model on held-out contexts: draws examples, asks the model, compares.
+"""Evaluates a model on held-out contexts: draws examples, queries the model, compares.
 
-Everything follows from the model, the data and the seed. Memory is the examples' tokens, one batch
-of predictions and some KiB per query. `Evaluation` has the results, also as JSON and as sentences.
+The results follow from the model, the data and the seed alone. Memory is the examples' tokens, one
+batch of predictions and some KiB per query. `Evaluation` has the results, also as JSON and as
+sentences.
 """
 
 import dataclasses
@@ -47,7 +48,7 @@ BEATS, BEATS_UNCLEARLY, BEATS_NOT = "beats", "does not clearly beat", "does not 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All results; those without data are None.
+    """All results; None where there is no data.
 
     Attributes:
       model: its description, step, crop_size, fixed_order_share, log_rtt and vocab_size.
@@ -142,11 +143,11 @@ def evaluate(
     rtt = baselines = None
     if len(queries):
         baselines = predict_baselines(parsed.measurements, numbers, train, extent, more_baselines)
-        told = told_codes(queries["code"], log_rtt)
+        codes = told_codes(queries["code"], log_rtt)
         medians, num_what_if = median_codes(
             found.first,
             found.second,
-            told,
+            codes,
             lambda chosen, first_bytes: second_bytes_after(
                 predictor, examples, queries[chosen], first_bytes, advance
             ),
@@ -156,7 +157,7 @@ def evaluate(
             is_repeat=baselines.is_repeat,
             is_usual=np.isin(numbers, usual),
             predicted_ms={MODEL: code_ms(stored_codes(medians, log_rtt)), **baselines.predicted_ms},
-            pit=integral_transforms(found.first, found.second, told),
+            pit=integral_transforms(found.first, found.second, codes),
             num_what_if=num_what_if,
         )
     return Evaluation(
@@ -181,7 +182,7 @@ def evaluate(
 
 
 def _choose(measurements: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the numbers of the queries of the usual mix, and of all to ask."""
+    """Returns the numbers of the queries of the usual mix, and of all queries."""
     queries = np.flatnonzero(measurements["is_query"])
     is_repeat = look_back(measurements, queries).is_repeat
     usual = choose_queries(measurements, limit)
@@ -189,7 +190,7 @@ def _choose(measurements: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarra
 
 
 def conclusions(evaluation: Evaluation) -> list[str]:
-    """Returns sentences that say which baselines the model beats."""
+    """Returns sentences about which baselines the model beats."""
     losses = evaluation.losses
     bits = losses.overall.bits
     unigrams = {
@@ -241,7 +242,7 @@ def verdict(model: RttError, other: RttError) -> str:
 def _listed(verdicts: Iterable[tuple[str, str]]) -> str:
     """Joins pairs of verdict and baseline, grouped by verdict."""
     names: dict[str, list[str]] = {BEATS: [], BEATS_UNCLEARLY: [], BEATS_NOT: []}
-    for said, name in verdicts:
-        names[said].append(name)
-    parts = [f"{said} {', '.join(beaten)}" for said, beaten in names.items() if beaten]
-    return "; ".join(parts) or "there is nothing to compare it with"
+    for result, name in verdicts:
+        names[result].append(name)
+    parts = [f"{result} {', '.join(beaten)}" for result, beaten in names.items() if beaten]
+    return "; ".join(parts) or "there is no baseline to compare with"

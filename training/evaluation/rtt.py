@@ -1,10 +1,10 @@
 """A model's predictions of RTTs: medians, errors, calibration.
 
-The distribution over the two bytes that tell an RTT is that of the first byte times that of the
-second byte given the first, over byte tokens only. Its median has one first byte, so that of the
-256 second distributions one is needed; the probability-integral transform needs the true one. The
-two bytes, as a number their code, ascend with the RTT, except codes that are never written: those
-get hardly any probability from a trained model.
+An RTT is two bytes. Their distribution is that of the first byte times that of the second byte
+given the first, over byte tokens only. Its median has one first byte, so one of the 256 second
+distributions is enough; the probability-integral transform needs that of the true first byte. The
+code, the two bytes as a number, ascends with the RTT, except for codes that are never written,
+which a trained model gives hardly any probability.
 """
 
 import math
@@ -32,7 +32,7 @@ class RttPredictions:
     Attributes:
       true_ms: as the tokens encode it.
       is_repeat: whether the destination occurs earlier in the segment.
-      is_usual: whether the query is of the usual mix; the others fill up the rarer group.
+      is_usual: whether the query is in the usual mix; the others fill up the rarer group.
       predicted_ms: by method; the first one is the model.
       pit: probability-integral transform, the share of the model's distribution below the truth.
       num_what_if: queries that needed a what-if pass.
@@ -62,7 +62,7 @@ class RttPredictions:
         )
 
     def groups(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields each of GROUPS that has queries, and which they are: bool [queries].
+        """Yields each non-empty group of GROUPS, and its queries: bool [queries].
 
         "all" is the usual mix.
         """
@@ -91,7 +91,7 @@ class RttError:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Where the truths lie in the model's distributions.
+    """The position of the truths in the model's distributions.
 
     Attributes:
       coverage: shares of truths within the central intervals, by their nominal share in percent.
@@ -116,7 +116,7 @@ def choose_queries(measurements: np.ndarray, limit: int) -> np.ndarray:
 def fill_up_groups(
     chosen: np.ndarray, queries: np.ndarray, is_repeat: np.ndarray, limit: int
 ) -> np.ndarray:
-    """Adds queries to new, or to repeated, destinations until there are half of `limit` of each.
+    """Adds queries to new or repeated destinations until each has half of `limit`.
 
     Args:
       chosen: numbers of queries, as `choose_queries` returns them.

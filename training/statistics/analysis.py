@@ -170,7 +170,7 @@ def measure(
     source = ProbeRowDataSource(files)
     shards, rows = source.shards, source.rows
     if not len(source):
-        raise ProbelineError(f"{files} has no rows: name another split or dataset")
+        raise ProbelineError(f"{files} has no rows: name a different split or dataset")
     statistics = Statistics(
         files, extent, shards, rows, size_classes(rows, extent.crop_size), families_of(rows)
     )
@@ -258,7 +258,7 @@ class _RowMeasurer:
         size = statistics.sizes[number]
         is_small = bool(size == SMALL)
         if sampler.is_small(element) != is_small:
-            raise ValueError(f"row {number} has other tokens than rows.parquet says")
+            raise ValueError(f"row {number} does not have the tokens that rows.parquet has")
         large_epochs, small_epochs = epochs.large * (not is_small), epochs.small * is_small
         contexts = [c for e in range(large_epochs) for c in sampler.contexts(element, e)]
         strided = [self._window_sampler.context(element, e) for e in range(epochs.strided)]

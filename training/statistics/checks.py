@@ -41,7 +41,7 @@ def run_checks(statistics: Statistics, summary: Summary) -> list[Check]:
         *_modes(summary),
         *_padding(statistics, summary),
     )
-    results = {True: PASS, False: FAIL, None: NOT_APPLICABLE}
+    results: dict[bool | None, Result] = {True: PASS, False: FAIL, None: NOT_APPLICABLE}
     return [Check(name, measured, results[holds]) for name, measured, holds in found]
 
 

@@ -1,16 +1,14 @@
-"""The index of the evaluation side: which n-grams it has, and where, in one memory-mapped file.
+"""The index of the n-grams of evaluation rows, with their places, in one memory-mapped file.
 
-  keys      hash of each n-gram, once, sorted          bounds   where a key's places begin
-  rows      of each place: the evaluation row, ascending within a key, `tokens` the number of its
-            first token there, and `place_lengths` its n, since n-grams of two lengths may share a
-            hash
-  directory of keys: hashes spread evenly, so a few keys share each of their leading bits
-  bloom     three bits a key, in one word: rejects almost every hash without a key
-  filters   the same for windows, shorter n-grams within the n-grams: see Level
+  keys       the distinct hashes of n-grams, sorted     bounds   where the places of a key begin
+  rows       the evaluation row of each place, ascending within a key; `tokens` is the number of
+             its first token there, `place_lengths` its n, since two lengths may share a hash
+  directory  of keys: hashes spread evenly, so few keys share their leading bits
+  bloom      three bits per key, in one word: rejects almost every hash without a key
+  filters    the same for windows, shorter n-grams within the n-grams: see Level
 
-Hashes only filter: `matching` compares the texts. An index larger than memory is made as several
-index shards, each with the keys of one range of hashes, and the training text is read once for
-each.
+Hashes only filter: `matching` compares the texts. An index larger than memory is built as several
+index shards by ranges of hashes, and the training text is read once per shard.
 """
 
 import math
@@ -30,14 +28,14 @@ from beam_pipeline.overlap.ngrams.token_kernels import ngram_hash, power_of
 from beam_pipeline.overlap.ngrams.tokenizers import Tokenizer, effective_lengths
 from beam_pipeline.storage.lines import explained_damage
 
-BYTES_PER_PLACE = 48  # of memory while an index is made, at most
-INDEX_BYTES_PER_PLACE = 30  # of a finished index, about
-FORMAT = "directory"  # another one where the arrays of an index become others
+BYTES_PER_PLACE = 48  # max memory while an index is built
+INDEX_BYTES_PER_PLACE = 30  # approximate size of a finished index
+FORMAT = "directory"  # changes with the arrays of an index
 _FINGERPRINT = b"fingerprint"
-_FILTER_BITS = 16  # a hash, at least
-_KEYS_PER_BUCKET = 4  # of the directory, at most, on average
-_MIN_WINDOW_TOKENS = 4  # where the n-grams have as many: three are too common
-_ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63: a mask of the number of a bit
+_FILTER_BITS = 16  # min per hash
+_KEYS_PER_BUCKET = 4  # of the directory: max average
+_MIN_WINDOW_TOKENS = 4  # if the n-grams are that long: three tokens are too common
+_ONE, _BIT_NUMBERS = np.uint64(1), np.uint64(63)  # 63 masks the number of a bit
 _SECOND_BIT, _THIRD_BIT, _WORD = np.uint64(6), np.uint64(12), np.uint64(32)  # shifts of a hash
 
 
@@ -59,18 +57,18 @@ class IndexShard(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How n-grams of some lengths are found: by windows of `width` tokens.
+    """A group of lengths whose n-grams are found by windows of `width` tokens.
 
-    Of any `stride` neighbouring windows one begins at a multiple of `stride`, and the first
-    `stride` windows of an n-gram lie within it. So only the windows at multiples of `stride` are
-    checked against the level's filter, which has the windows of the n-grams:
+    One of any `stride` consecutive windows begins at a multiple of `stride`, and the first `stride`
+    windows of an n-gram lie within it. So only windows at multiples of `stride` are checked against
+    the level's filter, which holds the windows of the n-grams:
 
       tokens    0 1 2 3 4 5 6 7 8        n = 5, width = 4, stride = 2
-      windows  [0 1 2 3]  [4 5 6 7]      the 5-gram from 1 on is found by the window at 2,
-                  [2 3 4 5]              that from 2 on, too
+      windows  [0 1 2 3]  [4 5 6 7]      the 5-grams at 1 and at 2 are found by the
+                  [2 3 4 5]              window at 2
     """
 
-    first_length: int  # places in `lengths`
+    first_length: int  # indices into `lengths`
     stop_length: int
     width: int
     stride: int
@@ -86,7 +84,7 @@ class Index:
     bounds: np.ndarray  # uint32 [m + 1]
     rows: np.ndarray  # uint32 [p]
     tokens: np.ndarray  # uint32 [p]
-    place_lengths: np.ndarray  # unsigned [p], of as few bytes as the longest n takes
+    place_lengths: np.ndarray  # unsigned [p], the smallest type for the longest n
     directory: np.ndarray  # uint32 [a power of two, + 1], the first key of each bucket
     bloom: np.ndarray  # uint64 [a power of two]
     filters: np.ndarray  # uint64 [a power of two for each level]
@@ -95,23 +93,23 @@ class Index:
 
     @property
     def bucket_shift(self) -> np.uint64:
-        """By how many bits to shift what a hash is beyond the first key: its bucket."""
+        """The shift that turns the distance of a hash from the first key into its bucket."""
         return _bucket_shift(self.keys, len(self.directory) - 1)
 
     @property
     def levels(self) -> list[Level]:
-        """The levels; together they have all lengths."""
+        """The levels, which together have all lengths."""
         return [Level(*numbers) for numbers in self.level_numbers.reshape(-1, 6).tolist()]
 
     def places(self, key: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the evaluation rows that have an n-gram, and the numbers of its first tokens."""
+        """Returns the evaluation rows with an n-gram, and the numbers of its first tokens there."""
         place = slice(self.bounds[key], self.bounds[key + 1])
         is_it = self.place_lengths[place] == n
         return self.rows[place][is_it], self.tokens[place][is_it]
 
 
 def count_index_shards(num_places: int, memory_bytes: int) -> int:
-    """Returns the number of index shards, each of which fits in memory."""
+    """Returns how many index shards are needed so that each fits in memory."""
     return max(1, math.ceil(num_places * BYTES_PER_PLACE / memory_bytes))
 
 
@@ -126,11 +124,11 @@ def build_index(
     """Returns an index shard of the evaluation rows' n-grams.
 
     Args:
-      texts: batches of the rows' texts; rows are numbered through.
+      texts: batches of the texts of rows, which are numbered consecutively.
       lengths: the configured n.
-      shard: the range of hashes; by default all.
-      skip_degenerate: leaves out rows whose tokens are all empty.
-      min_tokens: leaves out rows of fewer tokens.
+      shard: the range of hashes; all by default.
+      skip_degenerate: omits rows with only empty tokens.
+      min_tokens: omits rows with fewer tokens.
     """
     counts, is_degenerate = count_tokens(texts, tokenizer)
     if skip_degenerate:
@@ -163,7 +161,7 @@ def build_index(
 
 
 def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
-    """Groups lengths: those asked for together, those of short rows by powers of two."""
+    """Groups lengths: the configured ones together, those of short rows by powers of two."""
     levels, stop = [], 0
     for _, group in groupby(in_use.tolist(), lambda n: n.bit_length() if n < shortest else 0):
         lengths = list(group)
@@ -175,9 +173,9 @@ def _levels(in_use: np.ndarray, shortest: int) -> list[Level]:
 
 @kernel
 def _places(prefixes, firsts, first_row, counts, asked, in_use, powers, low, high):
-    """Returns the n-grams of some rows whose hashes are in a range, and where each begins.
+    """Returns the n-grams of rows whose hashes are in a range.
 
-    They are hashes, rows, first tokens in the row, n, and first tokens in the batch.
+    The arrays are hashes, rows, first tokens in the row, n, and first tokens in the batch.
     """
     room = 0
     for row in range(firsts.size - 1):
@@ -254,10 +252,10 @@ def _index_of(
 
 
 def _order_of_places(rows: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Returns the order of places by hash, then by row, then as they are."""
+    """Returns the order of places by hash, then by row, otherwise stable."""
     if (rows[1:] >= rows[:-1]).all():
         return _order_of(hashes)
-    # Texts that Python lower-cases come behind those of a batch.
+    # Texts that Python lower-cases follow the others of a batch.
     by_row = np.argsort(rows, kind="stable")
     return by_row[_order_of(hashes[by_row])]
 
@@ -327,7 +325,7 @@ def filter_bits(value):
 
 @kernel
 def passes(value, words):
-    """Tells whether a hash may be in a filter."""
+    """Returns whether a hash may be in a filter."""
     bits = filter_bits(value)
     return words[value >> _WORD & np.uint64(words.size - 1)] & bits == bits
 
@@ -350,10 +348,12 @@ def open_index(path: str, fingerprint: str) -> Index:
     """Maps the file of an index into memory.
 
     Raises:
-      ProbelineError: the file is not an index, is cut off, or was made of something else.
+      ProbelineError: the file is not an index, is truncated, or was made from other inputs.
     """
     with explained_damage(f"the index {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)
     if (batch.schema.metadata or {}).get(_FINGERPRINT) != fingerprint.encode():
-        raise ProbelineError(f"{path} was made of other inputs or options: remove it and run again")
+        raise ProbelineError(
+            f"{path} was made from other inputs or options; remove it and run again"
+        )
     return Index(*(batch.column(item.name).values.to_numpy() for item in fields(Index)))

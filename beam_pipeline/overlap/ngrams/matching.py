@@ -1,14 +1,14 @@
-"""From training texts to shared n-grams: candidates by their hashes, then both texts compared.
+"""Finds shared n-grams in training texts: candidates by hash, then a comparison of both texts.
 
   UTF-8 → sections of long documents → hashes of tokens, and of all prefixes
         → for each level of the index: every `stride`-th window through its filter
         → the n-grams around the windows that pass, through the bloom filter → directory → candidate
         → shared n-gram
 
-All steps to a candidate but the first are loops without branches that depend on the text:
-processors run them at a few cycles a token. A shared n-gram is one of a document, with all its
-places there, however many evaluation rows have it. A match is one of (evaluation row, document,
-n-gram); `results.matches` expands the one to the others.
+After the first step, all loops up to the candidates have no branches that depend on the text, and
+take a few cycles per token. A shared n-gram belongs to a document, with all its places there,
+however many evaluation rows have it. A match is a triple of evaluation row, document and n-gram;
+`results.matches` expands shared n-grams to matches.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _ONE = np.uint64(1)
 
 
 class Candidates(NamedTuple):
-    """Possible n-grams of the index, in the order of documents, tokens and lengths."""
+    """Possible n-grams of the index, by document, token and length."""
 
     documents: np.ndarray  # int64 [c], numbers within the batch
     tokens: np.ndarray  # int64 [c], of the first token of each
@@ -45,7 +45,7 @@ class Candidates(NamedTuple):
 
 @kernel
 def _passing_windows(prefixes, width, stride, power, words):
-    """Returns the tokens at which windows begin that pass a level's filter."""
+    """Returns the first tokens of the windows that pass a level's filter."""
     count = np.uint64(prefixes.size - 1)
     width, stride = np.uint64(width), np.uint64(stride)
     if count < width:
@@ -60,9 +60,9 @@ def _passing_windows(prefixes, width, stride, power, words):
 
 @kernel
 def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, shift, keys, found):
-    """Fills (token, length, key) of the n-grams around windows that have a key.
+    """Fills `found` with token, length and key of the n-grams around windows that have a key.
 
-    Returns how many there are, and how many windows there was room for.
+    Returns the number of n-grams, and the number of windows for which there was room.
     """
     num_found = 0
     num_buckets = np.uint64(directory.size - 1)
@@ -77,7 +77,7 @@ def _candidates(prefixes, windows, stride, lengths, powers, bloom, directory, sh
                 value = ngram_hash(prefixes, start, n, powers[at])
                 if not passes(value, bloom):
                     continue
-                bucket = value - keys[0] >> shift  # beyond all where a hash is below the first key
+                bucket = value - keys[0] >> shift  # too large if a hash is below the first key
                 if bucket >= num_buckets:
                     continue
                 for key in range(directory[bucket], directory[bucket + _ONE]):
@@ -106,7 +106,7 @@ def find_candidates(
             for level in index.levels if len(index.keys) else ():
                 for tokens, lengths, keys in _find_in_level(prefixes, index, level):
                     documents = np.searchsorted(firsts, tokens, "right") - 1
-                    is_within = tokens + lengths <= firsts[documents + 1]  # not into the next one
+                    is_within = tokens + lengths <= firsts[documents + 1]  # not across documents
                     places = tokens - firsts[documents]
                     found = np.stack([first + documents, places, lengths, keys])
                     parts.append(found[:, is_within])
@@ -142,8 +142,8 @@ class SharedNgrams(NamedTuple):
     bounds: np.ndarray  # int64 [s + 1], of its places in `starts` and `ends`
     starts: np.ndarray  # uint32, places in the document in code points
     ends: np.ndarray  # uint32
-    num_matches: int  # evaluation rows of each n-gram, added up
-    num_ngrams: int = 0  # of the documents, that were compared
+    num_matches: int  # sum over n-grams of their evaluation rows
+    num_ngrams: int = 0  # compared, of the documents
 
 
 class Matcher:
@@ -164,7 +164,7 @@ class Matcher:
             for column, values in zip(columns, self._find(section, num_tokens), strict=True):
                 column.add(values)
         documents, ngrams, starts, ends = (column.taken() for column in columns)
-        # Places are in order of documents, and within a document in that of their tokens.
+        # Places are ordered by document, then by token.
         order = np.lexsort((ngrams, documents))
         ngrams, documents = ngrams[order], documents[order]
         is_first = np.ones(len(order), bool)
@@ -178,7 +178,7 @@ class Matcher:
         return SharedNgrams(documents, ngrams, *places, num_matches, num_ngrams)
 
     def _find(self, section: Section, num_tokens: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Returns documents, n-grams, starts and ends of the places found; counts the tokens."""
+        """Returns documents, n-grams, starts and ends of the places; adds to the token counts."""
         utf8, bounds = section.utf8, section.bounds
         candidates = find_candidates(self._index, self._tokenizer, utf8, bounds)
         num_tokens[section.first : section.first + len(bounds) - 1] += candidates.num_tokens
@@ -204,7 +204,7 @@ class Matcher:
 def _some(
     utf8: np.ndarray, bounds: np.ndarray, documents: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the texts of some documents, as a batch holds them."""
+    """Returns the texts of some documents in the form of a batch."""
     if len(documents) == len(bounds) - 1:
         return utf8, bounds
     texts = [utf8[bounds[at] : bounds[at + 1]] for at in documents.tolist()]

@@ -1,11 +1,10 @@
-"""The n-grams of an index shard, told apart by their texts, and the places of each.
+"""The n-grams of an index shard, distinguished by their texts, and the places of each.
 
-A key of the index is a hash. Nearly always all its places have one n-gram; otherwise their texts
-tell the n-grams of a key apart. An n-gram is identified by its number: that of its first place in
-the index shard.
+A key of the index is a hash. Nearly always all its places have the same n-gram; otherwise their
+texts distinguish the n-grams. The number of an n-gram is that of its first place in the shard.
 
-  candidates → their n-grams' numbers, -1 where the texts differ (`identify`)
-  n-grams    → the evaluation rows that have them, and their places there (`locate`, `expand`)
+  candidates → numbers of their n-grams, -1 where the texts differ (`identify`)
+  n-grams    → their evaluation rows, and places there (`locate`, `expand`)
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from beam_pipeline.kernels import kernel
 from beam_pipeline.overlap.ngrams.index import Index
 from beam_pipeline.overlap.ngrams.token_texts import TokenTexts, is_same_ngram
 
-# What is known of a key: nothing; one n-gram; several.
+# The n-grams of a key: not yet known, one, several.
 _UNKNOWN, _ONE, _SEVERAL = (np.uint8(kind) for kind in range(3))
 
 
@@ -29,21 +28,21 @@ class _Places(NamedTuple):
 
 
 class RowPlaces(NamedTuple):
-    """The places of n-grams in evaluation rows: one entry for each n-gram and row that has it."""
+    """The places of n-grams in evaluation rows: an entry for each pair of n-gram and row."""
 
-    which: np.ndarray  # int64 [e], the place of the n-gram among those asked for
+    which: np.ndarray  # int64 [e], the index of the n-gram among those given
     rows: np.ndarray  # int64 [e], evaluation rows
     bounds: np.ndarray  # int64 [e + 1], of its tokens
-    tokens: np.ndarray  # int64, the first token of each place, counted in the evaluation row
+    tokens: np.ndarray  # int64, the first token of each place in the evaluation row
 
 
 class Located(NamedTuple):
-    """Some n-grams of an index shard, with what finds their places; see `Postings.locate`."""
+    """N-grams of an index shard, with their keys and rows; see `Postings.locate`."""
 
     ngrams: np.ndarray  # int64 [m]
     keys: np.ndarray  # int64 [m]
-    first_rows: np.ndarray  # uint32 [m], the evaluation rows of an n-gram's first place …
-    last_rows: np.ndarray  # uint32 [m], … and of the last place of its key
+    first_rows: np.ndarray  # uint32 [m], evaluation row of the first place of an n-gram
+    last_rows: np.ndarray  # uint32 [m], evaluation row of the last place of its key
 
     def some(self, which: slice) -> "Located":
         """Returns some of the n-grams."""
@@ -65,7 +64,7 @@ class Postings:
     def identify(
         self, keys: np.ndarray, texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray
     ) -> np.ndarray:
-        """Returns the numbers of the n-grams that begin with tokens of `texts`, -1 for others."""
+        """Returns the numbers of the n-grams at some tokens of `texts`, -1 if they have none."""
         known = self._places, self._kinds, self.texts
         return _identify(*known, keys, texts, tokens, lengths)
 
@@ -74,19 +73,19 @@ class Postings:
         return self._places.lengths[ngrams].astype(np.int64)
 
     def first_tokens(self, ngrams: np.ndarray) -> np.ndarray:
-        """Returns the first token of each n-gram's first place, among all of `texts`."""
+        """Returns the first token of the first place of each n-gram, among all of `texts`."""
         return self.texts.firsts[self._places.rows[ngrams]] + self._places.tokens[ngrams]
 
     def locate(self, ngrams: np.ndarray) -> Located:
-        """Returns n-grams with what finds their places."""
+        """Returns n-grams with their keys and rows."""
         known = self._places, self._kinds, self.texts
         return Located(ngrams, *_locate(*known, ngrams))
 
     def num_rows(self, ngrams: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns how many evaluation rows have each n-gram, and in how many places.
+        """Returns the numbers of evaluation rows and of places of each n-gram.
 
         Args:
-          keys: of the n-grams, as `locate` or `identify` has found them.
+          keys: of the n-grams, from `locate` or `identify`.
         """
         return _count(self._places, self._kinds, self.texts, ngrams, keys)
 
@@ -103,7 +102,7 @@ class Postings:
         return RowPlaces(here[which], rows, bounds, tokens)
 
     def add_row_weights(self, found: Located, own: np.ndarray, weights: np.ndarray) -> None:
-        """Adds to the weight of each evaluation row: for each of its n-grams `own` and places."""
+        """Adds `own` and the number of places of each n-gram to the weights of its rows."""
         arguments = self._places, self._kinds, self.texts, found.ngrams, found.keys
         _add_weights(*arguments, own, weights)
 
@@ -115,7 +114,7 @@ def _token(places, texts, place):
 
 @njit
 def _are_one(places, texts, one, other):
-    """Tells whether two places have the same n-gram."""
+    """Returns whether two places have the same n-gram."""
     n = np.int64(places.lengths[one])
     if n != places.lengths[other]:
         return False
@@ -145,10 +144,10 @@ def _kind_of(places, texts, key):
 
 @njit
 def key_at(bounds, place):
-    """Returns the key whose places, from its bound on to the next one, have this place.
+    """Returns the key of a place.
 
-    Most keys have one place, and the others lie anywhere among them: so a key is near its share of
-    the places, and is looked for in steps that double from there.
+    Most keys have one place, so a key is near its share of the places. The search starts there and
+    doubles its steps.
     """
     place, last = np.int64(place), bounds.size - 2
     share = np.float64(place) / np.float64(bounds[last + 1])  # in integers it might overflow
@@ -213,7 +212,7 @@ def _count(places, kinds, texts, ngrams, keys):
 
 @njit
 def _first_place(rows, start, stop, row):
-    """Returns the first of these places, whose rows ascend, that is in `row` or a later one."""
+    """Returns the first of some places, whose rows ascend, in `row` or a later one."""
     while start < stop:
         middle = (start + stop) // 2
         if rows[middle] < row:
@@ -225,7 +224,7 @@ def _first_place(rows, start, stop, row):
 
 @kernel
 def _expand(places, kinds, texts, ngrams, keys, first_row, stop_row, which, rows, bounds, tokens):
-    """Counts the entries and places of n-grams, and fills them in where there is room."""
+    """Counts the entries and places of n-grams, and fills the arrays if they have room."""
     fills = bounds.size > 0
     num_entries, num_tokens = 0, 0
     for at in range(ngrams.size):

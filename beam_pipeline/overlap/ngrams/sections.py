@@ -1,13 +1,13 @@
-"""Long texts in sections, so that memory depends on the size of a section, not on that of a text.
+"""Sections of long texts, so that memory does not depend on the length of a text.
 
-A text is cut into pieces at `Tokenizer.borders`, so that these have the tokens of the text. A
-section is a piece, with as many tokens before it as the beginning of an n-gram may have there:
+A text is cut into pieces at `Tokenizer.borders`, so the pieces have the tokens of the text. A
+section is a piece and, before it, the tokens at which an n-gram of the piece may begin:
 
   text       the quick, brown fox jumps over        n = 3
   pieces    [the quick] [brown fox] [jumps over]
   sections  [the quick] [the quick, brown fox] [brown fox jumps over]
 
-Each 3-gram ends in one piece, and the section of that piece has it.
+Each 3-gram ends in one piece and is in the section of that piece.
 """
 
 from collections.abc import Iterator
@@ -26,20 +26,20 @@ class Section(NamedTuple):
 
     first: int  # the first text's number
     utf8: np.ndarray  # uint8
-    bounds: np.ndarray  # int64 [texts + 1], where each begins in utf8, and the end
+    bounds: np.ndarray  # int64 [texts + 1], bounds of the texts in utf8
     place: int = 0  # of the part in its text, in code points
-    known_bytes: int = 0  # of the part, which are of the piece before
+    known_bytes: int = 0  # of the part that belong to the piece before
 
 
 def sections_of(
     utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer, num_before: int
 ) -> Iterator[Section]:
-    """Yields the texts utf8[bounds[i]:bounds[i + 1]], those that are long in several sections.
+    """Yields the texts utf8[bounds[i]:bounds[i + 1]], long ones in several sections.
 
     Args:
       utf8: uint8, lone surrogates as their three bytes.
       bounds: int64 [texts + 1], ascending.
-      num_before: tokens of the pieces before that a section has, at least.
+      num_before: min tokens of earlier pieces in a section.
     """
     is_long = np.diff(bounds) > _PIECE_BYTES
     if tokenizer.function is not None:
@@ -69,7 +69,7 @@ def _sections_of_text(
 
 
 def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[int, int]:
-    """Returns where the first border behind a place begins and ends, or the end of the text."""
+    """Returns where the first border after a place begins and ends, or the end of the text."""
     num_bytes = _LOOKED_AT_BYTES
     start = _begin_of_code_point(text, start)
     while start < len(text):
@@ -85,13 +85,13 @@ def _first_border(text: np.ndarray, start: int, tokenizer: Tokenizer) -> tuple[i
 
 
 def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Tokenizer) -> int:
-    """Returns where a token begins that has `num_tokens` others or more up to `stop`."""
+    """Returns the beginning of a token with at least `num_tokens` tokens from there to `stop`."""
     num_bytes = _LOOKED_AT_BYTES
     while True:
         start = _begin_of_code_point(text, max(0, stop - num_bytes))
         here = _decode(text[start:stop])
         ends = [end for _, end in tokenizer.borders(here)]
-        if len(ends) >= num_tokens:  # between two borders there is a token, or several
+        if len(ends) >= num_tokens:  # at least one token between two borders
             return start + len(_encode(here[: ends[-num_tokens]]))
         if start == 0:
             return 0
@@ -99,7 +99,7 @@ def _start_before(text: np.ndarray, stop: int, num_tokens: int, tokenizer: Token
 
 
 def _begin_of_code_point(text: np.ndarray, at: int) -> int:
-    """Returns where the code point begins that a byte belongs to, or the end of the text."""
+    """Returns the beginning of the code point of a byte, or the end of the text."""
     if at >= len(text):
         return len(text)
     while text[at] & 0xC0 == 0x80:
@@ -117,4 +117,4 @@ def _encode(text: str) -> bytes:
 
 def count_code_points(utf8: np.ndarray) -> int:
     """Returns the number of code points."""
-    return int(np.count_nonzero(utf8.view(np.int8) >= -64))  # all but bytes that continue one
+    return int(np.count_nonzero(utf8.view(np.int8) >= -64))  # all but continuation bytes

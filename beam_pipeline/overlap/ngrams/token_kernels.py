@@ -1,10 +1,9 @@
-"""Tokens and n-gram hashes of UTF-8, compiled: the work of `tokenizers` without Python objects.
+"""Compiled tokenizers: tokens and n-gram hashes of UTF-8, without Python objects.
 
-A tokenizer becomes a table of code points: the lower case of each, or that it separates, and
-whether it is a token of its own. The hash of a token is over its lower case, sixteen bytes of UTF-8
-at a time; that of an n-gram is over its tokens' hashes, and a difference of two prefix hashes for
-any n. Final sigma depends on its context: a text with a
-capital sigma is lower-cased by Python first.
+A tokenizer becomes a table of code points: the lower case of each or a mark of separators, and
+whether it is a token by itself. A token is hashed over its lower case, sixteen bytes of UTF-8 at a
+time. The hash of an n-gram, over the hashes of its tokens, is a difference of two prefix hashes.
+Final sigma depends on its context, so Python lower-cases texts with a capital sigma.
 """
 
 import functools
@@ -30,19 +29,19 @@ from beam_pipeline.overlap.ngrams.arrays import Column
 from beam_pipeline.overlap.ngrams.tokenizers import EXPANDS, Tokenizer, origins, pieces_of
 
 _SEPARATOR, _NEEDS_PYTHON = np.uint32(0xFFFF_FFFF), np.uint32(0xFFFF_FFFE)
-_ALONE = np.uint32(1 << 31)  # added to a character that is a token of its own
+_ALONE = np.uint32(1 << 31)  # added to a character that is a token by itself
 _DOTTED_I, _I, _COMBINING_DOT = np.uint32(0x130), np.uint8(0x69), np.uint32(0x307)
 _CAPITAL_SIGMA = 0x3A3
-HASH_NAME = "mixed_pairs"  # another one where the hash of an n-gram becomes another
+HASH_NAME = "mixed_pairs"  # changes with the hash of an n-gram
 _FNV_START, _FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 _ONE, _TWO, _THREE, _FOUR = (np.uint64(n) for n in (1, 2, 3, 4))  # bytes of a code point
 _EIGHT, _SIXTEEN, _HALF = (np.uint64(n) for n in (8, 16, 32))
-# Of the first n - 8 bytes of a word, at most all of them.
+# Masks of the first n - 8 bytes of a word, from none to all.
 _MASKS = np.array([(1 << 8 * min(max(n - 8, 0), 8)) - 1 for n in range(25)], np.uint64)
-_MIN_BLOCK = np.uint64(8)  # characters of ASCII that are worth a block
+_MIN_BLOCK = np.uint64(8)  # min ASCII characters for which a block pays
 _BEYOND_ASCII, _SPAN_OF_ASCII = np.uint8(0x80), np.uint8(0x7F)
 _CAPITAL_A, _SPAN_OF_CAPITALS, _TO_LOWER = np.uint8(ord("A")), np.uint8(25), np.uint8(0x20)
 
@@ -66,7 +65,7 @@ def table_of(tokenizer: Tokenizer) -> np.ndarray:
 
 @functools.cache
 def ascii_separators(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns uint8 [runs, 2]: the first of each run of separators of ASCII, the last less it."""
+    """Returns uint8 [runs, 2]: first and length - 1 of each run of ASCII separators."""
     is_separator = table_of(tokenizer)[: int(_BEYOND_ASCII)] == _SEPARATOR
     edges = np.flatnonzero(np.diff(is_separator, prepend=False, append=False)).reshape(-1, 2)
     return np.stack([edges[:, 0], edges[:, 1] - 1 - edges[:, 0]], axis=1).astype(np.uint8)
@@ -74,7 +73,7 @@ def ascii_separators(tokenizer: Tokenizer) -> np.ndarray:
 
 @kernel
 def mix(value):
-    """Spreads the bits of a hash over all of it (the finaliser of splitmix64)."""
+    """Mixes the bits of a hash (the finaliser of splitmix64)."""
     value ^= value >> _SHIFT_1
     value *= _MIX_1
     value ^= value >> _SHIFT_2
@@ -84,9 +83,9 @@ def mix(value):
 
 @njit
 def _next_code_point(utf8, at):
-    """Returns the code point of two to four bytes at a place, and the place of the next.
+    """Returns the code point of two to four bytes at a place, and the next place.
 
-    Indices are unsigned here and below: numba checks whether a signed one is negative.
+    Indices are unsigned here and below: numba adds a check of the sign for signed ones.
     """
     first = utf8[at]
     second = np.uint32(utf8[at + _ONE] & 0x3F)
@@ -113,13 +112,12 @@ def _put_edge(count, size, edges, place, places, with_places):
 def find_edges(
     utf8, at, end, table, separators, lowercase, text, edges, with_places, places
 ):  # fmt: skip
-    """Writes the lower case of a document, and where its tokens begin and end there.
+    """Writes the lower case of a document, and the edges of its tokens there.
 
-    Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` are the same in code points. Each
-    separator of ASCII is one byte. ASCII goes in blocks, the rest by code points; a few characters
-    go with the rest, since a block costs as much for them. A character that is a token ends as if a
-    separator of no bytes followed it; the empty tokens that this leaves must not be kept. Returns
-    the number of edges, none for a document that Python has to lower-case.
+    Token k is text[edges[2 * k]:edges[2 * k + 1]]; `places` has the edges in code points. Runs of
+    ASCII are processed in blocks, everything else and short runs by code point. A character that is
+    a token ends as if an empty separator followed it; the empty tokens that this leaves must not be
+    kept. Returns the number of edges, 0 for a document that Python must lower-case.
     """
     count, size, place = _ONE, np.uint64(0), np.uint64(0)
     was_separator = np.uint64(0)
@@ -173,10 +171,12 @@ def find_edges(
                         was_separator = _ONE
                         continue
             is_separator = np.uint64(lowered == _SEPARATOR)
-            count += is_separator ^ was_separator  # an edge is written anyway, and counts if one
+            count += (
+                is_separator ^ was_separator
+            )  # the edge is written anyway, and counts only if it is one
             was_separator = is_separator
             place += _ONE
-    for _ in range(_ONE + was_separator):  # a separator leaves an empty token behind it
+    for _ in range(_ONE + was_separator):  # a separator at the end leaves an empty token
         count = _put_edge(count, size, edges, place, places, with_places)
     return count
 
@@ -189,8 +189,8 @@ def _hash_step(value, word):
 
 @njit
 def _hash_of(text, start, stop):
-    """Returns the hash of text[start:stop], which 15 more bytes must follow."""
-    # Multiplied, so that no byte of the first word makes up for another length.
+    """Returns the hash of text[start:stop]; 15 more bytes must follow."""
+    # Multiplied, so that the first word cannot cancel a difference in length.
     value = _FNV_START ^ (stop - start) * BASE
     while True:
         num_bytes = min(stop - start, _SIXTEEN)
@@ -207,14 +207,12 @@ def tokenize(
     utf8, bounds, first, table, separators, lowercase, keep_empty, text, edges, hashes, prefixes,
     firsts, unfinished, with_places, places, starts, ends,
 ):  # fmt: skip
-    """Fills the hashes of all tokens of the documents from `first` on, while there is room.
+    """Fills the hashes of the tokens of the documents from `first` on, while there is room.
 
-    `prefixes` are their `prefix_hashes`, made while the processor works on the next hash.
-
-    Document d is utf8[bounds[d]:bounds[d + 1]], and its tokens are those from firsts[d - first]
-    to firsts[d - first + 1]. A document that Python has to lower-case is marked and has
-    none. With places, `starts` and `ends` are filled, too, in code points. Returns the document to
-    continue with.
+    `prefixes` are their `prefix_hashes`, computed while the processor works on the next hash.
+    Document d is utf8[bounds[d]:bounds[d + 1]]; its tokens are firsts[d - first] up to
+    firsts[d - first + 1]. A document that Python must lower-case is marked `unfinished` and has no
+    tokens. With places, also fills `starts` and `ends`, in code points. Returns the next document.
     """
     count = 0
     prefix = prefixes[0] = np.uint64(0)
@@ -240,16 +238,15 @@ def tokenize(
 
 
 def scratch_for(max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns room for the lower case, and the edges of tokens, of 2 bytes of a document a token.
+    """Returns buffers for the lower case and the edges of tokens, for 2 bytes per token.
 
-    Lower case has half as many bytes again at most, and Parquet and JSON no text of over 2 GiB.
-    Blocks go beyond the end of both.
+    Lower case is at most half as long again; a text has at most 2 GiB. Blocks exceed both ends.
     """
     return np.empty(3 * max_tokens + 64, np.uint8), np.empty(2 * max_tokens + 12, np.uint32)
 
 
 class Tokens(NamedTuple):
-    """The tokens of a text: their ranges in code points, and their hashes."""
+    """The tokens of a text: ranges in code points, and hashes."""
 
     starts: np.ndarray  # uint32 [k]
     ends: np.ndarray  # uint32 [k]
@@ -262,9 +259,9 @@ def encode(text: str) -> np.ndarray:
 
 
 def tokens_of(text: str, tokenizer: Tokenizer) -> Tokens:
-    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes in place of texts.
+    """Returns the tokens of `tokenizer.tokenize` as arrays, with hashes instead of texts.
 
-    Memory holds 16 bytes of each token, and one of the `pieces_of` the text.
+    Takes 16 bytes per token, and one of `pieces_of` the text at a time.
     """
     if tokenizer.function is not None:
         tokens = tokenizer.tokenize(text)
@@ -336,13 +333,13 @@ def prefix_hashes(hashes):
 
 @kernel
 def ngram_hash(prefixes, at, n, power):
-    """Returns the hash of the n-gram that begins at a token; `power` is BASE to the n-th."""
-    # The last summand makes the hashes of one n differ from those of another.
+    """Returns the hash of the n-gram at a token; `power` is BASE to the power of n."""
+    # The last summand distinguishes the hashes of different n.
     return mix(prefixes[at + n] - prefixes[at] * power + np.uint64(n) * _MIX_1)
 
 
 def empty_token() -> np.uint64:
-    """Returns the hash of a token without characters."""
+    """Returns the hash of an empty token."""
     return _hashes_of(np.zeros(16, np.uint8), np.zeros(2, np.uint64))[0]
 
 

@@ -1,10 +1,9 @@
 """The tokens of texts as they are compared, and their places in the original texts, as arrays.
 
-  UTF-8 of some texts → their tokens one after another, a space behind each; where each begins
+  UTF-8 of texts → their tokens one after another, each followed by a space, and their bounds
 
-An n-gram, its tokens joined by spaces, is then a slice. The evaluation rows' tokens lie in one
-memory-mapped file; those of training documents are made of the documents in which something is
-found.
+So an n-gram, its tokens joined by spaces, is a slice. The tokens of evaluation rows are in one
+memory-mapped file; those of training documents are made only for documents with a candidate.
 """
 
 import os
@@ -36,22 +35,22 @@ _SIGMA = (0xCE, 0xA3)  # UTF-8 of the capital letter
 class TokenTexts(NamedTuple):
     """The k tokens of d texts."""
 
-    firsts: np.ndarray  # int64 [d + 1], each text's first token, and k
-    starts: np.ndarray  # uint32 [k], places in the original text in code points
+    firsts: np.ndarray  # int64 [d + 1], the first token of each text, and k
+    starts: np.ndarray  # uint32 [k], code points of the original text
     ends: np.ndarray  # uint32 [k]
-    bounds: np.ndarray  # int64 [k + 1], where each token begins in `words`
+    bounds: np.ndarray  # int64 [k + 1], bounds of the tokens in `words`
     words: np.ndarray  # uint8
 
 
 @njit
 def ngram_slice(texts, token, n):
-    """Returns where an n-gram begins and ends in `words`."""
+    """Returns the bounds of an n-gram in `words`."""
     return texts.bounds[token], texts.bounds[token + n] - 1
 
 
 @njit
 def is_same_ngram(texts, token, other_texts, other, n):
-    """Tells whether the n-grams that begin with two tokens are the same text."""
+    """Returns whether the n-grams at two tokens are the same text."""
     start, stop = ngram_slice(texts, token, n)
     other_start, other_stop = ngram_slice(other_texts, other, n)
     if stop - start != other_stop - other_start:
@@ -74,7 +73,7 @@ def token_texts(utf8: np.ndarray, bounds: np.ndarray, tokenizer: Tokenizer) -> T
     text, edges = scratch_for(int(sizes.max(initial=0)) // 2 + 2)
     firsts, word_bounds = np.empty(len(bounds), np.int64), np.empty(room + 1, np.int64)
     starts, ends = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    # Lower case and a space: 8 bytes of 5 at most, a letter of 2 and a character that is a token.
+    # Lower case and spaces: at most 8 bytes of 5, a letter of 2 and a character that is a token.
     words = np.empty(4 * room, np.uint8)
     count, size = _fill(
         utf8, bounds, table_of(tokenizer), ascii_separators(tokenizer), tokenizer.lowercase,
@@ -94,7 +93,7 @@ def _fill(
     utf8, bounds, table, separators, lowercase, keep_empty, text, edges, places, firsts, starts,
     ends, word_bounds, words,
 ):  # fmt: skip
-    """Fills everything that TokenTexts has; returns the numbers of tokens and of their bytes."""
+    """Fills the arrays of TokenTexts; returns the numbers of tokens and of their bytes."""
     count, size = 0, 0
     for document in range(bounds.size - 1):
         firsts[document] = count
@@ -123,7 +122,7 @@ def _lower_sigmas(
 ) -> tuple[np.ndarray, np.ndarray, dict[int, list[int]]]:
     """Lower-cases the texts with a capital sigma, whose lower case depends on its context.
 
-    Returns the texts, and the `origins` of those that became longer by their numbers.
+    Returns the texts, and the `origins` of those that became longer, by number.
     """
     places = np.flatnonzero((utf8[:-1] == _SIGMA[0]) & (utf8[1:] == _SIGMA[1]))
     with_sigma = np.unique(np.searchsorted(bounds, places, "right") - 1).tolist()
@@ -183,7 +182,7 @@ def slices_of(data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Lar
 
 
 def ngrams_of(texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray) -> pa.LargeBinaryArray:
-    """Returns the n-grams that begin with these of the k tokens, as UTF-8."""
+    """Returns the n-grams at some tokens, as UTF-8."""
     bounds = texts.bounds
     return slices_of(texts.words, bounds[tokens], bounds[tokens + lengths] - 1)
 
@@ -194,7 +193,7 @@ def ngrams_of(texts: TokenTexts, tokens: np.ndarray, lengths: np.ndarray) -> pa.
 def write_token_texts(parts: Iterable[TokenTexts], stream: BinaryIO) -> None:
     """Writes the tokens of batches of texts as an Arrow file of one row, a list for each array.
 
-    The arrays grow in temporary files, so that memory does not.
+    The arrays grow in temporary files, not in memory.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [os.path.join(folder, name) for name in TokenTexts._fields]
@@ -232,7 +231,7 @@ def open_token_texts(path: str) -> TokenTexts:
     """Maps a local file of `write_token_texts` into memory.
 
     Raises:
-      ProbelineError: the file is not one, or is cut off.
+      ProbelineError: the file is not one, or is truncated.
     """
     with explained_damage(f"the tokens of the evaluation sets {path}", "remove it and run again"):
         batch = pa.ipc.open_file(map_file(path)).get_batch(0)

@@ -16,7 +16,7 @@ import numpy as np
 from beam_pipeline.overlap.report.contents import EvaluationSet, Hits, Report
 from beam_pipeline.report.page import shown
 from beam_pipeline.report.plots import new_figure
-from beam_pipeline.report.tables import percent
+from beam_pipeline.report.tables import share_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,17 +30,6 @@ MAX_SETS = 200  # in the picture
 _ROW_INCHES, _COLUMN_INCHES = 0.42, 1.25
 _MARGIN_INCHES = (2.6, 1.5)
 _MAX_NAME_CHARS = 32
-
-
-def share_text(share: float) -> str:
-    """Returns a share in percent; only 0 is shown as 0 %, and only 1 as 100 %."""
-    if 0 < share < 0.0005:
-        text = "<0.1 %"
-    elif 0.9995 <= share < 1:
-        text = ">99.9 %"
-    else:
-        text = percent(share, digits=0 if share in (0, 1) else 1)
-    return text.replace(" ", "\u00a0")
 
 
 class CellColors(NamedTuple):

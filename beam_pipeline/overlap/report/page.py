@@ -23,9 +23,9 @@ from beam_pipeline.overlap.report.contents import (
     Taken,
 )
 from beam_pipeline.overlap.report.instances import Instance
-from beam_pipeline.overlap.report.matrix import cell_colors, share_text
+from beam_pipeline.overlap.report.matrix import cell_colors
 from beam_pipeline.report.page import environment, part
-from beam_pipeline.report.tables import Table, count_text, number_of
+from beam_pipeline.report.tables import Table, count_text, number_of, share_text
 
 _TAKEN = ("documents", "shared spans", "shared characters", f"within {MARGIN_CHARS} characters")
 

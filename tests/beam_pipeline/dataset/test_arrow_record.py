@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from beam_pipeline.dataset.arrow_record import (
+    FIELDS,
     RowColumns,
     decode_record,
     encode_record,
@@ -57,22 +58,11 @@ def test_padding_equals_pyarrow(length: int) -> None:
 
 def framed(rows: list[RowColumns], src_addrs: pa.Array) -> list[bytes]:
     """Returns the records of `frame_records`, once their measurements are in them."""
-    columns = {
-        name: np.array([getattr(row, name) for row in rows])
-        for name in RowColumns._fields
-        if name not in ("measurements", "src_addr")
-    }
-    sizes = np.array([len(row.measurements) for row in rows])
-    data, bounds, measurements_at = frame_records(
-        sizes,
-        columns["src_id"],
-        columns["n_measurements"],
-        columns["time_span_seconds"],
-        columns["first_timestamp"],
-        columns["last_timestamp"],
-        src_addrs,
-        columns["row_index"],
-    )
+    fields = np.empty(len(rows), FIELDS)
+    fields["num_bytes"] = [len(row.measurements) for row in rows]
+    for name in FIELDS.names[1:]:
+        fields[name] = [getattr(row, name) for row in rows]
+    data, bounds, measurements_at = frame_records(fields, src_addrs)
     for at, row in zip(measurements_at.tolist(), rows, strict=True):
         assert not data[at : at + len(row.measurements)].any()
         data[at : at + len(row.measurements)] = np.frombuffer(row.measurements, np.uint8)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import grain
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -216,28 +215,6 @@ def test_formats_have_equal_records_and_shards(
     for split in ("train", "test"):
         index = pq.read_table(tf / split / "rows.parquet")
         assert index.equals(pq.read_table(array / split / "rows.parquet"))
-
-
-@pytest.mark.parametrize("record", RECORD_ENCODINGS)
-def test_bytes_are_independent_of_input_order(
-    table: pa.Table, datasets: dict[tuple[str, str], Path], tmp_path: Path, record: str
-) -> None:
-    shuffled = table.take(np.random.default_rng(5).permutation(table.num_rows))
-    (tmp_path / "in").mkdir()
-    for part in range(3):
-        at = part * 1700
-        pq.write_table(
-            shuffled.slice(at, 1700), tmp_path / f"in/{part}.parquet", row_group_size=400
-        )
-    again = make_dataset_with_tied_probe(
-        tmp_path / "in/*.parquet", tmp_path / "out", "tfrecord", record,
-        "--measurement_encoding=arrow",
-    )  # fmt: skip
-    first = datasets["tfrecord", record]
-    names = [path.relative_to(first) for path in first.glob("*/*") if path.is_file()]
-    assert len(names) > 5
-    for name in names:
-        assert (again / name).read_bytes() == (first / name).read_bytes(), name
 
 
 # --- training -----------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.inspect import sample as inspect_sample
-from beam_pipeline.inspect.compare import (
+from beam_pipeline.inspect.comparison import (
     Comparison,
     Verdict,
-    compare,
+    compare_splits,
     conclusion,
     judge,
     ks_distance,
@@ -46,7 +46,7 @@ from tests.support.repository import ROOT
     pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow),
     ["--output_format=tfrecord", "--record_encoding=tf_example"],
 ])  # fmt: skip
-def test_every_figure_is_that_of_the_measurements(flags: list[str], tmp_path: Path) -> None:
+def test_figures_equal_plain_python(flags: list[str], tmp_path: Path) -> None:
     """Against the plain answer to the input, through the job itself, in every format."""
     table = measurements_table(4000, seed=3, num_probes=25)
     bad = table.slice(0, 5).to_pylist()
@@ -114,7 +114,7 @@ def test_families_and_sizes(tmp_path: Path) -> None:
     assert probe.span_us == span
 
 
-def test_gaps_in_time_are_found(tmp_path: Path, capsys, wide) -> None:
+def test_gaps_in_time(tmp_path: Path, capsys, wide) -> None:
     """Between rows from rows.parquet alone, within rows by reading them."""
     within = [RowSpec(f"192.0.2.{i}", day_of_pings(3000, i, gap=True)) for i in range(4)]
     facts = gather(open_dataset(str(write_dataset(tmp_path / "within", within, "compact"))))
@@ -136,7 +136,7 @@ def test_gaps_in_time_are_found(tmp_path: Path, capsys, wide) -> None:
     assert re.search(r"! There is no measurement from 2024-01-0\d .* \(2\d(\.\d)? days\)\.", text)
 
 
-def test_a_long_row_covers_the_gaps_of_short_ones(tmp_path: Path) -> None:
+def test_gaps_covered_by_a_long_row(tmp_path: Path) -> None:
     days = [RowSpec("192.0.2.1", make_measurements(2000, 1))]  # a week
     days += [
         RowSpec(f"192.0.2.{i}", make_measurements(10, i, start_s=i * 86400)) for i in range(2, 5)
@@ -150,7 +150,7 @@ def test_a_long_row_covers_the_gaps_of_short_ones(tmp_path: Path) -> None:
 # --- the sample ---------------------------------------------------------------------------------
 
 
-def test_the_sample_is_bounded_and_the_same_wherever_rows_lie(tmp_path: Path, monkeypatch) -> None:
+def test_sample_is_bounded_and_independent_of_shards(tmp_path: Path, monkeypatch) -> None:
     rows = [*many_probes(80, 0), RowSpec("192.0.2.9", day_of_pings(20_000, 5))]
     for name, number in (("one", 1), ("five", 5)):
         write_dataset(tmp_path / name, rows, "compact", number)
@@ -245,7 +245,7 @@ def test_a_test_set_unlike_the_train_set_is_shown_first(unlike: Path, capsys, wi
     )
 
 
-def test_what_may_be_chance_is_said_and_yet_not_hidden(tmp_path: Path) -> None:
+def test_difference_within_chance(tmp_path: Path) -> None:
     rows = [RowSpec("192.0.2.1", day_of_pings(500, 1)), RowSpec("192.0.2.3", day_of_pings(500, 3))]
     test = [RowSpec("192.0.2.2", day_of_pings(500, 2, rtt_ms=60.0))]
     facts = gather(open_dataset(str(write_dataset(tmp_path / "r", rows, "compact", 1, test))))
@@ -255,12 +255,12 @@ def test_what_may_be_chance_is_said_and_yet_not_hidden(tmp_path: Path) -> None:
     assert rtt.sentence in [finding.text for finding in facts.findings if finding.is_warning]
 
 
-def test_one_side_is_compared_with_nothing(tmp_path: Path, capsys, wide) -> None:
+def test_no_test_set(tmp_path: Path, capsys, wide) -> None:
     write_dataset(tmp_path / "rows", many_probes(3, 0), "arrow")
     text = said(capsys, str(tmp_path / "rows"))
     assert "! There is no test set" in text and "Train against test" not in text
     dataset = open_dataset(str(tmp_path / "rows"))
-    assert compare({s: Index.of(dataset.index(s)) for s in ("train", "test")}, {}) == []
+    assert compare_splits({s: Index.of(dataset.index(s)) for s in ("train", "test")}, {}) == []
 
 
 def test_conclusions() -> None:
@@ -282,9 +282,7 @@ def test_conclusions() -> None:
     )
 
 
-def test_addresses_that_are_not_the_real_ones_are_called_so(
-    alike: Path, tmp_path: Path, monkeypatch
-) -> None:
+def test_anonymized_addresses_are_reported(alike: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PROBELINE_ANONYMIZE_KEY", bytes(range(32)).hex())
     pq.write_table(measurements_table(200, seed=2), tmp_path / "in.parquet")
     flags = [f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows"]
@@ -297,7 +295,7 @@ def test_addresses_that_are_not_the_real_ones_are_called_so(
     assert told[0].startswith("Addresses are not the real ones: --anonymize=prefix_preserving ")
 
 
-def test_verdicts_have_limits() -> None:
+def test_limits_of_verdicts() -> None:
     assert [judge(d) for d in (0.0, 0.0999, 0.1, 0.2499, 0.25)] == [
         *("alike", "alike", "differs", "differs", "unlike")
     ]
@@ -306,7 +304,7 @@ def test_verdicts_have_limits() -> None:
 @pytest.mark.parametrize(
     "name", ["empty", pytest.param("one measurement", marks=pytest.mark.slow), "all failed"]
 )
-def test_little_is_shown_too(name: str, tmp_path: Path, capsys) -> None:
+def test_tiny_datasets(name: str, tmp_path: Path, capsys) -> None:
     failed = day_of_pings(30, 1, failed=1.1)
     rows = {
         "empty": ([], []),
@@ -324,7 +322,7 @@ def test_little_is_shown_too(name: str, tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_a_terminal_of_any_width_shows_all(columns: int, alike: Path, capsys, monkeypatch) -> None:
+def test_terminal_widths(columns: int, alike: Path, capsys, monkeypatch) -> None:
     """Nothing is wider than the terminal, no word is broken, and no number left out."""
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal, for Rich
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -346,7 +344,7 @@ def test_a_terminal_of_any_width_shows_all(columns: int, alike: Path, capsys, mo
 
 
 @pytest.mark.slow
-def test_the_page_is_written_though_nobody_reads_on(alike: Path, tmp_path: Path) -> None:
+def test_page_is_written_when_stdout_is_closed(alike: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     command = [sys.executable, "-m", "beam_pipeline.inspect", str(alike), f"--html={page}"]
     with subprocess.Popen(

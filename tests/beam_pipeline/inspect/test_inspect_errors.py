@@ -37,15 +37,15 @@ from tests.support.warm_python import warm_python
     ([f"--context={2**63},0,0"], "the seed is over"),
     (["--rows=3"], "--help lists the flags"),
 ])  # fmt: skip
-def test_a_command_that_cannot_be_run(flags, message: str, alike: Path, capsys) -> None:
+def test_invalid_flags(flags, message: str, alike: Path, capsys) -> None:
     assert message in refusal(capsys, 2, str(alike), *flags)
 
 
-def test_folders_that_are_no_dataset(tmp_path: Path, alike: Path, capsys) -> None:
+def test_unfinished_dataset(tmp_path: Path, alike: Path, capsys) -> None:
     assert "is not a finished dataset" in refusal(capsys, 1, str(tmp_path))
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path, capsys) -> None:
+def test_unwritable_page(tmp_path: Path, capsys) -> None:
     write_dataset(tmp_path / "rows", [], "compact")
     (tmp_path / "file").touch()
     line = refusal(capsys, 1, f"{tmp_path}/rows", f"--html={tmp_path}/file/page.html")
@@ -53,14 +53,14 @@ def test_a_page_that_cannot_be_written(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.slow  # loads Beam, which knows other schemes
-def test_a_page_of_an_unknown_scheme_cannot_be_written(tmp_path: Path, capsys) -> None:
+def test_page_of_an_unknown_scheme(tmp_path: Path, capsys) -> None:
     write_dataset(tmp_path / "rows", [], "compact")
     line = refusal(capsys, 2, f"{tmp_path}/rows", "--html=nosuch://bucket/page.html")
     assert "cannot write nosuch://bucket/page.html: " in line
     assert "give a local path or one on gs://" in line
 
 
-def test_damage_is_named(tmp_path: Path, capsys) -> None:
+def test_damaged_files(tmp_path: Path, capsys) -> None:
     dataset = write_dataset(tmp_path / "rows", many_probes(6, 0), "compact", 1)
     damage_record(dataset, 0, 3, 0, b"\0" * 64)
     line = refusal(capsys, 1, str(dataset))
@@ -76,7 +76,7 @@ def test_damage_is_named(tmp_path: Path, capsys) -> None:
     assert "rows.parquet has checksum" in refusal(capsys, 1, str(dataset))
 
 
-def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> None:
+def test_missing_packages(alike: Path, tmp_path: Path) -> None:
     """In an environment of its own, where what the extras bring cannot be imported."""
     script = (
         "import sys\n"
@@ -107,7 +107,7 @@ def test_without_what_it_needs_a_line_says_so(alike: Path, tmp_path: Path) -> No
     assert result.stdout.startswith("2\n2\n2\n") and result.stdout.endswith("\n0\n")
 
 
-def test_it_loads_nothing_heavy(alike: Path) -> None:
+def test_light_imports(alike: Path) -> None:
     script = (
         "import json, sys\n"
         "from beam_pipeline.inspect import __main__ as inspect\n"
@@ -129,7 +129,7 @@ def test_it_loads_nothing_heavy(alike: Path) -> None:
 @pytest.mark.parametrize(
     "flags", [[], pytest.param(["--output_format=tfrecord"], marks=pytest.mark.slow)]
 )
-def test_a_dataset_on_gs_is_read_in_place(flags, gcs: Gcs, tmp_path: Path, capsys, wide) -> None:
+def test_dataset_on_gs(flags, gcs: Gcs, tmp_path: Path, capsys, wide) -> None:
     pq.write_table(measurements_table(900, seed=2), tmp_path / "in.parquet")
     assert main([f"--input={tmp_path}/in.parquet", f"--output={tmp_path}/rows", *flags]) == 0
     capsys.readouterr()

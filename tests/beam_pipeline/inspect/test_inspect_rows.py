@@ -21,7 +21,7 @@ from tests.support.repository import ROOT
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_row_is_decoded(encoding: Encoding, tmp_path: Path, capsys, wide) -> None:
+def test_row(encoding: Encoding, tmp_path: Path, capsys, wide) -> None:
     test = [RowSpec("9.9.9.9", day_of_pings(50, 9))]
     write_dataset(tmp_path / "rows", many_probes(3, 0), encoding, 2, test)
     text = said(capsys, str(tmp_path / "rows"), "--row=test:0")
@@ -38,7 +38,7 @@ def test_a_row_is_decoded(encoding: Encoding, tmp_path: Path, capsys, wide) -> N
     )
 
 
-def test_a_context_is_the_one_of_training(alike: Path, capsys, wide) -> None:
+def test_context_equals_that_of_training(alike: Path, capsys, wide) -> None:
     from training.rows.row_source import ProbeRowDataSource
     from training.sampler import ProbeRowSampler
 
@@ -57,13 +57,13 @@ def test_a_context_is_the_one_of_training(alike: Path, capsys, wide) -> None:
     assert {source for source, _, _ in measurements} == {row["src_addr"]}
 
 
-def test_a_context_of_a_small_row_says_how_it_is_packed(tmp_path: Path, capsys) -> None:
+def test_context_of_a_small_row(tmp_path: Path, capsys) -> None:
     write_dataset(tmp_path / "rows", [RowSpec("192.0.2.1", make_measurements(9, 1))], "compact")
     text = said(capsys, str(tmp_path / "rows"), "--context=1,0,0")
     assert "small row train:0" in text and text.count("192.0.2.1 ") >= 9
 
 
-def test_tokens_are_coloured_by_kind(alike: Path, monkeypatch, capsys) -> None:
+def test_colours_of_tokens(alike: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     text = said(capsys, str(alike), "--context=5,test:7,2")
@@ -72,7 +72,7 @@ def test_tokens_are_coloured_by_kind(alike: Path, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_docs_run(tmp_path: Path, monkeypatch, capsys, wide) -> None:
+def test_commands_of_the_docs(tmp_path: Path, monkeypatch, capsys, wide) -> None:
     text = (ROOT / "docs" / "inspect.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2

@@ -12,7 +12,7 @@ from beam_pipeline.jobs.beam_options import check_job_server
 from beam_pipeline.main import main
 from beam_pipeline.probe_rows import launch
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.sources.inputs import InputFile
+from beam_pipeline.sources.inputs import MeasurementFile
 from beam_pipeline.storage.matching import FileVersion
 
 NOT_UTF_8 = os.fsdecode(b"\xff")
@@ -58,14 +58,19 @@ def test_a_job_server_that_does_not_answer_is_one_line_at_once(tmp_path: Path) -
         given = ["--input=i", f"--output={tmp_path}/o", f"--job_endpoint={endpoint}"]
         runners = ["PortableRunner", "FlinkRunner"]
         for _, beam_options in (parse([*given, f"--runner={name}"]) for name in runners):
-            with pytest.raises(UsageError, match=f"--job_endpoint={endpoint}: there is no job ser"):
+            with pytest.raises(
+                UsageError, match=f"--job_endpoint={endpoint}: no job server is lis"
+            ):
                 check_job_server(beam_options)
         assert main([*given, "--runner=PortableRunner"]) == 2
         listening.listen()
         check_job_server(parse([*given, "--runner=PortableRunner"])[1])
     for flags, message in (
         (["--runner=PortableRunner"], "needs --job_endpoint: give HOST:PORT"),
-        (["--runner=SparkRunner", "--job_endpoint=nowhere"], "--job_endpoint=nowhere: there is no"),
+        (
+            ["--runner=SparkRunner", "--job_endpoint=nowhere"],
+            "--job_endpoint=nowhere: no job server",
+        ),
     ):
         with pytest.raises(UsageError, match=message):
             check_job_server(parse(["--input=i", "--output=o", *flags])[1])
@@ -79,7 +84,7 @@ def test_a_job_server_that_cannot_be_downloaded() -> None:
 
 
 def test_more_shards_than_rows_are_refused() -> None:
-    files = [InputFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
+    files = [MeasurementFile(FileVersion("a", 10, 1), "parquet", (2000, 1000))]
     launch._check_num_shards(3000, files)
     with pytest.raises(UsageError, match="--num_shards=99999 for 3000 rows"):
         launch._check_num_shards(99_999, files)

@@ -56,7 +56,7 @@ def test_payloads_are_read_ahead_several_at_a_time(gcs: Gcs, tmp_path: Path, mon
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.endpoint)
         started = time.monotonic()
         waiting = [
-            reader.ahead(StoredPayload(path, at, 1000, None)) for at in range(0, len(data), 1000)
+            reader.prefetch(StoredPayload(path, at, 1000, None)) for at in range(0, len(data), 1000)
         ]
         assert b"".join(wait() for wait in waiting) == data
         assert time.monotonic() - started < 0.3 * READS_AT_A_TIME / 2

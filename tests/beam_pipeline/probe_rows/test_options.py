@@ -128,7 +128,9 @@ def test_help_exits_with_0(capsys: pytest.CaptureFixture) -> None:
 
 def test_options_of_array_record_say_nothing_of_tfrecord() -> None:
     tfrecord = [*NEEDED, "--output_format=tfrecord"]
-    with pytest.raises(UsageError, match="uncompressed says nothing of --output_format=tfrecord"):
+    with pytest.raises(
+        UsageError, match="uncompressed has no effect with --output_format=tfrecord"
+    ):
         parse([*tfrecord, "--array_record_options=group_size:4,uncompressed"])
     given, _ = parse([*tfrecord, f"--array_record_options={DEFAULT_RECORD_OPTIONS}"])
     assert given.dataset_options().array_record_options == ""

@@ -186,7 +186,7 @@ def test_splits_get_their_rows_and_the_sizes_that_decide_on_their_shards(tmp_pat
         payloads = [
             payload
             for part, batch in batches
-            for payload in StagedPayloads(part.path, batch, reader).ahead(
+            for payload in StagedPayloads(part.path, batch, reader).prefetch(
                 np.arange(batch.num_rows)
             )()
         ]

@@ -8,14 +8,14 @@ from beam_pipeline.jobs.output_folder import JobRun
 from beam_pipeline.probe_rows import pipeline as probe_rows
 from beam_pipeline.probe_rows.job import Job
 from beam_pipeline.probe_rows.options import parse
-from beam_pipeline.sources.inputs import InputFile
+from beam_pipeline.sources.inputs import MeasurementFile
 from beam_pipeline.storage.matching import FileVersion
 
 
 def test_a_pipeline_of_a_thousand_large_files_is_small():
     options, _ = parse(["--input=x", "--output=x"])
     files = [
-        InputFile(
+        MeasurementFile(
             FileVersion(f"gs://bucket/in/{i:04d}.parquet", 350_000_000, 1),
             "parquet",
             (131_072,) * 267,

@@ -8,12 +8,12 @@ from pathlib import Path
 from beam_pipeline.jobs import progress
 from beam_pipeline.jobs.progress import watched
 from beam_pipeline.probe_rows.progress import look
-from beam_pipeline.sources.inputs import Piece, WorkUnit
+from beam_pipeline.sources.inputs import MeasurementUnit, Piece
 from beam_pipeline.storage.matching import FileVersion
 
 
-def unit(index: int, rows: int, path: str) -> WorkUnit:
-    return WorkUnit(
+def unit(index: int, rows: int, path: str) -> MeasurementUnit:
+    return MeasurementUnit(
         index, (Piece(FileVersion(path, rows * 20, 1), "parquet", (0,), 0, rows, rows * 20),)
     )
 
@@ -57,7 +57,7 @@ def test_a_shard_that_was_written_twice_counts_once(tmp_path: Path) -> None:
 
 def test_json_is_measured_in_bytes(tmp_path: Path) -> None:
     piece = Piece(FileVersion("a.json", 300, 1), "atlas_json", (), 0, 0, 300)
-    units = [WorkUnit(0, (piece,)), WorkUnit(1, ())]
+    units = [MeasurementUnit(0, (piece,)), MeasurementUnit(1, ())]
     touch(tmp_path, "chunks/unit-000000-a")
     seen = look(str(tmp_path), units)
     assert (seen.done, seen.total) == (300, 300)

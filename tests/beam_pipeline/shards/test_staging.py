@@ -37,7 +37,7 @@ def staged_values(staged: list[StagedRecords]) -> list[tuple]:
     for part in staged:
         batch = StagedRecords.decode(part.encode()).batch(SCHEMA)
         assert batch.schema.equals(staged_schema(SCHEMA))
-        payloads = StagedPayloads(part.path, batch, reader).ahead(np.arange(batch.num_rows))()
+        payloads = StagedPayloads(part.path, batch, reader).prefetch(np.arange(batch.num_rows))()
         for payload, line in zip(payloads, batch.to_pylist(), strict=True):
             assert (line["length"], line["crc32c"]) == (len(payload), crc32c(payload))
             values.append((line["key"], payload, line["name"], line["count"]))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
 from beam_pipeline.sources import inputs
-from beam_pipeline.sources.inputs import InputFile, inspect, match_files, plan_units
+from beam_pipeline.sources.inputs import MeasurementFile, inspect, match_files, plan_units
 from beam_pipeline.sources.options import ReadOptions
 from beam_pipeline.storage.matching import FileVersion
 from tests.support.job_runs import history, make_dataset, read_rows
@@ -154,11 +154,11 @@ def test_path_is_not_utf_8(tmp_path: Path) -> None:
 def test_units_hold_every_row_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "UNIT_ROWS", 100)
     files = [
-        InputFile(FileVersion("a", 10, 1), "parquet", (30, 30, 30, 30)),
-        InputFile(FileVersion("b", 10, 1), "parquet", (5,)),
-        InputFile(FileVersion("c", 10, 1), "parquet", (500, 1)),
-        InputFile(FileVersion("d", 10, 1), "atlas_json", ()),
-        InputFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
+        MeasurementFile(FileVersion("a", 10, 1), "parquet", (30, 30, 30, 30)),
+        MeasurementFile(FileVersion("b", 10, 1), "parquet", (5,)),
+        MeasurementFile(FileVersion("c", 10, 1), "parquet", (500, 1)),
+        MeasurementFile(FileVersion("d", 10, 1), "atlas_json", ()),
+        MeasurementFile(FileVersion("e", 10, 1), "parquet", (), problem="cut off"),
     ]
     units = plan_units(files)
     assert {unit.rows_in_all for unit in units} == {626}
@@ -193,7 +193,11 @@ def test_units_are_even_for_one_two_and_four_workers(num_files, file_rows, group
         patch.setattr(inputs, "UNIT_ROWS", 100)
         patch.setattr(inputs, "UNIT_JSON_BYTES", 1000)
         file = FileVersion("a", 10 * file_rows, 1)
-        one = InputFile(file, "atlas_json", ()) if is_json else InputFile(file, "parquet", groups)
+        one = (
+            MeasurementFile(file, "atlas_json", ())
+            if is_json
+            else MeasurementFile(file, "parquet", groups)
+        )
         units = plan_units(
             [one._replace(file=file._replace(path=f"{n}")) for n in range(num_files)]
         )

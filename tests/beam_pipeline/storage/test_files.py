@@ -16,9 +16,7 @@ from array_record.python.array_record_module import ArrayRecordReader, ArrayReco
 from google.auth.credentials import AnonymousCredentials
 from google.auth.exceptions import DefaultCredentialsError, RefreshError, TransportError
 
-from beam_pipeline.dataset.rows import open_dataset
 from beam_pipeline.errors import ProbelineError, UsageError
-from beam_pipeline.main import main
 from beam_pipeline.storage import gcs as google_storage
 from beam_pipeline.storage.files import (
     checksum_text,
@@ -29,8 +27,6 @@ from beam_pipeline.storage.files import (
 )
 from beam_pipeline.storage.gcs import FileInfo, prepare_native_reader
 from tests.conftest import Gcs
-from tests.support.helpers import measurements_table
-from tests.support.job_runs import write_input
 from tests.support.warm_python import warm_python
 
 PATH = "gs://bucket/rows/manifest.json"
@@ -170,23 +166,6 @@ def test_array_record_reads_from_gs_once_prepared(gcs: Gcs, tmp_path, monkeypatc
     assert reader.ok() and reader.num_records() == 50
     assert reader.read([7, 49]) == [records[7], records[49]]
     assert reader.read_all() == records
-
-
-def test_a_finished_dataset_opens_on_gs(gcs: Gcs, tmp_path):
-    source = write_input(tmp_path / "in", measurements_table(200, seed=1))
-    assert main([f"--input={source}", f"--output={tmp_path / 'out'}"]) == 0
-    bucket = gcs.make_bucket()
-    gcs.upload(tmp_path / "out", f"{bucket}/rows")
-    dataset = open_dataset(f"{bucket}/rows/train/*.arrayrecord")
-    assert dataset.path == f"{bucket}/rows"
-    assert dataset.manifest == open_dataset(str(tmp_path / "out")).manifest
-    shards = {
-        dataset.file(shard.path): FileInfo(shard.num_bytes, shard.crc32c)
-        for split in dataset.manifest.splits.values()
-        for shard in split.shards
-    }
-    assert shards and file_infos(shards) == shards
-    assert "it has no _SUCCESS" in refusal_of(lambda: open_dataset(f"{bucket}/elsewhere"))
 
 
 # --- errors -------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from training.evaluation.losses import count_unigrams
 from training.tokens.kinds import KIND_NAMES, MODE_CLASSES
 
 
-def test_a_uniform_model_has_the_same_bits_everywhere(stored: Stored) -> None:
+def test_uniform_model(stored: Stored) -> None:
     predictor = Uniform()
     losses = evaluate_stored(predictor, stored).losses
     assert [loss.name for loss in losses.kinds] == list(KIND_NAMES)
@@ -38,13 +38,13 @@ def test_a_uniform_model_has_the_same_bits_everywhere(stored: Stored) -> None:
     assert predictor.shapes == {(EXTENT.batch_size, CROP)}
 
 
-def test_only_examples_that_were_asked_for_count(stored: Stored, examples: Examples) -> None:
+def test_surplus_examples_do_not_count(stored: Stored, examples: Examples) -> None:
     assert len(examples.targets) == 24
     losses = evaluate_stored(Uniform(), stored, num_contexts=22).losses
     assert losses.overall.num_tokens == int((examples.segmentation[:22] > 0).sum())
 
 
-def test_unigrams_are_counted_by_kind(examples: Examples) -> None:
+def test_unigrams(examples: Examples) -> None:
     """A model that is a unigram has its bits; so has the unigram, if counted on the same tokens."""
     is_token = examples.segmentation > 0
     targets = examples.targets[is_token]

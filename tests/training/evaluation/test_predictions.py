@@ -18,7 +18,7 @@ from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 
 @pytest.mark.slow
-def test_the_model_is_asked_all_that_brute_force_asks(stored: Stored, examples: Examples) -> None:
+def test_predictions_equal_brute_force(stored: Stored, examples: Examples) -> None:
     predictor = Network()
     evaluation = evaluate_stored(predictor, stored, num_rtt=9)
     assert predictor.shapes == {(EXTENT.batch_size, CROP)}
@@ -53,7 +53,7 @@ def brute_force(predictor: Uniform, examples: Examples, number: int, place: int)
     return joint.reshape(-1)
 
 
-def test_what_if_passes_show_the_model_nothing_behind_the_query(examples: Examples) -> None:
+def test_what_if_passes_hide_the_rest(examples: Examples) -> None:
     measurements = parse(examples.targets, examples.segmentation).measurements
     queries = measurements[rtt.choose_queries(measurements, 6)]
     seen = []
@@ -80,7 +80,7 @@ def test_what_if_passes_show_the_model_nothing_behind_the_query(examples: Exampl
             assert not given_[number, place + 2 :].any()
 
 
-def test_bytes_only() -> None:
+def test_probabilities_of_bytes() -> None:
     log_p = np.full((2, VOCABULARY_SIZE), -np.inf, np.float32)
     log_p[:, 3] = 0
     log_p[0, FIRST_BYTE + 5], log_p[0, FIRST_BYTE + 6] = -300, -300 - math.log(3)  # float32
@@ -89,7 +89,7 @@ def test_bytes_only() -> None:
     assert (p[1] == 1 / 256).all()  # impossible, all of them
 
 
-def test_progress_of_each_pass_adds_up_to_one(stored: Stored, examples: Examples) -> None:
+def test_progress(stored: Stored, examples: Examples) -> None:
     done: list[float] = []
     measurements = parse(examples.targets, examples.segmentation).measurements
     queries = measurements[rtt.choose_queries(measurements, 6)]

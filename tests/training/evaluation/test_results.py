@@ -10,13 +10,13 @@ from training.evaluation.results import conclusions, verdict
 from training.tokens.tokenizer import ROLE_NAMES, decode
 
 
-def test_no_rtt_is_asked_for(stored: Stored) -> None:
+def test_no_queries(stored: Stored) -> None:
     evaluation = evaluate_stored(Uniform(), stored, num_rtt=0)
     assert evaluation.rtt is None and evaluation.calibration is None and evaluation.errors == []
     assert evaluation.num_possible_queries > 50
 
 
-def test_nothing_is_claimed_that_is_not_so(stored: Stored) -> None:
+def test_conclusions_match_the_errors(stored: Stored) -> None:
     evaluation = evaluate_stored(Uniform(), stored)
     sentences = conclusions(evaluation)
     overall = evaluation.losses.overall
@@ -43,7 +43,7 @@ def test_nothing_is_claimed_that_is_not_so(stored: Stored) -> None:
         (90, 10, False, "does not beat"),
     ],
 )
-def test_a_claim_is_clear(
+def test_verdict_needs_a_clear_margin(
     nearer: int, farther: int, is_lower: bool, expected: str, stored: Stored
 ) -> None:
     evaluation = evaluate_stored(Uniform(), stored, num_rtt=0)
@@ -61,7 +61,7 @@ def place_in_fixed_order(role: int) -> int:
     return ("SRC", "TIM", "DST", "RTT", "FAI").index(ROLE_NAMES[role][:3])
 
 
-def test_examples_have_the_order_of_fields_that_the_model_was_trained_on(stored: Stored) -> None:
+def test_order_of_fields_is_the_trained_one(stored: Stored) -> None:
     for share, are_fixed in ((1.0, True), (0.0, False)):
         examples = draw_examples(stored.split, Uniform(fixed_order_share=share), EXTENT)
         places = [

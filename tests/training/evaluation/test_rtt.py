@@ -2,15 +2,13 @@
 
 import math
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt, encode_rtt
-from beam_pipeline.simulation import measurements as simulated
+from beam_pipeline.dataset.rtt import FAILED_RTT, decode_rtt
 from tests.support.evaluation_helpers import Stored, Uniform, evaluate_stored, pings
 from tests.support.evaluation_helpers import examples as examples
 from tests.support.evaluation_helpers import stored as stored
@@ -20,7 +18,6 @@ from training.evaluation import rtt
 from training.evaluation.examples import Examples, open_splits
 from training.evaluation.results import conclusions
 from training.tokens import kinds
-from training.tokens.log_rtt import WRITTEN_CODES, told_codes
 from training.tokens.tokenizer import FIRST_BYTE, RTT_START, VOCABULARY_SIZE
 
 
@@ -60,7 +57,7 @@ class Bytes(Uniform):
         return log_p
 
 
-def test_queries_are_chosen_evenly() -> None:
+def test_queries_are_evenly_spread() -> None:
     measurements = np.zeros(1000, kinds.MEASUREMENT)
     measurements["is_query"][::2] = True
     assert rtt.choose_queries(measurements, 500).tolist() == list(range(0, 1000, 2))
@@ -70,7 +67,7 @@ def test_queries_are_chosen_evenly() -> None:
     assert rtt.choose_queries(measurements, 0).tolist() == []
 
 
-def test_the_rarer_group_is_filled_up() -> None:
+def test_rarer_group_is_filled_up() -> None:
     queries = np.arange(0, 2000, 2)
     is_repeat = np.arange(1000) % 50 == 0  # 20 of 1,000
     usual = queries[::7]
@@ -82,7 +79,7 @@ def test_the_rarer_group_is_filled_up() -> None:
         assert np.isin(found, queries[~is_repeat]).sum() == max(len(usual) - 3, limit // 2)
 
 
-def test_groups_have_more_queries_than_the_usual_mix(stored: Stored) -> None:
+def test_groups_beyond_the_usual_mix(stored: Stored) -> None:
     evaluation = evaluate_stored(Uniform(), stored, num_rtt=40)
     assert evaluation.rtt and evaluation.calibration
     counts = {e.group: e.num_queries for e in evaluation.errors}
@@ -98,7 +95,7 @@ def test_groups_have_more_queries_than_the_usual_mix(stored: Stored) -> None:
     assert shares[0] == pytest.approx(shares[1], abs=0.1)
 
 
-def test_an_oracle_makes_no_error(stored: Stored, examples: Examples) -> None:
+def test_oracle_model(stored: Stored, examples: Examples) -> None:
     evaluation = evaluate_stored(Oracle(examples), stored)
     losses = evaluation.losses
     assert {loss.bits for loss in (losses.overall, *losses.kinds, *losses.modes)} == {0.0}
@@ -120,7 +117,7 @@ def random_law(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 @settings(max_examples=num_examples(25))
 @given(st.integers(0, 2**32))
-def test_medians_and_transforms_of_a_law(seed: int) -> None:
+def test_medians_and_transforms_of_a_known_distribution(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = random_law(rng)
     joint = (first[:, np.newaxis] * second).reshape(-1)
@@ -142,7 +139,7 @@ def test_medians_and_transforms_of_a_law(seed: int) -> None:
     assert num_asked == int((codes >> 8 != medians >> 8).sum())
 
 
-def test_medians_at_the_edges() -> None:
+def test_medians_at_the_limits_of_codes() -> None:
     def median(first: np.ndarray, second: np.ndarray) -> int:
         codes, _ = rtt.median_codes(
             first[np.newaxis], second[:1], np.array([0]), lambda _, b: second[b]
@@ -157,7 +154,7 @@ def test_medians_at_the_edges() -> None:
     assert rtt.code_ms(np.array([FAILED_RTT]))[0] == rtt.code_ms(np.array([FAILED_RTT - 1]))[0] > 0
 
 
-def test_deviation_of_a_calibrated_model_is_what_chance_makes_it() -> None:
+def test_deviation_by_chance() -> None:
     rng = np.random.default_rng(0)
     found = [rtt.calibration(rng.random(400)) for _ in range(300)]
     mean = np.mean([each.deviation for each in found])
@@ -165,7 +162,7 @@ def test_deviation_of_a_calibrated_model_is_what_chance_makes_it() -> None:
     assert rtt.calibration(np.full(50, 0.99)).deviation == pytest.approx(0.49, abs=0.001)
 
 
-def test_a_model_that_knows_the_law_is_calibrated(tmp_path: Path) -> None:
+def test_calibrated_model(tmp_path: Path) -> None:
     """RTTs of a dataset are drawn from a law, which the model knows: all figures follow."""
     rng = np.random.default_rng(1)
     codes = 11 * 2048 + np.arange(1024, 2048, 8)  # 128 of them, of the four first bytes 92 to 95
@@ -197,7 +194,7 @@ def test_a_model_that_knows_the_law_is_calibrated(tmp_path: Path) -> None:
     assert predictions.pit == pytest.approx((order + 0.5) / 128, abs=1e-6)
 
 
-def test_who_is_nearer() -> None:
+def test_errors_by_group() -> None:
     predictions = rtt.RttPredictions(
         true_ms=np.array([8.0, 8, 16, 32, 10]),
         is_repeat=np.array([False, True, True, True, True]),
@@ -214,35 +211,3 @@ def test_who_is_nearer() -> None:
     assert found["other", "repeat"] == rtt.RttError("other", "repeat", 4, 0.1875, 3.0, 3, 1)
     assert found["other", "first"] == rtt.RttError("other", "first", 1, 0.125, 1.0, 0, 0)
     assert found["model", "repeat"] == rtt.RttError("model", "repeat", 4, 0.0625, 0.5, 0, 0)
-
-
-def test_what_noise_leaves_of_the_bytes_of_an_rtt() -> None:
-    """docs/learning.md: who knows a pair's mean RTT pays 6.9 bits, 0.3 and 6.6 as rows store it."""
-
-    def entropy(values: np.ndarray) -> float:
-        shares = np.unique(values, return_counts=True)[1] / len(values)
-        return float(-(shares * np.log2(shares)).sum())
-
-    quantiles = [NormalDist().inv_cdf((i + 0.5) / 4000) for i in range(4000)]
-    noise = 1 + simulated._JITTER * np.array(quantiles)
-    codes = [encode_rtt(mean_ms * noise) for mean_ms in np.geomspace(5, 300, 500)]
-    first = np.mean([entropy(code >> 8) for code in codes])
-    both = np.mean([entropy(code) for code in codes])
-    assert first == pytest.approx(0.3, abs=0.02)
-    assert both - first == pytest.approx(6.6, abs=0.02)
-
-
-@pytest.mark.parametrize(("sigma", "expected"), [(0.02, 0.845), (0.025, 0.831)])
-def test_a_uniform_second_byte_makes_intervals_too_wide(sigma: float, expected: float) -> None:
-    """docs/learning.md: although the first bytes, on the logarithmic scale, are as noise has it."""
-    n = 400
-    noise = 1 + sigma * np.array([NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)])
-    every = np.unique(told_codes(WRITTEN_CODES, True))
-    occurs = np.bincount(every, minlength=1 << 16).reshape(256, 256)
-    uniform, shares = occurs / occurs.sum(axis=1, keepdims=True), []
-    for mean_ms in np.geomspace(5, 300, 100):
-        told = told_codes(encode_rtt(mean_ms * noise), True)
-        first = np.bincount(told >> 8, minlength=256) / n
-        pit = rtt.integral_transforms(np.tile(first, (n, 1)), uniform[told >> 8], told)
-        shares.append(rtt.coverage(pit, 0.8))
-    assert np.mean(shares) == pytest.approx(expected, abs=0.005)

@@ -241,7 +241,7 @@ def test_invalid_flags(
 
 def test_no_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
-    assert "no finished dataset" in capsys.readouterr().err
+    assert "is not a finished dataset" in capsys.readouterr().err
 
 
 def test_output_that_is_a_file(

@@ -120,7 +120,7 @@ def test_what_cannot_be_run_touches_nothing(corpus: Path, capsys: pytest.Capture
         (["--ngram_length=0"], "--ngram_length=0 is outside 1 to 2147483647"),
         (["--input_path=nowhere"], "--input_path=nowhere matches no file of documents"),
         (["--decontaminate_source=nowhere"], "--decontaminate_source=nowhere matches no file"),
-        (["--streaming"], "--streaming: the input is files that end"),
+        (["--streaming"], "--streaming: the input is bounded"),
         (["--max_detail=3"], "did you mean --max_details?"),
         (["--processes=3", "--runner=PrismRunner"], "PrismRunner has no such setting"),
     ):

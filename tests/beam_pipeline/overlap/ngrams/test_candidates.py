@@ -234,7 +234,7 @@ def test_index_file_roundtrip(file: Path) -> None:
 
 
 def test_fingerprint_mismatch(file: Path) -> None:
-    with pytest.raises(ProbelineError, match="made of other inputs or options"):
+    with pytest.raises(ProbelineError, match="made from other inputs or options"):
         open_index(str(file), "another")
 
 

@@ -1,4 +1,4 @@
-"""Matches are exact: equal to brute force on made-up corpora, also if all hashes are one."""
+"""Matches are exact: equal to brute force on made-up corpora, even if all hashes collide."""
 
 import random
 from typing import NamedTuple
@@ -85,7 +85,7 @@ def corpus(seed: int) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @pytest.mark.parametrize("lengths", [(1,), (2, 5), (3, 8, 13)])
-def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -> None:
+def test_matches_equal_brute_force(name: str, lengths: tuple[int, ...]) -> None:
     for seed in range(20):
         texts, training = corpus(seed)
         tokenizer = TOKENIZERS[name]
@@ -93,8 +93,8 @@ def test_matches_are_those_of_brute_force(name: str, lengths: tuple[int, ...]) -
         assert found == by_brute_force(texts, training, lengths, tokenizer)
 
 
-def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
-    """Every n-gram of a document is said to be every one of the index."""
+def test_false_candidates_do_not_match(monkeypatch) -> None:
+    """Every n-gram of a document is a candidate for every key."""
 
     def everything(index, _tokenizer, utf8, bounds):
         found = []
@@ -115,7 +115,7 @@ def test_candidates_that_are_all_wrong_change_nothing(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_ngrams_with_one_hash_are_told_apart() -> None:
+def test_hash_collisions_do_not_match() -> None:
     one, other = colliding_texts()
     assert matches([one], [other], (LENGTH,), DEFAULT) == []
     texts, training = [one, other], [one, other, f"{other} {one}"]
@@ -135,7 +135,7 @@ def test_places_may_overlap_on_both_sides() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "İ. ΟΔΟΣ.Α x", "a\ud800 b", "one two", "Σ İ ȧ"])
-def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
+def test_token_texts_equal_the_tokenizer(text: str) -> None:
     for tokenizer in TOKENIZERS.values():
         plain, tokens = tokenizer.tokenize(text), token_texts(*text_buffers([text]), tokenizer)
         assert tokens.firsts.tolist() == [0, len(plain)]
@@ -149,7 +149,7 @@ def test_a_tokenized_text_says_what_the_tokenizer_says(text: str) -> None:
 
 @given(st.lists(st.one_of(st.just(1), st.integers(1, 3), st.integers(1, 400)), min_size=1))
 @settings(max_examples=num_examples(200))
-def test_the_key_of_a_place_is_found_wherever_the_keys_of_many_places_are(sizes: list[int]) -> None:
+def test_key_of_any_place(sizes: list[int]) -> None:
     bounds = np.cumsum([0, *sizes], dtype=np.uint32)
     places = np.arange(bounds[-1])
     found = [key_at(bounds, place) for place in places]

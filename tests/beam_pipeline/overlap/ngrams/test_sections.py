@@ -71,7 +71,7 @@ def shared(
     looked_at=st.sampled_from([1, 7, 4096]),
 )
 @settings(max_examples=num_examples(150))
-def test_a_text_in_sections_shares_what_it_shares_as_a_whole(
+def test_sections_find_what_the_whole_text_has(
     name: str,
     rows: list[str],
     training: list[str],
@@ -88,7 +88,7 @@ def test_a_text_in_sections_shares_what_it_shares_as_a_whole(
     assert whole.num_ngrams >= len(whole.starts)
 
 
-def test_sections_overlap_by_the_tokens_that_an_ngram_may_have_in_the_piece_before() -> None:
+def test_sections_overlap_by_the_beginning_of_an_ngram() -> None:
     utf8, bounds = text_buffers(["x", "the quick, brown fox jumps over", "y z"])
     with small_pieces(6):
         found = list(sections_of(utf8, bounds, DEFAULT, 2))
@@ -106,7 +106,7 @@ def test_sections_overlap_by_the_tokens_that_an_ngram_may_have_in_the_piece_befo
     ]
 
 
-def test_a_long_text_is_never_held_as_a_whole_section() -> None:
+def test_section_size_is_bounded() -> None:
     text = "Ünï ΣΑΣ " * 20_000
     utf8, bounds = text_buffers([text])
     with small_pieces(1000, 64):
@@ -126,7 +126,7 @@ def test_ngrams_longer_than_a_piece_are_found() -> None:
     assert found.num_matches == 1
 
 
-def test_a_tokenizer_of_ones_own_gets_whole_texts() -> None:
+def test_user_tokenizer_gets_whole_texts() -> None:
     own = Tokenizer("own", function=DEFAULT.tokenize)
     with small_pieces(1):
         (section,) = sections_of(*text_buffers(["a b c d e", "f g"]), own, 1)
